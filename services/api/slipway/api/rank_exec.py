@@ -1,11 +1,11 @@
-"""Commands in ranks: which container is meant, who may run how many at once, and the messages between both sides.
+"""Commands in ranks: finds the container, limits the sessions of a user, and relays messages between both sides.
 
-Owns the way from a rank to its container, the limits of a session, and what a client is told when it ends early. Knows
-neither HTTP nor who may do it. The messages are those of Kubernetes (`model/exec_channels.py`) and are passed on as
-they are, so that nothing is lost between two framings.
+Owns the lookup from a rank to its container, the limits of a session, and the message to the client when a session ends
+early. Knows neither HTTP nor permissions. The messages are those of Kubernetes (`model/exec_channels.py`). They are
+relayed unchanged, so that no message is lost between two framings.
 
-Invariants: messages are passed on once and in order; a side that reads slowly makes the other one wait; a message is
-held as a whole, so it has a limit; a session without traffic ends, and the client is told why.
+Invariants: each message is relayed once and in order; a side that reads slowly makes the other side wait; a message is
+buffered whole, so its size is limited; a session without traffic ends, and the client receives the reason.
 """
 
 import contextlib
@@ -35,14 +35,14 @@ from slipway.runtime.clock import Clock
 from slipway.runtime.turns import UnitTurns
 
 SHELL = ("sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash || exec sh")
-"""Without a command: the better shell of those that are there."""
+"""The command when the client names none: bash if the image has it, else sh."""
 NORMAL, GOING_AWAY, WRONG_TYPE, TOO_BIG = 1000, 1001, 1003, 1009
 _FROM_CLIENTS = (exec_channels.STDIN, exec_channels.RESIZE, exec_channels.CLOSE)
 AGAIN_S = 5.0
 
 
 class ExecRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asks for; `container` empty: the main one."""
+    """The command that a client wants to run; an empty `container` means the main container."""
 
     rank: int
     command: tuple[str, ...]
@@ -60,7 +60,7 @@ class RankContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecSessions:
-    """How many sessions each user has at this process."""
+    """Counts the sessions of each user at this process; a user has at most `limit`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -68,7 +68,7 @@ class ExecSessions:
 
     @contextlib.contextmanager
     def held(self, user: str) -> Generator[None]:
-        """Counts one while inside. Raises ThrottledError when it is one too many."""
+        """Count a session while the context is open. Raises ThrottledError when the user has too many."""
         if self._open[user] >= self._limit:
             raise ThrottledError(
                 f"you have {self._limit} sessions in ranks already (SLIPWAY_EXEC_SESSIONS_MAX); close one",
@@ -84,11 +84,11 @@ class ExecSessions:
 
 
 async def find_container(kube: Kube, allocation: Allocation, wanted: ExecRequest) -> RankContainer:
-    """The container that is meant.
+    """Find the running container for a request.
 
     Raises:
-        NotFoundError: there is no such rank. InvalidError: no such container.
-        ConflictError: it does not run, yet or any more.
+        NotFoundError: there is no such rank. InvalidError: there is no such container.
+        ConflictError: the rank or the container does not run yet, or does not run any more.
     """
     id_, count, rank = id_of(allocation), rank_count(allocation), wanted.rank
     if rank >= count:
@@ -105,7 +105,7 @@ async def find_container(kube: Kube, allocation: Allocation, wanted: ExecRequest
         pod = await kube.get(PODS, name, namespace=namespace)
     except NotFoundError:
         raise ConflictError(f"rank {rank} of {id_} has no pod now ({standing(allocation)})") from None
-    # A name alone proves nothing: the release says which pods are ours.
+    # Any pod may have this name, so its uid must be in the release, which lists the pods of the attempt.
     if pod.metadata.uid not in pod_uids(allocation):
         raise ConflictError(f"rank {rank} of {id_} is not released yet ({standing(allocation)})")
     return RankContainer(namespace=namespace, pod=name, container=_running(pod, allocation, wanted))
@@ -141,7 +141,12 @@ def _why(state: ContainerState, pod: Pod) -> str:
 
 @contextlib.asynccontextmanager
 async def opened(kube: Kube, place: RankContainer, wanted: ExecRequest) -> AsyncGenerator[ContainerChannels]:
-    """The command, running. Raises DeniedError that says what to grant, and as every call does."""
+    """Start the command; yield its channels.
+
+    Raises:
+        DeniedError: the message names the permission to grant.
+        ControlPlaneError: as every call of Kubernetes does.
+    """
     async with contextlib.AsyncExitStack() as stack:
         try:
             channels = await stack.enter_async_context(
@@ -163,7 +168,7 @@ async def opened(kube: Kube, place: RankContainer, wanted: ExecRequest) -> Async
 
 
 class ExecSession:
-    """One client and one command. `touch` is called for what passes."""
+    """Relays between one client and one command; `touch` is called for each message."""
 
     def __init__(
         self,
@@ -186,7 +191,7 @@ class ExecSession:
         self._is_idle = False
 
     async def run(self) -> None:
-        """Passes messages on until the command has ended, the client has left, or a limit says so."""
+        """Relay messages until the command has ended, the client has left, the session is idle or the process stops."""
         with contextlib.suppress(WebSocketDisconnect):
             await first_of(self._to_client(), self._to_container(), self._stop.wait(), self._until_idle())
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):

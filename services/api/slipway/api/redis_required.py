@@ -1,4 +1,4 @@
-"""What is kept in Redis only says so when Redis is away."""
+"""A clear refusal for data that is stored only in Redis, when Redis cannot be reached."""
 
 import contextlib
 from collections.abc import Generator
@@ -9,10 +9,10 @@ from slipway.errors import BusyError, DeadlineError, UnavailableError
 
 @contextlib.contextmanager
 def needs_redis(what: str) -> Generator[None]:
-    """Turns an absent server into a refusal that names what cannot be had."""
+    """Turn an error of an unreachable Redis into RedisAwayError; `what` names the missing data, in the plural."""
     try:
         yield
     except BusyError:
-        raise  # Redis is there
+        raise  # Redis is reachable; only the connections of this process are all in use
     except (UnavailableError, DeadlineError) as error:
         raise RedisAwayError(f"{what} are kept in Redis, which cannot be reached right now") from error

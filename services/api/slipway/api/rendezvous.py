@@ -1,10 +1,10 @@
 """The addresses of the ranks of a gang, for workloads that have no rendezvous of their own.
 
-Derived from the pods alone, so that every replica gives the same answer and nothing is stored. Reads are shared: a
-thousand waiting ranks cost one LIST a second.
+The addresses are derived only from the pods, so that every replica gives the same answer and nothing is stored. Reads
+are shared: a thousand waiting ranks cost one LIST a second.
 
-Invariants: once all ranks ran at the same time, the answer stays, whatever happens to a rank later (its pod keeps its
-address). A wait ends with an error when the attempt ends.
+Invariants: once all ranks have run at the same time, the answer does not change, whatever happens to a rank later (its
+pod keeps its address). A wait ends with an error when the attempt ends.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,7 +28,7 @@ TTL_S = 0.9
 SHOWN_MAX = 16
 
 Again = Callable[[], Awaitable[Allocation]]
-"""Reads the allocation anew. Raises ConflictError when the attempt is over."""
+"""Reads the allocation again. Raises ConflictError when the attempt has ended."""
 
 
 class Rendezvous:
@@ -41,7 +41,7 @@ class Rendezvous:
         self._pods = Recent[str, list[Pod]](clock, ttl_s=TTL_S)
 
     async def meet(self, allocation: Allocation, *, wait_s: float, again: Again) -> RendezvousView:
-        """The addresses, as soon as all ranks have one, or as they stand after `wait_s` seconds."""
+        """Return the addresses as soon as all ranks have one; after `wait_s` seconds those that are known."""
         until = self._clock.monotonic() + wait_s
         while True:
             view = await self._look(allocation)
@@ -52,7 +52,10 @@ class Rendezvous:
             allocation = await again()
 
     async def may_start(self, allocation: Allocation, rank: int, *, wait_s: float, again: Again) -> StartOrderView:
-        """Whether the roles that the rank's role depends on are so far; else as it stands after `wait_s` seconds."""
+        """Return as soon as the rank may start: when the roles that its role depends on have started or are ready.
+
+        After `wait_s` seconds return the state as it is then.
+        """
         until = self._clock.monotonic() + wait_s
         while True:
             pods = await self._pods_of(allocation) if startorder.role_of(allocation, rank).depends_on else {}
@@ -79,14 +82,14 @@ class Rendezvous:
         )
 
     async def _pods_of(self, allocation: Allocation) -> dict[int, Pod]:
-        """{rank: its pod} of the attempt."""
+        """Return {rank: its pod} of the attempt."""
         meta, attempt = allocation.metadata, allocation.status.attempt
         selector = f"{LABEL_ALLOCATION_UID}={meta.uid},{LABEL_ATTEMPT}={attempt}"
 
         async def load() -> list[Pod]:
             return (await self._kube.list(PODS, namespace=meta.namespace, label_selector=selector)).items
 
-        # After the release, pods with these labels that the allocation does not name are not its ranks.
+        # After the release, a pod with these labels that is not listed in the allocation is none of its ranks.
         pods, released = await self._pods.get(f"{meta.uid}/{attempt}", load), pod_uids(allocation)
         pods = [pod for pod in pods if not released or pod.metadata.uid in released]
         return {number_label(pod.metadata.labels, LABEL_RANK): pod for pod in pods}
@@ -103,7 +106,7 @@ def _address(rank: int, pod: Pod) -> Address:
 
 
 def _message(ranks: Sequence[int], missing: Sequence[int], pods: dict[int, Pod]) -> str:
-    """Who is missing and what is known of it, for people."""
+    """Return a text for people: which ranks have no address, and the state of their pods."""
     named = ", ".join(f"rank {rank} ({_state(pods.get(rank))})" for rank in missing[:SHOWN_MAX])
     more = f" and {len(missing) - SHOWN_MAX} more" if len(missing) > SHOWN_MAX else ""
     return f"{len(ranks) - len(missing)} of {len(ranks)} ranks have an address; missing: {named}{more}"

@@ -1,8 +1,8 @@
-"""`replicas` of a launch: how many allocations it becomes, and what is different in each. Pure.
+"""`replicas` of a launch: the number of allocations that it creates, and the fields that differ between them. Pure.
 
-Owns the names and the variable of the replicas. Each is an allocation as any other; what they have in common is the
-Service that the launch names. A launch with more replicas, sent again with the same Idempotency-Key, launches those
-that are new: nothing in a replica says how many there are.
+Owns the names and the environment variable of the replicas. Each replica is an ordinary allocation; the replicas share
+only the Service that the launch names. A client may send the launch again with more replicas and the same
+Idempotency-Key: then only the new replicas are launched, because no replica contains their number.
 """
 
 from typing import Any, Final
@@ -16,11 +16,11 @@ Json = dict[str, Any]
 
 FIELD: Final = "replicas"
 VARIABLE: Final = "REPLICA_INDEX"
-"""Of the environment of each rank: which replica it belongs to, counted from 0."""
+"""The environment variable of each rank with the number of its replica, counted from 0."""
 
 
 def errors_of(launch: Json) -> list[FieldError]:
-    """Why this launch body cannot become replicas; pointers into it."""
+    """Return why this launch body cannot become replicas; the pointers refer to the body."""
     count, name = launch.get(FIELD), launch.get("name")
     errors: list[FieldError] = []
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= LAUNCHES_MAX:
@@ -34,10 +34,10 @@ def errors_of(launch: Json) -> list[FieldError]:
 
 
 def first_of(launch: Json) -> Json:
-    """The launch body of the first replica, of which a dry run tells; a body without replicas is as it was.
+    """Return the launch body of the first replica, for a dry run; a body without `replicas` is returned unchanged.
 
     Raises:
-        InvalidError: it cannot become replicas.
+        InvalidError: the body cannot become replicas.
     """
     if FIELD not in launch:
         return launch
@@ -48,6 +48,6 @@ def first_of(launch: Json) -> Json:
 
 
 def differences_of(launch: Json) -> list[Json]:
-    """What is different in each replica of a launch body without errors: fields that are laid over it."""
+    """Return the fields to merge over a valid launch body for each of its replicas."""
     name = launch["name"]
     return [{"name": f"{name}-{index}", "env": {VARIABLE: str(index)}} for index in range(launch[FIELD])]

@@ -1,7 +1,7 @@
 """The outermost layer of every request: its id, its span, its metrics, its one log line, the security headers.
 
-Pure ASGI, so that streams pass through unbuffered. Reads the route that the router has found only afterwards: until
-then a path is just a string, which must not become a metric label.
+Pure ASGI, so that streams pass through unbuffered. The metrics are labelled with the route after the router has found
+it: a path of a client is an arbitrary string, which must not become a metric label.
 """
 
 import re
@@ -21,7 +21,7 @@ REQUEST_ID_HEADER = "x-request-id"
 QUIET_PATHS = ("/livez", "/readyz", "/metrics")
 NO_ROUTE = "none"
 ANONYMOUS_LINES_MAX = 60
-"""Lines a minute about requests without a known caller, of one status: the log can be read during a flood, too."""
+"""Log lines per minute and status about requests without a known caller, so that the log stays readable in a flood."""
 _PATH_CHARS = 512
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECURITY = {
@@ -31,8 +31,10 @@ _SECURITY = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""For every answer of ours. A page has a policy of its own; what is no page (JSON, text, a refusal) may do nothing,
-should a browser ever take it for one."""
+"""The security headers of every answer of ours. A page sets its own policy.
+
+Other answers (JSON, text, a refusal) may do nothing, in case a browser ever interprets one as a page.
+"""
 _OF_ALLOCATION = "/api/v1/allocations/{id}/"
 _UNKNOWN_CALLER = (101, 401)
 _READS = ("GET", "HEAD", "OPTIONS", "WEBSOCKET")
@@ -69,7 +71,7 @@ class Observe:
             if message["type"] in ("http.response.start", "websocket.accept"):
                 answered.status = int(message.get("status", 101))
                 _add_headers(message, request_id, is_proxied=bool(scope.get(PROXIED_KEY)))
-                # A caller that is not known gets no version; a workload's page is not ours.
+                # An unauthenticated caller must not learn the version; a workload's page does not come from us.
                 if answered.status not in _UNKNOWN_CALLER and not scope.get(PROXIED_KEY):
                     MutableHeaders(scope=message)[VERSION_HEADER] = self._version
             await send(message)
@@ -104,7 +106,7 @@ class Observe:
                 telemetry.HTTP_DURATION.labels(route=route, method=method).observe(spent_s)
 
     def _limit(self, line: log.CanonicalLine, scope: Scope, status: int) -> None:
-        """Lines about requests of strangers are limited; a fault of ours is always written."""
+        """Limit the log lines about requests of unknown callers; a line about a fault of ours is always written."""
         for kind, count in self._strangers.ended():
             _log.info("more requests without a known caller in the last minute", count=count, status=int(kind))
         is_known = PRINCIPAL_KEY in scope or scope.get("state", {}).get("caller") is not None
@@ -112,19 +114,19 @@ class Observe:
             line.is_withheld = not self._strangers.admits(str(status))
 
     def _request_id(self, headers: Headers) -> str:
-        """The client's own id when it can be one: it finds its request in our logs by it."""
+        """Return the client's own request id if it is valid, so that the client finds its request in our logs."""
         given = headers.get(REQUEST_ID_HEADER, "")
         return given if _REQUEST_ID.fullmatch(given) else self._random.token_hex(8)
 
 
 class _Answered:
-    """What was sent; 500 until something was."""
+    """The status that was sent; 500 until then."""
 
     status = 500
 
 
 def unique_id(request: Request, suffix: str) -> str:
-    """The id of this very request: a client may send one X-Request-Id many times, and then they are many requests."""
+    """Return an id of this request alone. Several requests may have one X-Request-Id, so `suffix` tells them apart."""
     return f"{request.scope[REQUEST_ID_KEY]}-{suffix}"
 
 
@@ -144,7 +146,7 @@ def _attributes(scope: Scope, method: str, headers: Headers) -> dict[str, teleme
 
 
 def _tell(span: telemetry.ActiveSpan, scope: Scope) -> None:
-    """What was done to an allocation by somebody who brought a trace, as its ranks do, belongs to its waterfall."""
+    """Add the span to the trace of its allocation: the caller, such as a rank, sent a traceparent with its request."""
     if _route(scope).startswith(_OF_ALLOCATION):
         span.set(slipway__allocation__id=str(scope["path_params"]["id"]))
 

@@ -1,21 +1,22 @@
 """The secret values of a launch: removed from its body before any other code reads it, and stored in a Secret.
 
 Owns the write-only field `secretValues`, and the Secret that an allocation owns. A value travels from the body of the
-request through the memory of this process into that Secret, and from there to the ranks by the kubelet. The Allocation
-has the names only (`secretVariables`), and so has everything that is made of it: hashes, previews, events, logs,
-backups. The hash of the request covers the names and not the values: a short value could be guessed from it.
+request through the memory of this process into that Secret; from there the kubelet passes it to the ranks. The
+Allocation contains only the names (`secretVariables`), and so does everything that is derived from it: hashes,
+previews, events, logs, backups. The hash of the request covers only the names, because a short value could be guessed
+from a hash.
 
-The Allocation is created first and the Secret second, so that the Secret is born with its owner:
+The Allocation is created first and the Secret second, so that the Secret has its owner from the start:
 - A crash between both leaves an allocation without a Secret, never a Secret without an owner. The same request with the
-  same Idempotency-Key completes it. Without that its ranks wait for the Secret, say so, and are given up as with any
-  other Secret that is missing.
-- A rank that is quicker than the Secret waits for it, as kubelets do.
-- When the Secret is refused, the allocation is deleted again and the launch has failed.
-- Kubernetes deletes the Secret with its owner, also where the owner was gone before the Secret was made; the watcher
-  deletes it sooner, as soon as nothing runs any more. Nobody has to list Secrets, so no account may read them.
+  same Idempotency-Key creates the missing Secret. Without that request the ranks wait for the Secret, report it, and
+  are given up as with any other missing Secret.
+- A rank that starts before the Secret exists waits for it, because the kubelet does.
+- When the Secret is refused, the allocation is deleted again and the launch fails.
+- Kubernetes deletes the Secret with its owner, even if the owner was deleted before the Secret was created. The watcher
+  deletes it sooner, once no rank runs any more. No service has to list Secrets, so no account may read them.
 
-Invariants: the name holds the uid of the allocation, so that a create is idempotent and hits nothing else; the Secret
-is immutable; no text of ours repeats a value.
+Invariants: the name contains the uid of the allocation, so that a create is idempotent and cannot touch another object;
+the Secret is immutable; no text of ours repeats a value.
 """
 
 import base64
@@ -59,10 +60,10 @@ FIELD, NAMES = "secretValues", "secretVariables"
 BYTES_MAX = 64 * 1024
 """The most bytes of one value: Linux passes a program at most 128 KiB in one variable."""
 TOTAL_BYTES_MAX = 512 * 1024
-"""The most bytes of all values: half of what one Secret may hold."""
+"""The most bytes of all values: half the size limit of a Secret."""
 HIDDEN = "***"
 _SHORT = 4
-"""Characters of a value that is looked for in other texts: a shorter one would be found in any."""
+"""The least characters of a value that is replaced in other texts: a shorter one would occur in any text."""
 
 
 class SecretValues:
@@ -87,7 +88,7 @@ class SecretValues:
         return {name: base64.b64encode(value.encode()).decode() for name, value in self._values.items()}
 
     def without(self, text: str) -> str:
-        """`text`, in which no value stands any more: a webhook of the cluster may repeat what it refused."""
+        """Return `text` with each value replaced by `***`: an admission webhook may repeat values that it refused."""
         found = {*self._values.values(), *self.encoded().values()}
         for value in sorted((each for each in found if len(each) >= _SHORT), key=len, reverse=True):
             text = text.replace(value, HIDDEN)
@@ -95,7 +96,7 @@ class SecretValues:
 
 
 def split(body: Json) -> tuple[Json, SecretValues]:
-    """The body with names in the place of its secret values, and the values.
+    """Return the body with the names of its secret values in place of the values, and the values.
 
     Raises:
         InvalidError: with pointers into the body, and without any value.
@@ -117,7 +118,7 @@ def split(body: Json) -> tuple[Json, SecretValues]:
 
 
 class ValueSecrets:
-    """Keeps the values of launches."""
+    """Stores the secret values of launches."""
 
     def __init__(self, kube: Kube, *, clock: Clock, random: Random) -> None:
         self._kube = kube
@@ -125,10 +126,10 @@ class ValueSecrets:
         self._random = random
 
     async def keep(self, allocation: Allocation, values: SecretValues, *, is_new: bool) -> None:
-        """Put the values where the ranks of the allocation find them; a second time changes nothing.
+        """Store the values for the ranks of the allocation; a second call changes nothing.
 
         Raises:
-            ControlPlaneError: they could not be kept; a new allocation was deleted again, if that was possible.
+            ControlPlaneError: the values could not be stored; a new allocation was deleted again, if possible.
         """
         if not values or allocation.status.phase is Phase.TERMINATED:
             return
@@ -139,7 +140,7 @@ class ValueSecrets:
             except AlreadyExistsError:
                 return
             except StaleError as error:
-                # Not of the object, which is new, but of a quota that was counted at the same time.
+                # The Secret is new and cannot be stale, so the conflict is in a quota that changed at the same time.
                 raise TransientError(values.without(str(error))) from None
             except ControlPlaneError as error:
                 raise _as(error, values.without(str(error))) from None
@@ -150,7 +151,7 @@ class ValueSecrets:
             raise await self._failed(allocation, error, is_new=is_new) from None
 
     async def _failed(self, allocation: Allocation, error: ControlPlaneError, *, is_new: bool) -> ControlPlaneError:
-        """The error to tell, after the launch was taken back as far as it can be."""
+        """Delete a new allocation again, if possible; return the error to report."""
         id_ = id_of(allocation)
         words = f"the secret values of the launch could not be kept: {error}"
         if not is_new:
@@ -165,7 +166,7 @@ class ValueSecrets:
 
 
 def secret_of(allocation: Allocation, values: SecretValues) -> RawObject:
-    """The Secret that the allocation owns."""
+    """Return the Secret that the allocation owns."""
     meta = allocation.metadata
     owner = {"apiVersion": GROUP_VERSION, "kind": "Allocation", "name": meta.name, "uid": meta.uid}
     return {
@@ -221,7 +222,7 @@ def _refused(errors: list[FieldError]) -> InvalidError:
 
 
 def _as(error: ControlPlaneError, words: str) -> ControlPlaneError:
-    """An error of the same class with other words: what the server said of the Secret stays behind."""
+    """Return an error of the same class with other words, without the server's own text about the Secret."""
     if isinstance(error, TransientError):
         return type(error)(words, retry_after_s=error.retry_after_s)
     return type(error)(words)

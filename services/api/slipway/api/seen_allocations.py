@@ -1,19 +1,19 @@
-"""Allocations as the pages and lists of the api read them, kept by a watch: whole while they live, in short once ended.
+"""A view of all allocations for the pages and lists of the api, kept in memory by a watch.
 
-Owns when memory answers and when the API server is asked instead. Of an allocation that has ended it keeps the fields
-that lists filter and sort by, what it used, and how long it ran and might have run. The watch itself is that of
-`watched.py`.
+A live allocation is kept whole. Of an ended one the view keeps the fields that lists filter and sort by, its usage, how
+long it ran, and its run limit. Owns the decision when the view answers and when the API server is read instead. The
+watch itself is that of `watched.py`.
 
 Promises
-- An answer is never older than what this process has said before: than its own writes, what it has read of one
-  allocation (`saw`), and the events that it has told those who follow all of them. It waits `CATCH_UP_S` for the watch
-  to show them; then it is a LIST.
-- While there is no view, or its watch is interrupted, each answer is a LIST, and fails as that does.
+- An answer is never older than what this process has shown before: its own writes, its reads of single allocations
+  (`saw`), and the events that it has sent to clients which follow all events. An answer waits up to `CATCH_UP_S` for
+  the watch to show these; after that the answer is a LIST.
+- While there is no view, or its watch is interrupted, each answer is a LIST, and raises what the LIST raises.
 
-Not promised: to be current. Writes of other processes come as late as the watch, usually some milliseconds. What
-refuses a request, or deletes or ends something, reads the API server.
+Not promised: to be current. Writes of other processes arrive with the delay of the watch, usually some milliseconds.
+Code that refuses a request, or deletes or ends an object, reads the API server.
 
-Memory: 7 KB for an allocation of one rank with a short template that lives, 3.4 KB for one that has ended.
+Memory: 7 KB for a live allocation of one rank with a short template, 3.4 KB for an ended one.
 """
 
 import asyncio
@@ -44,27 +44,32 @@ from slipway.model.times import parse_time
 from slipway.runtime.clock import Clock, Random
 
 LIVE = f"status.phase!={Phase.TERMINATED}"
-"""The field selector of what lives."""
+"""The field selector of live allocations."""
 CATCH_UP_S = 0.2
-"""How long an answer waits for the watch to show what is known."""
+"""How long an answer waits for the watch to show what this process already knows."""
 KNOWN_S = 5.0
-"""For so long after a write, a read or an event, answers are LISTs where the watch has not shown it. Events that are
-older than this do not count: a client that resumes a stream gets many of them."""
+"""How long after a write, a read or an event answers are LISTs if the watch has not shown it.
+
+Older events are ignored: a client that resumes a stream receives many of them.
+"""
 AHEAD_MAX = 10_000
-"""Of so many allocations it is known what the watch has to show."""
+"""The most allocations for which the view records what the watch has still to show."""
 READ_MAX = 100
-"""So many that have ended are read one by one for a page; of more the whole list is read."""
+"""The most ended allocations that are read one by one for a page; for more the whole list is read."""
 READ_AT_ONCE = 16
 READ_KEPT_MAX = 500
 READ_KEPT_S = 3_600.0
-"""So many that have ended are kept whole, for so long, after they were read."""
+"""Ended allocations that were read whole are cached: at most `READ_KEPT_MAX`, for `READ_KEPT_S`."""
 _LIVES = "lives"
 _KEPT = (ANNOTATION_USER, ANNOTATION_USAGE)
 
 
 class SeenAllocation(Allocation, kw_only=True, frozen=True):
-    """An allocation; once it has ended, without what no list filters or sorts by and neither sums of usage nor
-    estimates need. The run limit is the one that it had then."""
+    """An allocation of the view.
+
+    An ended one has only the fields that lists filter and sort by, and those that usage sums and estimates need. Its
+    run limit is the one that was in effect.
+    """
 
     def __post_init__(self) -> None:
         if self.status.phase is Phase.TERMINATED:
@@ -114,26 +119,29 @@ def _brief(allocation: Allocation) -> AllocationStatus:
         slots=status.slots,
         slices=status.slices,
         usage=status.usage,
-        # What it used follows from these where it is not counted.
+        # While its final usage is not stored yet, its usage is computed from these two.
         transitions=[] if is_counted else status.transitions,
         admission=None if is_counted else status.admission,
     )
 
 
 class _Ahead(msgspec.Struct, frozen=True):
-    """What is known of an allocation, and may not have come by the watch."""
+    """What this process knows about an allocation, and the watch may not have shown yet."""
 
     at_s: float
-    """when it was learnt, monotonic"""
+    """when the process learnt it, monotonic"""
     version: int = 0
     """the resourceVersion that was seen"""
     seq: int = 0
     """the highest seq of an event that was sent to clients"""
     is_deleted: bool = False
-    """an own delete was carried out"""
+    """this process has deleted it"""
 
     def is_shown_by(self, held: Allocation | None, version: int) -> bool:
-        """Whether the view is as new as this; `held` is what it has, None when it has nothing, at `version`."""
+        """Whether the view is as new as this.
+
+        `held` is the allocation in the view, None when the view has none; `version` is that of the view.
+        """
         if held is None:
             return self.is_deleted or (not self.seq and version >= self.version)
         if self.is_deleted and held.metadata.deletion_timestamp is None:
@@ -149,52 +157,54 @@ class SeenAllocations:
         self._clock = clock
         self._watched = WatchedObjects(kube, SEEN_ALLOCATIONS, clock, random, indexers={_LIVES: _lives})
         self._ahead: dict[str, _Ahead] = {}
-        """{uid: what is known}, as it was learnt, the oldest first"""
+        """{uid: what the watch has still to show}, the oldest first"""
         self._gone: dict[str, float] = {}
-        """{uid: when the watch has shown that it is not there any more}, the oldest first"""
+        """{uid: when the watch showed that the allocation was deleted, monotonic}, the oldest first"""
         self._list_until_s = -math.inf
-        """until then answers are LISTs: more was known than `_ahead` holds"""
+        """until this monotonic time answers are LISTs, because `_ahead` was full"""
         self._units: dict[str, tuple[Allocation, int]] = {}
-        """{uid: (the version that it was worked out for, GPUs in `GPU_UNITS`)}"""
+        """{uid: (the allocation that it was computed for, GPUs in `GPU_UNITS`)}"""
         self._read = Recent[tuple[str, str], Allocation](clock, ttl_s=READ_KEPT_S, keys_max=READ_KEPT_MAX)
-        """{(uid, version): whole} of what has ended"""
+        """{(uid, version): the whole allocation} of ended ones"""
         self._watched.store.on_change(self._show)
 
     @property
     def plural(self) -> str:
-        """Of the resource."""
+        """The plural name of the resource."""
         return self._watched.plural
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is a view, and its watch goes on."""
+        """Whether there is a view, and its watch is not interrupted."""
         return self._watched.is_running
 
     async def run(self, stop: StopSignal) -> None:
-        """Watches until `stop`."""
+        """Watch until `stop` is set."""
         await self._watched.run(stop)
 
     async def live(self) -> list[Allocation]:
-        """All that has not ended, whole, in no promised order. Raises what a LIST raises, where it has to be one."""
+        """Return all live allocations, whole, in no promised order. Raises what a LIST raises when it has to be one."""
         if await self._is_current():
             return self._watched.store.indexed(_LIVES, _LIVES)
         return (await self._kube.list(ALLOCATIONS, field_selector=LIVE)).items
 
     async def all(self) -> Listed[Allocation] | None:
-        """All there are, in no promised order, those that have ended in short (`whole` has the rest of them), and a
-        version to watch from; None while the view cannot answer."""
+        """Return all allocations in no promised order, and a version to watch from; None while the view cannot answer.
+
+        Ended ones have only the fields of the view; `whole` reads the rest of them.
+        """
         if not await self._is_current():
             return None
         store = self._watched.store
         return Listed(items=store.items(), resource_version=str(store.version))
 
     async def brief(self) -> list[Allocation]:
-        """The same, from a LIST where the view cannot answer. Raises what a LIST raises."""
+        """Like the items of `all`, but from a LIST when the view cannot answer. Raises what a LIST raises."""
         found = await self.all()
         return (found if found is not None else await self._kube.list(ALLOCATIONS)).items
 
     async def whole(self, found: Sequence[Allocation]) -> list[Allocation] | None:
-        """The same allocations whole, without those that are gone; None where too many would have to be read."""
+        """Return these allocations whole, without deleted ones; None when more than `READ_MAX` had to be read."""
         missing = [each for each in found if not _is_live(each) and not self._read.is_known(_version_of(each))]
         if len(missing) > READ_MAX:
             return None
@@ -221,11 +231,11 @@ class SeenAllocations:
         return found
 
     def slots_of(self, allocation: Allocation) -> int:
-        """What `queue_view.slots_of` says."""
+        """Return the same as `queue_view.slots_of`, from the cache of `gpu_units_of`."""
         return whole_gpus(self.gpu_units_of(allocation))
 
     def gpu_units_of(self, allocation: Allocation) -> int:
-        """What `queue_view.gpu_units_of` says, worked out once for each version of what is kept."""
+        """Return the same as `queue_view.gpu_units_of`, computed once for each version of an allocation in the view."""
         uid = allocation.metadata.uid
         known = self._units.get(uid)
         if known is not None and known[0] is allocation:
@@ -236,15 +246,15 @@ class SeenAllocations:
         return units
 
     def saw(self, allocation: Allocation) -> None:
-        """The API server has answered a write, or a read of this one, with this object."""
+        """Note that the API server answered a write or a read of one allocation with this object."""
         self._know(allocation.metadata.uid, version=allocation.metadata.version)
 
     def deleted(self, allocation: Allocation) -> None:
-        """An own delete of this object was carried out."""
+        """Note that this process has deleted this allocation."""
         self._know(allocation.metadata.uid, is_deleted=True)
 
     def heard(self, event: AllocationEvent) -> None:
-        """This event is about to be sent to the clients that follow all events."""
+        """Note that this event is about to be sent to the clients that follow all events."""
         if self._clock.now() - parse_time(event.time) <= KNOWN_S:
             self._know(event.uid, seq=event.seq)
 
@@ -262,7 +272,7 @@ class SeenAllocations:
         self._ahead[uid] = ahead
 
     def _show(self, old: Allocation | None, new: Allocation | None) -> None:
-        """The watch has shown a change."""
+        """Note a change that the watch has shown."""
         if new is None:
             assert old is not None  # noqa: S101 - a change has one of them
             uid, now = old.metadata.uid, self._clock.monotonic()
@@ -273,7 +283,7 @@ class SeenAllocations:
                 del self._gone[first]
             return
         uid = new.metadata.uid
-        # After a restore of etcd an allocation may be there again.
+        # After a restore of etcd a deleted allocation may exist again.
         self._gone.pop(uid, None)
         ahead = self._ahead.get(uid)
         if ahead is not None and ahead.is_shown_by(new, new.metadata.version):
@@ -282,7 +292,7 @@ class SeenAllocations:
             self._units.pop(uid, None)
 
     async def _is_current(self) -> bool:
-        """Whether the view may answer, after it was waited for."""
+        """Wait up to `CATCH_UP_S` for the watch; return whether the view may answer."""
         until = self._clock.monotonic() + CATCH_UP_S
         while self.is_kept:
             now = self._clock.monotonic()
@@ -297,7 +307,7 @@ class SeenAllocations:
         return False
 
     def _oldest(self, now: float) -> _Ahead | None:
-        """Of what the watch has still to show."""
+        """Return the oldest entry that the watch has still to show; None when there is none. Entries expire."""
         while self._ahead:
             uid, ahead = next(iter(self._ahead.items()))
             if now - ahead.at_s < KNOWN_S:

@@ -1,10 +1,10 @@
-"""Nodes as the api knows them: the few fields that it reads, kept by a watch.
+"""The few fields of nodes that the api reads, kept in memory by a watch.
 
-Owns which fields those are, and the reads on which a rank is given up, which ask the API server.
+Owns the selection of these fields. Also owns the consistent reads before a rank is given up, which read the API server.
 
-Memory: of a node with 63 labels and 50 images (15 KB of JSON, 36 KB as `slipway.kube.objects.Node`) 4.6 KB are kept,
-the index of addresses included, so 5,000 such nodes take 23 MB. A LIST decodes 500 nodes at a time, which takes 70 ms;
-it is made once per process.
+Memory: a node with 63 labels and 50 images (15 KB of JSON, 36 KB as `slipway.kube.objects.Node`) needs 4.6 KB here,
+including the index of addresses; 5,000 such nodes need 23 MB. A LIST decodes 500 nodes at a time, which needs 70 ms; it
+is made once per process.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -19,18 +19,18 @@ from slipway.kube.objects import NodeSpec
 from slipway.kube.resources import NODES, Resource
 
 BY_ADDRESS = "address"
-"""The index of `of_address`."""
+"""The name of the index that `of_address` fills."""
 READ_BY_NAME_MAX = 16
-"""So many nodes are read one by one; more of them are LISTed."""
+"""The most nodes that are read one by one; more nodes are read by one LIST of all nodes."""
 
 
 def _shared(texts: dict[str, str]) -> dict[str, str]:
-    """The same, with each text that is held already in place of its copy."""
+    """Return the same map with interned texts, so that equal texts share memory."""
     return {intern(key): intern(value) for key, value in texts.items()}
 
 
 class SeenNodeMeta(Wire, kw_only=True, frozen=True):
-    """Without annotations, owners and finalizers."""
+    """The metadata of a node without annotations, owners and finalizers."""
 
     name: str = ""
     namespace: str = ""
@@ -44,19 +44,19 @@ class SeenNodeMeta(Wire, kw_only=True, frozen=True):
 
     @property
     def version(self) -> int:
-        """resourceVersion as an integer; 0 when it is none."""
+        """The resourceVersion as an integer; 0 when it is no number."""
         return int(self.resource_version) if self.resource_version.isdigit() else 0
 
 
 class NodeCondition(Wire, kw_only=True, frozen=True):
-    """Without its times and texts."""
+    """A condition of a node without its times and texts."""
 
     type: str
     status: str
 
 
 class NodeAddress(Wire, kw_only=True, frozen=True):
-    """Without its type: a name, or an address inside or outside of the cluster."""
+    """An address of a node without its type: a name, or an address inside or outside of the cluster."""
 
     address: str = ""
 
@@ -84,12 +84,15 @@ SEEN_NODES = Resource(
 
 
 def of_address(node: SeenNode) -> Iterable[str]:
-    """The addresses of a node as `normal_text` spells them, without its names: an indexer of a store."""
+    """Return the addresses of a node as `normal_text` spells them, without its names; the indexer of a store."""
     return {text for each in node.status.addresses if (text := normal_text(each.address))}
 
 
 async def nodes_now(kube: Kube, names: Collection[str], holds: Callable[[SeenNode], bool]) -> set[str]:
-    """Those of these nodes for which `holds` is true now; a consistent read, because ranks are given up for it."""
+    """Return the nodes among `names` for which `holds` is true now.
+
+    It reads the API server consistently, because ranks are given up by the result.
+    """
     if not names:
         return set()
     found: list[SeenNode] = []

@@ -1,6 +1,7 @@
 """Settings of the api.
 
-Owns the rule that an api without authentication is reachable from this machine only, and what each mode needs.
+Owns the rule that an api without authentication is reachable only from this machine, and the settings that each
+authentication mode needs.
 """
 
 import os
@@ -22,7 +23,7 @@ from slipway.runtime.settings import read_token
 
 
 class Settings(LogArchiveSettings, kw_only=True, frozen=True):
-    """What an operator may set, from `SLIPWAY_*`."""
+    """The settings of an operator, from the environment variables `SLIPWAY_*`."""
 
     listen: Annotated[
         str,
@@ -612,7 +613,10 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
     ] = 256 * 1024 * 1024
 
     def read_workload_token(self) -> str:
-        """The token in that file; empty without one. Raises InvalidError when it cannot be read or is empty."""
+        """Return the token in `workload_token_file`; empty when the setting is empty.
+
+        Raises InvalidError when the file cannot be read or is empty.
+        """
         return read_token("SLIPWAY_WORKLOAD_TOKEN_FILE", self.workload_token_file)
 
     @property
@@ -627,13 +631,16 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
 
     @property
     def consumer(self) -> str:
-        """The same again after a restart, so that it goes on with what it had in hand; no other process has it."""
+        """The name of this process as a stream consumer; no other process has it.
+
+        It is the same after a restart, so that the process continues with its unacknowledged entries.
+        """
         port = parse_listen(self.listen).port
         return f"{socket.gethostname()}-{port or f'pid-{os.getpid()}'}"
 
     @property
     def task_options(self) -> TaskOptions:
-        """What the pod worker tells the containers."""
+        """The options that the pod worker passes to the containers."""
         return TaskOptions(
             api_url=self.api_url or f"http://slipway-api.{self.namespace}.svc:8080",
             token_audience=self.task_audience,
@@ -665,17 +672,17 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
             )
 
     def outside(self) -> OutsideLinks:
-        """The links of each workload to what the cluster has beside Slipway."""
+        """Return the templates of the links from each workload to other systems of the cluster."""
         return OutsideLinks(self.logs_url_template, link_templates(self.outside_links))
 
     @property
     def oidc_audiences(self) -> tuple[str, ...]:
-        """Whom a token of the issuer may be for."""
+        """The audiences that a token of the issuer may have."""
         return self.oidc_audience or tuple(dict.fromkeys((self.oidc_client_id, self.cli_client_id)))
 
     @property
     def cli_client_id(self) -> str:
-        """The client of the command line."""
+        """The id of the OIDC client that `slipway login` uses."""
         return self.oidc_cli_client_id or self.oidc_client_id
 
     def _check_oidc(self) -> None:

@@ -1,4 +1,4 @@
-"""Questions that cost this process much: so many at a time, and never all of them for one user."""
+"""A limit on expensive operations: so many run at a time, and one user can never occupy all places."""
 
 import contextlib
 from collections import Counter
@@ -8,9 +8,9 @@ from slipway.errors import ThrottledError
 
 
 class SharedPlaces:
-    """`most` at a time, and all but one of them for one user, so that nobody takes all.
+    """At most `most` operations run at a time; one user may run all but one of them, but always at least one.
 
-    An empty user is nobody that is known, and has no share. `what` names the questions, in the plural.
+    An empty user is unknown and has no limit of its own. `what` names the operations, in the plural.
     """
 
     def __init__(self, most: int, what: str, *, retry_s: float) -> None:
@@ -22,7 +22,7 @@ class SharedPlaces:
 
     @contextlib.contextmanager
     def held(self, user: str) -> Generator[None]:
-        """One of the places while inside. Raises ThrottledError."""
+        """Occupy a place while the context is open. Raises ThrottledError when none is free for the user."""
         share = max(1, self._most - 1)
         if user and self._of_users[user] >= share:
             raise ThrottledError(

@@ -1,8 +1,8 @@
-"""What-if questions, answered by a process of their own: the planner never runs on the loop that serves others.
+"""What-if questions, each answered by a process of its own, so that the planner never runs on the api's event loop.
 
-Owns the bounds (how many at a time, how long, how much memory) and what is asked of the cluster for one. What a
-question means is the simulator's, which is a module of the scheduler that is started and never imported: the api does
-not load the planner. Every simulation reads the cluster afresh; nothing is kept.
+Owns the limits (number at a time, time, memory) and the reads of the cluster for a question. The simulator defines what
+a question means. It is a module of the scheduler that is started as a program and never imported, so that the api does
+not load the planner. Each simulation reads the cluster again; nothing is cached.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ from slipway.runtime.clock import Clock
 
 MODULE: Final = "slipway.scheduler.simulate.child"
 CLAIMS_MAX: Final = 64
-"""Volume claims that are read for one question; those of work that stands behind are taken to be reached from
-everywhere."""
+"""The most volume claims that are read for one question; the planner assumes that other claims are reachable from every
+node."""
 CLAIMS_AT_ONCE: Final = 8
 SLICE: Final = 64
-"""Objects that are read into facts before others have their turn."""
+"""Number of objects that are converted to facts before other tasks of the event loop may run."""
 RETRY_S: Final = 2.0
 MORE_PART: Final = 0.4
-"""Of the time that a question may take: for so long a forecast without likely bounds waits for one with them."""
+"""The part of the time limit that a forecast without likely bounds waits for the one with them."""
 READ_BYTES: Final = 65_536
 POOL: Final = "default"
 LISTED: tuple[Resource[Any], ...] = (NODES, PODS, QUEUES, JOBS, NAMESPACES, RESOURCE_QUOTAS)
@@ -60,23 +60,23 @@ _ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS",
 _PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "LANG", "LC_ALL", "TMPDIR", "HOME")
 
 ReadPast = Callable[[str, float], Awaitable[PastWork]]
-"""(pool, now) -> its past"""
+"""(name of the pool, now) -> the past of the pool"""
 Facts = dict[str, dict[str, msgspec.Raw]]
 _log = log.get_logger(__name__)
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Epoch seconds; None: nobody knows."""
+    """The bounds of a start, in epoch seconds; None: unknown."""
 
     earliest: float | None = None
     latest: float | None = None
     likely: "Bounds | None" = None
     likely_unknown: str = ""
-    """why there are no likely ones"""
+    """why there are no likely bounds"""
 
 
 class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the planner says of something that waits. Without a `code` it starts at once."""
+    """The planner's forecast for a waiting allocation. With an empty `code` it starts at once."""
 
     code: str = ""
     message: str = ""
@@ -90,7 +90,7 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Simulator:
-    """Asks; `most` at a time, and all but one of them for one user."""
+    """Runs simulations: at most `most` at a time, of which one user may run all but one."""
 
     def __init__(self, kube: Kube, clock: Clock, *, most: int, timeout_s: float, memory_bytes: int) -> None:
         self._kube = kube
@@ -100,23 +100,25 @@ class Simulator:
         self._memory_bytes = memory_bytes
 
     async def ask(self, body: dict[str, Any], *, user: str = "") -> Any:
-        """The answer to a body of `user`.
+        """Return the answer to the request body of `user`.
 
         Raises:
             InvalidError: the body is not valid.
-            ThrottledError: as many run as may.
-            PermanentError: it takes too long, or more memory than it may have.
+            ThrottledError: too many simulations run already.
+            PermanentError: the simulation exceeds its time or its memory.
         """
         return await self._answered({"body": body}, "" if "scenario" in body else body.get("pool", POOL), user)
 
     async def foresee(self, pool: str, key: str, past: ReadPast | None = None, *, user: str = "") -> Foreseen:
-        """What the planner says now of the allocation `key`, which waits in `pool`; `past` reads what that has seen.
-        Raises as `ask` does."""
+        """Return the planner's forecast for the allocation `key`, which waits in `pool`.
+
+        `past` reads the past of the pool, for the likely bounds. Raises as `ask` does.
+        """
         said = await self._answered({"explain": key, "pool": pool}, pool, user, past)
         return msgspec.convert(said, Foreseen)
 
     async def _answered(self, request: dict[str, Any], pool: str, user: str, past: ReadPast | None = None) -> Any:
-        """The answer to a request, with the facts of `pool` where one is named."""
+        """Return the answer to a request; the request gets the facts of `pool`, unless that is empty."""
         with self._places.held(user):
             return await self._within_time(request, pool, past)
 
@@ -136,9 +138,10 @@ class Simulator:
             ) from exc
 
     async def _facts(self, pool: str, *, first: str = "") -> Facts:
-        """The cluster as the scheduler would see it now; of claims, those of the allocation `first` before others.
+        """Return the facts of the cluster as the scheduler would see it now.
 
-        Raises InvalidError when there is no such pool.
+        At most `CLAIMS_MAX` volume claims are read, those of the allocation `first` before others. Raises InvalidError
+        when there is no such pool.
         """
         pools, limit_ranges = await asyncio.gather(self._kube.list(RESOURCE_POOLS), self._kube.list(LIMIT_RANGES))
         by_name = {each.metadata.name: each for each in pools.items}
@@ -156,7 +159,7 @@ class Simulator:
         return facts
 
     async def _past(self, past: PastWork) -> dict[str, Any]:
-        """As the process reads it."""
+        """Return the past in the form that the simulator reads."""
         listed = (await self._kube.list(RESOURCE_POOLS)).items if past.ended else []
         pools = {each.metadata.name: each for each in listed}
         pieces = [{"fact": msgspec.Raw(encode_fact(fact_of(each, pools))), "ran_s": ran_s(each)} for each in past.ended]
@@ -176,7 +179,7 @@ class Simulator:
         return found
 
     async def _volumes(self, claims: Mapping[ClaimKey, bool]) -> dict[str, msgspec.Raw]:
-        """These claims as the scheduler would read them: {claim: whether it is made on first use}."""
+        """Read these claims as the scheduler would: {claim: whether it is created on first use}."""
         slots = asyncio.Semaphore(CLAIMS_AT_ONCE)
 
         async def read(key: ClaimKey, is_home: bool) -> VolumeFact:
@@ -192,7 +195,7 @@ class Simulator:
         return {"/".join(key): msgspec.Raw(msgspec.json.encode(fact)) for key, fact in zip(claims, found, strict=True)}
 
     async def _run(self, request: bytes) -> bytes:
-        """What the process says, which is gone when this returns, however it does."""
+        """Run the simulator; return the last line that it wrote. Its process has ended when this returns or raises."""
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -222,14 +225,17 @@ class Simulator:
         raise ControlPlaneError("the simulation failed")
 
     async def _exchange(self, process: asyncio.subprocess.Process, request: bytes) -> tuple[bytes, bytes]:
-        """What the process says and complains of. After its first line it has `MORE_PART` of the time for another."""
+        """Return (stdout, stderr) of the process.
+
+        After the first line the process has `MORE_PART` of the time limit for a second one; then it is killed.
+        """
         to, out, err = process.stdin, process.stdout, process.stderr
         if to is None or out is None or err is None:
             raise InvariantError("the process of a simulation has no pipes")
         said = bytearray()
 
         async def send() -> None:
-            # A process that ends early says why itself.
+            # A process that ends early reports the reason on stderr.
             with suppress(BrokenPipeError, ConnectionResetError):
                 to.write(request)
                 await to.drain()
@@ -250,7 +256,7 @@ class Simulator:
 
 
 class _Claims:
-    """The volume claims of what waits in `pool`, those of the allocation `first` before others."""
+    """The volume claims of pending allocations in `pool`, those of the allocation `first` before others."""
 
     def __init__(self, pool: str, first: str) -> None:
         self._pool = pool
@@ -258,7 +264,7 @@ class _Claims:
         self._named: tuple[dict[ClaimKey, bool], dict[ClaimKey, bool]] = ({}, {})
 
     def note(self, fact: AllocationFact) -> None:
-        """What this one names, if it waits."""
+        """Add the claims of an allocation, if it is pending in the pool."""
         if fact.pool != self._pool or fact.phase is not Phase.PENDING:
             return
         named = self._named[fact.key != self._first]
@@ -267,7 +273,7 @@ class _Claims:
             named[key] = named.get(key, False) or claim == fact.home
 
     def chosen(self) -> dict[ClaimKey, bool]:
-        """{claim: whether it is made on first use}, the first ones."""
+        """Return {claim: whether it is created on first use} of the first `CLAIMS_MAX` claims."""
         first, others = self._named
         return dict(itertools.islice({**first, **others}.items(), CLAIMS_MAX))
 

@@ -1,9 +1,9 @@
 """Lists in an order that the client chooses, page by page. Pure.
 
-The cluster pages in the order of names, so an order of ours needs the whole list. A page ends with the keys of
-its last item (the token says them), so that the next one goes on right behind it, whatever was added or taken away.
+Kubernetes pages in the order of names, so any other order needs the whole list. The page token contains the sort keys
+of the last item of a page. The next page begins directly behind these keys, whatever was added or deleted.
 
-Invariant: following `continue` to its end shows every allocation that matches throughout, once.
+Invariant: a client that follows `continue` to the end gets each allocation that matches all the time exactly once.
 """
 
 import base64
@@ -22,7 +22,7 @@ TOKEN = "order."  # noqa: S105 - the beginning of a page token, not a secret
 FIELDS_MAX = 4
 Value = str | int
 Row = tuple[list[Value], str]
-"""The values to sort by, and the uid, which decides between equals."""
+"""(values to sort by, uid); the uid orders allocations with equal values."""
 
 FIELDS: Mapping[str, Callable[[Allocation], Value]] = {
     "createdAt": lambda each: each.metadata.creation_timestamp or "",
@@ -38,18 +38,18 @@ FIELDS: Mapping[str, Callable[[Allocation], Value]] = {
     "priority": lambda each: each.spec.priority,
     "attempt": lambda each: each.status.attempt,
 }
-"""What one may sort by; what is empty comes last, whichever way."""
+"""The fields that a client may sort by. Empty values are last in both directions."""
 
 
 class Sorting(msgspec.Struct, frozen=True):
-    """`-endedAt,name`: fields in turn, each ascending or descending."""
+    """An order such as `-endedAt,name`: several fields, each ascending or descending."""
 
     fields: tuple[tuple[str, bool], ...]
     """(field, whether descending)"""
 
     @classmethod
     def parse(cls, text: str) -> "Sorting":
-        """Raises MalformedError when it names something else."""
+        """Parse the `sort` parameter. Raises MalformedError for an unknown field, or more than `FIELDS_MAX`."""
         found: list[tuple[str, bool]] = []
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             name = part.lstrip("-")
@@ -61,18 +61,18 @@ class Sorting(msgspec.Struct, frozen=True):
         return cls(tuple(found))
 
     def row(self, allocation: Allocation) -> Row:
-        """What an allocation is sorted by."""
+        """Return the sort key of an allocation."""
         return [FIELDS[name](allocation) for name, _ in self.fields], allocation.metadata.uid
 
     def sorted(self, rows: Iterable[tuple[Row, Allocation]]) -> list[tuple[Row, Allocation]]:
-        """In the order that `compare` gives: from the last field to the first, each time keeping the order before."""
+        """Sort in the order of `compare`: by stable sorts from the last field to the first."""
         found = sorted(rows, key=lambda item: item[0][1])
         for place, (_, descending) in reversed(list(enumerate(self.fields))):
             found.sort(key=_key(place, descending=descending), reverse=descending)
         return found
 
     def compare(self, one: Row, other: Row) -> int:
-        """Negative when `one` comes first."""
+        """Return a negative number when `one` is first, positive when `other` is, else 0."""
         for (_, descending), mine, theirs in zip(self.fields, one[0], other[0], strict=True):
             if mine == theirs:
                 continue
@@ -84,7 +84,7 @@ class Sorting(msgspec.Struct, frozen=True):
 
 
 def _key(place: int, *, descending: bool) -> Callable[[tuple[Row, Allocation]], tuple[bool, Value]]:
-    """What is empty comes last, whichever way."""
+    """Return a sort key for one field; empty values are last in both directions."""
 
     def key(item: tuple[Row, Allocation]) -> tuple[bool, Value]:
         value = item[0][0][place]
@@ -96,7 +96,10 @@ def _key(place: int, *, descending: bool) -> Callable[[tuple[Row, Allocation]], 
 def ordered_page(
     listed: Listed[Allocation], wanted: ListFilter, order: Sorting, *, limit: int, continue_: str
 ) -> Listed[Allocation]:
-    """The next page in this order, of all that are listed. Raises MalformedError when `continue_` is none of it."""
+    """Return the next page of the matching allocations in this order.
+
+    `listed` must be the whole list. Raises MalformedError when `continue_` is no token of this list in this order.
+    """
     after = _read(continue_, order) if continue_ else None
     rows = order.sorted([(order.row(each), each) for each in listed.items if wanted.has(each)])
     rest = [item for item in rows if after is None or order.compare(item[0], after) > 0]

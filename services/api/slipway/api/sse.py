@@ -1,7 +1,7 @@
-"""Responses that are written as things happen: server-sent events and streamed text.
+"""Streamed responses: server-sent events and streamed text.
 
-Owns the frame of a stream: when it ends (the writer is done, the client left, the process drains), and heartbeats. A
-writer is a coroutine that is given an `Outlet`; it is cancelled when nobody listens any more.
+Owns the end of a stream (the writer is done, the client left, the process drains) and its heartbeats. A writer is a
+coroutine that writes to an `Outlet`; it is cancelled when the stream ends for another reason.
 
 Source: WHATWG HTML, "Server-sent events".
 """
@@ -26,7 +26,7 @@ _log = log.get_logger(__name__)
 
 
 class Outlet:
-    """Where a writer puts its bytes."""
+    """The output of a writer: the body of the response."""
 
     def __init__(self, send: Send, clock: Clock) -> None:
         self._send = send
@@ -34,7 +34,7 @@ class Outlet:
         self.sent_at = clock.monotonic()
 
     async def write(self, chunk: bytes) -> None:
-        """Send one chunk; waits while the client does not read."""
+        """Send one chunk; wait while the client does not read."""
         self.sent_at = self._clock.monotonic()
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
@@ -44,7 +44,7 @@ class Outlet:
         await self.write(b"%bdata: %b\n\n" % (head.encode(), data))
 
     async def events(self, entries: Sequence[tuple[str, bytes]]) -> None:
-        """Send several at once, each with its id."""
+        """Send several server-sent events at once; `entries` are (id, data)."""
         await self.write(b"".join(_event(data, id_) for id_, data in entries))
 
 
@@ -101,7 +101,7 @@ class PushResponse(Response):
                 await outlet.write(b"retry: %d\n\n" % RECONNECT_MS)
             await self._writer(outlet)
         except TransientError as error:
-            # The status is out already: the client comes back with its last id.
+            # The status is already sent, so the stream just ends; the client reconnects with its last event id.
             _log.warning("stream broken off", kind=self._kind, error=str(error))
 
     async def _beat(self, outlet: Outlet) -> None:

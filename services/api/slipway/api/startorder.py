@@ -1,7 +1,7 @@
-"""Whether a rank may start: the roles that its role depends on, judged by the pods of its attempt. Pure.
+"""Decides whether a rank may start: by the pods of the roles that its role depends on, in the same attempt. Pure.
 
-A role has started, or is ready, when all its placed ranks are. A role without a placed rank does not block others. A
-rank that ended with exit code 0 counts as started and as ready.
+A role has started when all its placed ranks have started; it is ready when all of them are ready. A role without a
+placed rank does not block other roles. A rank that ended with exit code 0 is treated as started and ready.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from slipway.model.lifecycle import RoleProgress
 
 
 def ranks_of(allocation: Allocation) -> list[int]:
-    """The ranks of the attempt: those that are placed, or, before, those that are asked for."""
+    """Return the placed ranks of the attempt; before any is placed, those that the spec requests."""
     gone = left_ranks(allocation)
     placed = sorted(member.rank for member in members(allocation) if member.rank not in gone)
     if placed:
@@ -23,7 +23,7 @@ def ranks_of(allocation: Allocation) -> list[int]:
 
 
 def role_of(allocation: Allocation, rank: int) -> RoleSpec:
-    """The role of a rank, counted over the roles in order."""
+    """Return the role of a rank; ranks are numbered through the roles in their order."""
     for role in allocation.spec.ranks:
         if rank < role.count:
             return role
@@ -32,7 +32,7 @@ def role_of(allocation: Allocation, rank: int) -> RoleSpec:
 
 
 def view_of(allocation: Allocation, rank: int, pods: Mapping[int, Pod]) -> StartOrderView:
-    """The answer for a rank; `pods` are those of its attempt, by rank."""
+    """Return the answer for a rank; `pods` are those of its attempt, by rank."""
     ranks: dict[str, list[int]] = {}
     for each in ranks_of(allocation):
         ranks.setdefault(role_of(allocation, each).name, []).append(each)

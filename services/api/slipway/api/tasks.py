@@ -1,12 +1,14 @@
-"""Who calls from inside of a pod, and what that opens: the tokens of tasks.
+"""Authentication of calls from inside a pod, by the tokens of tasks.
 
-A task's token is a service account token for our audience that the kubelet projects into the pod and renews there. The
-API server says whose it is (TokenReview): a pod, by uid. It opens the help for what runs inside (`Endpoint.for_tasks`)
-of the one allocation whose current attempt that pod is a rank of, and nothing else.
+A task's token is a service account token for our audience. The kubelet projects it into the pod and renews it there. A
+TokenReview of the API server names the pod of the token, by uid. The token allows only the routes for tasks
+(`Endpoint.for_tasks`), and only for the one allocation whose current attempt has that pod as a rank.
 
-Invariants: an invalid token is refused and never treated as none; nothing that is read from a token before
-the API server has confirmed it opens anything (it may only refuse sooner); no token is kept, logged or answered; what
-the API server said of one is used for at most `TTL_S`, and never beyond its own end.
+Invariants
+- An invalid token is refused and never treated as a missing one.
+- A claim that the API server has not confirmed grants nothing; it may only lead to an earlier refusal.
+- No token is stored, logged or sent in an answer.
+- The result of a TokenReview is used for at most `TTL_S`, and never after the expiry of the token.
 """
 
 import asyncio
@@ -33,9 +35,9 @@ from slipway.runtime.clock import Clock
 
 TTL_S = 60.0
 TOKENS_MAX = 16_384
-"""One for each rank of a few of the largest gangs."""
+"""The most reviewed tokens in the cache: enough for all ranks of a few of the largest gangs."""
 REVIEWS_MAX = 16
-"""Questions to the API server at the same time."""
+"""The most TokenReviews at the same time."""
 FOUND_TTL_S = 0.9
 POD_NAME, POD_UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
 ACCOUNT = "system:serviceaccount:"
@@ -44,7 +46,7 @@ _WORDS_MAX = 160
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank that calls: of the current attempt, by its token."""
+    """The rank of the current attempt that a token belongs to."""
 
     pod: str
     rank: int
@@ -53,7 +55,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Pod(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose token it is, by the word of the API server."""
+    """The pod that a token belongs to, as the API server has confirmed it."""
 
     name: str
     uid: str
@@ -61,7 +63,10 @@ class _Pod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskTokens:
-    """Checks tokens. An empty `audience` takes none; `is_shared`: users come with tokens of Kubernetes too."""
+    """Checks the tokens of tasks.
+
+    With an empty `audience` it accepts no token. `is_shared` means that users may also call with tokens of Kubernetes.
+    """
 
     def __init__(
         self,
@@ -84,11 +89,11 @@ class TaskTokens:
         self._reviews = asyncio.Semaphore(REVIEWS_MAX)
 
     async def admit(self, connection: HTTPConnection, *, for_tasks: bool, is_required: bool) -> Caller | None:
-        """Who calls; None for a call without a task's token, where none is required.
+        """Return the calling rank; None for a call without a task's token when none is required.
 
         Raises:
             UnauthorizedError: there is no token, or it is not valid.
-            ForbiddenError: it counts, and not for this.
+            ForbiddenError: the token is valid, but does not allow this call.
         """
         token = bearer(connection)
         claims = claims_of(token)
@@ -108,11 +113,11 @@ class TaskTokens:
         return await self._rank(pod, str(connection.path_params["id"]))
 
     def _is_ours(self, claims: TokenClaims) -> bool:
-        """Whether a token of an account is a task's: by its audience where accounts call as users too."""
+        """Whether a service account token is a task's; with `is_shared` its audience decides."""
         return bool(self._audience) and (not self._is_shared or self._audience in claims.audiences)
 
     def _check_claims(self, claims: TokenClaims) -> None:
-        """Refuses what its own words refuse, which costs nothing. Raises UnauthorizedError."""
+        """Check audience and expiry, which needs no call of the API server. Raises UnauthorizedError."""
         now = self._clock.now()
         if self._audience not in claims.audiences:
             meant = ", ".join(claims.audiences)[:_WORDS_MAX] or "nobody"
@@ -126,7 +131,7 @@ class TaskTokens:
         return await self._pods.get(digest, lambda: self._review(token))
 
     async def _review(self, token: str) -> _Pod:
-        """Asks the API server whose token it is."""
+        """Ask the API server for the pod of the token."""
         body = {"spec": {"token": token, "audiences": [self._audience]}}
         async with self._reviews:
             try:
@@ -145,12 +150,12 @@ class TaskTokens:
         return _Pod(name=name, uid=uid, namespace=status.user.username.removeprefix(ACCOUNT).partition(":")[0])
 
     async def _rank(self, pod: _Pod, id_: str) -> Caller:
-        """Which rank of that allocation the pod is. What is in other workspaces it does not find."""
+        """Return the rank of the pod in that allocation. Only allocations in the pod's own workspace are found."""
         lookup, key = self._lookup.within(VisibleWorkspaces(frozenset([pod.namespace]))), (pod.namespace, id_)
         allocation = await self._found.get(key, lambda: lookup.find(id_))
         found = _caller(allocation, pod)
         if found is None:
-            # The release may be younger than what we remember.
+            # The release, which lists the pods, may be younger than the cached allocation.
             self._found.forget(key)
             allocation = await self._found.get(key, lambda: lookup.find(id_))
             found = _caller(allocation, pod)
@@ -176,7 +181,7 @@ def _caller(allocation: Allocation, pod: _Pod) -> Caller | None:
 
 
 def _attempt_of(pod: str, own: str) -> int | None:
-    """The attempt in the name of a pod of ours (`<AllocationID>-<attempt>-<rank>`)."""
+    """Return the attempt in a pod name `<AllocationID>-<attempt>-<rank>`; None for another name."""
     parts = pod.removeprefix(f"{own}-").split("-")
     is_ours = pod.startswith(f"{own}-") and len(parts) == 2 and parts[0].isascii() and parts[0].isdigit()
     return int(parts[0]) if is_ours else None

@@ -1,4 +1,4 @@
-"""How long an allocation spent in each phase: a fold of its transitions. Pure."""
+"""How long an allocation spent in each phase, computed from its transitions. Pure."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from slipway.model.times import format_time, seconds_between
 
 
 def timeline(allocation_id: AllocationId, events: Sequence[AllocationEvent], now: float) -> TimelineView:
-    """One span per stretch of the same phase and attempt; the last one is open until `terminated`."""
+    """Return one span for each period of the same phase and attempt; the last one is open until `terminated`."""
     spans: list[Span] = []
     for index, event in enumerate(events):
         if index and (events[index - 1].phase, events[index - 1].attempt) == (event.phase, event.attempt):

@@ -1,10 +1,9 @@
-"""A cache with a short life, and actions that run at most once in a while.
+"""Caches with a short time to live, and a limit on how often an action may run.
 
-At most one load per key runs at a time, and its result is kept for a short while: for what a burst of requests needs
-again and again (a pool, a workspace, an object that a thousand ranks poll). Never used for what a client is shown of
-its own writes.
+A cached value is shared by a burst of requests that need the same object: a pool, a workspace, an allocation that a
+thousand ranks poll. The caches are never used to show a client its own writes.
 
-Invariants: at most one load per key is in progress; a failed load is not kept; the number of keys is bounded.
+Invariants: at most one load per key is in progress; a failed load is not cached; the number of keys is bounded.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ _KEYS_MAX = 4096
 
 
 class Recent(Generic[K, V]):
-    """`get` answers what was loaded at most `ttl_s` ago, else loads."""
+    """A cache whose `get` returns a value that was loaded at most `ttl_s` ago, else loads it."""
 
     def __init__(self, clock: Clock, *, ttl_s: float, keys_max: int = _KEYS_MAX) -> None:
         self._clock = clock
@@ -30,7 +29,7 @@ class Recent(Generic[K, V]):
         self._loading: dict[K, asyncio.Lock] = {}
 
     async def get(self, key: K, load: Callable[[], Awaitable[V]]) -> V:
-        """The value of `key`; errors of `load` are raised to the one who loads, the others try in turn."""
+        """Return the value of `key`. A caller whose `load` fails gets the error; waiting callers then try in turn."""
         found = self._fresh(key)
         if found is not None:
             return found[1]
@@ -49,7 +48,7 @@ class Recent(Generic[K, V]):
                 self._loading.pop(key, None)
 
     def forget(self, key: K) -> None:
-        """Load it again next time."""
+        """Remove the value, so that the next `get` loads it again."""
         self._values.pop(key, None)
 
     def is_known(self, key: K) -> bool:
@@ -68,7 +67,7 @@ class Recent(Generic[K, V]):
 
 
 class Remembered(Generic[K, V]):
-    """Values that are forgotten after `ttl_s`, and the oldest ones beyond `keys_max`."""
+    """A cache of values that expire after `ttl_s`; beyond `keys_max` values the oldest are removed."""
 
     def __init__(self, clock: Clock, *, ttl_s: float, keys_max: int) -> None:
         self._clock = clock
@@ -77,24 +76,24 @@ class Remembered(Generic[K, V]):
         self._values: dict[K, tuple[float, V]] = {}
 
     def get(self, key: K) -> V | None:
-        """The value, unless it is too old."""
+        """Return the value; None when there is none, or it has expired."""
         found = self._values.get(key)
         return found[1] if found is not None and self._clock.monotonic() - found[0] < self._ttl_s else None
 
     def put(self, key: K, value: V) -> None:
-        """Remember it from now on."""
+        """Store the value; its time to live begins now."""
         self._values.pop(key, None)
         self._values[key] = (self._clock.monotonic(), value)
         while len(self._values) > self._keys_max:
             del self._values[next(iter(self._values))]
 
     def forget(self, key: K) -> None:
-        """It is not valid any more."""
+        """Remove the value, which is not valid any more."""
         self._values.pop(key, None)
 
 
 class Seldom:
-    """Lets the same thing happen at most once in `every_s` seconds."""
+    """Allows an action at most once in `every_s` seconds for each key."""
 
     def __init__(self, clock: Clock, *, every_s: float) -> None:
         self._clock = clock
@@ -102,7 +101,7 @@ class Seldom:
         self._last: dict[str, float] = {}
 
     def may(self, key: str) -> bool:
-        """Whether it may happen now; if so, not again for a while."""
+        """Whether the action may run now; if so, it may not run again for `every_s` seconds."""
         now = self._clock.monotonic()
         last = self._last.get(key)
         if last is not None and now - last < self._every_s:

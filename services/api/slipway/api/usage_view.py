@@ -1,6 +1,7 @@
-"""What was used, by whom and where: sums over the daily totals and over what is not in them yet. Pure.
+"""Usage by user, workspace, pool and other dimensions. Pure.
 
-Owns the grouping and the two forms of the answer. Milliseconds are summed as whole numbers and shown as seconds.
+The sums cover the daily totals and the usage that is not in them yet. Owns the grouping and the two forms of the answer
+(JSON and CSV). Milliseconds are summed as whole numbers and shown as seconds.
 """
 
 import csv
@@ -24,13 +25,13 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One group. `seconds` and `slotSecondsByPhase` are by phase. Summed by gpuType it has GPU time only."""
+    """One group. `seconds` and `slotSecondsByPhase` are by phase. Grouped by gpuType, a row has only GPU time."""
 
     by: dict[str, str]
     ended: int
     admitted: int
     waited_seconds: float
-    """how long what was admitted had waited"""
+    """how long the admitted allocations had waited"""
     running_seconds: float
     slot_seconds: float
     """GPUs times seconds, from the admission on"""
@@ -39,7 +40,7 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class UsageView(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
-    """Days are UTC, both included."""
+    """Usage from one day to another. Days are in UTC; both are included."""
 
     by: list[str]
     from_: str
@@ -49,7 +50,7 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "fro
 
 
 class RawRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One allocation: what it used within the days that were asked for."""
+    """The usage of one allocation within the requested days."""
 
     id: str
     workspace: str
@@ -71,7 +72,7 @@ class RawRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RawView(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
-    """What was deleted is only in the totals, not here."""
+    """Usage by allocation. Deleted allocations are only in the totals, not here."""
 
     from_: str
     to: str
@@ -79,9 +80,9 @@ class RawView(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"
 
 
 GPU_TYPE = "gpuType"
-"""What is summed by flavor: an allocation is of one, but a row of the totals may be of several."""
+"""The dimension for sums by flavor. An allocation has one flavor, but a row of the totals may contain several."""
 Wanted = Mapping[str, str]
-"""{workspace, user, pool, queue or kind: the only one that counts}"""
+"""{workspace, user, pool, queue or kind: the only value that is included}"""
 DIMENSIONS: Mapping[str, Callable[[Spent], str]] = {
     "day": lambda spent: spent.day,
     "month": lambda spent: spent.day[:7],
@@ -95,12 +96,12 @@ DIMENSIONS: Mapping[str, Callable[[Spent], str]] = {
 
 
 def is_wanted(spent: Spent, wanted: Wanted) -> bool:
-    """Whether it is of the workspace, user, pool, queue and kind that were asked for."""
+    """Whether the usage matches the requested workspace, user, pool, queue and kind."""
     return all(wanted.get(name, "") in ("", value) for name, value in zip(_KEY_NAMES, spent.key, strict=True))
 
 
 def grouped(spent: Iterable[Spent], by: Sequence[str]) -> list[UsageRow]:
-    """One row for each group, in their order."""
+    """Return one row for each group, sorted by the values of `by`."""
     groups: dict[tuple[str, ...], list[Spent]] = {}
     for each in _by_gpu_type(spent) if GPU_TYPE in by else spent:
         groups.setdefault(tuple(DIMENSIONS[name](each) for name in by), []).append(each)
@@ -108,7 +109,7 @@ def grouped(spent: Iterable[Spent], by: Sequence[str]) -> list[UsageRow]:
 
 
 def _by_gpu_type(spent: Iterable[Spent]) -> Iterable[Spent]:
-    """The GPU time of each flavor by itself, and that of which no flavor is known."""
+    """Yield the GPU time of each flavor separately, and the GPU time without a known flavor."""
     for each in spent:
         known = each.usage.gpu_types
         for name, slot_ms in known.items():
@@ -124,12 +125,12 @@ def _by_gpu_type(spent: Iterable[Spent]) -> Iterable[Spent]:
 
 
 def whole(spent: Iterable[Spent]) -> UsageRow:
-    """All of it together."""
+    """Return the sum of all usage as one row."""
     return _row({}, list(spent))
 
 
 def raw_rows(allocations: Iterable[Allocation], days: Sequence[str], wanted: Wanted, now: float) -> list[RawRow]:
-    """One line for each allocation that used anything on these days, oldest first."""
+    """Return one row for each matching allocation with usage on these days, oldest first."""
     span = frozenset(days)
     found: list[RawRow] = []
     for each in sorted(allocations, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
@@ -140,7 +141,7 @@ def raw_rows(allocations: Iterable[Allocation], days: Sequence[str], wanted: Wan
 
 
 def as_csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """RFC 4180. A text that a spreadsheet would take for a formula gets an apostrophe."""
+    """Format rows as CSV (RFC 4180). A text that a spreadsheet would treat as a formula gets an apostrophe."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
     writer.writerow(head)
@@ -149,7 +150,7 @@ def as_csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def usage_csv(rows: Sequence[UsageRow], by: Sequence[str]) -> str:
-    """The groups as lines."""
+    """Format the groups as CSV."""
     phases = [f"{phase.lower()}_seconds" for phase in PHASES]
     head = [*by, "ended", "admitted", "waited_seconds", "slot_seconds", *phases]
     return as_csv(
@@ -169,7 +170,7 @@ def usage_csv(rows: Sequence[UsageRow], by: Sequence[str]) -> str:
 
 
 def raw_csv(rows: Sequence[RawRow]) -> str:
-    """The allocations as lines."""
+    """Format the allocations as CSV."""
     plain = [name for name in RawRow.__struct_fields__ if name != "seconds"]
     phases = [f"{phase.lower()}_seconds" for phase in PHASES if phase != Phase.RUNNING.value]
     others = [phase for phase in PHASES if phase != Phase.RUNNING.value]
