@@ -1,8 +1,7 @@
-"""What the verbs on an allocation do, whether they come for one or for many: kill, hold, resume, priority, move,
-delete.
+"""The verbs on allocations, for one allocation or a batch: kill, hold, resume, priority, move, delete.
 
-Owns when a verb is refused and what it writes. Does not know who calls or which request it was: the routes authorise
-first. Each `check_` raises before anything is written, so that a dry run and the verb itself refuse the same.
+Owns the conditions under which a verb is refused, and its writes. It knows neither the caller nor the request, because
+the routes authorise first. Each `check_` raises before a write, so that a dry run and the verb refuse the same.
 """
 
 import math
@@ -22,11 +21,14 @@ from slipway.model.times import SKEW_S, parse_time
 PAUSABLE = (Kind.TRAINING, Kind.COMMAND)
 GRACE_MIN_S, GRACE_MAX_S = 1, 86_400
 SECOND_KILL_AFTER_S = 2.0
-"""A kill that follows sooner may be the first one, sent again because its answer was lost."""
+"""An earlier second kill is ignored: it may be the first one, sent again because its answer was lost."""
 
 
 def grace_of(text: str) -> int | None:
-    """Whole seconds, at least one: without any, nothing would confirm that the containers are gone."""
+    """Return the grace period in whole seconds; None for an empty text. Raises InvalidError.
+
+    It is at least one second: with zero, nothing would confirm that the containers are gone.
+    """
     if not text:
         return None
     try:
@@ -37,7 +39,10 @@ def grace_of(text: str) -> int | None:
 
 
 async def kill(parts: ApiDeps, found: Allocation, *, grace_s: int | None, force: bool) -> Allocation:
-    """Commit the cancel; a second one, or `force`, ends the grace of its pods. Once ended, nothing happens."""
+    """Commit the cancel; a second kill, or `force`, shortens the grace period of its pods to the minimum.
+
+    `force` also gives up its ranks on nodes that are not ready. An allocation that has ended is not changed.
+    """
     if has_ended(found):
         return found
     if grace_s is None and (force or _is_second_kill(found, parts.clock.now())):
@@ -51,13 +56,13 @@ async def kill(parts: ApiDeps, found: Allocation, *, grace_s: int | None, force:
 
 
 def check_change(found: Allocation) -> None:
-    """Raises ConflictError for what nothing can change any more."""
+    """Raises ConflictError when the allocation has ended, so that it cannot be changed."""
     if has_ended(found):
         raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
 
 
 def check_hold(found: Allocation) -> None:
-    """Raises ConflictError for what can neither be held nor paused."""
+    """Raises ConflictError when the allocation can be neither held nor paused."""
     if has_ended(found):
         raise ConflictError(f"allocation {id_of(found)} has ended; there is nothing to hold")
     is_live = found.status.phase is not Phase.PENDING
@@ -68,23 +73,23 @@ def check_hold(found: Allocation) -> None:
 
 
 async def hold(parts: ApiDeps, found: Allocation) -> Allocation:
-    """Do not start it; one that runs is preempted and held. It was checked."""
+    """Hold the allocation: a pending one does not start, a running one is preempted. The caller ran `check_hold`."""
     return await parts.changes.pause(found, "paused")
 
 
 def check_resume(found: Allocation) -> None:
-    """Raises ConflictError for what cannot start again."""
+    """Raises ConflictError when the allocation has ended, so that it cannot start again."""
     if has_ended(found):
         raise ConflictError(f"allocation {id_of(found)} has ended; launch it again")
 
 
 async def resume(parts: ApiDeps, found: Allocation) -> Allocation:
-    """Let it start again. It was checked."""
+    """Let the allocation start again. The caller ran `check_resume`."""
     return await parts.changes.write(found, {"hold": False})
 
 
 def check_delete(found: Allocation, *, force: bool) -> None:
-    """Raises ConflictError for what has not ended, unless `force` lets it be ended first."""
+    """Raises ConflictError when the allocation has not ended, unless `force` allows to end it first."""
     if force or has_ended(found):
         return
     detail = f"allocation {id_of(found)} is {found.status.phase}, and only what has ended is deleted"
@@ -92,7 +97,7 @@ def check_delete(found: Allocation, *, force: bool) -> None:
 
 
 def _is_second_kill(allocation: Allocation, now: float) -> bool:
-    """Whether it is being ended for a kill before this one, and not for a request that was sent twice."""
+    """Whether an earlier kill is already ending the allocation, and this call is not a retry of the same request."""
     last = ring_of(allocation)[-1]
     is_ending = allocation.status.phase is Phase.TERMINATING and allocation.spec.desired == STOPPED
     since_s = now - parse_time(last.time)
@@ -100,7 +105,7 @@ def _is_second_kill(allocation: Allocation, now: float) -> bool:
 
 
 async def _on_silent_nodes(parts: ApiDeps, allocation: Allocation) -> set[str]:
-    """The nodes that it is on and that do not answer."""
+    """Return the nodes with ranks of the allocation that have not ended, if the node is not ready."""
     on = {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in RANK_ENDS}
     if has_ended(allocation):
         return set()

@@ -1,6 +1,6 @@
 """Custom resources as the REST API shows them. Pure.
 
-Invariant: an answer shows defaults (a client need not know ours), but nothing that is unset.
+Invariant: an answer shows defaults, so that a client need not know them, but no unset values.
 """
 
 from collections.abc import Mapping
@@ -23,17 +23,17 @@ API_ROOT = "/api/v1"
 
 
 def allocation_path(allocation_id: str) -> str:
-    """Where an allocation is found."""
+    """Return the path of an allocation in the REST API."""
     return f"{API_ROOT}/allocations/{allocation_id}"
 
 
 def address_of(service: SharedServiceSpec | None, workspace: str) -> str:
-    """Where pods of the cluster reach a Service of the workspace; empty without one."""
+    """Return the address of a Service of the workspace inside the cluster; empty without a Service."""
     return f"{service.name}.{workspace}.svc:{service.port}" if service is not None else ""
 
 
 def links_of(allocation: Allocation, outside: OutsideLinks) -> Links:
-    """Where to go on from an allocation."""
+    """Return the links of an allocation."""
     allocation_id = id_of(allocation)
     root = allocation_path(allocation_id)
     return Links(
@@ -52,7 +52,7 @@ def links_of(allocation: Allocation, outside: OutsideLinks) -> Links:
 
 
 def allocation_view(allocation: Allocation, *, outside: OutsideLinks, warnings: tuple[str, ...] = ()) -> AllocationView:
-    """The allocation as an answer."""
+    """Return the allocation as the REST API shows it."""
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
     allocation_id = id_of(allocation)
     return AllocationView(
@@ -90,7 +90,7 @@ def allocation_view(allocation: Allocation, *, outside: OutsideLinks, warnings: 
 
 
 def shown(struct: msgspec.Struct) -> dict[str, Any]:
-    """`struct` as JSON under its wire names, with its scalar defaults; what is None or empty is left out."""
+    """Return `struct` as JSON with its wire names and its scalar defaults; None and empty values are omitted."""
     found: dict[str, Any] = {}
     for name, wire in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True):
         value = _plain(getattr(struct, name))
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
 
 
 def pod_view(pod: Pod, state: RankState | None) -> PodView:
-    """One pod; `state` is what the allocation's status says of its rank."""
+    """Return a pod as the REST API shows it; `state` is that of its rank in the allocation's status."""
     labels, status = pod.metadata.labels, pod.status
     main = next((item for item in status.container_statuses if item.name == MAIN_CONTAINER), None)
     if main is None and status.container_statuses:
@@ -135,6 +135,6 @@ def pod_view(pod: Pod, state: RankState | None) -> PodView:
 
 
 def number_label(labels: Mapping[str, str], name: str) -> int:
-    """A label that holds a number; 0 when it does not."""
+    """Return the number in a label; 0 when the label is missing or no number."""
     text = labels.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,7 +1,7 @@
-"""Parts of the list of those that wait in a queue: from a place on, or behind the last item of the part before. Pure.
+"""Parts of the list of waiting allocations: from a given position, or directly behind the previous part. Pure.
 
-Owns the cursor. It is the order key of an item, so that the next part goes on right behind that item, whatever has been
-added or has left before it. What is moved between two parts may come twice or not at all.
+Owns the cursor. The cursor is the sort key of the last item of a part. The next part begins directly behind this key,
+whatever was added or removed before it. An allocation that is moved between two reads may appear twice or not at all.
 """
 
 import base64
@@ -28,9 +28,9 @@ def waiting_list(
     first: int = 1,
     continue_: str = "",
 ) -> WaitingList:
-    """At most `limit` of those that are wanted: behind the cursor where there is one, else from the `first`th on.
+    """Return at most `limit` wanted allocations: those behind the cursor `continue_`, else those from `first` on.
 
-    Raises MalformedError when the cursor is none of this list.
+    Raises MalformedError when `continue_` is no cursor of this list.
     """
     after = _read(continue_) if continue_ else None
     found = [place for place in places if is_wanted(place)]
@@ -48,7 +48,7 @@ def waiting_list(
 
 
 def is_called(place: QueuePlace, words: Iterable[str]) -> bool:
-    """Whether each word is in the id, the name, the user or the reason, in any case."""
+    """Whether each word occurs in the id, the name, the user or the reason code; upper and lower case are equal."""
     allocation = place.allocation
     names = (id_of(allocation), allocation.metadata.name, user_of(allocation), gate_of(allocation)[0])
     known = [name.casefold() for name in names]

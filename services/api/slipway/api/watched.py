@@ -1,20 +1,20 @@
-"""The objects of one kind, kept by a watch: what many requests and loops of the api read again and again.
+"""A view of all objects of one kind, kept in memory by a watch, for the many reads of requests and loops of the api.
 
-Owns when the view answers, when an answer is marked as old, and when there is none. Must not know what the objects
-mean. The LIST at the start and the watch are the reflector's (`slipway.kube.reflector`).
+Owns when the view answers, when an answer is marked as old, and when a read is refused. Must not know what the objects
+mean. The reflector (`slipway.kube.reflector`) makes the first LIST and the watch.
 
 Promises
-- Reads cost no call of Kubernetes. All objects are LISTed once, when the process starts, and again only where the
-  server has forgotten the position of the watch.
-- A read before that LIST is complete waits for it, up to `SYNC_S`; then it raises UnavailableError, as a LIST that
-  fails would.
+- A read makes no call of Kubernetes. All objects are LISTed once, when the process starts, and again only when the
+  resource version of the watch has expired.
+- A read before the first LIST is complete waits for it, up to `SYNC_S`; then it raises UnavailableError, as a failed
+  LIST would.
 - After `wrote`, reads wait until the watch has shown that write, at most `OWN_WRITE_S`.
-- While the watch is interrupted, reads answer what was observed last and `age_s` says how old that is. Beyond
-  `OLD_MAX_S` they raise UnavailableError.
+- While the watch is interrupted, reads return the objects as last observed, and `age_s` is the age of that
+  observation. Beyond `OLD_MAX_S` reads raise UnavailableError.
 
-Not promised: to be current. Writes of others come as late as the watch, usually some milliseconds; a connection that
-died silently is noticed within the silence limit of the client (`Timeouts.silence_s`). What deletes or ends something
-reads the API server.
+Not promised: to be current. Writes of other processes arrive with the delay of the watch, usually some milliseconds; a
+connection that died silently is noticed within the silence limit of the client (`Timeouts.silence_s`). Code that
+deletes or ends an object reads the API server.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ T = TypeVar("T")
 SYNC_S = 5.0
 """How long a read waits for the first LIST."""
 OWN_WRITE_S = 1.0
-"""How long a read waits for the watch to show an own write."""
+"""How long a read waits for the watch to show a write of this process."""
 LOOK_S = 0.005
 OLD_MAX_S = 300.0
-"""Older answers are refused: nodes may have come and gone since."""
+"""A read of a view that is older is refused, because nodes may have been added and deleted since."""
 OWN_WRITES_MAX = 1_000
 RETRY_S = 1.0
 
@@ -65,34 +65,34 @@ class WatchedObjects(Generic[T]):
             kube, resource, self.store, clock=clock, random=random, namespace=namespace, label_selector=label_selector
         )
         self._written: dict[str, float] = {}
-        """{uid of an own write that the watch has not shown: until when reads wait for it, monotonic}"""
+        """{uid: until when reads wait, monotonic} of own writes that the watch has not shown yet"""
 
     @property
     def plural(self) -> str:
-        """Of the resource."""
+        """The plural name of the resource."""
         return self._resource.plural
 
     @property
     def age_s(self) -> float:
-        """How old the view is, in seconds, where its watch is interrupted; 0 while the watch runs."""
+        """The age of the view in seconds while its watch is interrupted; 0 while the watch runs."""
         return self._reflector.silent_s if self._reflector.interruption else 0.0
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a view and its watch goes on."""
+        """Whether there is a view and its watch is not interrupted."""
         return self._reflector.synced and not self._reflector.interruption
 
     @property
     def is_away(self) -> bool:
-        """Whether there is no view and the last try to get one has failed: a read would wait, and most likely fail."""
+        """Whether there is no view and the last attempt at one failed, so that a read would wait and probably fail."""
         return not self._reflector.synced and bool(self._reflector.interruption)
 
     async def run(self, stop: StopSignal) -> None:
-        """Watches until `stop`."""
+        """Watch until `stop` is set."""
         await self._reflector.run(stop)
 
     async def items(self) -> list[T]:
-        """All objects, in no promised order.
+        """Return all objects, in no promised order.
 
         Raises:
             UnavailableError: there is no view yet, or it is older than `OLD_MAX_S`.
@@ -101,7 +101,7 @@ class WatchedObjects(Generic[T]):
         return self.store.items()
 
     async def ready(self) -> None:
-        """Returns once the view can be read. Raises as `items` does."""
+        """Wait until the view can be read. Raises as `items` does."""
         if not self._reflector.synced:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SYNC_S):
@@ -118,14 +118,14 @@ class WatchedObjects(Generic[T]):
             await self._await_own_writes()
 
     def wrote(self, obj: T) -> None:
-        """An own write was answered with this object."""
+        """Note that the API server answered a write of this process with this object."""
         meta = metadata_of(obj)
         self.store.expect(meta.uid, meta.version)
         if not self.store.is_current(meta.uid) and len(self._written) < OWN_WRITES_MAX:
             self._written[meta.uid] = self._clock.monotonic() + OWN_WRITE_S
 
     def warnings(self) -> list[str]:
-        """What a reader is to be told of the age of the answer; nothing while the watch runs."""
+        """Return a warning about the age of an answer; empty while the watch runs."""
         if not self.age_s:
             return []
         return [

@@ -1,10 +1,10 @@
-"""Workspaces: namespaces with our label, what launches there get when they do not say, and how much they may use.
+"""Workspaces: namespaces with our label, with default values for launches and a quota.
 
-Owns the annotations and the quota of a workspace, and what may become one. A namespace that was there before is only
-borrowed: it is never deleted, and loses nothing but what we gave it.
+Owns the annotations and the quota of a workspace, and the rule which namespace may become one. A namespace that existed
+before can be adopted. It is never deleted: when its workspace is removed, it loses only what Slipway added to it.
 
-Invariants: a workspace in which something goes on is not removed; the namespaces of Kubernetes and of Slipway itself
-never become one.
+Invariants: a workspace with a live allocation is not removed; the namespaces of Kubernetes and of Slipway itself never
+become workspaces.
 """
 
 import re
@@ -65,7 +65,7 @@ _RESERVED = re.compile(r"kube-.*|slipway-system")
 _ANNOTATIONS = {"pool": ANNOTATION_POOL, "queue": ANNOTATION_QUEUE, "template": ANNOTATION_TEMPLATE}
 
 _POD_SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
-"""Of a namespace that we make; one that is adopted keeps what it has."""
+"""The labels of a namespace that Slipway creates; an adopted namespace keeps its own."""
 
 Quantity = str | int
 PullSecrets = Annotated[list[SecretName], Meta(max_length=PULL_SECRETS_MAX)]
@@ -73,7 +73,7 @@ Quota = Annotated[dict[str, Quantity], Meta(max_length=32, description="such as 
 
 
 class WorkspaceBody(Request, kw_only=True, frozen=True):
-    """A new workspace. `adopt` makes one of a namespace that exists."""
+    """A new workspace; with `adopt`, an existing namespace becomes a workspace."""
 
     name: Name
     default_pool: Name | None = None
@@ -82,14 +82,14 @@ class WorkspaceBody(Request, kw_only=True, frozen=True):
     image_pull_secrets: PullSecrets = []
     run_as: RunAs | None = None
     home: HomeTemplate | None = None
-    """what home directories are made of: launches with home: true have one"""
+    """template of the volume claims for home directories; launches with home: true have one"""
     quota: Quota = {}
     adopt: bool = False
 
 
 class WorkspaceChange(Request, kw_only=True, frozen=True):
-    """What may change; null takes a default, the Secrets for images, runAs, home, or the whole quota, away. Home
-    directories that were made stay."""
+    """The fields of a workspace that can change. Null removes a default, the Secrets for images, runAs, home, or the
+    whole quota. Existing home directories stay."""
 
     default_pool: Name | UnsetType | None = UNSET
     default_queue: Name | UnsetType | None = UNSET
@@ -97,29 +97,29 @@ class WorkspaceChange(Request, kw_only=True, frozen=True):
     image_pull_secrets: PullSecrets | UnsetType | None = UNSET
     run_as: RunAs | UnsetType | None = UNSET
     home: HomeTemplate | UnsetType | None = UNSET
-    """what home directories are made of; null: launches with home: true are refused"""
+    """template of the volume claims for home directories; null: launches with home: true are refused"""
     quota: Quota | UnsetType | None = UNSET
 
 
 class WorkspaceView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """A namespace that one may launch into."""
+    """A workspace: a namespace for launches."""
 
     name: str
     phase: str
     created_at: str
     is_owned: bool
-    """made by Slipway, and deleted with the workspace"""
+    """the namespace was created by Slipway, and is deleted with the workspace"""
     default_pool: str
     default_queue: str
     default_template: str
     image_pull_secrets: list[str]
     """Secrets of its namespace that the images of its pods are pulled with, after those of the pod template"""
     run_as: RunAs
-    """as whom launches run that do not say"""
+    """user and groups of launches that do not set them"""
     home: HomeTemplate | None
-    """what home directories are made of; null: there are none"""
+    """template of the volume claims for home directories; null: there are no home directories"""
     pools: list[str]
-    """those that it may use"""
+    """pools that its launches may use"""
     quota: dict[str, Any]
     used: dict[str, Any]
 
@@ -146,7 +146,7 @@ class Workspaces:
         self._random = random
 
     async def all(self) -> list[WorkspaceView]:
-        """Every workspace, by name."""
+        """Return all workspaces, sorted by name."""
         listed = await self._kube.list(NAMESPACES, label_selector=f"{LABEL_WORKSPACE}=true")
         quotas = {
             item.metadata.namespace: item for item in (await self._kube.list(RESOURCE_QUOTAS)).items if _is_ours(item)
@@ -161,7 +161,7 @@ class Workspaces:
         return sorted(found, key=lambda view: view.name)
 
     async def one(self, name: str) -> WorkspaceView:
-        """One. Raises NotFoundError."""
+        """Return one workspace. Raises NotFoundError."""
         found = await self._found(name)
         quota, handed_out = await self._quota(name), dict[str, int]()
         if quota is not None and _bounds_gpus(quota):
@@ -169,11 +169,11 @@ class Workspaces:
         return _view(found, quota, await self._catalog.pools_of(name), handed_out)
 
     async def create(self, body: WorkspaceBody, user: str) -> WorkspaceView:
-        """A new one; with `adopt`, of a namespace that exists.
+        """Create a workspace; with `adopt`, from an existing namespace.
 
         Raises:
             InvalidError: a bad name, default or quota.
-            AlreadyExistsError: there is such a namespace, and it is not to be adopted.
+            AlreadyExistsError: the workspace exists, or its namespace exists and `adopt` is not set.
         """
         if _RESERVED.fullmatch(body.name) or body.name == self._system_namespace:
             raise _invalid("/name", f"{body.name} belongs to the system and never becomes a workspace; choose another")
@@ -194,7 +194,7 @@ class Workspaces:
         return await self.one(body.name)
 
     async def change(self, name: str, body: WorkspaceChange) -> WorkspaceView:
-        """Other defaults, another quota."""
+        """Change the defaults and the quota of a workspace. Raises NotFoundError, InvalidError."""
         found = await self._found(name)
         hard = None if body.quota is UNSET else hard_of(body.quota or {})
         _check_home(body.home)
@@ -224,10 +224,10 @@ class Workspaces:
         return await self.one(name)
 
     async def remove(self, name: str) -> None:
-        """The workspace is none any more; its namespace goes too when we have made it.
+        """Remove a workspace; its namespace is deleted too if Slipway created it.
 
         Raises:
-            ConflictError: something goes on in it.
+            ConflictError: it has a live allocation, or it is the workspace `default`.
         """
         found = await self._found(name)
         if name == "default":
@@ -311,13 +311,13 @@ class Workspaces:
             await self._kube.create(RESOURCE_QUOTAS, {"metadata": meta, "spec": {"hard": dict(hard)}})
         except InvalidError as error:
             if _NO_WORKSPACE in str(error):
-                # Policies look at namespaces through a cache: the label of one that was just adopted comes later.
+                # Admission policies read namespaces from a cache, which may not have the label of a new workspace yet.
                 raise UnavailableError(f"the API server does not know workspace {name} yet: {error}") from error
             raise
 
 
 _NO_WORKSPACE = "the namespace is no workspace, so it has no quota"
-"""How the admission policy `quotas` of the chart refuses."""
+"""The text with which the chart's admission policy `quotas` refuses."""
 _KNOWN_SOON = msgspec.structs.replace(retry.QUICK, name="workspace_quota", attempts_max=10, total_s=3.0)
 
 _QUOTAS = frozenset(
@@ -327,11 +327,11 @@ _QUOTAS = frozenset(
         *("replicationcontrollers", "services", "services.nodeports", "services.loadbalancers"),
     }
 )
-"""What a ResourceQuota may bound without a prefix. Source: Kubernetes, pkg/apis/core/helper (v1.36)."""
+"""The names that a ResourceQuota may limit without a prefix. Source: Kubernetes, pkg/apis/core/helper (v1.36)."""
 
 
 def hard_of(quota: Mapping[str, Quantity]) -> dict[str, str]:
-    """The `hard` of a ResourceQuota: what is short for requests is spelled out. Raises InvalidError."""
+    """Return the `hard` of a ResourceQuota; short names such as `cpu` become `requests.cpu`. Raises InvalidError."""
     findings = Findings()
     hard: dict[str, str] = {}
     for name, amount in quota.items():
@@ -354,7 +354,7 @@ def hard_of(quota: Mapping[str, Quantity]) -> dict[str, str]:
 
 
 def _check_home(home: HomeTemplate | UnsetType | None) -> None:
-    """Raises InvalidError for a template of which no claim can be made."""
+    """Raises InvalidError for a template from which no volume claim can be created."""
     if isinstance(home, HomeTemplate) and not is_size(home.size):
         raise _invalid("/home/size", f"{home.size!r} is no size; write such as 10Gi")
 
@@ -375,9 +375,9 @@ def _is_ours(quota: ResourceQuota) -> bool:
 
 
 def handed_out_by_namespace(live: Iterable[Allocation]) -> dict[str, int]:
-    """{namespace: whole GPUs that the scheduler has handed out there, device by device}.
+    """Return {namespace: whole GPUs that the scheduler has assigned there, device by device}.
 
-    Their pods ask Kubernetes for none, so that no status of a ResourceQuota counts them.
+    The pods do not request these GPUs from Kubernetes, so the status of a ResourceQuota does not include them.
     """
     found: dict[str, int] = {}
     for allocation in live:

@@ -1,6 +1,6 @@
 """`/proxy/{id}[/{port}]/...`: the ASGI application in front of workloads.
 
-Owns activity: what passes here keeps an allocation from being idle.
+Owns activity: traffic through the proxy prevents an allocation from being idle.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ STREAM_KIND = "proxy"
 
 
 async def proxy(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serves one proxied request or WebSocket."""
+    """Serve one proxied request or WebSocket."""
     if scope["type"] == "websocket":
         socket = WebSocket(scope, receive, send)
         with audit.told(socket, PATH):
@@ -54,7 +54,7 @@ async def proxy(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def to_root(scope: Scope, receive: Receive, send: Send) -> None:
-    """`/proxy/{id}` -> `/proxy/{id}/`: relative links of a page need the slash."""
+    """Redirect `/proxy/{id}` to `/proxy/{id}/`: relative links of a page need the slash."""
     request = Request(scope, receive)
     response = RedirectResponse(request.url.replace(path=f"{request.url.path}/"), status_code=307)
     await response(scope, receive, send)
@@ -87,7 +87,7 @@ async def _serve_http(request: Request, send: Send) -> None:
         return
     found = await parts.targets.find(whole, _below(request.scope, given), request.scope["query_string"])
     if found.allocation != given:
-        # A workload's cookies and links belong under its whole id.
+        # The cookies and links of a workload have paths with its whole id.
         url = request.url.replace(path=request.url.path.replace(f"{ROOT}/{given}", f"{ROOT}/{found.allocation}", 1))
         await RedirectResponse(url, status_code=307)(request.scope, request.receive, send)
         return
@@ -138,20 +138,26 @@ async def _serve_socket(socket: WebSocket) -> None:
 
 
 async def _drawn(connection: HTTPConnection, state: NotYet) -> NotYet:
-    """Why it does not answer, as the caller may read it: the scheduler's words name who goes first."""
+    """Return the state with a message for the caller: names that the caller may not see are removed from it.
+
+    The scheduler's text names the allocations that go first.
+    """
     return msgspec.structs.replace(state, message=await middleware.drawn(connection, state.message))
 
 
 def _is_outside(connection: HTTPConnection, parts: ApiDeps) -> bool:
-    """Whether a browser that is logged in asks for a workload in our own origin: its page would speak for its user."""
+    """Whether a logged-in browser requests a workload in the api's own origin.
+
+    There the workload's page could call the api with the rights of the user.
+    """
     host = connection.headers.get("host", "")
     return session.is_by_cookie(connection) and not workload_of(host, parts.settings.proxy_domain)
 
 
 def _is_apart(connection: HTTPConnection, parts: ApiDeps) -> bool:
-    """Whether a browser asks, in mode none, for a page of a workload in the origin of the api.
+    """Whether a browser requests, in mode none, a page of a workload in the origin of the api.
 
-    Its page could do there whatever the api can. Programs are served: no page of theirs runs anywhere.
+    There the page could do whatever the api can. Programs other than browsers are served, because they run no page.
     """
     settings, headers = parts.settings, connection.headers
     if settings.auth != "none" or not settings.proxy_domain:
@@ -161,9 +167,9 @@ def _is_apart(connection: HTTPConnection, parts: ApiDeps) -> bool:
 
 
 def _to_origin(request: Request, parts: ApiDeps, id_: str) -> Response:
-    """Redirect to the origin of the workload, which needs no code in mode none."""
+    """Redirect to the origin of the workload; in mode none this needs no login code."""
     host = request.headers.get("host", "")
-    # The id may be a part of one, or a name: the address of the origin holds the whole.
+    # The client may have sent a part of the id, or a name; the address of the origin contains the whole id.
     given = str(request.path_params["id"])
     path = request.url.path.replace(f"{ROOT}/{given}", f"{ROOT}/{id_}", 1)
     query = f"?{request.url.query}" if request.url.query else ""
@@ -172,7 +178,7 @@ def _to_origin(request: Request, parts: ApiDeps, id_: str) -> Response:
 
 
 def _led_to_login(request: Request) -> Response:
-    """Our own login; from the origin of a workload the way leads over ours."""
+    """Redirect to our own login; from the origin of a workload, first redirect to the origin of the api."""
     parts = parts_of(request)
     if not workload_of(request.headers.get("host", ""), parts.settings.proxy_domain):
         if request.headers.get("sec-fetch-site", "") == "cross-site":
@@ -185,7 +191,7 @@ def _led_to_login(request: Request) -> Response:
 
 
 def _renewing(request: Request, parts: ApiDeps, send: Send) -> Send:
-    """What gives the browser a new ticket with the answer, when the one that it has is half over."""
+    """Return a `send` that adds a new ticket to the answer when half the lifetime of the browser's ticket is over."""
     fields = parts.sessions.renewed(request) if session.is_by_cookie(request) else []
     if not fields:
         return send
@@ -199,19 +205,22 @@ def _renewing(request: Request, parts: ApiDeps, send: Send) -> Send:
 
 
 async def _whole(parts: ApiDeps, given: str) -> str:
-    """The whole id, where it was looked up for somebody: others' targets are remembered under other ids."""
+    """Return the whole id, after a lookup with the rights of the caller; in mode none, return `given`.
+
+    The cache of targets has no rights, so only an id that the caller may see is a key for it.
+    """
     return given if parts.settings.auth == "none" else id_of(await parts.lookup.find(given))
 
 
 def _below(scope: Scope, given: str) -> bytes:
-    """The raw path below `/proxy/{id}`, as the client spelled it."""
+    """Return the raw path below `/proxy/{id}`, as the client spelled it."""
     raw = bytes(scope.get("raw_path") or scope["path"].encode())
-    # A fragment is no part of what is asked for, though some send it (RFC 9112, 3.2).
+    # Some clients send a fragment, but it is no part of a request target (RFC 9112, 3.2).
     return raw.partition(b"#")[0].partition(b"?")[0].removeprefix(f"{ROOT}/{given}".encode()) or b"/"
 
 
 def _check_scheme(target: ProxyTarget) -> None:
-    """A port that speaks neither HTTP nor WebSocket is reached by a tunnel only."""
+    """Raises InvalidError for a TCP port: it can only be reached through a tunnel."""
     if target.scheme == "tcp":
         raise InvalidError(
             f"port {target.port} of {target.allocation} speaks TCP: slipway port-forward {target.allocation} "
@@ -220,7 +229,10 @@ def _check_scheme(target: ProxyTarget) -> None:
 
 
 def _touching(parts: ApiDeps, target: ProxyTarget, method: str) -> Callable[[], None]:
-    """What notes activity for the traffic of one request; at most every few seconds for one allocation."""
+    """Return the function that records activity for the traffic of one request.
+
+    For one allocation it records at most every few seconds.
+    """
     path = target.path.decode("latin-1").removeprefix(target.prefix)
     if not is_use(target.kind, method, path):
         return lambda: None

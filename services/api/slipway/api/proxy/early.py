@@ -1,12 +1,13 @@
-"""Answers that come before a request is through: a workload refuses an upload and reads no further.
+"""Early answers: a workload answers, for example refuses an upload, before it has read the whole request.
 
-Owns connections to workloads that read while they write. httpcore2 writes a whole body before it looks for an answer;
-where a write stands still although an answer is there, or fails after one came, the rest of the body is given up. A
-refusal (300 and above) ends the body also while the client pauses in it. An answer below 300 does not: its workload
-may read on, and gets the rest. Interim answers (100 Continue) are no answers.
+Owns connections to workloads that read while they write. httpcore2 itself writes a whole body before it reads the
+answer. Here the rest of a body is dropped when a write stalls although an answer has arrived, or fails after an answer.
+A refusal (status 300 and above) ends the body even while the client pauses in it. An answer below 300 does not end it:
+the workload may continue to read, and receives the rest. Interim answers (100 Continue) are no answers.
 
-A workload that answers and closes without reading resets the connection. The write that meets the reset closes the
-socket, with an answer in it that the event loop had no time to read: it is read from a second descriptor of the socket.
+A workload that answers and closes without reading resets the connection. The write that gets the reset closes the
+socket, although it contains an answer that the event loop had no time to read. The answer is then read from a second
+descriptor of the socket.
 """
 
 import asyncio
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
 CONTINUE_S = 1.0
-"""How long a client that asked waits for the workload's word on its head: most programs say nothing to it.
+"""How long a client that sent `Expect: 100-continue` waits for an answer to its head; most workloads send none.
 
 Source: RFC 9110 section 10.1.1."""
 STILL_S = 1.0
-"""How long a write may stand still beside an answer: one that reads on, slowly, gets the rest of the body."""
+"""How long a write may stall after an answer: a workload that still reads, slowly, receives the rest of the body."""
 _READ_BYTES = 64 * 1024
 _INTERIM_BYTES_MAX = 64 * 1024
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)\d\d.*?\r?\n\r?\n", re.DOTALL)
@@ -38,7 +39,7 @@ _REFUSAL = 300
 
 
 class Upload:
-    """The body of one request, as the connection that it is written to tells its reader of answers."""
+    """The body of one request: the connection reports the workload's answers to the task that reads the body."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -46,23 +47,23 @@ class Upload:
         self._refused: asyncio.Future[None] = loop.create_future()
 
     def hear(self, *, is_refusal: bool) -> None:
-        """The workload has said something; a refusal ends the body."""
+        """Note that the workload has answered; a refusal ends the body."""
         for told in (self._heard, self._refused) if is_refusal else (self._heard,):
             if not told.done():
                 told.set_result(None)
 
     async def until_heard(self) -> None:
-        """Returns when the workload has said something to the head, or is silent for too long."""
+        """Wait until the workload has answered the head, at most `CONTINUE_S`."""
         await asyncio.wait({self._heard}, timeout=CONTINUE_S)
 
     async def next_of(self, pieces: "AsyncGenerator[bytes]") -> bytes | None:
-        """The next piece of the body; None at its end.
+        """Return the next piece of the body; None at its end.
 
         Raises:
             httpcore2.WriteError: the workload refuses the rest.
         """
         refused = httpcore2.WriteError("the workload has refused the rest of the body")
-        if self._refused.done():  # a client that expects `100 Continue` gets it with the first read
+        if self._refused.done():  # do not read the body: the first read would send `100 Continue` to the client
             raise refused
         reading = asyncio.ensure_future(_next(pieces))
         try:
@@ -71,21 +72,21 @@ class Upload:
                 raise refused
             return reading.result()
         finally:
-            if not reading.done():  # no one else may read the body before this has ended
+            if not reading.done():  # another task may read the body only after this read has ended
                 reading.cancel()
                 await asyncio.wait({reading})
 
 
 UPLOAD: "ContextVar[Upload | None]" = ContextVar("upload", default=None)
-"""The body of the request that this task sends: httpx2 passes nothing to the connection that it chooses."""
+"""The body of the request that this task sends. A context variable, because httpx2 cannot pass it to the connection."""
 
 
 CONFIRM: "ContextVar[Callable[[], Awaitable[None]] | None]" = ContextVar("confirm", default=None)
-"""What has to be true of a new connection of this task before anything is sent over it."""
+"""The check that a new connection of this task must pass before anything is sent over it; it raises when it fails."""
 
 
 class EarlyBackend(httpcore2.AsyncNetworkBackend):
-    """Connects as httpcore2 does by itself, and has the connection confirmed."""
+    """Connects as httpcore2 does by default, then runs the check of `CONFIRM`."""
 
     def __init__(self) -> None:
         self._inner: httpcore2.AsyncNetworkBackend = httpcore2.AnyIOBackend()  # pyright: ignore[reportAssignmentType, reportUnknownMemberType, reportAttributeAccessIssue] - a stand-in where anyio is missing
@@ -113,7 +114,7 @@ class EarlyBackend(httpcore2.AsyncNetworkBackend):
 
 
 class EarlyStream(httpcore2.AsyncNetworkStream):
-    """One connection. What is read while a body is written is kept for the next `read`."""
+    """One connection. Bytes that arrive while a body is written are kept for the next `read`."""
 
     def __init__(self, inner: httpcore2.AsyncNetworkStream) -> None:
         self._inner = inner
@@ -139,7 +140,7 @@ class EarlyStream(httpcore2.AsyncNetworkStream):
         if not buffer:
             return
         self._writes += 1
-        if self._writes == 1:  # the head; most requests have nothing else
+        if self._writes == 1:  # the head; most requests have no body
             await self._inner.write(buffer, timeout)
             upload = UPLOAD.get()
             if upload is not None:
@@ -184,9 +185,9 @@ class EarlyStream(httpcore2.AsyncNetworkStream):
         return reading
 
     async def _answer(self, upload: Upload) -> bytes:
-        """What the workload says, up to the begin of its final answer."""
+        """Return the bytes that the workload sends, up to the beginning of its final answer."""
         received, at = bytearray(), 0
-        is_refusal = True  # so is an end without an answer, and a connection that fails
+        is_refusal = True  # an end without an answer and a failed connection are refusals too
         try:
             while part := await self._inner.read(_READ_BYTES, None):
                 received += part
@@ -205,14 +206,14 @@ class EarlyStream(httpcore2.AsyncNetworkStream):
             upload.hear(is_refusal=is_refusal)
 
     def _duplicate(self) -> socket.socket | None:
-        """The same socket once more; None where only the inner stream can understand what comes (TLS)."""
+        """Return a second descriptor of the socket; None with TLS, where only the inner stream can decrypt."""
         own = self._inner.get_extra_info("socket")
         if own is None or self._inner.get_extra_info("ssl_object") is not None:
             return None
         return socket.socket(fileno=os.dup(own.fileno()))
 
     def _left(self, max_bytes: int) -> bytes:
-        """What came before the reset and was not read yet; b"" at its end."""
+        """Return bytes that arrived before the reset and were not read yet; b"" at the end."""
         if self._second is not None:
             with contextlib.suppress(OSError):
                 return self._second.recv(max_bytes)
@@ -220,7 +221,7 @@ class EarlyStream(httpcore2.AsyncNetworkStream):
 
 
 def _is_interim(begun: bytes) -> bool:
-    """Whether this is the begin of an interim answer that is not through yet."""
+    """Whether this is the beginning of an interim answer that is not complete yet."""
     final = _FINAL.match(begun)
     return final is not None and final[1].startswith(b"1") and final[1] != b"101" and len(begun) < _READ_BYTES
 
@@ -230,6 +231,6 @@ async def _next(pieces: "AsyncGenerator[bytes]") -> bytes | None:
 
 
 def _looked_at(reading: "asyncio.Future[bytes]") -> None:
-    """What a read failed with is told when it is asked for, or not at all."""
+    """Retrieve the error of a finished read, so that asyncio does not log it as never retrieved."""
     if not reading.cancelled():
         reading.exception()

@@ -1,10 +1,10 @@
-"""What passes the proxy and what does not. Pure.
+"""The headers that the proxy forwards, drops or rewrites. Pure.
 
-Owns the header rules of both directions: hop-by-hop fields end here, our credentials never reach a workload, and what a
-workload answers cannot speak for our whole origin (cookies, redirects, policies). Bytes of a field are characters of
-the same numbers here (ISO 8859-1), so that those above 127 pass as they are.
+Owns the header rules of both directions. Hop-by-hop fields are not forwarded. Our credentials never reach a workload.
+The answer of a workload cannot affect our whole origin (cookies, redirects, policies). The bytes of a field are decoded
+as ISO 8859-1, so that bytes above 127 are forwarded unchanged.
 
-Source: RFC 9110 section 7.6.1 (Connection); RFC 6265 (cookies) and 6265bis 5.7 (those without a name).
+Source: RFC 9110 section 7.6.1 (Connection); RFC 6265 (cookies) and 6265bis 5.7 (cookies without a name).
 """
 
 import re
@@ -27,7 +27,7 @@ HOP_BY_HOP = frozenset(
     }
 )
 POD_UID = "X-Slipway-Pod-Uid"
-"""What tells a program which pod a request is for; it knows its own uid as SLIPWAY_POD_UID."""
+"""The field with the uid of the pod that a request is for; a program in the pod can compare it with SLIPWAY_POD_UID."""
 _OUR_CREDENTIALS = frozenset({"authorization", "x-slipway-user", "idempotency-key", POD_UID.lower()})
 _OUR_PREFIX = "slipway_"
 _OUR_COOKIES = (_OUR_PREFIX, f"__host-{_OUR_PREFIX}")
@@ -46,8 +46,10 @@ _ORIGIN_WIDE = frozenset(
         "strict-transport-security",
     }
 )
-"""Fields of an answer that a browser heeds beyond the path of it: for the whole origin or host, and for long. With NEL
-and Report-To a workload would be told of each request to us that fails."""
+"""Fields of an answer that a browser applies to the whole origin or host, and for a long time.
+
+With NEL and Report-To a workload would receive a report of each failed request to us.
+"""
 _OUR_SERVER = frozenset({"date"})
 """Fields of an answer that our own server writes: a second one would contradict it."""
 _WEBSOCKET = "sec-websocket-"
@@ -58,8 +60,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 def request_fields(
     received: Iterable[tuple[str, str]], *, client: str, scheme: str, prefix: str, token: str = "", pod_uid: str = ""
 ) -> Fields:
-    """What the workload is sent of a client's header; `token` tells it that we are the caller, and `pod_uid` which pod
-    is meant."""
+    """Return the header fields for the workload, from those of the client.
+
+    `token` proves to the workload that we are the caller; `pod_uid` names the pod that the request is for.
+    """
     fields = list(received)
     dropped = HOP_BY_HOP | _OUR_CREDENTIALS | _FORWARDED | _named_in_connection(fields)
     kept = [(name, value) for name, value in fields if name.lower() not in dropped]
@@ -74,18 +78,18 @@ def request_fields(
 def socket_fields(
     received: Iterable[tuple[str, str]], *, client: str, scheme: str, prefix: str, token: str = "", pod_uid: str = ""
 ) -> Fields:
-    """The same for a WebSocket, whose handshake is made anew."""
+    """Like `request_fields`, for a WebSocket: without the fields of the handshake, because the proxy makes its own."""
     fields = request_fields(received, client=client, scheme=scheme, prefix=prefix, token=token, pod_uid=pod_uid)
     return [(name, value) for name, value in fields if not name.lower().startswith(_WEBSOCKET)]
 
 
 def raw_fields(received: Iterable[tuple[bytes, bytes]]) -> Fields:
-    """A header as it came over the wire."""
+    """Decode a header as it was received."""
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in received]
 
 
 def wire_fields(fields: Fields) -> list[tuple[bytes, bytes]]:
-    """A header as it goes over the wire. Raises ValueError when a value holds what none may hold."""
+    """Encode a header for sending. Raises ValueError when a value contains a control character."""
     for name, value in fields:
         if _CONTROL.search(value):
             raise ValueError(f"field {name} holds a control character")
@@ -93,8 +97,10 @@ def wire_fields(fields: Fields) -> list[tuple[bytes, bytes]]:
 
 
 def response_fields(received: Iterable[tuple[str, str]], *, own: Collection[str], prefix: str) -> Fields:
-    """What the client is sent of a workload's header. `own` are the host:port under which the workload is known: its
-    own, and that of the client's request."""
+    """Return the header fields for the client, from those of the workload.
+
+    `own` are the host:port names of the workload: its own, and that of the client's request.
+    """
     fields = list(received)
     dropped = HOP_BY_HOP | _ORIGIN_WIDE | _OUR_SERVER | _named_in_connection(fields)
     kept: Fields = []
@@ -113,9 +119,10 @@ def response_fields(received: Iterable[tuple[str, str]], *, own: Collection[str]
 
 
 def without_length(fields: Fields, *, status: int, is_chunked: bool) -> Fields:
-    """The fields of an answer without a Content-Length that does not say how long the body here is.
+    """Return the fields of an answer without its Content-Length, where that is not the length of the body.
 
-    An answer 204 or 304 has none, whatever it says (RFC 9110, 8.6), and one in chunks has its own length.
+    An answer 204 or 304 has no body, whatever its Content-Length is (RFC 9110, 8.6). A chunked answer has its own
+    length.
     """
     if not is_chunked and status not in _BODILESS:
         return fields
@@ -123,13 +130,13 @@ def without_length(fields: Fields, *, status: int, is_chunked: bool) -> Fields:
 
 
 def handshake_fields(received: Iterable[tuple[str, str]], *, own: Collection[str], prefix: str) -> Fields:
-    """The same for the answer to a WebSocket's handshake, which is made anew."""
+    """Like `response_fields`, for the answer to a WebSocket handshake: without the fields of the handshake itself."""
     kept = response_fields(received, own=own, prefix=prefix)
     return [(name, value) for name, value in kept if not name.lower().startswith(_WEBSOCKET)]
 
 
 def _named_in_connection(fields: Fields) -> frozenset[str]:
-    """The fields that the sender itself calls hop-by-hop."""
+    """Return the names of the fields that the sender declares as hop-by-hop."""
     return frozenset(
         part.strip().lower() for name, value in fields if name.lower() == "connection" for part in value.split(",")
     )
@@ -141,10 +148,10 @@ def _own_cookies_out(value: str) -> str:
 
 
 def _confined_cookie(value: str, prefix: str) -> str:
-    """The cookie for this workload's paths only; nothing when it takes a name of ours, or has none.
+    """Return the cookie limited to the paths of this workload; empty when its name is one of ours, or is missing.
 
-    A browser sends a cookie without a name as its bare value, so that `=slipway_session=x` would come back as a cookie
-    of ours.
+    A browser sends a cookie without a name as its bare value, so `=slipway_session=x` would be returned as a cookie of
+    ours.
     """
     cookie, *attributes = [part.strip() for part in value.split(";")]
     name, has_name, _ = cookie.partition("=")
@@ -155,18 +162,18 @@ def _confined_cookie(value: str, prefix: str) -> str:
     named = [(part.partition("=")[0].strip().lower(), part) for part in attributes]
     kept = [part for name, part in named if name not in ("path", "domain")]
     paths = [part.partition("=")[2].strip() for name, part in named if name == "path"]
-    # Of several the last one counts; one that does not begin with a slash is none (RFC 6265, 5.2.4).
+    # The last Path attribute is valid; one that does not begin with a slash is ignored (RFC 6265, 5.2.4).
     path = paths[-1] if paths and paths[-1].startswith("/") else "/"
     return "; ".join([cookie, f"Path={_below(path, prefix)}", *kept])
 
 
 def _outside(location: str, own: Collection[str], prefix: str) -> str:
-    """A redirect of the workload as the client can follow it: to itself, it stays below its own path."""
+    """Return a redirect that the client can follow: a redirect of the workload to itself gets the prefix."""
     try:
         parts = urlsplit(location)
         is_own = not parts.netloc or _place(parts.netloc, parts.scheme) in {_place(name, parts.scheme) for name in own}
     except ValueError:
-        return location  # no URL: the client's to judge, as if there were no proxy
+        return location  # no URL: the client decides, as it would without a proxy
     if not is_own or parts.scheme not in ("", "http", "https"):
         return location
     path = parts.path or "/"
@@ -178,13 +185,13 @@ def _outside(location: str, own: Collection[str], prefix: str) -> str:
 
 
 def _place(netloc: str, scheme: str) -> tuple[str, int]:
-    """(host, port) in one spelling."""
+    """Return (host, port) in one spelling."""
     parts = urlsplit(f"//{netloc}")
     return parts.hostname or "", parts.port or (443 if scheme == "https" else 80)
 
 
 def _below(path: str, prefix: str) -> str:
-    """A path of a workload as the client knows it; one that begins with the prefix already is left alone."""
+    """Return the path of a workload with the prefix; a path that already begins with the prefix is not changed."""
     if path == prefix:
         return f"{prefix}/"
     return path if path.startswith(f"{prefix}/") else prefix + path

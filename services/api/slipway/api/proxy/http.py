@@ -1,7 +1,7 @@
-"""Proxied HTTP: a request to a workload and its answer back, streamed both ways.
+"""Proxied HTTP: forwards a request to a workload and its answer to the client, both streamed.
 
-Owns the HTTP client, which is only imported and made with the first proxied request. Bodies are passed on as they come,
-in the encoding that the workload chose. Redirects are the client's to follow.
+Owns the HTTP client, which is imported and created only at the first proxied request. Bodies are forwarded as they
+arrive, in the encoding that the workload chose. The proxy follows no redirects: the client does.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _log = log.get_logger(__name__)
 
 
 class HttpForwarder:
-    """Sends requests to workloads. `token` tells them that it is us; empty: nothing does."""
+    """Sends requests to workloads. `token` proves to a workload that the api is the caller; empty: none is sent."""
 
     def __init__(self, silence_s: float, stop: ShutdownSignal, token: str = "") -> None:
         self.token = token
@@ -57,14 +57,14 @@ class HttpForwarder:
         touch: Callable[[], None],
         confirm: Callable[[], Awaitable[None]],
     ) -> None:
-        """One request, until its answer is through; `touch` is called for each piece of its bodies.
+        """Forward one request until its answer is complete; `touch` is called for each piece of both bodies.
 
-        `confirm` is called when a connection was made for it, before anything is sent; what it raises ends the request.
+        `confirm` is called on a new connection before anything is sent; an error of it ends the request.
 
         Raises:
             NotListeningError: the workload does not accept connections (yet); nothing was sent.
-            DeadlineError: it is silent for too long.
-            BadGatewayError: it answers nothing that could be passed on.
+            DeadlineError: the workload is silent for too long.
+            BadGatewayError: its answer cannot be forwarded.
         """
         import httpx2
 
@@ -135,7 +135,10 @@ class HttpForwarder:
         )
 
     async def _until_drained(self, response: "httpx2.Response") -> None:
-        """The drain ends what has no end of its own; a page that is being loaded is let through."""
+        """Return when the process drains and the answer has no known end.
+
+        An answer with a Content-Length, such as a page that is being loaded, is completed: then this never returns.
+        """
         await self._stop.wait()
         if "content-length" in response.headers:
             await asyncio.Event().wait()
@@ -149,7 +152,7 @@ class HttpForwarder:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 await turns.passed()
         except httpx2.HTTPError as error:
-            # The status is out: an answer that is not completed closes the connection, the only honest end.
+            # The status is already sent, so only a closed connection can show the client that the answer is incomplete.
             _log.warning("workload broke off its answer", allocation=target.allocation, error=type(error).__name__)
             return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -165,9 +168,9 @@ class HttpForwarder:
                 max_keepalive_connections=IDLE_CONNECTIONS_MAX,
                 keepalive_expiry=10.0,
             )
-            # Certificates of workloads are their own: inside the cluster there is no name to check.
+            # A workload brings its own certificate; inside the cluster there is no name to verify.
             transport = httpx2.AsyncHTTPTransport(limits=limits, verify=False, trust_env=False)
-            # httpx2 has no way to choose how its pool connects.
+            # httpx2 has no public way to set the network backend of its pool.
             transport._pool._network_backend = EarlyBackend()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
             self._client = httpx2.AsyncClient(transport=transport, trust_env=False, timeout=self._timeout())
         return self._client
@@ -181,8 +184,11 @@ class HttpForwarder:
 async def _body(
     request: Request, upload: "Upload", uploaded: asyncio.Event, touch: Callable[[], None]
 ) -> AsyncGenerator[bytes]:
-    """The client's body, until its end or the workload's refusal. A client that waits for `100 Continue` gets it with
-    the first piece that is asked for: after the workload's word on the head."""
+    """Yield the client's body until its end or the workload's refusal.
+
+    A client that waits for `100 Continue` receives it when the first piece is read. This happens only after the
+    workload has answered the head, or after a timeout.
+    """
     try:
         if request.headers.get("expect", "").lower() == "100-continue":
             await upload.until_heard()
@@ -195,7 +201,7 @@ async def _body(
 
 
 async def _until_left(receive: Receive, uploaded: asyncio.Event) -> None:
-    """Returns when the client is gone; nobody else may be reading its body."""
+    """Wait until the client has left. It reads from the client only after the body is complete."""
     await uploaded.wait()
     while (await receive())["type"] != "http.disconnect":
         pass

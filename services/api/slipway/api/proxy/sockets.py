@@ -1,7 +1,8 @@
-"""Proxied WebSockets: messages both ways until either side closes.
+"""Proxied WebSockets: messages are forwarded in both directions until either side closes.
 
-The workload is connected to first, so that the subprotocol is its choice, and a refusal of its is shown as it is:
-status, header and body. A message is held as a whole, so it has a limit, which is the same both ways.
+The proxy connects to the workload first. So the workload chooses the subprotocol, and a refusal of the workload is
+forwarded unchanged: status, header and body. A message is buffered whole, so its size is limited; the limit is the same
+in both directions.
 """
 
 import asyncio
@@ -46,9 +47,10 @@ async def forward_socket(
     confirm: Callable[[], Awaitable[None]],
     token: str = "",
 ) -> None:
-    """One WebSocket; `touch` is called for each message, of either side. `token` tells the workload that it is us.
+    """Forward one WebSocket; `touch` is called for each message of either side.
 
-    `confirm` is called when the connection was made, before anything is sent.
+    `token` proves to the workload that the api is the caller. `confirm` is called on the new connection before anything
+    is sent.
 
     Raises:
         NotListeningError, BadGatewayError: before the client's handshake is answered.
@@ -74,13 +76,13 @@ async def forward_socket(
 async def _connect(
     socket: WebSocket, target: ProxyTarget, token: str, confirm: Callable[[], Awaitable[None]]
 ) -> "ClientConnection | Response":
-    """The workload's WebSocket, or its refusal."""
+    """Return the WebSocket to the workload, or the workload's refusal."""
     from websockets.asyncio.client import connect
     from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
     from websockets.typing import Origin, Subprotocol
 
     class Once(connect):
-        """Redirects are the client's to follow."""
+        """A connection that follows no redirects: the client does."""
 
         def process_redirect(self, exc: Exception) -> Exception | str:
             return exc
@@ -125,7 +127,7 @@ async def _connect(
 
 
 async def _connected(target: ProxyTarget, confirm: Callable[[], Awaitable[None]]) -> Socket:
-    """A confirmed connection, for the handshake. Raises OSError, and what `confirm` raises."""
+    """Connect and call `confirm`; return the socket for the handshake. Raises OSError, and what `confirm` raises."""
     family = AF_INET6 if ":" in target.host else AF_INET
     wire = Socket(family, SOCK_STREAM)
     try:
@@ -139,7 +141,7 @@ async def _connected(target: ProxyTarget, confirm: Callable[[], Awaitable[None]]
 
 
 def _head(socket: WebSocket, target: ProxyTarget, answer: "WireResponse") -> list[tuple[bytes, bytes]]:
-    """What the client is sent of the header of the workload's answer to the handshake."""
+    """Return the header for the client, from the workload's answer to the handshake."""
     own = (target.authority, socket.headers.get("host", ""))
     try:
         return wire_fields(handshake_fields(answer.headers.raw_items(), own=own, prefix=target.prefix))
@@ -162,7 +164,7 @@ async def _to_workload(socket: WebSocket, upstream: "ClientConnection", touch: C
         try:
             await upstream.send(text if text is not None else data or b"")
         except ConnectionClosed:
-            return  # the other direction tells the client
+            return  # `_to_client` reports the end to the client
 
 
 async def _to_client(upstream: "ClientConnection", socket: WebSocket, touch: Callable[[], None]) -> None:
@@ -187,5 +189,8 @@ async def _to_client(upstream: "ClientConnection", socket: WebSocket, touch: Cal
 
 
 def _sendable(code: int) -> int:
-    """A close code that may be sent: some only say how a connection ended. A broken one is no proper leave."""
+    """Return a close code that may be sent: 1005, 1006 and 1015 only describe a local end and must not be sent.
+
+    A broken connection becomes 1001 (going away), because it was not closed normally.
+    """
     return NORMAL if code == _NO_CODE else GOING_AWAY if code in _BROKEN else code

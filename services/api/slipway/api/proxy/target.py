@@ -1,19 +1,20 @@
-"""Where a proxied request goes: only ever to a port that the allocation declares, on the pod that its release names.
+"""Chooses the target of a proxied request: always a port that the allocation declares, on a pod of its release.
 
-Owns the path grammar `/proxy/{id}[/{port}]/...`, which workloads see the prefix of their paths, and which addresses are
-those of a pod. Nothing of the request but id and port takes part in the choice of the target.
+Owns the path grammar `/proxy/{id}[/{port}]/...`, which workloads see the prefix in their paths, and which addresses a
+pod may have. The target depends only on the id and the port in the request.
 
-Invariants: what is connected to is the very address that was checked, never a name; a pod whose address is that of
-this process's own machine, of its neighbours on the link, of a cloud's metadata service or of a node leads nowhere,
-unless an operator named the network. Nothing is sent over a new connection before a read that began after it was made
-has shown that the pod of that uid still runs at that address (`confirm`): one that has passed to another pod leads
-nowhere.
+Invariants
+- The proxy connects to the address that was checked, never to a name.
+- A pod address is refused if it is that of this process's own machine, a link-local one, that of a cloud's metadata
+  service, or that of a node, unless an operator named the network.
+- Nothing is sent over a new connection until `confirm` has read the pod again and found it running with the same uid at
+  the same address. So nothing is sent to an address that has passed to another pod.
 
 Not promised:
-- that the address is the pod's own. A node says which addresses its pods have: one that is taken over can name that of
-  another pod, of a Service, or of a machine which is no node of the cluster;
-- that Kubernetes knows at once that a pod has ended. Between the end of its sandbox, which sets the address free, and
-  the kubelet's report of it, the pod still seems to run.
+- that the address is the pod's own. A node reports the addresses of its pods; a compromised node can report the address
+  of another pod, of a Service, or of a machine which is no node of the cluster;
+- that Kubernetes knows at once that a pod has ended. The end of its sandbox frees the address. Until the kubelet
+  reports that end, the pod still seems to run.
 """
 
 import ipaddress
@@ -45,7 +46,7 @@ from slipway.runtime.clock import Clock
 TTL_S = 1.0
 ROOT = "/proxy"
 _TRANSLATED = parse_networks(("::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48", "2001::/32"))
-"""IPv6 addresses that a router may turn into any IPv4 one, in ways that only the router knows; no pod lives at one.
+"""IPv6 addresses that a router may translate to any IPv4 address, by rules that only it knows; no pod has such one.
 
 Source: RFC 4291 (IPv4-compatible), RFC 2765 (IPv4-translated), RFC 8215 (local NAT64), RFC 4380 (Teredo).
 """
@@ -55,7 +56,10 @@ PREFIX_AWARE = (Kind.NOTEBOOK, Kind.TENSORBOARD)
 
 
 class ProxyTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A server to talk to. `path` is what it is asked for, with the query; `prefix` is where the client sees it."""
+    """The server for a request. `path` is the path that it receives, with the query.
+
+    `prefix` is the path under which the client sees the server.
+    """
 
     allocation: AllocationId
     kind: Kind
@@ -81,7 +85,7 @@ class ProxyTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotYet(msgspec.Struct, frozen=True, kw_only=True):
-    """There is nothing to talk to, now or any more."""
+    """The allocation has no server to connect to: not yet, or not any more."""
 
     allocation: AllocationId
     kind: Kind
@@ -91,7 +95,7 @@ class NotYet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an allocation, whatever the path."""
+    """The cached part of a target, which does not depend on the path; `ip` is empty when there is no running pod."""
 
     allocation: Allocation
     ip: str
@@ -100,7 +104,7 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Targets:
-    """Finds targets; what it found is kept for a second, because a page asks for a hundred things at once."""
+    """Finds targets. A result is cached for a second, because a page makes a hundred requests at once."""
 
     def __init__(
         self,
@@ -110,7 +114,7 @@ class Targets:
         nodes: ObjectStore[SeenNode],
         allowed: Sequence[Network] = (),
     ) -> None:
-        """`nodes` has the index BY_ADDRESS; of nodes that it does not hold yet, nothing is known."""
+        """`nodes` has the index BY_ADDRESS; addresses of nodes that are not in it yet are not recognised."""
         self._kube = kube
         self._allowed = allowed
         self._nodes = nodes
@@ -118,11 +122,11 @@ class Targets:
         self._places = Recent[str, _Place](clock, ttl_s=TTL_S)
 
     async def find(self, given: str, path: bytes, query: bytes) -> ProxyTarget | NotYet:
-        """The target of a request for `path` (raw, below `/proxy/{id}`; begins with a slash).
+        """Return the target of a request for `path` (raw, below `/proxy/{id}`; begins with a slash).
 
         Raises:
             NotFoundError: no such allocation, or it serves no such port.
-            ForbiddenError: its pod has an address that is no pod's own.
+            ForbiddenError: its pod has an address that the proxy does not connect to.
         """
         place = await self._places.get(given, lambda: self._locate(given))
         allocation = place.allocation
@@ -149,11 +153,11 @@ class Targets:
         )
 
     async def confirm(self, target: ProxyTarget) -> None:
-        """Reads whether the pod is still the one at that address; called after a connection was made, before its use.
+        """Check that the pod still runs at that address; called on each new connection before its use.
 
         Raises:
-            NotListeningError: it is not, or not any more.
-            TransientError: it cannot be read.
+            NotListeningError: the pod does not run there, or not any more.
+            TransientError: the pod cannot be read.
         """
         try:
             pod = await self._kube.get(PODS, target.pod, namespace=target.namespace)
@@ -167,7 +171,7 @@ class Targets:
             )
 
     def forget(self, given: str) -> None:
-        """Look again next time: the target did not answer."""
+        """Remove a target from the cache, because it did not answer."""
         self._places.forget(given)
 
     def _is_a_nodes(self, address: str) -> bool:
@@ -192,19 +196,20 @@ class Targets:
 def check_pod_address(
     pod: Pod, allowed: Sequence[Network], *, is_a_nodes: Callable[[str], bool], is_ours: Callable[[IP], bool]
 ) -> None:
-    """Accepts the address of a pod that can be its own, or is of a network that is allowed.
+    """Check that the address can be the pod's own, or is in an allowed network.
 
-    `is_a_nodes` says of an address (as `normal_text` spells it) whether a node has it, `is_ours` whether this machine.
+    `is_a_nodes` returns whether a node has an address (as `normal_text` spells it), `is_ours` whether this machine has
+    it.
 
     Raises:
-        ForbiddenError: it is this machine's, its link's, a metadata service's, a node's, or none.
+        ForbiddenError: the address is that of this machine, link-local, that of a metadata service or a node, or none.
     """
     text = pod.status.pod_ip
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
         address = None
-    # A zone is an interface of this machine, so an address with one is no pod's; and it would compare as another.
+    # A zone names an interface of this machine, so no pod has such an address; it also breaks comparisons.
     if address is None or "%" in text:
         raise ForbiddenError(f"pod {pod.metadata.name} says that its address is {text[:80]!r}, which is none")
     if is_within(address, allowed):
@@ -235,12 +240,12 @@ def check_pod_address(
 
 
 def _ip(pod: Pod, allocation: Allocation) -> str:
-    """The pod's address; empty unless it runs and our release names it: a name alone proves nothing."""
+    """Return the pod's address; empty unless the pod runs and its uid is in the release. Any pod may have its name."""
     return pod.status.pod_ip if pod.metadata.uid in pod_uids(allocation) and pod.status.phase == "Running" else ""
 
 
 def _split_port(allocation: Allocation, path: bytes) -> tuple[PortSpec, bytes]:
-    """The port that is meant, and the path without it: a first segment that is a declared port names it."""
+    """Return (port, path without the port): a declared port as the first segment, else the default port."""
     ports = _ports(allocation)
     first, slash, rest = path.removeprefix(b"/").partition(b"/")
     named = next((port for port in ports if first == str(port.port).encode()), None)
@@ -250,7 +255,7 @@ def _split_port(allocation: Allocation, path: bytes) -> tuple[PortSpec, bytes]:
 
 
 def _served(allocation: Allocation) -> list[PortSpec]:
-    """The ports that speak HTTP, the default one first. Raises NotFoundError when there is none."""
+    """Return the ports that speak HTTP, the default one first. Raises NotFoundError when there is none."""
     served = _http(allocation)
     if not served:
         raise NotFoundError(
@@ -265,7 +270,7 @@ def _http(allocation: Allocation) -> list[PortSpec]:
 
 
 def _ports(allocation: Allocation) -> list[PortSpec]:
-    """The declared ports; an object that was applied by hand has its kind's."""
+    """Return the declared ports; an object that was applied by hand may have none, and gets those of its kind."""
     if allocation.spec.ports:
         return allocation.spec.ports
     default = defaults_of(allocation.spec.kind, {}).port

@@ -1,9 +1,10 @@
 """TCP over a proxied WebSocket: the bytes of one connection to a declared port of a workload.
 
-The wire, subprotocol `PROTOCOL`: binary messages are the bytes; the text `eof` says that one direction has ended, as a
-half-closed connection does. The workload is connected to first, so that a refusal of its is a refusal of ours.
+The subprotocol is `PROTOCOL`. Binary messages are the bytes; the text message `eof` means that one direction has ended,
+as in a half-closed connection. The proxy connects to the workload first, so that it can refuse the WebSocket when the
+workload refuses the connection.
 
-Invariants: bytes are passed on once and in order; who reads slowly makes the other side wait.
+Invariants: bytes are forwarded once and in order; a side that reads slowly makes the other side wait.
 """
 
 import asyncio
@@ -34,9 +35,9 @@ async def forward_bytes(
     touch: Callable[[], None],
     confirm: Callable[[], Awaitable[None]],
 ) -> None:
-    """One connection, until either side is gone or both have ended; `touch` is called for what passes.
+    """Forward one connection until either side has left or both have ended; `touch` is called for each piece.
 
-    `confirm` is called when the connection was made, before anything is sent.
+    `confirm` is called on the new connection before anything is sent.
 
     Raises:
         NotListeningError: before the client's handshake is answered.
@@ -67,7 +68,7 @@ async def _to_workload(socket: WebSocket, writer: asyncio.StreamWriter, touch: C
         message: Message = await socket.receive()
         if message["type"] == "websocket.disconnect":
             return
-        with contextlib.suppress(OSError):  # the workload reads no more; what it still says is passed on
+        with contextlib.suppress(OSError):  # the workload reads no more, but may still send: do not end the tunnel
             if has_ended:
                 continue
             if message.get("text") == EOF:

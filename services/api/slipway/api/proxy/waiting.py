@@ -1,4 +1,4 @@
-"""What a browser sees before its workload answers, and after it has ended: a page that looks again by itself."""
+"""The page that a browser gets while its workload does not answer yet, or after it has ended; it reloads by itself."""
 
 from html import escape
 
@@ -37,7 +37,7 @@ _PAGE = """<!doctype html>
 
 
 def waiting_response(state: NotYet, instance: str, *, is_browser: bool) -> Response:
-    """503 with Retry-After while it may still answer, 410 after its end; a page for browsers."""
+    """Return 503 with Retry-After while the workload may still answer, 410 after its end; browsers get a page."""
     row = _ENDED if state.has_ended else _NOT_YET
     if not is_browser:
         detail = f"{state.allocation} ({state.phase}): {state.message}"
@@ -50,14 +50,14 @@ def waiting_response(state: NotYet, instance: str, *, is_browser: bool) -> Respo
 
 
 def _page(state: NotYet, root: str) -> str:
-    """The page; `root` leads from it to where the API begins."""
+    """Return the page; `root` is the relative path from it to the root of the API."""
     title = f"The {state.kind} has ended" if state.has_ended else f"The {state.kind} is on its way"
     items = "".join(
         f'<li data-phase="{phase}"{_standing(phase, state)}>{words}<time></time></li>'
         for phase, words in _STEPS.items()
     )
     return _PAGE.format(
-        # Where there are no scripts, the page looks again by itself.
+        # Without scripts, the browser reloads the page by this element.
         refresh="" if state.has_ended else f'<noscript><meta http-equiv="refresh" content="{AGAIN_S}"></noscript>\n',
         title=escape(title),
         phase=escape(state.phase),

@@ -1,7 +1,7 @@
-"""Which addresses a webhook may be sent to: those of the public internet, and networks that the operator names.
+"""Checks the address of a webhook: it must be in the public internet, or in a network that the operator allows.
 
-Owns the check of a URL and of each address that its name resolves to. Whoever sends connects to the address that was
-checked, never to the name: a name may resolve to something else a moment later (DNS rebinding).
+Owns the check of a URL and of each address that its name resolves to. The sender connects to the address that was
+checked, never to the name: a name may resolve to another address a moment later (DNS rebinding).
 
 Source: OWASP, "Server-Side Request Forgery Prevention".
 """
@@ -29,7 +29,7 @@ class ForbiddenTargetError(PermanentError):
 
 
 class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A URL, taken apart. `path` holds the query too."""
+    """The parts of a URL. `path` contains the query too."""
 
     scheme: str
     host: str
@@ -38,13 +38,13 @@ class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def authority(self) -> str:
-        """What stands in the Host header."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def parse_target(url: str) -> WebhookTarget:
-    """The parts of a URL that webhooks may have. Raises InvalidError, which says what is wrong with it."""
+    """Parse the URL of a webhook. Raises InvalidError, whose message says what is wrong."""
     if not url or len(url) > URL_CHARS_MAX or not url.isascii() or any(char <= " " for char in url):
         raise InvalidError(f"must be an absolute URL of at most {URL_CHARS_MAX} printable ASCII characters")
     try:
@@ -63,10 +63,10 @@ def parse_target(url: str) -> WebhookTarget:
 
 
 def check_address(address: IP, allowed: Sequence[Network]) -> None:
-    """Accepts an address of the public internet, or of a network that is allowed.
+    """Check that an address is in the public internet or in an allowed network.
 
     Raises:
-        ForbiddenTargetError: it is another one.
+        ForbiddenTargetError: it is in neither.
     """
     if is_within(address, allowed):
         return
@@ -78,7 +78,10 @@ def check_address(address: IP, allowed: Sequence[Network]) -> None:
 
 
 def check_literal(target: WebhookTarget, allowed: Sequence[Network]) -> None:
-    """The check that needs no resolver, for when a webhook is written. Raises ForbiddenTargetError."""
+    """Check a literal address or localhost, without a resolver, when a webhook is created or changed.
+
+    A host name is accepted here. Raises ForbiddenTargetError.
+    """
     if target.host == "localhost" or target.host.endswith(".localhost"):
         check_address(ipaddress.ip_address("127.0.0.1"), allowed)
     try:
@@ -89,18 +92,21 @@ def check_literal(target: WebhookTarget, allowed: Sequence[Network]) -> None:
 
 
 class Resolver:
-    """Looks names up on threads of its own, each name once at a time: one that hangs holds up nobody else."""
+    """Resolves names on threads of its own; each name is looked up only once at a time.
+
+    So a lookup that hangs does not delay others.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_LOOKUPS_MAX, thread_name_prefix="resolve")
         self._asked: dict[str, asyncio.Future[tuple[IP, ...]]] = {}
 
     def close(self) -> None:
-        """Wait for nobody."""
+        """Stop the threads without waiting for lookups."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def resolve(self, target: WebhookTarget, allowed: Sequence[Network]) -> list[str]:
-        """The addresses to connect to, the best first; all that the name resolves to are checked.
+        """Resolve the name; return the addresses to connect to, the best first. Each of them is checked.
 
         Raises:
             ForbiddenTargetError: one of them is not allowed.

@@ -1,16 +1,17 @@
-"""From the queue of each webhook to its receiver: tries, pauses, and what is given up.
+"""Delivers the events in the queue of each webhook to its receiver: tries, pauses, and dead letters.
 
-Owns order, concurrency and patience. Must not know HTTP (`sender.py`) nor Redis.
+Owns the order, the concurrency and the retries of deliveries. Must know neither HTTP (`sender.py`) nor Redis.
 
 Promises:
 
-- Events of one subject go to a webhook one after another, by seq, each tried until it is delivered or given up.
-- A webhook has at most `concurrency` tries under way and `held_max` deliveries in hand; none of it is shared, so that a
-  receiver that is slow or dead holds up nobody else's.
-- A delivery leaves its queue only when the receiver answered 2xx, when its webhook is gone or disabled, or as a dead
+- Events of one subject are sent to a webhook one after another, by seq. Each is tried until it is delivered or given
+  up.
+- A webhook has at most `concurrency` concurrent tries and `held_max` claimed deliveries. Webhooks share neither, so
+  that a slow or dead receiver does not delay the deliveries of other webhooks.
+- A delivery leaves its queue only when the receiver answered 2xx, when its webhook is deleted or disabled, or as a dead
   letter. It is given up at once when another try would end the same way, else when it is older than `retry_s`.
 
-Not promised: that nothing is delivered twice. What this process has delivered it does not send again.
+Not promised: that no event is delivered twice. But this process does not send again what it has delivered itself.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ HEARTBEAT_S = 10.0
 LEFT_S = 30.0
 LEFT_EVERY_S = 15.0
 LIST_S = 60.0
-"""How old the names of the webhooks may be while there is nothing to do and no watch shows them."""
+"""How old the names of the webhooks may be while there are no deliveries and no watch shows the webhooks."""
 TRIES_MIN = 3
 PAUSE_FIRST_S = 1.0
 PAUSE_MAX_S = 300.0
@@ -62,13 +63,13 @@ class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sends(Protocol):
-    """One try."""
+    """Sends a message once."""
 
     async def send(self, webhook: Webhook, message: Message) -> DeliveryResult: ...
 
 
 class _Lane:
-    """The deliveries of one subject to one webhook, by seq; `task` works them off."""
+    """The deliveries of one subject to one webhook, by seq; `task` delivers them one after another."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[int, str, Delivery, AllocationEvent]] = []
@@ -77,7 +78,7 @@ class _Lane:
 
 
 class Courier:
-    """Delivers while `run` runs; `step` is a loop of the service that claims what there is."""
+    """Delivers events while `run` runs; the service calls `step` in a loop to claim new deliveries."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class Courier:
         self._news = asyncio.Event()
 
     async def run(self, stop: ShutdownSignal) -> None:
-        """Until `stop`; then the tries under way are finished, and the rest is left to others."""
+        """Run until `stop`; then finish the current tries, and leave the other deliveries to other replicas."""
         async with TaskGroup() as tasks:
             self._tasks = tasks
             beats = self._heartbeats
@@ -123,11 +124,14 @@ class Courier:
                     lane.task.cancel()
 
     def wake(self) -> None:
-        """Something was put into a queue."""
+        """Note that a queue has a new delivery."""
         self._news.set()
 
     async def step(self, *, is_first: bool) -> float:
-        """Claim what waits and begin with it; then wait for news, or for a while."""
+        """Claim waiting deliveries and start them; then wait for `wake`, or for a while.
+
+        Return how long to wait before the next step, in seconds.
+        """
         pause_s = await self._look(is_first=is_first)
         if pause_s < POLL_S:
             return pause_s
@@ -138,7 +142,7 @@ class Courier:
         return 0.0
 
     async def _look(self, *, is_first: bool) -> float:
-        """Claim what there is; answers how long to wait before the next look."""
+        """Claim waiting deliveries and start them; return how long to wait before the next look, in seconds."""
         if not is_first or self._tasks is None or self._is_ending:
             return POLL_S
         names = list(await self._names())
@@ -170,7 +174,10 @@ class Courier:
         return 0.02 if found else POLL_S
 
     async def _names(self) -> Iterable[str]:
-        """Whose queues to look into; a list of the API server is asked for seldom while nothing is in hand."""
+        """Return the names of the webhooks whose queues are read.
+
+        While there are no deliveries, the API server is LISTed at most every `LIST_S`.
+        """
         now_s = self._clock.monotonic()
         if self._held or now_s - self._listed_at_s >= LIST_S:
             self._listed_at_s = now_s
@@ -200,11 +207,11 @@ class Courier:
 
     async def _work_off(self, lane_key: tuple[str, str], lane: _Lane) -> None:
         try:
-            # A receiver may be slow for as long as `retry_s`: it is not the loop's fault that found the delivery.
+            # A receiver may be slow for up to `retry_s`; that must not count as a hang of the loop that claimed it.
             liveness.leave()
             while lane.waiting and not self._is_ending:
                 _, _, delivery, event = heapq.heappop(lane.waiting)
-                # A bug in here must cost one delivery, which comes again, and not the process.
+                # A bug in `_deliver` must only fail this delivery, which is claimed again later, and not the process.
                 [ended] = await asyncio.gather(self._deliver(delivery, event, lane), return_exceptions=True)
                 lane.is_trying = False
                 self._held.pop((delivery.webhook, delivery.entry_id), None)
@@ -219,7 +226,7 @@ class Courier:
             telemetry.WEBHOOK_HELD.set(len(self._held))
 
     async def _deliver(self, delivery: Delivery, event: AllocationEvent, lane: _Lane) -> None:
-        """Until it is delivered, given up, or not wanted any more."""
+        """Try until the event is delivered or given up, or its webhook is deleted or disabled."""
         slot = self._slots.setdefault(delivery.webhook, asyncio.Semaphore(self._limits.concurrency))
         tries, last = 0, ""
         while True:
@@ -234,7 +241,8 @@ class Courier:
                 content_type=formats.content_type(form),
             )
             async with slot:
-                # What was delivered is also removed before the process may end: else it would come twice.
+                # While `is_trying`, the end of the process waits, so that a delivered event is also removed from its
+                # queue. Else it would be delivered twice.
                 lane.is_trying = True
                 answer, last = await self._try(webhook, message, event, last)
             tries += 1
@@ -257,9 +265,10 @@ class Courier:
     async def _try(
         self, webhook: Webhook, message: Message, event: AllocationEvent, last: str
     ) -> tuple[DeliveryResult, str]:
-        """One try in the trace of its allocation: (how it went, its span). It links to the try before.
+        """Send once; return (result, traceparent of the span of the try). The span links to the previous try.
 
-        It is told to collectors only: who looks at an allocation need not know where webhooks go.
+        The span is part of the allocation's trace, but only collectors receive it: a user who sees an allocation need
+        not know its webhooks.
         """
         with telemetry.span(
             "POST",
@@ -309,7 +318,7 @@ def _note(webhook: Webhook, event: AllocationEvent, answer: DeliveryResult, trie
     telemetry.WEBHOOK_TRIES.labels(outcome=outcome).inc()
     telemetry.WEBHOOK_DURATION.observe(answer.duration_s)
     if not answer.delivered:
-        # Neither the URL nor what the receiver said: both may hold secrets.
+        # Neither the URL nor the receiver's answer is logged: both may contain secrets.
         _log.info(
             "a delivery was not taken",
             webhook=webhook.name,

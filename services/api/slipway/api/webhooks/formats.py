@@ -1,9 +1,10 @@
-"""The body of a message in the form that its receiver reads: CloudEvents for programs, a message for Slack or Teams.
+"""The body of a webhook message in the format of its receiver: CloudEvents for programs, a message for Slack or Teams.
 
-Pure. Owns what people read of an event in a chat, and the limits of the chats. Must not know how anything is sent.
+Pure. Owns the text that people read in a chat, and the limits of the chats. Must not know how a message is sent.
 
-Invariant: no text of an event is read as markup by a chat: it mentions nobody, formats nothing and is no link. Both
-messages hold it as plain text; in Slack's line for notifications, which cannot, what begins markup is escaped.
+Invariant: a chat interprets no text of an event as markup: the text mentions no user, has no formatting and makes no
+link. Both messages contain it as plain text. Slack's line for notifications cannot contain plain text; there the
+characters that begin markup are escaped.
 
 Source: Slack, "Sending messages using incoming webhooks", "Block Kit" and "Formatting text"; Microsoft, "Create
 incoming webhooks with Workflows for Microsoft Teams" and the schema of Adaptive Cards 1.4 (`RichTextBlock`).
@@ -28,7 +29,7 @@ JSON_TYPE = "application/json; charset=utf-8"
 TITLE_CHARS_MAX = 150
 """Slack's limit for a header."""
 TEXT_CHARS_MAX = 1_000
-"""Of each fact; Slack takes 2,000 of a field."""
+"""Our limit for each fact; Slack accepts 2,000 characters in a field."""
 _CARD_TYPE = "application/vnd.microsoft.card.adaptive"
 _CARD_SCHEMA = "http://adaptivecards.io/schemas/adaptive-card.json"
 _CARD_VERSION = "1.4"
@@ -46,11 +47,11 @@ _FACTS = {
     "deadline": "killed at the latest",
     "blocked": "cannot start",
 }
-"""{field of an event's `data`: what a chat calls it}"""
+"""{field of an event's `data`: its name in a chat message}"""
 
 
 class BodyFormat(StrEnum):
-    """What a webhook's receiver reads."""
+    """The format that a webhook's receiver reads."""
 
     CLOUDEVENTS = "cloudevents"
     SLACK = "slack"
@@ -58,30 +59,30 @@ class BodyFormat(StrEnum):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What people read of one event."""
+    """The text of one event for people."""
 
     title: str
     facts: list[tuple[str, str]]
-    """(what, value)"""
+    """(name, value)"""
     tone: Tone = Tone.NEUTRAL
     link: str = ""
     """address of the allocation's page; empty: not known"""
 
 
 def content_type(form: BodyFormat) -> str:
-    """Of a body in this form."""
+    """Return the Content-Type of a body in this format."""
     return CLOUDEVENTS_TYPE if form is BodyFormat.CLOUDEVENTS else JSON_TYPE
 
 
 def event_body(form: BodyFormat, event: AllocationEvent, page_url: str) -> bytes:
-    """The body that tells of an event; `page_url` is where people open the pages (empty: no link)."""
+    """Return the body for an event; `page_url` is the address of our pages for people (empty: no link)."""
     if form is BodyFormat.CLOUDEVENTS:
         return cloud_event(event)
     return _chat_body(form, _message_of(event, page_url))
 
 
 def trial_body(form: BodyFormat, webhook: str, event: Json) -> bytes:
-    """The body of a trial message to this webhook, which is `event` for programs."""
+    """Return the body of a test message to this webhook; in the format for programs it is `event`."""
     if form is BodyFormat.CLOUDEVENTS:
         return msgspec.json.encode(event)
     facts = [("webhook", webhook), ("time", str(event["time"]))]
@@ -104,7 +105,7 @@ def _message_of(event: AllocationEvent, page_url: str) -> ChatMessage:
 
 
 def _text(value: Any) -> str:
-    """A value as people read it: a list as its parts, a map as its keys with theirs."""
+    """Return a value as text for people: a list as its items, a map as `key (value)` pairs."""
     if isinstance(value, list):
         return ", ".join(str(each) for each in value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if isinstance(value, dict):
@@ -127,7 +128,7 @@ def _slack(message: ChatMessage) -> Json:
     # A section has at most ten fields.
     blocks += [{"type": "section", "fields": fields[at : at + 10]} for at in range(0, len(fields), 10)]
     if message.link:
-        # A button would ask for an app that answers when it is pressed. The address is ours, and holds no markup.
+        # A link and no button, because a button needs an app that answers it. The address is ours and has no markup.
         blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": f"<{message.link}|Open>"}})
     return {"text": message.title.translate(_SLACK_ESCAPES), "blocks": blocks}
 
@@ -161,5 +162,5 @@ def _teams(message: ChatMessage) -> Json:
 
 
 def _cut(text: str, chars_max: int) -> str:
-    """At most so many characters; what is left out is said by an ellipsis. A chat refuses an empty text."""
+    """Cut the text to `chars_max` characters, with an ellipsis; an empty text becomes `-`, because chats refuse it."""
     return (text if len(text) <= chars_max else f"{text[: chars_max - 1]}…") or "-"

@@ -1,9 +1,9 @@
-"""A webhook as it is kept: where to, which events, its key; as a Secret and back.
+"""A webhook as it is stored: its URL, its event filters and its key, converted to a Secret and back.
 
-Pure. Owns the form of the Secret and the choice of events. Must not know how anything is sent.
+Pure. Owns the form of the Secret and the choice of events. Must not know how a message is sent.
 
-Invariants: the key leaves this module only as bytes to sign with, and once as text when it was made; `repr` shows
-neither the key nor the URL, which may hold a token too.
+Invariants: the key leaves this module only as bytes for signing, and once as text when it is created; `repr` shows
+neither the key nor the URL, which may contain a token.
 
 Source: Standard Webhooks 1.0, "Symmetric keys" (the form of a key).
 """
@@ -26,13 +26,13 @@ SELECTOR = f"{LABEL_WEBHOOK}=true"
 KEY_PREFIX = "whsec_"
 KEY_BYTES_MIN, KEY_BYTES_MAX, KEY_BYTES = 24, 64, 32
 CLOCKS_S = 60.0
-"""How far the clocks of those who stamp events and webhooks may be apart."""
+"""The largest assumed difference between the clock that stamps events and the one that stamps webhooks."""
 _NAME_PREFIX = "slipway-webhook-"
 _CONFIG, _KEY = "config", "key"
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a webhook says but for its key. An empty filter lets everything through."""
+    """The configuration of a webhook without its key. An empty filter matches all events."""
 
     url: str
     events: list[str] = []
@@ -48,7 +48,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
-    """One webhook. `created_at` is epoch seconds: what happened before is not told."""
+    """One webhook. `created_at` is in epoch seconds; earlier events are not sent to it."""
 
     name: str
     config: Config
@@ -62,7 +62,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
         return f"Webhook({self.name!r})"
 
     def wants(self, event: AllocationEvent) -> bool:
-        """Whether the event is to be sent."""
+        """Whether the event must be sent to this webhook."""
         config = self.config
         if not config.enabled or parse_time(event.time) < self.created_at - CLOCKS_S:
             return False
@@ -74,12 +74,12 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def secret_name(name: str) -> str:
-    """The Secret of a webhook."""
+    """Return the name of a webhook's Secret."""
     return f"{_NAME_PREFIX}{name}"
 
 
 def to_secret(webhook: Webhook, namespace: str) -> RawObject:
-    """The Secret that keeps it; with a resourceVersion when it was read before."""
+    """Return the Secret that stores the webhook; with its resourceVersion when the webhook was read before."""
     metadata: dict[str, Any] = {
         "name": secret_name(webhook.name),
         "namespace": namespace,
@@ -93,7 +93,7 @@ def to_secret(webhook: Webhook, namespace: str) -> RawObject:
 
 
 def of_secret(secret: Secret) -> Webhook | None:
-    """The webhook in a Secret; None when somebody else made it."""
+    """Return the webhook in a Secret; None when Slipway did not write the Secret."""
     meta = secret.metadata
     try:
         config = msgspec.json.decode(base64.b64decode(secret.data.get(_CONFIG, "")), type=Config)
@@ -102,7 +102,7 @@ def of_secret(secret: Secret) -> Webhook | None:
         return None
     if not meta.name.startswith(_NAME_PREFIX) or not key:
         return None
-    # One that was moved here is as old as it was there: nothing that it has not been sent yet is lost.
+    # A webhook that was moved here keeps its original creation time, so that no event since then is lost for it.
     created = meta.annotations.get(ANNOTATION_CREATED) or meta.creation_timestamp or ""
     return Webhook(
         name=meta.name.removeprefix(_NAME_PREFIX),
@@ -116,12 +116,12 @@ def of_secret(secret: Secret) -> Webhook | None:
 
 
 def key_text(key: bytes) -> str:
-    """A key as its receiver is told it."""
+    """Return the key in the text form for its receiver."""
     return KEY_PREFIX + base64.b64encode(key).decode()
 
 
 def parse_key(text: str) -> bytes:
-    """The key in `whsec_...`. Raises InvalidError, which does not repeat it."""
+    """Parse a key `whsec_...`. Raises InvalidError, whose message does not repeat the key."""
     try:
         key = base64.b64decode(text.removeprefix(KEY_PREFIX), validate=True)
     except (binascii.Error, ValueError):

@@ -1,8 +1,8 @@
-"""Where webhooks are kept: a Secret each, in a namespace for them.
+"""The store of webhooks: one Secret for each, in a namespace for them.
 
-Owns reading and writing them. Must not know deliveries. They are kept by a watch of the Secrets with Slipway's label,
-so that events and deliveries cost no LIST. While that watch is interrupted, or has not begun, they are LISTed as often
-as they are asked for: `fresh` each time, `known` at most every `KNOWN_S`.
+Owns reads and writes of webhooks. Must not know deliveries. A watch of the Secrets with Slipway's label keeps the
+webhooks in memory, so that events and deliveries need no LIST. While that watch is interrupted, or has not begun, reads
+LIST the Secrets: `fresh` each time, `known` at most every `KNOWN_S`.
 """
 
 import asyncio
@@ -25,37 +25,37 @@ class WebhookRegistry:
 
     def __init__(self, kube: WatchingKube, clock: Clock, random: Random, *, namespace: str) -> None:
         self.on_created: Callable[[str], object] = lambda _name: None
-        """Told the name of each webhook that the watch shows for the first time."""
+        """Called with the name of each webhook that the watch shows for the first time."""
         self._kube = kube
         self._clock = clock
         self._namespace = namespace
         self._watched = WatchedObjects(kube, SECRETS, clock, random, namespace=namespace, label_selector=SELECTOR)
         self._watched.store.on_change(self._changed)
         self._shown: dict[str, Webhook] = {}
-        """by the watch"""
+        """{name: webhook} as the watch shows them"""
         self._known: Mapping[str, Webhook] = {}
-        """as they were LISTed last"""
+        """{name: webhook} from the last LIST"""
         self._known_at_s = float("-inf")
         self._loading = asyncio.Lock()
 
     @property
     def plural(self) -> str:
-        """Of what is watched."""
+        """The plural name of the watched resource."""
         return self._watched.plural
 
     async def run(self, stop: StopSignal) -> None:
-        """Watches until `stop`."""
+        """Watch until `stop` is set."""
         await self._watched.run(stop)
 
     async def fresh(self) -> Mapping[str, Webhook]:
-        """{name: webhook} as the watch shows them, this process's own writes included; without it, as they are now."""
+        """Return {name: webhook} as the watch shows them, own writes included; without a watch, from a LIST."""
         if not self._watched.is_running:
             return await self.listed()
         await self._watched.ready()
         return self._shown
 
     async def listed(self) -> Mapping[str, Webhook]:
-        """The same as the API server has them now."""
+        """Return {name: webhook} from a LIST of the API server."""
         asked_at_s = self._clock.monotonic()
         listed = await self._kube.list(SECRETS, namespace=self._namespace, label_selector=SELECTOR)
         found = (of_secret(secret) for secret in listed.items)
@@ -64,7 +64,7 @@ class WebhookRegistry:
         return self._known
 
     async def known(self) -> Mapping[str, Webhook]:
-        """The same; a few seconds old at most where the watch is interrupted."""
+        """Return {name: webhook} as the watch shows them; without a watch, from a LIST at most `KNOWN_S` old."""
         if self._watched.is_running:
             return self._shown
         async with self._loading:
@@ -74,11 +74,11 @@ class WebhookRegistry:
 
     @property
     def last(self) -> Mapping[str, Webhook]:
-        """As they were seen last, however long ago."""
+        """{name: webhook} as last observed, however long ago."""
         return self._shown if self._watched.is_running else self._known
 
     async def get(self, name: str) -> Webhook:
-        """One, as it is now. Raises NotFoundError."""
+        """Read one webhook from the API server. Raises NotFoundError."""
         try:
             found = of_secret(await self._kube.get(SECRETS, secret_name(name), namespace=self._namespace))
         except NotFoundError:
@@ -88,7 +88,7 @@ class WebhookRegistry:
         return found
 
     async def create(self, webhook: Webhook) -> Webhook:
-        """A new one. Raises AlreadyExistsError."""
+        """Create a webhook. Raises AlreadyExistsError."""
         try:
             created = await self._kube.create(SECRETS, to_secret(webhook, self._namespace))
         except AlreadyExistsError:
@@ -98,12 +98,12 @@ class WebhookRegistry:
         return self._read_back(created, webhook)
 
     async def replace(self, webhook: Webhook) -> Webhook:
-        """Another state of one that was read. Raises StaleError when somebody else was quicker."""
+        """Replace a webhook that was read before. Raises StaleError when it has changed since that read."""
         replaced = await self._kube.replace(SECRETS, to_secret(webhook, self._namespace))
         return self._read_back(replaced, webhook)
 
     async def delete(self, webhook: Webhook) -> None:
-        """Remove it."""
+        """Delete a webhook."""
         await self._kube.delete(SECRETS, secret_name(webhook.name), namespace=self._namespace, uid=webhook.uid)
         self._known_at_s = float("-inf")
 

@@ -1,14 +1,17 @@
-"""From the firehose into the queues of the webhooks that want it.
+"""Routes each event from the firehose into the queues of the webhooks whose filters match it.
 
-Owns who of the replicas does this: the first by name of those that were heard of lately, so that the events of a
-subject stay in order. It is no lock; two at once do no harm, and when the first is gone the next one goes on.
+Only one replica takes new events, so that the events of a subject stay in order. Owns the choice of this replica: the
+first by name of those that were active lately. The choice is no lock: two routers at once do no harm, and when the
+first replica is gone the next one continues.
 
-Promise: an event reaches each webhook that was there before it happened, although the watch that shows the webhooks
-may be later than the event: what was routed lately is held against a webhook that is shown for the first time.
+Promise: an event reaches each webhook that existed before the event happened, although the watch may show the webhook
+later than the event. For this, the events that were routed lately are matched against each webhook that the watch shows
+for the first time.
 
-Not promised: this, where the process that routed the event is killed before its watch has shown the webhook (usually
-some milliseconds after it was made), or where its clock and the API server's are further apart than `SKEW_S`; that the
-first event after a change of a webhook is held against the changed one.
+Not promised:
+- this promise, if the process that routed the event is killed before its watch has shown the webhook (usually some
+  milliseconds after its creation), or if its clock and that of the API server differ by more than `SKEW_S`;
+- that the first event after a change of a webhook is matched against the changed filters.
 """
 
 from collections import deque
@@ -23,22 +26,25 @@ from slipway.streams.codec import decode_event
 from slipway.streams.webhooks import Routable, Webhooks
 
 SILENCE_S = 10.0
-"""A replica that was not heard of for so long is not the first."""
+"""A replica that was silent for this long cannot be the first."""
 LOOK_S = 3.0
 LEFT_S = 30.0
 TAKE_MAX = 200
 BLOCK_S = 2.0
 GATHER_S = 0.25
-"""Batches are at least so far apart: what comes meanwhile goes together."""
+"""The pause between two batches; events that arrive in it are routed together."""
 LATE_S = 60.0
 LATE_MAX = 2_000
 SKEW_S = 1.0
-"""Events that are held for a webhook that the watch has yet to show: of so many seconds, and at most so many. A watch
-whose connection has died is noticed sooner. `SKEW_S`: between the clocks of the API server and of this process."""
+"""Routed events are kept for webhooks that the watch has yet to show: for `LATE_S`, at most `LATE_MAX`.
+
+A dead connection of the watch is noticed sooner. `SKEW_S` is the largest assumed difference between the clocks of the
+API server and of this process.
+"""
 
 
 class Router:
-    """Runs in each replica; one of them has something to do."""
+    """Runs in each replica; only the first replica takes new events."""
 
     def __init__(
         self, queues: Webhooks, registry: WebhookRegistry, clock: Clock, *, routed: Callable[[], None] = lambda: None
@@ -50,13 +56,13 @@ class Router:
         self._looked_at_s = float("-inf")
         self._has_begun = False
         self._recent: deque[tuple[float, Routable, frozenset[str]]] = deque(maxlen=LATE_MAX)
-        """(when, in epoch seconds; an entry that was routed; to which webhooks)"""
+        """(when it was routed, in epoch seconds; the entry; the names of its webhooks)"""
         self._created: list[str] = []
         registry.on_created = self._created.append
         self.is_first = False
 
     async def step(self) -> float:
-        """Route what there is; answers how long to wait before the next step."""
+        """Route waiting events; return how long to wait before the next step, in seconds."""
         now_s = self._clock.monotonic()
         if not self._has_begun:
             await self._route(await self._queues.take_again())
@@ -80,7 +86,7 @@ class Router:
         missed = self._missed({name: webhooks[name] for name in created if name in webhooks})
         routes = [(entry, _wanting(entry, webhooks)) for entry in entries]
         if missed or routes:
-            # First what a new webhook has missed, so that the events of a subject stay in order.
+            # The missed events of a new webhook are first, so that the events of a subject stay in order.
             await self._queues.route([*missed, *routes])
         del self._created[: len(created)]
         now = self._clock.now()
@@ -91,11 +97,11 @@ class Router:
             self._routed()
 
     def _missed(self, created: Mapping[str, Webhook]) -> list[tuple[Routable, list[str]]]:
-        """What was routed lately and is for a webhook that the watch has shown since."""
+        """Return (entry, webhooks) of events that were routed before the watch showed these webhooks."""
         since = self._clock.now() - LATE_S
         found: list[tuple[Routable, list[str]]] = []
         for at, entry, names in self._recent if created else ():
-            # What was routed before the webhook was made happened before.
+            # An event that was routed before the webhook was created also happened before.
             may = {name: it for name, it in created.items() if name not in names and at >= it.created_at - SKEW_S}
             late = _wanting(entry, may) if at >= since else []
             if late:
@@ -104,7 +110,10 @@ class Router:
 
 
 def _wanting(entry: Routable, webhooks: Mapping[str, Webhook]) -> list[str]:
-    """Who is to get it; nobody gets what cannot be read, or is of a type that this version does not know."""
+    """Return the names of the webhooks that must get the event.
+
+    None of them gets an event that cannot be decoded, or whose type this version does not know.
+    """
     if not webhooks:
         return []
     try:

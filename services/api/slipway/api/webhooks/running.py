@@ -1,6 +1,6 @@
-"""The loops of the webhooks in one process: one that routes, one that delivers.
+"""The loops of the webhooks in one process: one routes events, one delivers them.
 
-Owns their names and rhythm. Everything is made by the composition root.
+Owns the names and intervals of the loops. The composition root creates the parts.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ BACKOFF_MAX_S = 15.0
 
 
 def start(context: ServiceContext[Settings], parts: ApiDeps, *, answered_since: Callable[[], float]) -> None:
-    """Route and deliver until the process stops; without Redis there is nothing to do.
+    """Route and deliver until the process stops; without Redis, start nothing.
 
-    `answered_since`: from when on the API server has answered each time, monotonic.
+    `answered_since` returns the monotonic time since when the API server has answered each probe.
     """
     settings = context.settings
     if not settings.redis_url:

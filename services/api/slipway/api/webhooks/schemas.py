@@ -39,7 +39,7 @@ class WebhookBody(Request, kw_only=True, frozen=True):
 
 
 class WebhookChange(Request, kw_only=True, frozen=True):
-    """What is to be another; the rest stays."""
+    """The fields to change; absent fields keep their values."""
 
     url: Url | msgspec.UnsetType = msgspec.UNSET
     events: Events | msgspec.UnsetType = msgspec.UNSET
@@ -54,7 +54,7 @@ class WebhookChange(Request, kw_only=True, frozen=True):
 
 
 class WebhookView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """One webhook. Of the URL the scheme and the host are shown; `secret` only when it was made, never again."""
+    """One webhook. Of the URL only the scheme and the host are shown; `secret` is shown once, when it is created."""
 
     name: str
     url: str
@@ -64,19 +64,19 @@ class WebhookView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     description: str
     enabled: bool
     format: BodyFormat
-    """the form of its bodies"""
+    """the format of its bodies"""
     page_url: str
-    """where people open the page, for the links in messages; empty: no link"""
+    """address of the pages for people, for the links in messages; empty: no link"""
     created_at: str
     resource_version: str
     backlog: int | None
-    """deliveries in hand or waiting; null while Redis is away"""
+    """number of deliveries that wait or are being tried; null while Redis cannot be reached"""
     warnings: list[str]
     secret: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class WebhookTest(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """How one message to a receiver went."""
+    """The result of a test message to a receiver."""
 
     delivered: bool
     status: int

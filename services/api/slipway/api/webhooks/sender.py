@@ -1,7 +1,7 @@
-"""One try to deliver one message: resolve, check, connect to the checked address, post, look at the status.
+"""Sends one message once: resolve the name, check the addresses, connect to a checked address, post, read the status.
 
-Owns the HTTP side and what an answer means. Must not know queues, retries or Redis. Redirects are not followed, bodies
-of answers are not read, nothing of the URL is written down: it may hold a token.
+Owns the HTTP side and the meaning of an answer. Must not know queues, retries or Redis. Redirects are not followed and
+bodies of answers are not read. No part of the URL is logged, because it may contain a token.
 
 Invariant: a try ends within the time limit, whatever the receiver does.
 """
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     import httpx2
 
 ADDRESSES_MAX = 3
-"""Of a name's addresses so many are tried."""
+"""The most addresses of a name that are tried."""
 _GONE = 410
 _RETRY_AFTER = ("429", "503")
 _RETRY_AFTER_S_MAX = 3600.0
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent; the same id at every try."""
+    """The message to send; its id is the same at each try."""
 
     id: str
     body: bytes
     traceparent: str = ""
-    """of the try"""
+    """traceparent of the span of this try"""
     content_type: str = CLOUDEVENTS_TYPE
 
 
 class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a try went. `is_final`: another one would end the same way."""
+    """The result of a try. `is_final` means that another try would end the same way."""
 
     delivered: bool
     status: int = 0
@@ -53,7 +53,7 @@ class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sender:
-    """Sends messages; one per process. Every connection is for one message, and to one checked address."""
+    """Sends messages; one per process. Each connection is used for one message, to one checked address."""
 
     def __init__(self, clock: Clock, *, timeout_s: float, allowed: Sequence[Network]) -> None:
         self._clock = clock
@@ -70,7 +70,7 @@ class Sender:
             await transport.aclose()
 
     async def send(self, webhook: Webhook, message: Message) -> DeliveryResult:
-        """One try; never raises but for cancellation."""
+        """Send once. It never raises, except when cancelled."""
         started_s = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -118,7 +118,7 @@ class Sender:
         }
         limit_s = self._timeout_s
         timeout = httpx2.Timeout(connect=connect_s, read=limit_s, write=limit_s, pool=limit_s)
-        # The certificate is checked against the name, the connection goes to the address.
+        # The connection is to the address, but the certificate is verified for the name.
         extensions = {"timeout": timeout.as_dict(), "sni_hostname": target.host}
         url = httpx2.URL(scheme=target.scheme, host=address, port=target.port, raw_path=target.path.encode())
         return httpx2.Request("POST", url, headers=fields, content=message.body, extensions=extensions)
@@ -127,7 +127,7 @@ class Sender:
         if self._transport is None:
             import httpx2
 
-            # How many there are is bounded for each webhook, so that a dead receiver takes none from the others.
+            # No limit in total: the tries of each webhook are limited, so that a dead receiver does not block others.
             limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
             self._transport = httpx2.AsyncHTTPTransport(limits=limits, trust_env=False)
         return self._transport
@@ -146,7 +146,7 @@ def _judge(status: int, retry_after: str) -> DeliveryResult:
 
 
 def _reason(error: Exception) -> str:
-    """Why there is no connection, without what the error repeats of the URL."""
+    """Return why there is no connection, without parts of the URL that the error repeats."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""What a receiver checks: the headers of one delivery.
+"""The signed headers of one delivery, which a receiver verifies.
 
 Pure. Owns the form of the signature.
 
@@ -13,12 +13,15 @@ ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature
 
 
 def headers(key: bytes, message_id: str, body: bytes, *, now: float) -> dict[str, str]:
-    """The id is the same at every try, so that receivers can drop what they have; the time is that of this try."""
+    """Return the headers of one try.
+
+    The id is the same at each try, so that receivers can drop duplicates; the timestamp is that of this try.
+    """
     timestamp = str(int(now))
     return {ID: message_id, TIMESTAMP: timestamp, SIGNATURE: f"v1,{sign(key, message_id, timestamp, body)}"}
 
 
 def sign(key: bytes, message_id: str, timestamp: str, body: bytes) -> str:
-    """The signature in base64."""
+    """Return the signature in base64."""
     signed = b".".join((message_id.encode(), timestamp.encode(), body))
     return base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
