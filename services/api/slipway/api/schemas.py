@@ -1,7 +1,7 @@
-"""The bodies of the REST API: what clients send, and what they are answered.
+"""The bodies of the REST API: requests of clients, and the answers to them.
 
-Wire structs; those that clients send refuse unknown fields (`decoding.py` says which). A launch body is the spec of the
-custom resource plus a few fields, so that one struct stays the source of both.
+Wire structs. Request bodies refuse unknown fields; the error names them (`decoding.py`). A launch body is the spec of
+the custom resource plus a few fields, so that one struct is the source of both.
 """
 
 from typing import Annotated, Any, Generic, TypeVar
@@ -19,19 +19,19 @@ from slipway.streams.allgather import PEERS_MAX
 
 Labels = dict[str, str]
 VOLUMES_MAX = 32
-"""Volume claims that a launch mounts by their short form."""
+"""The most volume claims that a launch mounts by the short form `volumes`."""
 Words = Annotated[list[str], Meta(max_length=1024)]
 T = TypeVar("T")
 
 
 class LaunchDependency(Dependency, kw_only=True, frozen=True):
-    """Another allocation of the workspace that has to end before this one may start, or a job: all allocations that it
-    has at the launch."""
+    """Another allocation of the workspace, or a job, that must end before this allocation may start. A job means all
+    allocations that it has at the time of the launch."""
 
     allocation: Annotated[str, Meta(max_length=63)] = ""
     """its AllocationID or its name"""
     job: Annotated[str, Meta(max_length=63)] = ""
-    """instead of an allocation: those of a job"""
+    """name of a job, instead of an allocation"""
 
 
 class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -42,7 +42,8 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
     workspace: Name = "default"
     labels: Annotated[Labels, Meta(max_length=LABELS_MAX)] = {}
     after: Annotated[list[LaunchDependency], Meta(max_length=AFTER_MAX)] = []  # pyright: ignore[reportIncompatibleVariableOverride] - read only
-    """it is not started before these allocations have ended; it is canceled when one ends otherwise than asked"""
+    """it does not start before these allocations have ended; it is canceled when one ends with another result than
+    requested"""
     env: Annotated[dict[EnvName, str], Meta(max_length=ENV_MAX, description="environment of the main containers")] = {}
     image: Annotated[str, Meta(max_length=1024, description="image of the main container of every role")] = ""
     command: Annotated[Words, Meta(description="command of the main container, which gets it as it is here")] = []
@@ -107,8 +108,8 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
         ),
     ] = ""
     replicas: Annotated[int, Meta(ge=1)] | None = None
-    """so many allocations, NAME-0 and so on, behind the Service of service: launched by POST /allocations/launches; a
-    dry run of POST /allocations shows the first one"""
+    """number of allocations to launch, named NAME-0, NAME-1 and so on, behind the Service that `service` names. Only
+    POST /allocations/launches launches them; a dry run of POST /allocations shows the first one"""
     privileges: Annotated[
         list[Privilege],
         Meta(
@@ -156,39 +157,39 @@ class AckBody(Request, kw_only=True, frozen=True):
     """`n` is the preemption that is acknowledged; without it, the current one."""
 
     rank: Annotated[int, Meta(ge=0)] | None = None
-    """default: the one whose token calls, else 0"""
+    """default: the rank whose token the call has, else 0"""
     n: Annotated[int, Meta(ge=1)] | None = None
     attempt: Annotated[int, Meta(ge=1)] | None = None
 
 
 class FlagBody(Request, kw_only=True, frozen=True):
-    """`attempt` refuses a late call of an attempt that is over."""
+    """With `attempt`, a late call is refused when that attempt has ended."""
 
     value: bool = True
     attempt: Annotated[int, Meta(ge=1)] | None = None
 
 
 class ProgressBody(Request, kw_only=True, frozen=True):
-    """At least one of `progress` and `checkpoint` is said."""
+    """At least one of `progress` and `checkpoint` must be set."""
 
     progress: Annotated[float, Meta(ge=0, le=1, description="part that is done, 0 to 1")] | None = None
     checkpoint: bool = False
-    """the work has just been saved: whoever is to make room for others loses least soon after"""
+    """the work has just been saved; a preemption soon after loses the least work"""
     attempt: Annotated[int, Meta(ge=1)] | None = None
 
 
 class ActivityBody(Request, kw_only=True, frozen=True):
-    """Optional: when it was active (RFC 3339); default now."""
+    """`at` is the time of the activity (RFC 3339); default: now."""
 
     at: str = ""
 
 
 class NodeBody(Request, kw_only=True, frozen=True):
-    """Nothing is said beside the name."""
+    """An empty body: the path names the node."""
 
 
 class TemplateBody(Request, kw_only=True, frozen=True):
-    """A named partial launch body, merged under a request."""
+    """A named partial launch body; a launch that names it is merged over it."""
 
     name: Name = ""
     workspace: Name = "default"
@@ -196,12 +197,12 @@ class TemplateBody(Request, kw_only=True, frozen=True):
 
 
 class OutsideLink(Wire, kw_only=True, frozen=True):
-    """A place beside Slipway that has more about a workload, as the operators have set it up."""
+    """A link to another system with more information about a workload, as the operators configured it."""
 
     title: str
     url: str
     icon: str = ""
-    """a name that portals such as Backstage know, for example `dashboard`; empty: none"""
+    """name of an icon that portals such as Backstage know, for example `dashboard`; empty: none"""
 
 
 class Links(Wire, kw_only=True, frozen=True):
@@ -211,19 +212,19 @@ class Links(Wire, kw_only=True, frozen=True):
     explain: str
     proxy: str
     trace: str
-    """a page: the waterfall"""
+    """a page that shows the trace as a waterfall"""
     service: str | None = None
-    """the address in the cluster of the Service behind which its first rank stands: NAME.WORKSPACE.svc:PORT"""
+    """address inside the cluster of the Service that leads to its first rank: NAME.WORKSPACE.svc:PORT"""
     outside_logs: str | None = None
-    """where the cluster keeps its logs beside Slipway, if its operators have said so (SLIPWAY_LOGS_URL_TEMPLATE)"""
+    """its logs in the cluster's own log system, if the operators configured one (SLIPWAY_LOGS_URL_TEMPLATE)"""
     outside: list[OutsideLink] = []
-    """other places that have more about it, in the order of the setting (SLIPWAY_OUTSIDE_LINKS)"""
+    """links to other systems with more information about it, in the order of SLIPWAY_OUTSIDE_LINKS"""
 
 
 class AllocationView(
     msgspec.Struct, kw_only=True, frozen=True, rename="camel"
 ):  # not a Wire: an answer shows its defaults
-    """One allocation as the API answers it; `spec` and `status` are those of the custom resource."""
+    """One allocation; `spec` and `status` are those of the custom resource."""
 
     id: str
     name: str
@@ -231,14 +232,14 @@ class AllocationView(
     kind: Kind
     phase: Phase
     state: str
-    """one word for people: the phase, or what says more, such as the result, Held or Ready"""
+    """one word for people: the phase, or a more specific word such as the result, Held or Ready"""
     attempt: int
     queue: str
     pool: str
     job: str | None
     user: str
     gpus: float = 0.0
-    """how many its ranks ask for together; a part or a slice of one counts as that part, such as 0.429"""
+    """GPUs that its ranks request together; a part or a slice of a GPU is a fraction, such as 0.429"""
     priority: int
     desired: str
     hold: bool
@@ -271,7 +272,7 @@ class AllocationList(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class MaskedList(msgspec.Struct, kw_only=True, frozen=True):
-    """A list of allocations with those fields of each that were asked for; all of them, where none were."""
+    """A list of allocations with the requested fields of each; with all fields when none were requested."""
 
     items: list[Any]
     metadata: ListMetadata
@@ -288,37 +289,37 @@ class Waiting(Wire, kw_only=True, frozen=True):
     queue: str
     priority: int
     position: int
-    """1 for the first of its queue"""
+    """1 for the first allocation of its queue"""
     ahead: int
-    """how many of its queue are before it"""
+    """number of allocations of its queue that are before it"""
     slots_ahead: int = 0
-    """whole GPUs that those before it ask for"""
+    """whole GPUs that the allocations before it request"""
     code: str = ""
-    """the gate that keeps it waiting"""
+    """code of the gate that it waits for"""
     message: str = ""
     slots: int = 0
     since: str = ""
     """when this attempt began to wait"""
     job: str = ""
     jobs_ahead: int
-    """how many jobs, and allocations without one, are before it"""
+    """number of jobs, and of allocations without a job, before it"""
     place: str = ""
-    """the number that orders it among those of its priority; lower goes first"""
+    """the number that orders it among allocations of its priority; the lowest is first"""
 
 
 class WaitingList(msgspec.Struct, kw_only=True, frozen=True):
-    """A part of those that wait in a queue and that the caller may see, in their order."""
+    """A part of the allocations that wait in a queue and that the caller may see, in the order of the queue."""
 
     items: list[Waiting]
     first: int
-    """where the part begins among all that match: 1 at the beginning"""
+    """position of the first item among all matching allocations, from 1"""
     count: int
-    """how many match in all"""
+    """number of all matching allocations"""
     metadata: ListMetadata
 
 
 class Change(Wire, kw_only=True, frozen=True):
-    """One thing that would let it start."""
+    """A change that would let the allocation start."""
 
     kind: str
     detail: str
@@ -326,7 +327,8 @@ class Change(Wire, kw_only=True, frozen=True):
 
 
 class Deadline(Wire, kw_only=True, frozen=True):
-    """What will end it by itself: `pending`, `idle`, `maxRuntime` or `preemption`; `at` is absent when nobody knows."""
+    """A deadline that will end the allocation: `pending`, `idle`, `maxRuntime` or `preemption`. `at` is absent when the
+    time is unknown."""
 
     name: str
     at: str = ""
@@ -334,16 +336,17 @@ class Deadline(Wire, kw_only=True, frozen=True):
 
 
 class LikelyStart(Wire, kw_only=True, frozen=True):
-    """Likely bounds of a start, by how long work of its pool ran and what arrived there. `latest` is absent where it
-    may be later than is foreseen (30 days)."""
+    """Likely bounds of a start, estimated from the run times and the arrivals of work in its pool. `latest` is absent
+    when it may be later than the forecast reaches (30 days)."""
 
     earliest: str
     latest: str = ""
 
 
 class StartView(Wire, kw_only=True, frozen=True):
-    """Bounds of a start. `latest` holds when everything uses up its run limit and nothing new comes; absent: nobody
-    knows. `likely` is narrower, also without run limits, and not certain; without it `likelyUnknown` says why."""
+    """Bounds of a start. `latest` assumes that all work uses its whole run limit and no new work arrives; it is absent
+    when the bound is unknown. `likely` is narrower and also exists without run limits, but it is not certain. When it
+    is absent, `likelyUnknown` is the reason."""
 
     earliest: str = ""
     latest: str = ""
@@ -352,8 +355,9 @@ class StartView(Wire, kw_only=True, frozen=True):
 
 
 class ForeseenView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """What the planner says of it now, asked afresh. `reasons` are nodes by what refuses them; `change` is the smallest
-    change that would let it start, as data, and `helps` the same in words. Without a `code` it starts at once."""
+    """The planner's forecast at this moment. `reasons` are the numbers of nodes by the reason that excludes them.
+    `change` is the smallest change that would let the allocation start, as data; `helps` is the same in words. With an
+    empty `code` it starts at once."""
 
     code: str
     message: str
@@ -365,7 +369,7 @@ class ForeseenView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 
 
 class Holder(Wire, kw_only=True, frozen=True):
-    """An admitted allocation that has what another waits for; `since` is when it was admitted."""
+    """An admitted allocation that occupies resources which another one waits for; `since` is when it was admitted."""
 
     id: str
     user: str
@@ -374,10 +378,10 @@ class Holder(Wire, kw_only=True, frozen=True):
 
 
 class ExplainView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """Why it stands where it stands. While it waits: the first gate that keeps it (`code`), its place, and what would
-    help (`change`). `deadlines` are what will end it by themselves, the next one first. `foreseen` is there when it was
-    asked for, and could be told. `holders` are the largest that have what it waits for, among those that the caller may
-    see; `othersHolding` counts the rest."""
+    """Why the allocation is in its phase. While it waits: the first gate that blocks it (`code`), its position, and the
+    changes that would help (`change`). `deadlines` are those that will end it, the next one first. `foreseen` is
+    present when the caller requested a forecast and there is one. `holders` are the largest allocations that occupy
+    what it waits for and that the caller may see; `othersHolding` is the number of the others."""
 
     id: str
     phase: Phase
@@ -398,13 +402,13 @@ class ExplainView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     deadlines: list[Deadline] = []
     foreseen: ForeseenView | None = None
     fair_share: str = ""
-    """whose work goes first by what users have used; empty where that does not count"""
+    """whose work goes first, by past usage; empty where past usage is not considered"""
     holders: list[Holder] = []
     others_holding: int = 0
 
 
 class Span(Wire, kw_only=True, frozen=True):
-    """One stretch of the life of an allocation; open when `to` is absent."""
+    """One period of an allocation in one phase and attempt; it has not ended when `to` is absent."""
 
     phase: Phase
     attempt: int
@@ -442,10 +446,11 @@ class PodView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 
 
 class PreemptionView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """`preempt` is true when the ranks are to acknowledge `n`, save their work and end with exit code 0.
+    """`preempt` is true when the ranks must acknowledge `n`, save their work and end with exit code 0.
 
-    Whoever asks: a user, or the system, for the sake of others or because the time is up. `deadline` is when what has
-    not ended is killed (empty until it is set, a moment later); with `requeue` the next attempt follows.
+    The request is from a user, or from the scheduler because other work needs the room or a time limit is reached. At
+    `deadline` the ranks that still run are killed; it is empty until it is set, a moment later. With `requeue` the next
+    attempt follows.
     """
 
     preempt: bool
@@ -457,17 +462,18 @@ class PreemptionView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     attempt: int
     acks: dict[str, int]
     by: str = ""
-    """who needs the room, if others do: workspace/name"""
+    """the allocation that needs the room, if there is one: workspace/name"""
 
 
 class StartOrderView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """`start` is true once all roles that the rank's role depends on are so far; else `message` says which are not."""
+    """`start` is true once all roles that the rank's role depends on have started or are ready, as the role requires;
+    else `message` names the missing roles."""
 
     attempt: int
     start: bool
     """the rank may start"""
     message: str = ""
-    """for which roles it waits"""
+    """the roles that it waits for"""
 
 
 class Address(msgspec.Struct, kw_only=True, frozen=True):
@@ -477,9 +483,9 @@ class Address(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RendezvousView(msgspec.Struct, kw_only=True, frozen=True):
-    """Where the ranks of the current attempt are, by rank; `ready` when all of them have an address.
+    """The addresses of the ranks of the current attempt, by rank; `ready` when all of them have an address.
 
-    Until then `missing` names those that have none, and `message` says what is known of them.
+    Until then `missing` lists the ranks without an address, and `message` describes their state.
     """
 
     attempt: int
@@ -491,7 +497,7 @@ class RendezvousView(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class GatherBody(Request, kw_only=True, frozen=True):
-    """One peer of an all-gather. The same `requestId` again takes the place of the request before it."""
+    """One peer of an all-gather. A request with the same `requestId` replaces the earlier one."""
 
     request_id: Annotated[str, Meta(pattern="^[!-~]{1,128}$", description="1 to 128 printable characters")]
     num_peers: Annotated[int, Meta(ge=1, le=PEERS_MAX, description="how many must come; all say the same")]
@@ -499,13 +505,14 @@ class GatherBody(Request, kw_only=True, frozen=True):
     """any JSON, at most 64 KiB; all peers together at most 1 MiB"""
     group: Annotated[str, Meta(pattern="^[A-Za-z0-9._:/#-]{1,64}$", description="name of the all-gather")] = "default"
     rank: Annotated[int, Meta(ge=0, le=RANKS_MAX - 1)] | None = None
-    """where it stands in the answer; default: the rank whose token calls, else after those that say one"""
+    """orders the peer in the answer; default: the rank whose token the call has, else after all peers with a rank"""
     attempt: Annotated[int, Meta(ge=1)] | None = None
     timeout_seconds: Annotated[float, Meta(ge=0, le=600)] = 300.0
 
 
 class GatherView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """What all brought, by rank, then by request id. `position` is the caller's; null when it came too late."""
+    """The data of all peers, ordered by rank, then by request id. `position` is the caller's place in it; null when the
+    caller was too late."""
 
     position: int | None
     request_ids: list[str]
@@ -541,11 +548,11 @@ class TraceSpan(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     kind: str
     """internal, server, client, producer or consumer"""
     links: list[str]
-    """traceparents of what it follows from, beside its parent"""
+    """traceparents of other spans that it follows from, in addition to its parent"""
 
 
 class TraceView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """The spans of one allocation, ascending by start."""
+    """The spans of one allocation, ordered by their start."""
 
     id: str
     trace_id: str
@@ -554,7 +561,7 @@ class TraceView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 
 
 class Items(msgspec.Struct, Generic[T], kw_only=True, frozen=True, omit_defaults=True):
-    """A list that has no pages. `warnings` say what of it may not be as it is now."""
+    """A list without pages. `warnings` name the parts of it that may be out of date."""
 
     items: list[T]
     warnings: list[str] = []
@@ -565,13 +572,13 @@ class Me(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_default
     auth: str
     workspaces: list[str]
     roles: dict[str, str] = {}
-    """{workspace or `*`: viewer, editor or admin}, of a token"""
+    """the roles of a token, {workspace or `*`: viewer, editor or admin}"""
     expires_at: str = ""
-    """until when the credential counts, where that is known"""
+    """when the credential expires (RFC 3339); absent when that is unknown"""
 
 
 class ContextView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """An uploaded archive; `id` is what a launch names as its `context`."""
+    """An uploaded archive; a launch uses its `id` as `context`."""
 
     id: str
     workspace: str
@@ -581,104 +588,104 @@ class ContextView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 
 
 class FlavorUse(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """What a queue owns and uses of one flavor of its pool, in GPUs."""
+    """The quota and the usage of a queue in one flavor of its pool, in GPUs."""
 
     name: str
-    """of the flavor"""
+    """name of the flavor"""
     nominal: float | None
-    """the GPUs of it that the queue owns; null: the queue says nothing of it"""
+    """the queue's nominal quota of this flavor, in GPUs; null: the queue has no quota for it"""
     gpus_in_use: float
-    """the GPUs of it that its admitted work has"""
+    """GPUs of this flavor that the admitted work of the queue occupies"""
 
 
 class EvictionLimitView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """A limit on how often the work of a queue is evicted for other work, and what is left of it."""
+    """A limit on how often the work of a queue is evicted for other work, and the evictions that it still allows."""
 
     of: str
-    """the queue that states it; empty: its pool does"""
+    """the queue that sets the limit; empty: its pool does"""
     count: int
-    """evictions in each `per`, over time"""
+    """evictions allowed in each `per`, on average"""
     per: str
     """the period, such as 10m or 1h"""
     burst: int
-    """the most at once"""
+    """the most evictions at once"""
     left: int
-    """evictions that may be made now"""
+    """evictions that are allowed now"""
     next_at: str
-    """when one more may be made; empty while none is used up"""
+    """when one more eviction will be allowed; empty while all of `burst` are allowed"""
 
 
 class WindowView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """A window of a pool: its occurrence that stands or comes next, for whom it is, and which nodes it reserves."""
+    """A window of a pool: its current or next occurrence, its queues, and the nodes that it reserves."""
 
     name: str
-    """of the window"""
+    """name of the window"""
     queues: list[str]
-    """whose work may use the nodes; empty: maintenance, no work may"""
+    """queues whose work may use the nodes; empty: maintenance, no work may use them"""
     start: str
-    """of the occurrence that stands, or of the next; empty when there is none any more"""
+    """start of the current or next occurrence; empty when there is no further one"""
     end: str
-    """of the same occurrence"""
+    """end of the same occurrence"""
     is_begun: bool
-    """it stands now"""
+    """the occurrence has begun"""
     every: str
     """Daily or Weekly; empty: once"""
     time_zone: str
-    """where the time of day of its start repeats"""
+    """time zone in which the start repeats at the same time of day"""
     nodes: int | None
-    """so many of the nodes that match; null: all of them, or as many as have `gpus`"""
+    """number of matching nodes to reserve; null: all of them, or as many as `gpus` needs"""
     gpus: int | None
-    """as many nodes as have so many GPUs together; null: see `nodes`"""
+    """reserve as many nodes as have this number of GPUs together; null: see `nodes`"""
     matching: int
-    """nodes of the pool that it may be about"""
+    """number of nodes of the pool that it may reserve"""
     lead_time_s: float
-    """for so long before its start no work without a run limit starts on the nodes"""
+    """seconds before its start in which no work without a run limit starts on the nodes"""
     on_start: str
     """Wait or Evict"""
     notes: list[str]
-    """what is wrong or doubtful about it"""
+    """errors and doubts about the window"""
 
 
 class UserPast(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """What a user has used of GPUs in a queue, as far as it has not faded."""
+    """The past GPU usage of a user in a queue, after decay."""
 
     user: str
     gpu_hours: float
-    """GPU-hours that still count"""
+    """GPU-hours after decay"""
 
 
 class QueuePast(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """What a queue and all below it have used of GPUs, as far as it has not faded."""
+    """The past GPU usage of a queue and all queues below it, after decay."""
 
     name: str
     weight: int
-    """as the queue has it"""
+    """the weight of the queue"""
     gpu_hours: float
-    """GPU-hours that still count"""
+    """GPU-hours after decay"""
     used_percent: float
-    """of what it and its siblings have used"""
+    """its part of the usage of it and its siblings"""
     weight_percent: float
-    """its part of their weights: a queue that has used a larger part stands behind"""
+    """its part of the weights of it and its siblings; a queue with a larger part of the usage goes later"""
 
 
 class FairShareView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """How past use counts in a queue. Users are the queue's own, and those that the caller may see."""
+    """The effect of past usage in a queue. `users` are those of the queue that the caller may see."""
 
     half_life: str
-    """after so long half of a use is left"""
+    """time after which half of a usage has decayed"""
     history_weight: float
-    """how much past use shifts what queues deserve; 0: it only orders"""
+    """how much past usage changes the fair share of queues; 0: it only changes their order"""
     user_order: str
     """Submission, or LeastUsed: among work of one priority, that of the user who has used less goes first"""
     queues: list[QueuePast]
-    """the queue and its siblings, who has used least by weight first"""
+    """the queue and its siblings; the one with the least usage by weight is first"""
     users: list[UserPast]
-    """who has used most first"""
+    """the user with the most usage is first"""
 
 
 class QueueView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """One queue; `waiting`, `flavors`, `windows` and what holds by the queues above it are only filled in when one
-    queue is asked for."""
+    """One queue. Only the answer for a single queue has `waiting`, `flavors`, `windows` and the values that depend on
+    the queues above it."""
 
     name: str
     pool: str
@@ -687,34 +694,34 @@ class QueueView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     slots_in_use: int
     spec: dict[str, Any]
     flavors: list[FlavorUse]
-    """of its pool, in the order of the pool"""
+    """quota and usage by flavor, in the order of its pool"""
     min_runtime: str
-    """how long its work runs before it makes room for others, by its own word or that of a queue above it; empty: it
-    makes room at any time"""
+    """how long its work runs before it may be evicted for other work, set by the queue or by a queue above it; empty:
+    at any time"""
     eviction_limits: list[EvictionLimitView]
-    """of the queue, of those above it, and of its pool"""
+    """the limits of the queue, of the queues above it, and of its pool"""
     windows: list[WindowView]
-    """of its pool: those that still occur, or that cannot be understood"""
+    """windows of its pool: those that still occur, or that cannot be parsed"""
     waiting: list[Waiting]
     fair_share: FairShareView | None = None
-    """what it, its siblings and its users have used; null where the pool does not count that"""
+    """past usage of the queue, its siblings and its users; null where the pool does not consider past usage"""
 
 
 class PoolView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """One pool: its nodes, what they offer, and what is admitted."""
+    """One pool: its nodes, their allocatable resources, and its admitted work."""
 
     name: str
     nodes: int
     allocatable: dict[str, str]
     gpus: float = 0.0
-    """what GPUs its nodes offer together; a slice of one counts as that part, such as 0.429"""
+    """GPUs that its nodes have together; a slice of a GPU is a fraction, such as 0.429"""
     pending: int
     live: int
     epoch: int
     tick: int
     open_decisions: int
     windows: list[WindowView]
-    """times in which nodes of the pool are reserved: those that still occur, or that cannot be understood; the next one
+    """times in which nodes of the pool are reserved: those that still occur, or that cannot be parsed; the next one
     first"""
     spec: dict[str, Any]
 
@@ -728,15 +735,15 @@ class Held(msgspec.Struct, kw_only=True, frozen=True):
     user: str
     queue: str
     gpus: int
-    """whole devices that the rank asks for"""
+    """whole devices that the rank requests"""
 
 
 class NodeView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """One node and what is placed on it."""
+    """One node and the ranks that are placed on it."""
 
     name: str
     pool: str
-    """the first by name of the pools that it is in; empty: it is in none"""
+    """the pool that the node is in, the first by name; empty: it is in none"""
     ready: bool
     schedulable: bool
     """it is not cordoned, draining or disabled"""
@@ -746,13 +753,13 @@ class NodeView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     taints: list[dict[str, Any]]
     allocatable: dict[str, str]
     used: dict[str, str]
-    """what the ranks here ask for"""
+    """resources that the ranks on the node request"""
     gpu_type: str
-    """what its labels say of its devices"""
+    """the type of its GPUs, from the labels of the node"""
     gpus: int
-    """whole devices that it offers"""
+    """whole devices that it has"""
     gpus_used: int
-    """of these, how many are asked for"""
+    """whole devices that its ranks request"""
     ranks: list[Held]
 
 
@@ -761,7 +768,7 @@ class ReplayAllBody(Request, kw_only=True, frozen=True):
 
 
 class ReplayedView(msgspec.Struct, kw_only=True, frozen=True):
-    """How many letters were sent again; `reasons` says why some were not."""
+    """The number of dead letters that were sent again; `reasons` are why the others were refused."""
 
     replayed: int
     refused: int
