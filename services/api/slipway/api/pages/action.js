@@ -1,12 +1,12 @@
-// A button that sends something to the API. It asks first where that cannot be taken back, and says why it was refused.
+// A button that sends a request to the API. It asks for confirmation if needed, and shows why a request was refused.
 import { Confirm } from "./components.js";
 import { sentence } from "./format.js";
 import { html, useSignal } from "./runtime.js";
 
 /**
  * @param {{label: string, send: () => Promise<void>, title?: string, verb?: string, no?: string, isDanger?: boolean,
- *   isGood?: boolean, style?: string, onOpen?: () => void, children?: any}} props with a `title` it asks; `children` say what
- *   would happen, or are the fields of a small form, which can be sent while `isGood`
+ *   isGood?: boolean, style?: string, onOpen?: () => void, children?: any}} props with a `title` the button opens a dialog;
+ *   `children` describe the effect, or are the fields of a small form, which can be sent while `isGood`
  */
 export function Action({ label, send, title = "", verb = label, no = "Cancel", isDanger = false, isGood = true, style = "", onOpen, children }) {
   const isAsked = useSignal(false);

@@ -1,8 +1,8 @@
-// What the answers of the API say of one allocation, put in order for reading. Pure.
+// Values that pages show, derived from the API's view of one allocation. Pure.
 import { facts } from "./facts.js";
 
 /**
- * Where the page of an allocation is.
+ * The address of an allocation's page.
  * @param {string} id
  * @returns {string}
  */
@@ -11,7 +11,7 @@ export function pageOf(id) {
 }
 
 /**
- * Its path in the API.
+ * The path of an allocation in the API.
  * @param {string} id
  * @returns {string}
  */
@@ -20,7 +20,7 @@ export function apiPathOf(id) {
 }
 
 /**
- * How many ranks it asks for.
+ * Number of ranks that an allocation requests.
  * @param {any} view
  * @returns {number}
  */
@@ -29,7 +29,7 @@ export function rankCount(view) {
 }
 
 /**
- * How many of its ranks run.
+ * Number of its ranks that run.
  * @param {any} view
  * @returns {number}
  */
@@ -38,7 +38,7 @@ export function runningCount(view) {
 }
 
 /**
- * How many GPUs all its ranks ask for together; a part or a slice of one counts as that part.
+ * Number of GPUs that all its ranks request together; a part or a slice of a GPU is a fraction.
  * @param {any} view
  * @returns {number}
  */
@@ -47,7 +47,7 @@ export function gpusOf(view) {
 }
 
 /**
- * Whether nothing can happen to it any more.
+ * Whether the allocation has ended.
  * @param {any} view
  * @returns {boolean}
  */
@@ -56,7 +56,7 @@ export function hasEnded(view) {
 }
 
 /**
- * The gate that keeps it waiting, in the scheduler's words; null when it does not wait.
+ * The gate that the allocation waits for, as the scheduler wrote it; null when it does not wait.
  * @param {any} view
  * @returns {{code: string, message: string} | null}
  */
@@ -67,7 +67,7 @@ export function gateOf(view) {
 }
 
 /**
- * Words run together, apart: `WaitingForQuota` as `waiting for quota`.
+ * A code as separate words: `WaitingForQuota` becomes `Waiting for quota`.
  * @param {string} code
  * @returns {string}
  */
@@ -76,7 +76,7 @@ export function spaced(code) {
 }
 
 /**
- * What is worth noting of it in one line of a list.
+ * A short note about the allocation for its row in a list.
  * @param {any} view
  * @returns {string}
  */
@@ -88,7 +88,7 @@ export function noteOf(view) {
 }
 
 /**
- * Whether a browser can open something of it.
+ * Whether the allocation has a service that a browser can open.
  * @param {any} view
  * @returns {boolean}
  */

@@ -1,4 +1,4 @@
-// A list of allocations: a table where there is room, cards on a phone. Of a long one the rows near the window are drawn.
+// A list of allocations: a table on wide screens, cards on a phone. Only the rows near the window are drawn.
 import { gpusOf, hasEnded, noteOf, pageOf, rankCount, runningCount } from "./allocation.js";
 import { Ago, State } from "./components.js";
 import { html, useMemo, useRef } from "./runtime.js";
@@ -7,7 +7,7 @@ import { useVirtualRows } from "./virtual_rows.js";
 const ROW_PX = 34;
 const CARD_PX = 92;
 
-/** The fields of an allocation that a row, its note and the events that change it need. */
+/** The fields of an allocation that a row, its note and the updates by events need. */
 export const TABLE_FIELDS = ["id", "name", "workspace", "kind", "phase", "state", "attempt", "queue", "user", "gpus", "hold", "ready", "waiting", "result", "reason", "message",
   "createdAt", "startedAt", "endedAt", "spec.ranks.count", "status.phase", "status.seq", "status.nodes", "status.ranks.phase",
   "status.conditions.type", "status.conditions.status", "status.conditions.reason", "status.conditions.message"].join(",");
@@ -30,7 +30,7 @@ export function AllocationTable({ items, hasUser = false, label }) {
   </table>`;
 }
 
-// A row whose allocation is the same as before is not made again; its times go on by themselves.
+// A row is not rendered again while its allocation is the same object; its times update by themselves.
 function Row({ view, hasUser, index }) {
   return useMemo(() => rowOf(view, hasUser, index), [view, hasUser, index]);
 }

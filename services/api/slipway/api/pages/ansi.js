@@ -1,4 +1,4 @@
-// Escape sequences of terminals in log lines: colours and styles are kept, everything else is taken out. Pure.
+// Escape sequences of terminals in log lines: colours and styles are kept, all other sequences are removed. Pure.
 
 /**
  * @typedef {{text: string, classes: string, color: string, background: string}} Run text in one style
@@ -12,7 +12,7 @@ const ENDS = { 22: ["bold", "dim"], 23: ["italic"], 24: ["underline"], 29: ["str
 const LEVELS = [0, 95, 135, 175, 215, 255];
 
 /**
- * A line without its escape sequences. What a carriage return has written over is not shown.
+ * A line without its escape sequences. Text that a carriage return overwrites is removed.
  * @param {string} line
  * @returns {string}
  */
@@ -27,7 +27,7 @@ function printed(line) {
 }
 
 /**
- * A line as runs of text in one style each.
+ * A line as runs of text; each run has one style.
  * @param {string} line
  * @returns {Run[]}
  */
@@ -86,7 +86,7 @@ function change(style, codes) {
   }
 }
 
-/** @returns {[string, number]} the colour, and how many numbers said it */
+/** @returns {[string, number]} the colour, and how many numbers it used */
 function extended([form, ...rest]) {
   if (form === 2) return [`rgb(${rest.slice(0, 3).map((part) => part & 255).join(" ")})`, 4];
   if (form !== 5) return ["", 1];

@@ -1,12 +1,12 @@
-// What an answer keeps of the one before it, and what an event says of it before it is asked for again. Pure.
+// Merges a new answer of the API with the previous one, and applies events to an answer until it is read again. Pure.
 import { facts } from "./facts.js";
 
 const [WAITS] = facts.phases;
 const OVER = facts.phases.at(-1);
 
 /**
- * The new answer, with the parts of the old one wherever both say the same: who draws a part sees that nothing of it
- * has changed. Items of lists are matched by `id` or `name`.
+ * The new answer, with the objects of the old one wherever both are equal. So a component sees by identity that its part
+ * has not changed. Items of lists are matched by `id` or `name`.
  * @param {any} old
  * @param {any} fresh
  * @returns {any} `old` itself when nothing has changed
@@ -14,7 +14,7 @@ const OVER = facts.phases.at(-1);
 export function kept(old, fresh) {
   if (old === fresh || typeof old !== "object" || typeof fresh !== "object" || !old || !fresh) return fresh;
   if (Array.isArray(fresh)) return Array.isArray(old) ? keptItems(old, fresh) : fresh;
-  // An answer that was on its way when an event came knows less than the event said.
+  // An answer that was sent before an event arrived is older than the event.
   if (old.id && old.id === fresh.id && old.status?.seq > fresh.status?.seq) return old;
   const names = Object.keys(fresh);
   let isSame = names.length === Object.keys(old).length;
@@ -39,10 +39,10 @@ function keptItems(old, fresh) {
 }
 
 /**
- * An answer after events: allocations in it have moved on, and what has left its queue is not among the waiting.
+ * An answer after events: its allocations are updated, and those that have left the queue are removed from the waiting.
  * @param {any} data of one allocation, of a list, or of a part of a queue
  * @param {any[]} events in their order
- * @returns {any} `data` itself when they change nothing of it
+ * @returns {any} `data` itself when the events change nothing in it
  */
 export function after(data, events) {
   if (data.status) return events.reduce((view, event) => (event.subject === view.id ? moved(view, event) : view), data);
@@ -68,10 +68,10 @@ function stillWaiting(item, event) {
 }
 
 /**
- * An allocation after an event, as far as the event says; the next answer says the rest.
+ * An allocation after an event, with the fields that the event contains; the next answer has the others.
  * @param {any} view
  * @param {any} event
- * @returns {any} the same one when the event is not new
+ * @returns {any} `view` itself when the event is not new
  */
 export function moved(view, event) {
   const { seq, phase, attempt, reason } = event.data;

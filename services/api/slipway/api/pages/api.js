@@ -1,4 +1,4 @@
-// Calls of the REST API, and its streams. The browser sends the cookie of the login by itself.
+// Calls and streams of the REST API. The browser adds the login cookie by itself.
 const ROOT = "/api/v1";
 const QUIET_MS = 45000;
 const RETRY_MS = 2000;
@@ -7,8 +7,8 @@ const CALL_MS = 60000;
 const BROKEN = "broken";
 const UNSEEN_MS = 5000;
 
-// A page that nobody sees holds no stream open: a browser has few connections for one host, also for pages that it only
-// keeps to go back to. Streams go on where they were when the page is seen again.
+// A hidden page closes its streams, because a browser has few connections for one host. A page that the browser only keeps
+// for the back button uses connections too. When the page is visible again, its streams resume where they were.
 /** @type {Set<AbortController>} */
 const open = new Set();
 /** @type {Set<() => void>} */
@@ -35,7 +35,7 @@ document.addEventListener("visibilitychange", () => {
   else wake();
 });
 
-/** A refusal of the API, or that there was no answer at all (`status` 0). */
+/** A refusal of the API; `status` 0 means that there was no answer. */
 export class Refusal extends Error {
   /**
    * @param {number} status
@@ -46,13 +46,13 @@ export class Refusal extends Error {
     this.status = status;
     this.title = problem.title ?? "";
     this.code = problem.code ?? "";
-    /** What is wrong with which field. */
+    /** The wrong fields and what is wrong with them. */
     this.errors = problem.errors ?? [];
   }
 }
 
 /**
- * One call. Throws a Refusal.
+ * Send one call. Throws a Refusal.
  * @param {string} method
  * @param {string} path below /api/v1
  * @param {{body?: unknown, signal?: AbortSignal, headers?: Record<string, string>}} [options]
@@ -84,8 +84,9 @@ async function problemOf(answer) {
  */
 
 /**
- * Server-sent events, resumed after the last one whenever the connection breaks, until the signal is aborted or
- * `isOver` says that nothing more comes. Items are given in groups, as they arrive.
+ * Read server-sent events. When the connection breaks, reading resumes after the last event. It ends when the signal is
+ * aborted, after a 403 or 404, or when the stream ends and `isOver` returns true. Items are passed in groups, as they
+ * arrive.
  * @param {string} path below /api/v1
  * @param {StreamOptions} options
  * @returns {Promise<void>}
@@ -103,9 +104,9 @@ export async function follow(path, { onItems, onOpen, onLost, isOver, after = ""
       if (signal.aborted) return;
       if (isAsleep) continue;
       const refusal = error instanceof Refusal ? error : new Refusal(0, { detail: "The stream broke off.", code: BROKEN });
-      // A cursor that is not known any more: go on from now.
+      // The server does not know the cursor any more, so continue with new events.
       if (refusal.status === 400 || refusal.status === 422) last = "";
-      // A break after a while is no failure to connect: only refusals and absences are waited out for longer.
+      // The pause grows only after refusals and missing answers; a broken stream was a successful connection.
       failures = refusal.code === BROKEN ? 0 : Math.min(failures + 1, 8);
       onLost?.(refusal);
       if (refusal.status === 404 || refusal.status === 403) return;
@@ -171,7 +172,7 @@ function pause(ms, signal) {
 }
 
 /**
- * A key under which a launch happens once, however often it is sent.
+ * An idempotency key: a launch with it happens once, however often it is sent.
  * @returns {string}
  */
 export function newKey() {

@@ -1,4 +1,4 @@
-// What waits in a queue and is selected: kill it, change its priority, move it. Each question counts what it is about.
+// Bulk actions for selected waiting workloads: kill, change the priority, move. Each dialog shows their number.
 import { call } from "./api.js";
 import { Confirm } from "./components.js";
 import { plural, sentence } from "./format.js";
@@ -10,10 +10,10 @@ const PART = 500;
 const NAMED = 8;
 
 /**
- * All that wait in a queue and match the words, in their order: part by part, each behind the one before.
+ * Read all allocations that wait in a queue and match the words, in the order of the queue, part by part.
  * @param {string} name of the queue
  * @param {string} words
- * @param {(found: any[]) => boolean} [isEnough] ends it before the end
+ * @param {(found: any[]) => boolean} [isEnough] stops reading when it returns true
  * @returns {Promise<any[]>}
  */
 export async function allWaiting(name, words, isEnough = () => false) {
@@ -28,7 +28,7 @@ export async function allWaiting(name, words, isEnough = () => false) {
   return found;
 }
 
-// Who stands at the front or at the end of a queue and is not among the chosen; null when there is nobody else.
+// The first or the last allocation of a queue that is not among the chosen ones; null when there is no other.
 async function anchorOf(name, ids, place) {
   const other = (items) => items.find((each) => !ids.has(each.id)) ?? null;
   if (place === "front") return other(await allWaiting(name, "", (found) => other(found) !== null));
@@ -43,7 +43,7 @@ async function anchorOf(name, ids, place) {
   return null;
 }
 
-// The chosen as they stand in the queue now: what a row said when it was selected may be from before another move.
+// The chosen allocations in the current order of the queue: their positions may have changed since they were selected.
 async function inOrder(name, chosen) {
   const ids = new Set(chosen.map((each) => each.id));
   const found = await allWaiting(name, "", (items) => items.filter((each) => ids.has(each.id)).length === ids.size);
@@ -53,20 +53,20 @@ async function inOrder(name, chosen) {
 }
 
 /**
- * The changes that put the chosen before or behind another one, in the order that they have.
+ * The changes that move the chosen allocations before or behind the anchor, and keep their order.
  * @param {any[]} chosen in their order
  * @param {{id: string} | null} anchor the first or the last of all others
  * @param {string} place `front` or `end`
- * @returns {any[]} empty when there is nobody else
+ * @returns {any[]} empty when there is no anchor
  */
 export function movesOf(chosen, anchor, place) {
   if (!anchor) return [];
   if (place === "front") return chosen.map((each) => ({ allocation: each.id, aheadOf: anchor.id }));
-  // Each goes right behind the same one, so the last of them goes first.
+  // Each change moves one directly behind the same anchor, so the last of the chosen must be moved first.
   return [...chosen].reverse().map((each) => ({ allocation: each.id, behind: anchor.id }));
 }
 
-/** What can be done with the selected ones; nothing is shown while there are none. */
+/** The actions for the selected workloads; nothing is shown while none is selected. */
 /** @param {{name: string, selected: import("@preact/signals").Signal<Map<string, any>>, queues: any[], reload: () => void}} props */
 export function Selection({ name, selected, queues, reload }) {
   const asked = useSignal("");
@@ -128,7 +128,7 @@ export function Selection({ name, selected, queues, reload }) {
     <//>` : null}`;
 }
 
-// {id, reason} of those that were refused. What the server had no time for is sent again, as long as it goes on.
+// Returns {id, reason} of those that were refused. Ids that the server did not reach are sent again, while it progresses.
 async function killAll(chosen) {
   const failed = [];
   for (let from = 0; from < chosen.length; from += BATCH_MAX) {

@@ -1,4 +1,4 @@
-// What the nodes of a cluster have, what of it is free, and the largest gang that fits. Pure.
+// The GPUs of the nodes of a cluster, the free ones, and the largest gang that fits. Pure.
 
 /**
  * @typedef {{name: string, pool: string, gpuType: string, gpus: number, gpusUsed: number, ready: boolean,
@@ -7,7 +7,7 @@
  */
 
 /**
- * Whether new work may be placed there.
+ * Whether new work may be placed on the node.
  * @param {NodeView} node
  * @returns {boolean}
  */
@@ -16,7 +16,7 @@ export function isUsable(node) {
 }
 
 /**
- * Its free GPUs; none where nothing new is placed.
+ * The number of its free GPUs; 0 when no new work may be placed on it.
  * @param {NodeView} node
  * @returns {number}
  */
@@ -25,7 +25,7 @@ export function freeOf(node) {
 }
 
 /**
- * GPUs by pool and type, those with most free first.
+ * GPUs by pool and type; the part with the most free GPUs is first.
  * @param {NodeView[]} nodes
  * @returns {Part[]}
  */
@@ -46,8 +46,8 @@ export function partsOf(nodes) {
 }
 
 /**
- * How many ranks of a size fit on the free GPUs now, each on one node. It looks at GPUs alone: the planner also looks
- * at CPU, memory, quotas and topology.
+ * Number of ranks of a size that fit on the free GPUs now, each on one node. Only GPUs are considered: the planner also
+ * considers CPU, memory, quotas and topology.
  * @param {NodeView[]} nodes
  * @param {number} size GPUs of a rank
  * @returns {number}
@@ -57,7 +57,7 @@ export function ranksThatFit(nodes, size) {
 }
 
 /**
- * The sizes of a rank that are worth asking for: powers of two up to the largest node.
+ * The usual sizes of a rank: powers of two up to the GPUs of the largest node.
  * @param {NodeView[]} nodes
  * @returns {number[]}
  */
@@ -69,7 +69,7 @@ export function sizesOf(nodes) {
 }
 
 /**
- * How many free GPUs are of no use to ranks of a size, since too few of them are on one node.
+ * Number of free GPUs that ranks of a size cannot use, because too few of them are on one node.
  * @param {NodeView[]} nodes
  * @param {number} size GPUs of a rank
  * @returns {number}

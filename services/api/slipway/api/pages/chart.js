@@ -1,4 +1,4 @@
-// A chart of values by day. The library that draws it is loaded when a page first has one.
+// A chart of values by day. The library that draws it is loaded when a page first shows a chart.
 import { colourOf, useTheme } from "./colours.js";
 import { html, useEffect, useRef } from "./runtime.js";
 
@@ -21,7 +21,7 @@ function load() {
 }
 
 /**
- * Bars, one a day, with the days without any in between. The numbers must also stand on the page as text.
+ * One bar for each day; days without a value are shown as 0. The page must also show the numbers as text.
  * @param {{days: {day: string, value: number}[], unit: string, label: string}} props `day` is as 2026-01-31, of UTC
  */
 export function DayChart({ days, unit, label }) {
@@ -47,7 +47,7 @@ export function DayChart({ days, unit, label }) {
 }
 
 /**
- * Columns of the library: times in seconds, values; each day has one.
+ * The columns for the library: times in seconds, and values; each day between the first and the last has one.
  * @param {{day: string, value: number}[]} days
  * @returns {[number[], number[]]}
  */

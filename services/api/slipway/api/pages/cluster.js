@@ -1,4 +1,4 @@
-// `/cluster`: every node with its GPUs as cells, coloured by who has them; what is free, and the largest gang that fits.
+// `/cluster`: each node with its GPUs as cells, coloured by their workload, user or queue; free GPUs, largest gang that fits.
 import { pageOf } from "./allocation.js";
 import { freeOf, isUsable, partsOf, ranksThatFit, scatteredFor, sizesOf } from "./capacity.js";
 import { Answered, Choice, Empty, Meter, More } from "./components.js";
@@ -14,7 +14,7 @@ const SHOWN = 300;
 const LEGEND = 12;
 const MINUTE_MS = 60000;
 const SETTLE_MS = 200;
-/** How far back the slider goes. */
+/** How far back the slider reaches, in minutes. */
 const SLIDER_MIN = 24 * 60;
 const isCalled = finder((/** @type {any} */ node) => `${node.name} ${node.pool} ${node.gpuType} ${node.scheduling}`);
 const TOPOLOGY = ["rack", "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"];
@@ -58,9 +58,9 @@ function TimeSlider({ at }) {
 }
 
 /**
- * The nodes as the map shows them, with what stood on them at a time of the past.
- * @param {import("./capacity.js").NodeView[]} nodes those of now
- * @param {any[]} standing what stood then, as the history of the API has it
+ * The nodes for the map, with the workloads that were placed on them at a time in the past.
+ * @param {import("./capacity.js").NodeView[]} nodes the current nodes
+ * @param {any[]} standing the allocations of that time, from the history of the API
  * @returns {any[]}
  */
 export function nodesThen(nodes, standing) {
@@ -106,7 +106,7 @@ function NodeMap({ items, isPast = false }) {
           onMore=${() => (most.value += most.value < SHOWN ? FIRST : SHOWN)} />` : null}`;
 }
 
-// {who: number of a colour}, those with most GPUs first, so that neighbours in the legend differ.
+// {key: {colour, gpus}}; the key with the most GPUs is first, so that neighbours in the legend have different colours.
 function coloursOf(nodes, keyOf) {
   const counts = new Map();
   for (const node of nodes) for (const held of node.ranks) counts.set(keyOf(held), (counts.get(keyOf(held)) ?? 0) + held.gpus);
@@ -152,7 +152,7 @@ function summaryOf(nodes, isPast) {
     </section>`}</div>`;
 }
 
-// What of the free GPUs the largest ranks cannot have.
+// The share of the free GPUs that ranks of the largest size cannot use.
 function fragmentsOf(nodes, free) {
   const largest = sizesOf(nodes).at(-1);
   const scattered = scatteredFor(nodes, largest);
@@ -160,8 +160,8 @@ function fragmentsOf(nodes, free) {
 }
 
 /**
- * What a rank does with its GPUs, by the figures of the API.
- * @param {{items: any[]} | null} use as GET /gpu-use has it
+ * Whether a rank uses its GPUs, by the figures of the API: `idle`, `busy` or `no figures`.
+ * @param {{items: any[]} | null} use the answer of GET /gpu-use
  * @returns {(held: {id: string, rank: number}) => string}
  */
 export function useKeys(use) {
@@ -187,12 +187,12 @@ function legendOf(colours, by, nodes) {
   </ul>`;
 }
 
-// A rank of now, or all that one workload had there at a time of the past.
+// The name of a current rank, or of all ranks that a workload had on the node at a time in the past.
 function nameOf(held) {
   return held.rank === null ? `${held.id}, ${plural(held.count, "rank")}` : `${held.id}, rank ${held.rank}`;
 }
 
-// A node of which nothing has changed is not drawn again, however many there are.
+// A node that has not changed is not rendered again, because there may be thousands of nodes.
 function Node({ node, colours, keyOf }) {
   const own = node.ranks.map((each) => colours.get(keyOf(each)).colour).join();
   return useMemo(() => nodeOf({ node, colours, keyOf }), [node, keyOf, own]);

@@ -1,8 +1,8 @@
-// Colours of the style sheet for what paints by itself, and knows no variables of it.
+// Colours of the style sheet for libraries that paint on a canvas and cannot use its variables.
 import { useEffect, useSignal } from "./runtime.js";
 
 /**
- * The colour that elements of these classes, or with this token, have inside of a box now.
+ * The current colour of an element with these classes, or with this token, inside a box.
  * @param {Element} box
  * @param {{token?: string, className?: string, property?: "color" | "backgroundColor"}} what `token` as --soft
  * @returns {string}
@@ -18,7 +18,7 @@ export function colourOf(box, { token = "", className = "", property = "color" }
 }
 
 /**
- * A number that changes when the theme does: by the system, or because another one was chosen.
+ * A number that changes with the theme: when the system changes it, or the user chooses another one.
  * @returns {number}
  */
 export function useTheme() {

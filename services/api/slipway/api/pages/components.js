@@ -6,20 +6,20 @@ import { html, useEffect, useLayoutEffect, useRef, useSignal } from "./runtime.j
 import { connection, now } from "./store.js";
 
 /**
- * The word for where something stands, coloured by what kind of news it is.
+ * The word for a state, coloured by its tone (good, bad and so on).
  * @param {{word: string, of?: "states" | "rankStates" | "jobStates"}} props `of`: the table of its words
  */
 export function State({ word, of = "states" }) {
   return html`<span class="state tone-${toneOf(word, of)}" title=${meaningOf(word, of)}>${word}</span>`;
 }
 
-/** A time: how long ago, with the exact one in its title. */
+/** A time as "how long ago", with the exact time in its title. */
 export function Ago({ time }) {
   if (!time) return html`<span class="soft">–</span>`;
   return html`<time datetime=${time} title=${spellExact(time)}>${spellAgo(time, now.value)}</time>`;
 }
 
-/** How long something has gone on since a time, or went on between two. */
+/** The duration since a time, or between two times. */
 export function Lasted({ from, to }) {
   if (!from) return html`<span class="soft">–</span>`;
   const seconds = ((to ? Date.parse(to) : now.value) - Date.parse(from)) / 1000;
@@ -27,12 +27,12 @@ export function Lasted({ from, to }) {
   return html`<time title=${`${spellExact(from)}${to ? ` to ${spellExact(to)}` : ""}`}>${spellDuration(shown)}</time>`;
 }
 
-/** What stands where there is no value. */
+/** The sign for a missing value. */
 export function dash() {
   return html`<span class="soft">–</span>`;
 }
 
-/** How much of a whole is used; `mark` is a bound within it. */
+/** A bar that shows how much of a whole is used; `mark` is a limit within the whole. */
 export function Meter({ used, whole, mark = 0, label }) {
   const most = Math.max(whole, used, mark, 1);
   const style = (value) => ({ inlineSize: `${(100 * value) / most}%` });
@@ -42,19 +42,19 @@ export function Meter({ used, whole, mark = 0, label }) {
   </span>`;
 }
 
-/** Bars where content will be. */
+/** Placeholder bars while content is loading. */
 export function Loading({ rows = 3, label = "Loading" }) {
   return html`<div class="loading" role="status" aria-label=${label}>
     ${Array.from({ length: rows }, (_, row) => html`<i key=${row}></i>`)}
   </div>`;
 }
 
-/** That there is nothing, and what to do about it. */
+/** The empty state: there is nothing to show, and what the user can do about it. */
 export function Empty({ title, children }) {
   return html`<div class="empty"><p class="title">${title}</p>${children ? html`<p>${children}</p>` : null}</div>`;
 }
 
-/** Why there is no answer: not there, not permitted, not logged in, offline, or an error. `isPage`: it is all there is. */
+/** Why there is no answer: not found, not permitted, not logged in, offline, or an error. `isPage`: it is the whole page. */
 export function Failure({ error, what = "this", onRetry, isPage = false }) {
   const [title, text] = wordsOf(error, what);
   return html`<div class="empty failure" role="alert">
@@ -68,18 +68,18 @@ export function Failure({ error, what = "this", onRetry, isPage = false }) {
 function wordsOf(error, what) {
   if (error.status === 401) return ["You are not logged in", "Log in to see this page."];
   if (error.status === 403) return ["Not permitted", `You may not see ${what}. ${sentence(error.message)}`];
-  // After the semicolon the API says which call lists what there is: a page has links for that.
+  // After the semicolon the API names the call that lists the existing objects; a page has links instead.
   if (error.status === 404) return ["Not found", `${sentence(error.message.split("; GET ")[0])}.`];
   if (error.status === 0) return ["No answer", "The API does not answer. This page tries again by itself."];
   return [error.title || "That did not work", sentence(error.message)];
 }
 
-/** The address of the login, which leads back to this page. */
+/** The address of the login page, which returns to this page. */
 export function loginHref() {
   return `/login?next=${encodeURIComponent(path.value)}`;
 }
 
-/** An answer of the API: what stands for it while there is none, else what `children` makes of it. */
+/** Renders an answer of the API with `children`; while there is no answer, a placeholder or the reason. */
 export function Answered({ answer, what, rows, isPage = false, children }) {
   if (answer.data) return children(answer.data);
   if (answer.error && connection.value !== "login") {
@@ -88,7 +88,7 @@ export function Answered({ answer, what, rows, isPage = false, children }) {
   return html`<${Loading} rows=${rows} label=${`Loading ${what ?? ""}`} />`;
 }
 
-/** A button that copies a text, and says so. */
+/** A button that copies a text and confirms it. */
 export function Copy({ text, label = "Copy", what = "" }) {
   const isDone = useSignal(false);
   const copy = async () => {
@@ -103,7 +103,7 @@ export function Copy({ text, label = "Copy", what = "" }) {
 
 async function putOnClipboard(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  // Without TLS a browser has no clipboard for pages but this one.
+  // Without TLS a browser gives a page no navigator.clipboard, only this older way to copy.
   const area = document.createElement("textarea");
   area.value = text;
   document.body.append(area);
@@ -113,14 +113,14 @@ async function putOnClipboard(text) {
   return undefined;
 }
 
-/** Opens a dialog with the render that made it: a key pressed straight after the click, as Escape, is the dialog's. */
+/** Opens a dialog in the same render that creates it, so that it gets a key pressed directly after the click (Escape). */
 export function useOpenDialog() {
   const dialog = useRef(null);
   useLayoutEffect(() => dialog.current.showModal(), []);
   return dialog;
 }
 
-/** A question that stops everything else; Escape and a click beside it mean `no`. */
+/** A modal question; Escape and a click outside of it mean `no`. */
 export function Confirm({ title, children, verb, no = "Keep it", isDanger = true, onYes, onNo, isBusy, error }) {
   const dialog = useOpenDialog();
   return html`<dialog ref=${dialog} aria-labelledby="confirm-title" onClose=${onNo}
@@ -137,20 +137,20 @@ export function Confirm({ title, children, verb, no = "Keep it", isDanger = true
   </dialog>`;
 }
 
-/** Why the API refused something: each field with what is wrong with it, else the reason. */
+/** Why the API refused a request: the error of each field, else the reason. */
 export function Refused({ error }) {
   return html`<div class="bad" role="alert">${error.errors?.length
     ? error.errors.map((each) => html`<p key=${each.pointer}>${each.pointer ? html`<code>${each.pointer.slice(1).replaceAll("/", ".")}</code> ` : null}${each.detail}</p>`)
     : html`<p>${sentence(error.message)}</p>`}</div>`;
 }
 
-/** A field of a form with its name, and below it what it means or what is wrong with it. The input is `field-NAME`. */
+/** A field of a form with its label, and below it a hint or its error. The id of the input must be `field-NAME`. */
 export function Field({ name, label, hint = "", error = "", children }) {
   return html`<div class="field ${error ? "wrong" : ""}"><label for=${`field-${name}`}>${label}</label>${children}
     <small id=${`about-${name}`} class=${error ? "bad" : "soft"}>${error || hint}</small></div>`;
 }
 
-/** Views of one thing, of which one is seen. */
+/** Tabs: several views of one object, of which one is shown. */
 export function Tabs({ tabs, chosen, onChoose }) {
   const step = (event) => {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -170,8 +170,8 @@ export function Tabs({ tabs, chosen, onChoose }) {
 }
 
 /**
- * The rest of a long list: a button, which presses itself while it is near the window and `isByItself`, so that what is
- * not looked at is not drawn.
+ * The button for the rest of a long list. With `isByItself` it is pressed automatically while it is near the window, so
+ * that rows which the user does not see are not drawn.
  */
 export function More({ count, by, isByItself, onMore }) {
   const button = useRef(null);
@@ -186,7 +186,7 @@ export function More({ count, by, isByItself, onMore }) {
   return html`<p><button ref=${button} type="button" onClick=${onMore}>Show ${Math.min(by, count)} of ${count.toLocaleString("en")} more</button></p>`;
 }
 
-/** A choice of a few. */
+/** A choice between a few options, as a group of buttons. */
 export function Choice({ label, options, chosen, onChoose }) {
   return html`<div class="choice" role="group" aria-label=${label}>
     ${options.map(([value, text]) => html`<button key=${value} type="button" aria-pressed=${String(value === chosen)}

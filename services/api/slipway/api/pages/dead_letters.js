@@ -1,4 +1,4 @@
-// `/dead`: messages that could not be processed; what was in them, why, and sending them again or dropping them.
+// `/dead`: messages that could not be processed: their contents, the cause, and buttons to send them again or drop them.
 import { Action } from "./action.js";
 import { call } from "./api.js";
 import { Ago, Answered, Empty } from "./components.js";

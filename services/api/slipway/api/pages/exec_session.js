@@ -1,5 +1,5 @@
-// A command in a rank: the wire of `GET .../ranks/{rank}/exec`, which is Kubernetes' own. The first byte of a message is its
-// channel. It has the limits of a page: what it cannot draw in time is counted, not kept.
+// A command in a rank: the protocol of `GET .../ranks/{rank}/exec`, which is Kubernetes' own. The first byte of a message
+// is its channel. Output that the page cannot draw in time is counted, not kept.
 import { call } from "./api.js";
 
 const PROTOCOL = "v5.channel.k8s.io";
@@ -10,12 +10,12 @@ const FULL_BYTES = 4 * 1024 * 1024;
 const EMPTY_BYTES = 1024 * 1024;
 
 /**
- * @typedef {{code: number | null, message: string}} CommandEnd `code` null: there is none, and `message` says why
+ * @typedef {{code: number | null, message: string}} CommandEnd `code` null: there is no exit code, and `message` is why
  * @typedef {{onOpen: () => void, onOutput: (bytes: Uint8Array) => void, onEnd: (end: CommandEnd) => void}} ExecEvents
  */
 
 /**
- * What the last message says.
+ * The end of the command, from the last message of the session.
  * @param {string} text a Kubernetes Status as JSON
  * @returns {CommandEnd}
  */
@@ -32,7 +32,7 @@ export function endOf(text) {
 }
 
 /**
- * Start a command with a terminal. `onEnd` is called once, whatever ends it.
+ * Start a command with a terminal. `onEnd` is called once, whatever ends the session.
  * @param {string} path of the rank below /api/v1, as /allocations/ID/ranks/0
  * @param {{container: string, columns: number, rows: number}} where
  * @param {ExecEvents} events
@@ -84,13 +84,13 @@ export function startExec(path, { container, columns, rows }, events) {
   };
 }
 
-// A page is not told why a WebSocket was refused. The same address tells it to a plain call.
+// A browser does not tell a page why a WebSocket was refused, so a plain call of the same address asks for the reason.
 async function whyRefused(path) {
   const refusal = await call("GET", path).catch((error) => error);
   return !refusal || refusal.status === SWITCHING ? "the connection was lost" : refusal.message;
 }
 
-/** What was printed faster than it is drawn: beyond a limit it is left out, and counted. */
+/** A limit on output that waits to be drawn: output beyond it is left out and counted. */
 export class OutputLimit {
   constructor() {
     this.waiting = 0;
@@ -99,7 +99,7 @@ export class OutputLimit {
   }
 
   /**
-   * Whether these bytes are to be drawn.
+   * Whether these bytes must be drawn; if not, they are counted as left out.
    * @param {number} count
    * @returns {boolean}
    */
@@ -111,7 +111,7 @@ export class OutputLimit {
   }
 
   /**
-   * So many were drawn. How many were left out meanwhile, once there is room again.
+   * Note that bytes were drawn. Returns how many bytes were left out, once there is room again; else 0.
    * @param {number} count
    * @returns {number}
    */

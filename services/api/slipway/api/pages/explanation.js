@@ -1,4 +1,5 @@
-// Why an allocation waits: the reason, who is ahead, who has what it needs, what would help, and when it will start.
+// Why an allocation waits: the reason, the work ahead of it, the work that occupies what it needs, changes that would
+// help, and its likely start.
 import { apiPathOf, pageOf, spaced } from "./allocation.js";
 import { Ago, Answered } from "./components.js";
 import { plural, sentence } from "./format.js";
@@ -34,7 +35,7 @@ function aheadOf(found) {
 
 function smallest(found, id, workspace, reload) {
   const helps = found.foreseen?.helps ?? [];
-  // What the API advises in general may say the smallest change once more.
+  // The general advice of the API may repeat the smallest change.
   const isSaid = (line) => helps.some((help) => line.toLowerCase().startsWith(help.toLowerCase()));
   const general = found.change.map((change) => change.detail).filter((line) => !isSaid(line));
   const lines = helps.length ? [helps.join(" and "), ...general] : general;

@@ -1,4 +1,4 @@
-// What the API has told with the page: its own tables of words. Nothing of them is written a second time here.
+// The API's own tables of words, which it sends with the page, so that no word is defined a second time here.
 
 /**
  * @typedef {{tone: string, meaning: string}} Standing
@@ -11,7 +11,7 @@
 export const facts = JSON.parse(document.getElementById("facts").textContent);
 
 /**
- * What kind of news a state is.
+ * The tone of a state: good, bad and so on.
  * @param {string} state
  * @param {"states" | "rankStates" | "jobStates"} [of] the table: of allocations, of ranks, of jobs
  * @returns {string}
@@ -21,7 +21,7 @@ export function toneOf(state, of = "states") {
 }
 
 /**
- * What a state means, in a sentence; empty for a word that the API has not explained.
+ * The meaning of a state as a sentence; empty for a word that is not in the table.
  * @param {string} state
  * @param {"states" | "rankStates" | "jobStates"} [of]
  * @returns {string}

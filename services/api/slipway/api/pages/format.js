@@ -1,4 +1,4 @@
-// Times, durations, amounts and counts as people read them. Pure.
+// Formats times, durations, amounts and counts for people. Pure.
 const MINUTE = 60;
 const HOUR = 3600;
 const DAY = 86400;
@@ -26,7 +26,7 @@ function two(seconds, large, largeName, small, smallName) {
 }
 
 /**
- * How long ago, or in how long, a time is.
+ * A time relative to now: how long ago, or in how long.
  * @param {string} time RFC 3339
  * @param {number} now in milliseconds
  * @returns {string}
@@ -83,7 +83,7 @@ export function spellBytes(bytes) {
 }
 
 /**
- * A number with at most one decimal, and thousands apart.
+ * A number with at most one decimal, and separators between thousands.
  * @param {number} value
  * @returns {string}
  */
@@ -103,7 +103,7 @@ export function plural(count, one, many = `${one}s`) {
 }
 
 /**
- * The words of the API as a sentence: with a capital letter, and without the full stop that others add.
+ * A text of the API as a sentence: with a capital letter; the caller adds the full stop.
  * @param {string} text
  * @returns {string}
  */
@@ -112,8 +112,8 @@ export function sentence(text) {
 }
 
 /**
- * A test whether an item is called something, in any case. What an item is called is put together once: an item that has
- * changed is another object.
+ * A filter that tests whether the text of an item contains the wanted words; upper and lower case are equal. The text of
+ * an item is cached, because a changed item is another object.
  * @template {object} T
  * @param {(item: T) => string} textOf
  * @returns {(item: T, wanted: string) => boolean}

@@ -1,4 +1,4 @@
-// What GPUs do beside who holds them, where the cluster has a Prometheus with figures of its GPUs.
+// How busy the GPUs of workloads are, if the cluster has a Prometheus with figures of its GPUs.
 import { pageOf } from "./allocation.js";
 import { Lasted, Meter, dash } from "./components.js";
 import { plural, spellDuration } from "./format.js";
@@ -14,7 +14,7 @@ const PATH = "/gpu-use";
  */
 
 /**
- * How many GPUs are held by what does nothing with them, for a line of text; nothing where none are, or none is known.
+ * The number of GPUs that idle workloads occupy, for a line of text; nothing when there are none, or no figures.
  * @returns {any}
  */
 export function IdleGpus() {
@@ -25,7 +25,7 @@ export function IdleGpus() {
 }
 
 /**
- * What the GPUs of one workload that runs do, in a few words; nothing where there are no figures.
+ * How busy the GPUs of one running workload are, in a few words; nothing when there are no figures.
  * @param {{id: string}} properties
  */
 export function UseOf({ id }) {
@@ -38,7 +38,7 @@ export function UseOf({ id }) {
 }
 
 /**
- * A table of all that holds GPUs now, the idle first; nothing where the cluster has no figures.
+ * A table of all workloads that occupy GPUs now, idle ones first; nothing when the cluster has no figures.
  * @returns {any}
  */
 export function GpuUseNow() {

@@ -1,4 +1,4 @@
-// `/history`: what stood at a time of the past, and what has become of it.
+// `/history`: the workloads at a time in the past, and what happened to them since.
 import { pageOf, spaced } from "./allocation.js";
 import { Ago, Answered, Empty, State } from "./components.js";
 import { facts, toneOf } from "./facts.js";
@@ -15,7 +15,7 @@ const MINUTE_MS = 60000;
 const OVER = facts.phases.at(-1);
 
 export function History() {
-  // Without a time in the address it is an hour ago, as it was when the page was opened.
+  // Without a time in the address, the page shows the time one hour before it was opened.
   const first = useMemo(() => format(Date.now() - BEFORE_S * 1000), []);
   const at = Number.isNaN(Date.parse(param("at"))) ? first : param("at");
   const filter = useSignal("");
@@ -77,7 +77,7 @@ function format(ms) {
   return new Date(ms).toISOString().replace(/\.\d+Z$/, "Z");
 }
 
-// As the field of the browser takes it: the reader's own zone, to the minute.
+// The format of the browser's input field: in the reader's own time zone, to the minute.
 function local(at) {
   const ms = Date.parse(at);
   return new Date(ms - new Date(ms).getTimezoneOffset() * MINUTE_MS).toISOString().slice(0, 16);

@@ -1,4 +1,4 @@
-// `/`: what runs, waits and failed of mine, where GPUs are free, and whether all is well.
+// `/`: the viewer's running, waiting and failed workloads, the free GPUs, and the health of the cluster.
 import { AllocationTable, TABLE_FIELDS } from "./allocation_table.js";
 import { partsOf } from "./capacity.js";
 import { Answered, Choice, Empty, Meter } from "./components.js";

@@ -1,4 +1,4 @@
-// `/jobs`: groups of allocations with their places in the queue; `/jobs/NAME`: one with its members, and its settings.
+// `/jobs`: all jobs with their places in the queue; `/jobs/NAME`: one job with its members and its settings.
 import { Action } from "./action.js";
 import { pageOf, spaced } from "./allocation.js";
 import { call } from "./api.js";
@@ -11,12 +11,11 @@ import { me, useResource } from "./store.js";
 import { isName } from "./words.js";
 
 const WHOLE = /^\d+$/;
-/** {state of a job: [tone, meaning]}: it is that of the member that is furthest. */
 
 /** @typedef {{maxSlots: string, priority: string, weight: string, queue: string, interrupt: boolean}} JobFields */
 
 /**
- * Where the page of a job is.
+ * The address of a job's page.
  * @param {{name: string, workspace: string}} job
  * @returns {string}
  */
@@ -153,7 +152,7 @@ function isNone(text) {
 }
 
 /**
- * The change that leads from what is to what was written; a limit or a priority that is empty is taken away.
+ * The changes between the current fields and the edited ones; an empty limit or priority is removed (null).
  * @param {JobFields} first
  * @param {JobFields} fields
  * @returns {Record<string, number | string | boolean | null>} empty: nothing changes
@@ -162,7 +161,7 @@ export function changeOf(first, fields) {
   const body = {};
   for (const name of ["maxSlots", "priority", "weight"]) if (fields[name] !== first[name]) body[name] = isNone(fields[name]) ? null : Number(fields[name]);
   if (fields.queue) body.queue = fields.queue;
-  // Without a word the API begins running work again under a new priority.
+  // Without `interrupt`, the API restarts running work under a new priority, so a priority is never sent without it.
   if (body.priority !== undefined) body.interrupt = fields.interrupt;
   return body;
 }

@@ -1,4 +1,4 @@
-// A page whose modules are loaded when it is first opened, or before, once the first page stands.
+// A page whose modules are loaded when it is first opened, or earlier, some time after the first page was shown.
 import { Failure, Loading } from "./components.js";
 import { Refusal } from "./api.js";
 import { html, signal, useEffect } from "./runtime.js";
@@ -6,8 +6,8 @@ import { html, signal, useEffect } from "./runtime.js";
 /** @typedef {((props: any) => any) & {load: () => void}} LatePage */
 
 /**
- * @param {() => Promise<any>} load its module
- * @param {string} name what the module exports
+ * @param {() => Promise<any>} load imports its module
+ * @param {string} name the export of the module that is the page
  * @returns {LatePage}
  */
 export function latePage(load, name) {

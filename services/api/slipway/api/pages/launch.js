@@ -1,4 +1,4 @@
-// `/launch`: a form that is checked by the API itself while one types, and shows what would be launched.
+// `/launch`: a form that the API checks with dry runs while the user types; it shows what would be launched.
 import { apiPathOf, pageOf } from "./allocation.js";
 import { call, newKey } from "./api.js";
 import { Choice, Copy, Failure, Field } from "./components.js";
@@ -23,7 +23,7 @@ export function Launch() {
 
 function Draft({ start, from = "", secrets = [] }) {
   const fields = useSignal(start);
-  /** What is written as YAML; null before that. */
+  /** The text of the YAML editor; null until it is first opened. */
   const text = useSignal(/** @type {string | null} */ (null));
   const check = useSignal({ errors: {}, others: [], preview: null, refusal: null, isBlank: false });
   const isBusy = useSignal(false);
@@ -90,7 +90,7 @@ function Draft({ start, from = "", secrets = [] }) {
     </form>`;
 }
 
-// The same launch in the words of other tools.
+// The same launch for other tools: as a command, as YAML and so on.
 function Copies({ fields, body, preview }) {
   const way = useSignal("Command");
   const texts = { Command: () => toCommand(fields, body), YAML: () => toYaml(body), curl: () => toCurl(body, location.origin, me.value?.auth !== "none"), Python: () => toPython(body),
@@ -162,7 +162,7 @@ function Form({ fields, shown }) {
       </div>`;
 }
 
-// Without a choice it is the one called default; what was chosen before stays, also where it is not there any more.
+// The options of a select. Without a choice it is `default`; a chosen name stays an option even if it no longer exists.
 function optionsOf(names, chosen) {
   const all = [...new Set(["default", ...(chosen ? [chosen] : []), ...names])];
   return all.map((name) => html`<option key=${name} value=${name} selected=${name === (chosen || "default")}>${name}</option>`);
@@ -175,7 +175,7 @@ function Outcome({ preview }) {
     ${warnings.map((warning) => html`<p class="warning">${sentence(warning)}.</p>`)}`;
 }
 
-// No line ends within an option and its value, which have spaces around them.
+// Keeps an option of the command and its value on one line.
 function unbroken(text) {
   return text.split(/( --?[a-z-]+(?: [^\s'"-][^\s'"]{0,30})?(?=\s|$))/).map((part, index) => (index % 2 ? html` <span class="word">${part.slice(1)}</span>` : part));
 }
@@ -198,7 +198,7 @@ async function rehearse({ body, errors }, check, signal, isYaml) {
   }
 }
 
-// In the form a problem stands at its field; YAML has none, so all stand together with where they are.
+// In the form a problem is shown at its field. YAML has no fields, so its problems are listed with their pointers.
 function refused(refusal, isYaml) {
   const errors = {};
   const others = [];
@@ -211,7 +211,7 @@ function refused(refusal, isYaml) {
   return { errors, others, refusal: isTold ? null : refusal, isBlank: false };
 }
 
-// The same key for the same body only: another body is another launch.
+// A hash of the body, for the idempotency key: another body is another launch and needs another key.
 function hashOf(text) {
   let hash = 0;
   for (const letter of text) hash = (Math.imul(hash, 31) + letter.codePointAt(0)) | 0;

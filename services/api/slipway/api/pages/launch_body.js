@@ -1,12 +1,12 @@
-// The fields of the launch form, as a body of the API and as commands that do the same. Pure.
+// Converts the fields of the launch form to a body of the API and to equivalent commands, and back. Pure.
 import { facts } from "./facts.js";
 import { quoted, wordsOf } from "./words.js";
 
 /**
  * @typedef {{kind: string, name: string, workspace: string, template: string, job: string, image: string, command: string,
  *   ranks: string, gpus: string, cpu: string, memory: string, queue: string, priority: string, maxRuntime: string,
- *   maxRestarts: string, setup: string, env: string, home: boolean, hold: boolean, role: string, rest: Record<string, any>}} Fields `rest` is what the form has no field for, as it is in the
- *   body; `role` is the name of the one role
+ *   maxRestarts: string, setup: string, env: string, home: boolean, hold: boolean, role: string, rest: Record<string, any>}} Fields `rest` are the fields of the body for which the
+ *   form has no field; `role` is the name of the only role
  */
 
 /** @type {Fields} */
@@ -15,20 +15,20 @@ export const BLANK = { kind: "command", name: "", workspace: "", template: "", j
 
 /** Fields that are a line of text in the form and a string in the body. */
 const TEXTS = ["name", "workspace", "template", "job", "image", "queue", "maxRuntime", "setup"];
-/** Fields that are a number in the body, which no text that is none becomes: the API says what is wrong with it. */
+/** Fields that are a number in the body. A text that is no number is sent as it is, and the API refuses it. */
 const NUMBERS = ["priority", "maxRestarts"];
 const CHECKS = ["home", "hold"];
 
-/** Which field of the form a JSON pointer of the API is about; the longest that fits counts. */
+/** [JSON pointer of the API, field of the form]; the first pointer that matches is used, so longer ones are first. */
 const POINTERS = [["/kind", "kind"], ["/name", "name"], ["/workspace", "workspace"], ["/template", "template"], ["/job", "job"], ["/image", "image"], ["/command", "command"],
   ["/queue", "queue"], ["/priority", "priority"], ["/maxRuntime", "maxRuntime"], ["/maxRestarts", "maxRestarts"], ["/setup", "setup"], ["/env", "env"], ["/home", "home"], ["/hold", "hold"],
   ["/ranks/0/count", "ranks"], ["/ranks/0/resources/cpu", "cpu"], ["/ranks/0/resources/memory", "memory"],
   ["/ranks/0/resources", "gpus"], ["/ranks", "ranks"]];
 
 /**
- * What the form asks for.
+ * The body of the launch in the form.
  * @param {Fields} fields
- * @returns {{body: any, errors: Record<string, string>}} `errors` are those of fields that no body can be made of
+ * @returns {{body: any, errors: Record<string, string>}} `errors`: {field: why it cannot be put into a body}
  */
 export function bodyOf(fields) {
   /** @type {Record<string, string>} */
@@ -72,18 +72,18 @@ function envOf(text, errors) {
 }
 
 /**
- * Which field a problem is about; empty for one that the form has no field for.
+ * The form field of a problem; empty when the form has no field for it.
  * @param {string} pointer
  * @returns {string}
  */
 export function fieldOf(pointer) {
-  // The name of a resource has a slash, which a pointer spells ~1.
+  // The name of the GPU resource contains a slash, which is ~1 in a pointer.
   if (pointer.includes(facts.gpu.replace("/", "~1"))) return "gpus";
   return POINTERS.find(([start]) => pointer === start || pointer.startsWith(`${start}/`))?.[1] ?? "";
 }
 
 /**
- * The form of a body: what it has no field for is kept beside it, so that nothing of the body is lost.
+ * The form fields of a body. Values without a form field are kept in `rest`, so that no part of the body is lost.
  * @param {any} body
  * @returns {Fields}
  */
@@ -93,7 +93,7 @@ export function fieldsOfBody(body) {
   return fields;
 }
 
-// Whether the form can show it; then it is taken over.
+// Puts a value of the body into its form field; returns false when the form cannot show the value.
 function take(fields, name, value) {
   if (name === "kind" || TEXTS.includes(name)) return typeof value === "string" && setTo(fields, name, value);
   if (CHECKS.includes(name)) return typeof value === "boolean" && setTo(fields, name, value);
@@ -130,13 +130,13 @@ function takeRanks(fields, value) {
   return true;
 }
 
-/** What an allocation has and no launch says: what the API adds, and secret variables, whose values are not kept. */
+/** Fields of a spec that a launch cannot have: those that the API adds, and secret variables, whose values are unknown. */
 const NOT_OF_A_BODY = new Set(["requestHash", "signals", "desired", "hold", "queuePosition", "maxRuntimeOverride", "secretVariables", "after"]);
-/** Fields of a spec that the form shows; others make a launch more than the form, unless they are empty. */
+/** Fields of a spec that do not prevent a simple form. Any other field that is not empty needs the whole body. */
 const SHOWN = new Set(["kind", "queue", "priority", "ranks", "minAvailable", "template", "env", "maxRuntime", "job", "preemptionGrace"]);
 
 /**
- * The body that launches an allocation again, whole, under a name of its own. `slipway rerun` sends the same.
+ * The whole body that launches an allocation again, under a new name. `slipway rerun` sends the same.
  * @param {any} view
  * @returns {any}
  */
@@ -146,14 +146,14 @@ export function bodyAgain(view) {
   return { workspace: view.workspace, ...(Object.keys(labels).length ? { labels } : {}), ...spec };
 }
 
-// Slipway sets labels of its own, and refuses them in a launch.
+// The labels of the user: Slipway sets labels of its own, and refuses them in a launch.
 function ownLabels(view) {
   return Object.fromEntries(Object.entries(view.labels ?? {}).filter(([name]) => !name.split("/")[0].endsWith("slipway.dev")));
 }
 
 /**
- * The fields of an allocation, to launch it again. What is simple fills the form; of all else the whole body is kept, and
- * the form shows what it can of it.
+ * The form fields to launch an allocation again. A simple allocation fills the form. For any other one the whole body is
+ * kept, and the form shows the part that it can show.
  * @param {any} view
  * @returns {Fields}
  */
@@ -189,9 +189,9 @@ function simpleFields(view) {
 }
 
 /**
- * The command that launches the same; one that reads a file where no options say it.
+ * The `slipway` command for the same launch; `slipway apply` with a file when options cannot express it.
  * @param {Fields} fields
- * @param {any} body that of the fields
+ * @param {any} body the body of these fields
  * @returns {string}
  */
 export function toCommand(fields, body) {
@@ -222,7 +222,7 @@ export function toCommand(fields, body) {
 }
 
 /**
- * The request that launches the same; the token is that of the shell's environment.
+ * The `curl` command for the same launch; its token is taken from the environment of the shell.
  * @param {any} body
  * @param {string} origin
  * @param {boolean} needsToken
@@ -234,7 +234,7 @@ export function toCurl(body, origin, needsToken) {
 }
 
 /**
- * The program that launches the same, by the Python SDK.
+ * The Python program for the same launch, with the SDK.
  * @param {any} body
  * @returns {string}
  */
@@ -259,9 +259,9 @@ function python(value, indent) {
 }
 
 /**
- * The same as an object of Kubernetes, for `kubectl create -f`.
+ * The same launch as an object of Kubernetes, for `kubectl create -f`.
  * @param {any} body
- * @param {any} spec the whole spec, as a dry run of the API answers it
+ * @param {any} spec the whole spec, from the answer to a dry run
  * @returns {any}
  */
 export function toManifest(body, spec) {

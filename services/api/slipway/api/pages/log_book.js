@@ -1,4 +1,4 @@
-// The lines of one log: the last ones first, then those before them, then what comes, each once and in order.
+// The lines of one log: it reads the last lines first, then the earlier ones, then new lines; each once and in order.
 import { Refusal, call, follow } from "./api.js";
 import { batch, signal } from "./runtime.js";
 
@@ -7,27 +7,27 @@ const KEPT_MAX = 500000;
 
 /**
  * @typedef {{cursor?: string, attempt: number, rank: number, stream: string, time: string, text: string,
- *   number?: number, missing?: number}} LogLine `missing` lines are a hole
+ *   number?: number, missing?: number}} LogLine `missing`: the number of lines that are lost at this place
  */
 
-/** A log that is read while the page is there. */
+/** A log that is read while its page is open. */
 export class LogBook {
   /**
    * @param {string} path of the log in the API
-   * @param {() => boolean} hasEnded whether nothing more is printed
+   * @param {() => boolean} hasEnded whether no more lines will be printed
    */
   constructor(path, hasEnded) {
     this.path = path;
     this.hasEnded = hasEnded;
     /** @type {LogLine[]} */
     this.lines = [];
-    /** How many of them were printed by ranks; the others say something of the log. */
+    /** Number of lines that ranks printed; the other lines are notes about the log. */
     this.printed = 0;
-    /** Rises whenever lines came. */
+    /** Increases with each group of new lines. */
     this.version = signal(0);
     /** `loading`, `following`, `lost` or `ended` */
     this.state = signal("loading");
-    /** How many of the earlier lines have been read; -1 when all are there. */
+    /** Number of earlier lines read so far; -1 when none are being read. */
     this.earlier = signal(-1);
     /** @type {import("@preact/signals").Signal<Refusal | null>} */
     this.error = signal(null);
@@ -40,13 +40,13 @@ export class LogBook {
     this.aborter = new AbortController();
   }
 
-  /** Read the end of it, and what comes. */
+  /** Read the end of the log, then new lines. */
   async start() {
     const { signal: aborted } = this.aborter;
     try {
       const page = await call("GET", this.with({ tail: TAIL }), { signal: aborted });
       this.cursor = page.metadata.continue;
-      // What the answer says of the end of the log is said again when following is over, if it still holds.
+      // Notes about the end of the log are dropped here: if they are still true, they are sent again after following.
       this.add(this.cursor ? page.items.filter((line) => line.cursor || line.missing) : page.items);
       this.isWhole = page.items.filter((line) => !line.missing).length < TAIL;
     } catch (error) {
@@ -62,7 +62,7 @@ export class LogBook {
       signal: aborted,
       isOver: this.hasEnded,
       onOpen: () => {
-        // Lines straight from the pods have no cursor: they come again from the first one.
+        // Lines that are read directly from pods have no cursor, so a new stream begins with the first line again.
         if (!this.cursor) this.reset();
         batch(() => {
           this.state.value = "following";
@@ -81,7 +81,7 @@ export class LogBook {
     if (!aborted.aborted && !this.error.peek()) this.state.value = "ended";
   }
 
-  /** Read what is before the end, once; it is put in front when all of it is there. */
+  /** Read the lines before the end, once; they are inserted when all of them have been read. */
   async fill() {
     if (this.isWhole || this.isFilling) return;
     this.isFilling = true;
@@ -113,7 +113,7 @@ export class LogBook {
     this.earlier.value = -1;
   }
 
-  /** Read no more. */
+  /** Stop reading. */
   close() {
     cancelAnimationFrame(this.frame);
     this.aborter.abort();
@@ -137,7 +137,7 @@ export class LogBook {
       this.lines = this.lines.slice(-KEPT_MAX);
       this.printed = this.lines.filter(isPrinted).length;
     }
-    // However many come, they are drawn once a frame.
+    // New lines are drawn at most once per frame.
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;
       this.version.value += 1;
@@ -151,21 +151,21 @@ export class LogBook {
 }
 
 /**
- * Which lines are shown, found again only for what is new.
+ * The lines that match a search; only new lines are searched again.
  */
 export class LogSelection {
   constructor() {
     this.key = "";
     this.lines = null;
     this.seen = 0;
-    /** How many of those that were found were printed by ranks. */
+    /** Number of found lines that ranks printed. */
     this.printed = 0;
     /** @type {LogLine[]} */
     this.found = [];
   }
 
   /**
-   * The lines with the text, of the rank.
+   * The lines of the wanted rank that contain the wanted text.
    * @param {LogLine[]} lines
    * @param {{search: string, rank: string}} wanted
    * @returns {LogLine[]}
@@ -193,7 +193,7 @@ function isPrinted(line) {
 }
 
 /**
- * A text in any case as a pattern.
+ * A pattern that finds a text; upper and lower case are equal.
  * @param {string} search
  * @returns {RegExp}
  */

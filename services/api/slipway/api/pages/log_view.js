@@ -1,4 +1,4 @@
-// The log of an allocation: only the lines in sight are drawn, however many there are.
+// The log of an allocation: only the visible lines are drawn, however many there are.
 import { plainText, styledRuns } from "./ansi.js";
 import { Copy, Empty, Failure, Loading } from "./components.js";
 import { plural, spellClock, spellExact } from "./format.js";

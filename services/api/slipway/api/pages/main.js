@@ -1,4 +1,4 @@
-// The frame: navigation, the connection, the theme, and which page is shown.
+// The frame: navigation, the state of the connection, the theme, and the choice of the page.
 import { loginHref } from "./components.js";
 import { facts } from "./facts.js";
 import { Home } from "./home.js";
@@ -24,7 +24,7 @@ const Template = latePage(() => import("./templates.js"), "Template");
 const Webhooks = latePage(() => import("./webhooks.js"), "Webhooks");
 const Tokens = latePage(() => import("./tokens.js"), "Tokens");
 const DeadLetters = latePage(() => import("./dead_letters.js"), "DeadLetters");
-// The others are loaded when the first page has had time to show itself, so that going to one of them waits for nothing.
+// The other pages are loaded after the first page has had time to render, so that they open without a delay.
 const OTHERS_AFTER_MS = 3000;
 
 /** {path: [the page, its title]}; the API serves the frame at each of these. */
@@ -48,7 +48,7 @@ const PAGES = {
   "/dead": [DeadLetters, () => "Dead letters"],
   "/more": [MorePages, () => "More"],
 };
-/** What the navigation has; a phone has no room for the rare ones, which stand on the page More as well. */
+/** The links of the navigation. A phone has no room for rare ones (`isRare`); the page More shows them as well. */
 const LINKS = [
   { href: "/", text: "Workloads", key: "w" },
   { href: "/jobs", text: "Jobs", key: "j", isRare: true, about: "Groups of workloads with one priority and one limit of GPUs." },
@@ -59,7 +59,7 @@ const LINKS = [
   { href: "/history", text: "History", key: "h", isRare: true, about: "What stood at a time of the past, and what has become of it?" },
   { href: "/more", text: "More", key: "m" },
 ];
-/** What the page More leads to. */
+/** The links of the page More. */
 const OTHERS = [
   { href: "/nodes", text: "Nodes", key: "n", about: "Which nodes are ready, what do they offer, and who uses them? Take one out of use, and back." },
   { href: "/templates", text: "Templates", key: "t", about: "Fields of launches that people use again: images, resources, volumes." },
@@ -132,7 +132,7 @@ function Menu() {
     try {
       localStorage.setItem("slipway-theme", value);
     } catch {
-      // It holds until the page is left.
+      // Without storage, the choice is valid until the page is closed.
     }
   };
   const user = me.value?.user;

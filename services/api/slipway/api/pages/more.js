@@ -1,4 +1,4 @@
-// `/more`: the pages that are needed less often, each with what it answers.
+// `/more`: links to the pages that are needed less often, each with a description.
 import { html } from "./runtime.js";
 
 /**

@@ -1,4 +1,5 @@
-// `/nodes`: every node in a row; `/nodes/NAME`: one with its ranks, labels and taints, and taking it out of use.
+// `/nodes`: a table of all nodes; `/nodes/NAME`: one node with its ranks, labels and taints, and buttons to enable, drain or
+// disable it.
 import { Action } from "./action.js";
 import { pageOf } from "./allocation.js";
 import { call } from "./api.js";
@@ -11,7 +12,7 @@ import { useResource } from "./store.js";
 const SHOWN = 200;
 
 /**
- * Where the page of a node is.
+ * The address of a node's page.
  * @param {string} name
  * @returns {string}
  */
@@ -20,7 +21,7 @@ export function pageOfNode(name) {
 }
 
 /**
- * Whether it takes work, in a word, and what kind of news that is.
+ * A word for whether the node accepts work, and the tone of that word.
  * @param {{ready: boolean, schedulable: boolean, scheduling: string}} node
  * @returns {[string, string]}
  */

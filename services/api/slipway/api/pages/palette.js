@@ -1,4 +1,4 @@
-// Ctrl-K: go to a page or a workload by a few letters of its name. And the other keys, with their list.
+// The palette (Ctrl-K): go to a page or a workload by a few letters of its name. Also the other keys, and their list.
 import { pageOf } from "./allocation.js";
 import { call } from "./api.js";
 import { State, useOpenDialog } from "./components.js";
@@ -10,14 +10,14 @@ const FOUND_MAX = 8;
 const PAUSE_MS = 150;
 const SECOND_KEY_MS = 1500;
 const STORED = "slipway-keys";
-/** The key that goes with K on this machine. */
+/** The modifier key for K on this machine. */
 export const MODIFIER = /Mac|iP(hone|ad)/.test(navigator.platform) ? "⌘" : "Ctrl";
 
 /** Which dialog is open: `find`, `keys`, or none. */
 const shown = signal("");
-/** Whether keys without Ctrl are used. Readers who dictate, or press keys by mistake, turn them off. */
+/** Whether keys without Ctrl are active. Users who dictate, or press keys by mistake, can turn them off. */
 const hasKeys = signal(stored() !== "off");
-/** When `g` was pressed. */
+/** The time when `g` was pressed. */
 let first = -Infinity;
 
 /**
@@ -135,7 +135,7 @@ function Find({ links }) {
 }
 
 /**
- * The pages whose name has the text.
+ * The pages whose name contains the text.
  * @param {PaletteLink[]} links
  * @param {string} text
  * @returns {PaletteRow[]}
@@ -177,7 +177,7 @@ function keep(isOn) {
   try {
     localStorage.setItem(STORED, isOn ? "on" : "off");
   } catch {
-    // It holds until the page is left.
+    // Without storage, the choice is valid until the page is closed.
   }
 }
 

@@ -1,10 +1,11 @@
-// What the login says the viewer may do. Where it says nothing, buttons are shown, and the API refuses what is not permitted.
+// The viewer's permissions, from the roles of the login. Without roles, all buttons are shown, and the API refuses calls
+// that are not permitted.
 import { me } from "./store.js";
 
 const MOVERS = ["editor", "admin"];
 
 /**
- * Whether the viewer may change what is in a workspace.
+ * Whether the viewer may change objects in a workspace.
  * @param {{workspace: string}} each
  * @returns {boolean}
  */
@@ -15,7 +16,7 @@ export function mayChange(each) {
 }
 
 /**
- * Whether the viewer may do what is for administrators of the cluster.
+ * Whether the viewer may do the actions of cluster administrators.
  * @returns {boolean}
  */
 export function mayAdminister() {

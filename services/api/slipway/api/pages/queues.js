@@ -1,4 +1,4 @@
-// `/queues`: the tree of queues with what each owns and uses, and who waits in one, in order, and why.
+// `/queues`: the tree of queues with their quota and usage, and the waiting workloads of one queue, in order, with reasons.
 import { AllocationTable, TABLE_FIELDS } from "./allocation_table.js";
 import { allWaiting, Selection } from "./bulk.js";
 import { Answered, Empty, Meter, Refused } from "./components.js";
@@ -28,7 +28,7 @@ export function Queues({ name }) {
 }
 
 /**
- * Queues in the order of their tree, each with its depth and what it and all below it use and own.
+ * Queues in the order of their tree. Each has its depth and quota, and the usage of it and all queues below it.
  * @param {any[]} queues
  * @returns {{queue: any, depth: number, used: number, nominal: number, limit: number, share: number, pending: number,
  *   live: number}[]}
@@ -153,7 +153,7 @@ function Waiting({ name, queues }) {
       <${AllocationTable} items=${running.data.items} hasUser=${true} label=${`Running from ${name}`} /></section>` : null}`}<//>`;
 }
 
-// When work of the queue is left alone by other work.
+// How the work of the queue is protected from eviction by other work.
 function Promises({ queue }) {
   const limits = queue.evictionLimits ?? [];
   if (!queue.minRuntime && !limits.length) return null;
@@ -164,7 +164,7 @@ function Promises({ queue }) {
     </section>`;
 }
 
-// Times in which nodes of the pool are reserved, for some queues or for maintenance.
+// The times in which nodes of the pool are reserved, for some queues or for maintenance.
 function Windows({ pool, windows }) {
   const nodesOf = (each) => each.gpus !== null ? `${plural(each.gpus, "GPU")} of ${plural(each.matching, "node")}`
     : each.nodes !== null ? `${each.nodes} of ${plural(each.matching, "node")}` : plural(each.matching, "node");
@@ -182,7 +182,7 @@ function Windows({ pool, windows }) {
       </tr>`)}</tbody></table></section>`;
 }
 
-// What the queue, its siblings and its users have used before, where the pool counts that.
+// The past usage of the queue, its siblings and its users, if the pool considers past usage.
 function FairShare({ name, share }) {
   return html`<section><h2>Past use of ${name}</h2>
     <p>Half of a use counts after ${share.halfLife}. Who has used less by weight goes first among equals.</p>

@@ -1,9 +1,9 @@
-// Which page an address means, and going from one to another without loading everything again.
+// Maps addresses to pages, and navigates between pages without a reload.
 import { computed, signal } from "./runtime.js";
 
-/** The address now. */
+/** The current address. */
 export const location_ = signal(new URL(location.href));
-/** Its path alone. */
+/** The path of the current address. */
 export const path = computed(() => location_.value.pathname);
 
 /** @type {RegExp[]} */
@@ -12,9 +12,9 @@ const ours = [];
 let waiting;
 
 /**
- * Say which addresses are pages of ours. `{name}` stands for one part of a path.
+ * Register the addresses of our pages. `{name}` matches one part of a path.
  * @param {string[]} patterns
- * @returns {(path: string) => {pattern: string, params: Record<string, string>} | null} what a path means
+ * @returns {(path: string) => {pattern: string, params: Record<string, string>} | null} finds the pattern of a path
  */
 export function routes(patterns) {
   const rows = patterns.map((pattern) => {
@@ -54,8 +54,8 @@ export function go(href) {
   requestAnimationFrame(focusHeading);
 }
 
-// The heading gets the focus: screen readers say the name of the new page, and Tab goes on from its beginning. A page that
-// still loads has no heading yet: wait for it, unless the focus has moved meanwhile.
+// Sets the focus to the heading, so that screen readers read the name of the new page, and Tab continues from there. A page
+// that is still loading has no heading yet, so this waits for it, until the user moves the focus.
 function focusHeading() {
   waiting?.disconnect();
   const focus = () => {
@@ -81,9 +81,9 @@ export function param(name) {
 }
 
 /**
- * Change a parameter of the address, without a step of the history.
+ * Change a parameter of the address, without a new entry in the browser's history.
  * @param {string} name
- * @param {string} value empty: take it away
+ * @param {string} value empty: remove the parameter
  */
 export function setParam(name, value) {
   const url = new URL(location.href);
@@ -93,7 +93,7 @@ export function setParam(name, value) {
   location_.value = url;
 }
 
-/** Follow links to pages of ours in place, and the browser's back and forward. */
+/** Handle links to our pages without a reload, and the browser's back and forward buttons. */
 export function startRouter() {
   addEventListener("popstate", () => (location_.value = new URL(location.href)));
   document.addEventListener("click", (event) => {

@@ -1,15 +1,16 @@
-// The one store: who looks, the connection, the time, and what the API has answered. The firehose says when to ask again.
+// The one store: the viewer, the connection, the time, and the answers of the API. Events of the firehose trigger reloads.
 import { after, kept } from "./answers.js";
 import { Refusal, call, follow } from "./api.js";
 import { batch, signal, useEffect, useSignal } from "./runtime.js";
 
-// The first event after a quiet time is taken at once. Those that follow it are taken together, so that many of them are
-// one change of the page.
+// The first event after a quiet time is applied at once. Events that follow within this time are applied together, so that
+// many events cause one update of the page.
 const TOGETHER_MS = 50;
-// What stands beside the rest of a page is asked for after what shows the event itself.
+// Resources with `isAside` are reloaded later than those that show the event itself.
 const LATER_MS = 400;
-// What an event says nothing of is asked for at once, a few times; then so often, and less often what takes long. What is
-// shown already, and asked for again for the rest of it, waits its time and takes none of those times away.
+// A resource that an event could not update is reloaded at once, up to `AT_ONCE` times in a row. After that it is reloaded
+// once per gap, and less often if its calls take long. A resource that the event has already updated is only completed by
+// a reload: that reload waits for the gap, and does not reduce the number of reloads at once.
 const AT_ONCE = 6;
 const QUICK_MS = 100;
 const GAP_MS = 1000;
@@ -19,17 +20,17 @@ const SINCE_MAX = 5000;
 const AWAY_MS = 5000;
 const SLOW_MS = 30000;
 
-/** @type {import("@preact/signals").Signal<any>} The caller, as GET /me has it. */
+/** @type {import("@preact/signals").Signal<any>} The viewer, from GET /me. */
 export const me = signal(null);
-/** `connecting`, `live`, `slow` (no stream of events: asked again every so often), `offline`, or `login`. */
+/** `connecting`, `live`, `slow` (no stream of events: all is reloaded every few seconds), `offline`, or `login`. */
 export const connection = signal("connecting");
-/** The time in milliseconds, each second. */
+/** The current time in milliseconds, updated each second. */
 export const now = signal(Date.now());
 
 /** @type {Set<Resource>} */
 const resources = new Set();
 
-/** Begin: who looks, the clock, the events. */
+/** Start the clock and the stream of events, and read the viewer. */
 export function start() {
   setInterval(() => (now.value = Date.now()), 1000);
   setInterval(() => connection.value !== "live" && !document.hidden && reloadAll(), AWAY_MS);
@@ -52,7 +53,7 @@ let heard = [];
 
 let isGathering = false;
 
-// What the events say of the answers is shown at once; the answers that they are about are asked for again.
+// Events are applied to the answers at once; then the answers that they are about are reloaded.
 function hear(items) {
   for (const item of items) heard.push(item.data);
   if (!isGathering) tell();
@@ -80,7 +81,7 @@ function listen() {
 }
 
 /**
- * Take from an answer what it says of the connection.
+ * Update the state of the connection from an error.
  * @param {unknown} error
  */
 function note(error) {
@@ -91,19 +92,19 @@ function note(error) {
   else if (error.status === 503) connection.value = "slow";
 }
 
-/** Ask for everything on the page again. */
+/** Reload all resources of the page. */
 export function reloadAll() {
   for (const resource of resources) resource.ask();
 }
 
-/** One address of the API, and what it answered last. */
+/** One address of the API, and its last answer. */
 class Resource {
   /**
    * @param {string} path
    * @param {import("@preact/signals").Signal<Answer>} answer
    * @param {(event: any) => boolean} isAbout
    * @param {boolean} isSlow also changes without an event
-   * @param {boolean} isAside is not what a page is about: after an event, the rest is asked for first
+   * @param {boolean} isAside is secondary on its page: after an event, other resources are reloaded first
    */
   constructor(path, answer, isAbout, isSlow, isAside) {
     this.path = path;
@@ -121,7 +122,7 @@ class Resource {
     this.heardAt = 0;
     this.timer = 0;
     this.dueAt = 0;
-    /** @type {any[]} what events have said since it was asked for: an answer may have been read before them */
+    /** @type {any[]} events since the last call began: its answer may be older than they are */
     this.since = [];
     this.slow = isSlow ? setInterval(() => document.hidden || this.ask(), SLOW_MS) : 0;
     resources.add(this);
@@ -129,8 +130,8 @@ class Resource {
   }
 
   /**
-   * Ask again, as soon as it is its turn.
-   * @param {number} [least] milliseconds until then, where there is no hurry
+   * Reload as soon as the limits allow.
+   * @param {number} [least] the least delay in milliseconds, for a reload that is not urgent
    */
   ask(least = 0) {
     if (this.isAsking) {
@@ -146,7 +147,7 @@ class Resource {
     this.timer = setTimeout(() => this.load(), wait);
   }
 
-  // How long until it may be asked again, in milliseconds.
+  // How long until the next reload is allowed, in milliseconds.
   pause(isHurried) {
     const now = Date.now();
     const credit = this.creditAt(now);
@@ -159,7 +160,7 @@ class Resource {
   }
 
   /**
-   * Take what events say.
+   * Apply events, and reload.
    * @param {any[]} events
    */
   hear(events) {
@@ -170,7 +171,7 @@ class Resource {
     const moved = data && after(data, about);
     if (moved !== data) this.answer.value = { data: moved, error };
     this.heardAt = Date.now();
-    // What is shown already needs the rest of it only; what is not in the answer has to be asked for.
+    // An updated answer only needs its other fields, so its reload can wait; an answer without the object cannot.
     this.ask(moved !== data ? GAP_MS : this.isAside ? LATER_MS : 0);
   }
 
@@ -192,7 +193,7 @@ class Resource {
     } catch (error) {
       if (this.aborter.signal.aborted) return;
       note(error);
-      // What was seen last stays while there is no answer; what the API refuses does not.
+      // The last data stay while the API does not answer; they are removed when the API refuses the call.
       const isLost = error instanceof Refusal && (error.status === 0 || error.status >= 500);
       this.answer.value = { data: isLost ? this.answer.peek().data : null, error };
     }
@@ -200,7 +201,7 @@ class Resource {
     this.endedAt = Date.now();
     if (this.isAskedAgain) this.ask();
     else if (this.heardAt && began - this.heardAt < LATER_MS) {
-      // Another process of the api may have answered, to which the event had not come.
+      // Another replica of the api may have answered before the event reached it.
       this.heardAt = 0;
       this.ask(GAP_MS);
     }
@@ -219,10 +220,10 @@ class Resource {
  */
 
 /**
- * What an address of the API answers, kept fresh while the component is there. An empty path asks for nothing.
+ * The answer of an address of the API, kept up to date while the component is mounted. An empty path makes no call.
  * @param {string} path below /api/v1
- * @param {{isAbout?: (event: any) => boolean, isSlow?: boolean, isAside?: boolean}} [options] which events make it old (all of
- *   them), whether it also changes without one, whether it is not what the page is about
+ * @param {{isAbout?: (event: any) => boolean, isSlow?: boolean, isAside?: boolean}} [options] `isAbout`: the events that
+ *   change it (default: all); `isSlow`: it also changes without events; `isAside`: it is secondary on its page
  * @returns {Answer & {reload: () => void}}
  */
 export function useResource(path, { isAbout = () => true, isSlow = false, isAside = false } = {}) {

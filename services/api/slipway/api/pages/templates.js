@@ -1,4 +1,4 @@
-// `/templates`: named parts of launches; `/templates/NAME`: one as YAML, to change, use or remove it.
+// `/templates`: named partial launch bodies; `/templates/NAME`: one as YAML, to change, use or remove it.
 import { Action } from "./action.js";
 import { call } from "./api.js";
 import { Ago, Answered, Copy, Empty, Field, Refused } from "./components.js";

@@ -1,4 +1,4 @@
-// A shell in a rank, on the page of its workload. The library that draws it is loaded when the first one is opened.
+// A shell in a rank, on the page of its workload. The library that draws it is loaded when a shell is first opened.
 import { apiPathOf, rankCount } from "./allocation.js";
 import { colourOf, useTheme } from "./colours.js";
 import { OutputLimit, startExec } from "./exec_session.js";
@@ -26,8 +26,8 @@ function load() {
   return library;
 }
 
-// The policy of the page refuses styles that stand in the document. xterm.js makes style elements and attributes `style`
-// all the same: their text goes into sheets of a script, and into properties, which are no text of the document.
+// The Content-Security-Policy of the page forbids style elements and `style` attributes, but xterm.js creates them. So the
+// text of a style element is put into a constructed style sheet, and that of an attribute into properties of the element.
 function allowStyles() {
   const { createElement } = Document.prototype;
   const { setAttribute } = Element.prototype;
@@ -54,7 +54,7 @@ function sheetLikeStyle() {
 }
 
 /**
- * @param {{view: any, containers: string[], isShown: boolean}} props the main container first; one that is not shown goes on
+ * @param {{view: any, containers: string[], isShown: boolean}} props the main container is first; a hidden shell runs on
  */
 export function Terminal({ view, containers, isShown }) {
   const rank = useSignal(0);
@@ -132,7 +132,8 @@ function open({ Terminal: Library, FitAddon }, box, path, container, show, onAga
   });
   terminal.onBinary((text) => session.send(Uint8Array.from(text, (letter) => letter.charCodeAt(0))));
   terminal.onResize(({ cols, rows }) => session.resize(cols, rows));
-  // Tab belongs to the shell: without another way out a keyboard could not leave. The library must see the key go up.
+  // Tab is a key of the shell, so keyboard users leave with Shift-Escape. The focus moves only at keyup, because the library
+  // must see that event.
   let isLeaving = false;
   terminal.attachCustomKeyEventHandler((event) => {
     if (event.key !== "Escape" || !(event.shiftKey || isLeaving)) return true;

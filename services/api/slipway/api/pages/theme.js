@@ -1,7 +1,7 @@
-// Before anything is drawn: the colours that were chosen here before. Without a choice they are the system's.
+// Runs before anything is drawn: sets the theme that the user chose. Without a choice, the system's theme is used.
 try {
   const chosen = localStorage.getItem("slipway-theme");
   if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
 } catch {
-  // A browser that keeps nothing shows the colours of the system.
+  // A browser without storage shows the system's theme.
 }

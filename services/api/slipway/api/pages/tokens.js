@@ -1,4 +1,4 @@
-// `/tokens`: which tokens of the API count, whose they are, what they permit, and until when.
+// `/tokens`: the tokens of the API: whether they are valid, their users, their roles, and when they expire.
 import { Ago, Answered, Empty } from "./components.js";
 import { html, useSignal } from "./runtime.js";
 import { me, useResource } from "./store.js";

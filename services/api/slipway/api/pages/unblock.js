@@ -1,4 +1,4 @@
-// The smallest change that lets something start, as a button, where the API can make it and the viewer may.
+// A button for the smallest change that lets an allocation start, if the API can make the change and the viewer may.
 import { Action } from "./action.js";
 import { apiPathOf } from "./allocation.js";
 import { call } from "./api.js";
@@ -7,7 +7,7 @@ import { mayChange } from "./permissions.js";
 import { html } from "./runtime.js";
 
 /**
- * @typedef {{kind: string, name?: string, slots?: number}} ChangeView one part of a change, as the API has it
+ * @typedef {{kind: string, name?: string, slots?: number}} ChangeView one part of a change, from the API
  * @typedef {{label: string, text: string, isPermitted: boolean, send: () => Promise<void>}} Offer
  */
 
@@ -25,8 +25,8 @@ export function Unblock({ id, workspace, change, onDone }) {
 }
 
 /**
- * What a button could do; null where a part of the change is beyond the API, such as to free a node, raise a quota, or take
- * back a cordon of kubectl.
+ * The action of the button; null when the API cannot make a part of the change, such as to free a node, raise a quota, or
+ * undo a cordon of kubectl.
  * @param {string} id
  * @param {string} workspace
  * @param {ChangeView[]} change

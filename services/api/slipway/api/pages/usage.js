@@ -1,4 +1,4 @@
-// `/usage`: what was used, by user, queue or day. Each row leads to what it is made of.
+// `/usage`: usage by user, queue, day and so on. Each row has a link to its details.
 import { DayChart } from "./chart.js";
 import { Answered, Choice, Empty, Meter, dash } from "./components.js";
 import { plural, sentence, spellDuration, trim } from "./format.js";
@@ -9,14 +9,14 @@ import { useResource } from "./store.js";
 
 const BYS = { user: "User", queue: "Queue", kind: "Kind", gpuType: "GPU type", day: "Day" };
 const GPU_TYPE = "gpuType";
-/** What figures of GPUs can be summed by; they are asked for over so many days at most. */
+/** The groupings of GPU figures; the figures are read for at most `GPU_DAYS` days. */
 const GPU_BYS = ["day", "user", "queue", GPU_TYPE];
 const GPU_DAYS = 31;
 const SPANS = [["7", "7 days"], ["30", "30 days"], ["90", "90 days"]];
 const DAYS = "30";
 const DAY_MS = 86400000;
 const HOUR_S = 3600;
-/** What is asked for beside the grouping; each is a parameter of the page as it is one of the API. */
+/** The filters; each is a parameter of the page and of the API. */
 const FILTERS = ["user", "queue", "kind", "pool", "workspace"];
 
 export function Usage() {
@@ -59,7 +59,7 @@ export function Usage() {
     <${GpuUseNow} />`;
 }
 
-// GPU hours by flavor. The other figures are kept for each allocation, not for each flavor.
+// GPU hours by flavor. The other figures are stored per allocation, not per flavor.
 function Types({ found }) {
   const items = [...found.items].sort((a, b) => b.slotSeconds - a.slotSeconds);
   const most = Math.max(...items.map((row) => row.slotSeconds));
@@ -73,7 +73,7 @@ function Types({ found }) {
     ${items.some((each) => !each.by.gpuType) ? html`<p class="soft">Types are the flavors of a pool. Work counts under <i>no flavor</i> where its pool had none when it got its GPUs.</p>` : null}`;
 }
 
-// What GPUs of each model did, by the figures of the cluster's Prometheus, which has names of its own for them.
+// How busy the GPUs of each model were, by the figures of the cluster's Prometheus, which has its own names for models.
 function ByModel({ answer }) {
   if (!answer.data?.isConfigured && !answer.error) return null;
   return html`<h2>How busy the GPUs were</h2><${Answered} answer=${answer} what="the figures of GPUs" rows=${3}>${(found) => {
@@ -93,7 +93,7 @@ function ByModel({ answer }) {
 
 function Sums({ by, found, used }) {
   const usedBy = new Map(used?.items.map((each) => [each.by[by], each]) ?? []);
-  // Days in their order, the newest first; all else by what it used.
+  // Days are sorted with the newest first; other rows by their usage.
   const items = [...found.items].sort((a, b) => by === "day" ? (a.by.day < b.by.day ? 1 : -1) : b.slotSeconds - a.slotSeconds || b.runningSeconds - a.runningSeconds);
   const most = Math.max(...items.map((row) => row.slotSeconds), 0);
   return html`<table class="list usage" aria-label=${`Usage by ${by}`}>
@@ -106,7 +106,7 @@ function Sums({ by, found, used }) {
   </table>`;
 }
 
-// `used`: what the GPUs did; null where that is not known of the row, undefined where it is not known at all.
+// `used`: how busy the GPUs were; null when it is unknown for this row, undefined when there are no figures at all.
 function Figures({ row, most, whole, used }) {
   const hours = row.slotSeconds / HOUR_S;
   const running = row.slotSecondsByPhase.Running ?? 0;
@@ -126,7 +126,7 @@ function spellHours(hours) {
   return hours < 0.1 ? "< 0.1" : trim(hours);
 }
 
-// The page of what a row is made of: the days of a user, the users of a queue, the users of a day.
+// The address of a row's details: the days of a user, the users of a queue, the users of a day.
 function inside(by, value) {
   const url = new URL(location_.value);
   if (by === "day") {

@@ -1,9 +1,9 @@
-// Rows of a long list of which only those near the window are in the page. The library that measures and places them is
-// loaded when a page first has such a list.
+// Rows of a long list; only those near the window are in the page. The library that measures and places them is loaded when
+// a page first has a long list.
 import { useEffect, useLayoutEffect, useMemo, useRef, useSignal } from "./runtime.js";
 
 const UNTIL_LOADED = 30;
-// So many are drawn as they are: the library would cost more than it spares.
+// Up to this number all rows are drawn, because the library would cost more than it saves.
 const ALL_DRAWN = 40;
 const BEYOND = 8;
 
@@ -12,7 +12,7 @@ let library;
 
 function load() {
   if (!library) {
-    // It asks for the word of its bundler; a browser has none.
+    // The library reads process.env.NODE_ENV, which a bundler would replace; there is no bundler here.
     Object.assign(globalThis, { process: { env: { NODE_ENV: "production" } } });
     library = import("@tanstack/virtual-core");
   }
@@ -21,13 +21,13 @@ function load() {
 
 /**
  * @typedef {{indexes: number[], before: number, after: number, isScrolling: boolean, measure: (element: any) => void,
- *   goTo: (index: number) => void}} VirtualRows what is drawn, and the pixels of what is not, before and after it
+ *   goTo: (index: number) => void}} VirtualRows the drawn rows, and the height in pixels of the others before and after them
  */
 
 /**
- * The rows that are near the window, which scrolls as a whole. Each drawn row has `data-index`, and `measure` as its ref.
+ * The rows near the window; the window itself scrolls. Each drawn row must have `data-index`, and `measure` as its ref.
  * @param {{count: number, height: number, keyOf: (index: number) => string | number,
- *   list: {current: HTMLElement | null}}} options `height`: about that of a row, in pixels
+ *   list: {current: HTMLElement | null}}} options `height`: the estimated height of a row, in pixels
  * @returns {VirtualRows}
  */
 export function useVirtualRows({ count, height, keyOf, list }) {
@@ -41,8 +41,8 @@ export function useVirtualRows({ count, height, keyOf, list }) {
     if (isLong) load().then((found) => isOver || (loaded.value = found)).catch(() => undefined);
     return () => (isOver = true);
   }, [isLong]);
-  // Where the list begins changes with what is above it: as data come, or as the page grows. A scroll alone does not change it,
-  // and to look then would cost a layout for each row.
+  // The top of the list moves when the content above it changes: when data arrive, or when the page grows. Scrolling alone
+  // does not move it, and to measure during a scroll would cost a layout for each row.
   const place = () => {
     const top = list.current ? Math.round(list.current.getBoundingClientRect().top + scrollY) : 0;
     if (Math.abs(top - margin.peek()) > 1) margin.value = top;

@@ -1,4 +1,4 @@
-// Who waits in a queue, in order: the places near the window are asked for and drawn, however many wait.
+// The waiting allocations of a queue, in order: only those near the window are read and drawn, however many wait.
 import { apiPathOf, pageOf, spaced } from "./allocation.js";
 import { call } from "./api.js";
 import { Answered, Empty, Lasted } from "./components.js";
@@ -16,7 +16,7 @@ const ROW_PX = 34;
 const CARD_PX = 92;
 
 /**
- * Where the list of a queue is in the API.
+ * The path of a queue's waiting list in the API.
  * @param {string} name
  * @param {string} words of a search
  * @returns {string}
@@ -26,8 +26,8 @@ export function waitingPath(name, words) {
 }
 
 /**
- * The places to ask for when those from `first` to `last` are seen: some before and behind, so that a list that is scrolled
- * goes on, and in steps, so that few windows are different ones.
+ * The part of the list to read when the rows from `first` to `last` are visible. It includes some rows before and behind,
+ * so that scrolling finds rows, and it moves in steps, so that most scrolls read the same part.
  * @param {number} first 0 for the first place
  * @param {number} last
  * @returns {{from: number, limit: number}} `from` 1 for the first place
@@ -41,7 +41,7 @@ export function windowOf(first, last) {
 
 /**
  * @param {{name: string, words: string, selected: Map<string, any>, onSelect: (each: any, isIn: boolean) => void,
- *   onAnswer: (found: any, reload: () => void) => void}} props `words`: of the filter; `selected`: {id: who waits}
+ *   onAnswer: (found: any, reload: () => void) => void}} props `words`: of the filter; `selected`: {id: allocation}
  */
 export function WaitingList({ name, words, selected, onSelect, onAnswer }) {
   const near = useSignal({ from: 1, limit: FIRST });
@@ -49,7 +49,7 @@ export function WaitingList({ name, words, selected, onSelect, onAnswer }) {
   const kept = useRef(/** @type {any} */ (null));
   const chosen = param("why");
   const answer = useResource(`${waitingPath(name, words)}&from=${near.value.from}&limit=${near.value.limit}`);
-  // While others are asked for, those that were there stay.
+  // While another part is read, the previous part stays visible.
   if (answer.data) kept.current = answer.data;
   const { items, first, count } = kept.current ?? { items: [], first: 1, count: 0 };
   const itemAt = (/** @type {number} */ index) => items[index - first + 1];
@@ -60,7 +60,7 @@ export function WaitingList({ name, words, selected, onSelect, onAnswer }) {
   useEffect(() => {
     const wanted = windowOf(seenFrom, seenTo);
     if (wanted.from === near.peek().from && wanted.limit === near.peek().limit) return undefined;
-    // Nothing is asked for what only flies by.
+    // Rows that only pass by during a fast scroll are not read.
     const timer = setTimeout(() => (near.value = wanted), rows.isScrolling ? SETTLED_MS : 0);
     return () => clearTimeout(timer);
   }, [seenFrom, seenTo]);
@@ -90,13 +90,13 @@ export function WaitingList({ name, words, selected, onSelect, onAnswer }) {
     <tbody class="room" style=${{ blockSize: `${Math.max(0, rows.after)}px` }} aria-hidden="true"></tbody></table>`;
 }
 
-// Somebody came by an address that opens one of them: show its place.
+// The address of the page opens one allocation: scroll to its row.
 async function toChosen(id, name, goTo) {
   const found = await call("GET", `${apiPathOf(id)}/explain`).catch(() => null);
   if (found?.queue === name && found.position > FIRST / 2) goTo(found.position - 1);
 }
 
-// A row of which nothing has changed is not made again; its times go on by themselves.
+// A row that has not changed is not rendered again; its times update by themselves.
 function WaitingRow(props) {
   const { each, index, isOpen, isSelected } = props;
   return useMemo(() => waitingRowOf(props), [each, index, isOpen, isSelected, mayChange(each)]);

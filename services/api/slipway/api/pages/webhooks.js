@@ -1,4 +1,4 @@
-// `/webhooks`: where events are sent to; make one, try it, pause it, give it a new key, remove it.
+// `/webhooks`: all webhooks, with buttons to create, test, pause and remove one, and to give it a new key.
 import { Action } from "./action.js";
 import { call } from "./api.js";
 import { Ago, Answered, Copy, Empty, Field, Refused } from "./components.js";
@@ -93,7 +93,7 @@ function NewWebhook({ onMade }) {
 }
 
 /**
- * The body of a new webhook; what is empty is left out.
+ * The body of a new webhook; empty fields are omitted.
  * @param {{url: string, name: string, description: string, workspaces: string, events: Set<string>, results: Set<string>}} fields
  * @returns {Record<string, any>}
  */

@@ -1,7 +1,7 @@
-// Words of a shell: a command line taken apart, and put together again. Pure.
+// Splits a command line into words like a shell, and quotes words for a shell. Pure.
 
 /**
- * The words of a command line, with single quotes, double quotes and backslashes as a shell has them.
+ * The words of a command line. Single quotes, double quotes and backslashes work as in a shell.
  * @param {string} line
  * @returns {string[]} Throws an Error for a quote without its end.
  */
@@ -34,7 +34,7 @@ export function wordsOf(line) {
 }
 
 /**
- * A word as a shell takes it.
+ * A word, quoted for a shell if necessary.
  * @param {string} word
  * @returns {string}
  */
@@ -43,7 +43,7 @@ export function quoted(word) {
 }
 
 /**
- * Whether Kubernetes takes it as the name of an object.
+ * Whether Kubernetes accepts a text as the name of an object.
  * @param {string} text
  * @returns {boolean}
  */

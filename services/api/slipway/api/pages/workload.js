@@ -1,4 +1,4 @@
-// `/w/{id}`: one allocation's story: where it stands, why, what its ranks do, what they print.
+// `/w/{id}`: one allocation: its state and the reason, its ranks, their log, its events and usage.
 import { apiPathOf, gpusOf, hasEnded, rankCount, spaced } from "./allocation.js";
 import { plainText } from "./ansi.js";
 import { Ago, Answered, Copy, Empty, Failure, Lasted, Loading, Meter, State, Tabs } from "./components.js";
@@ -21,11 +21,11 @@ const RANKS_SHOWN = 256;
 const LAST_WORDS = 12;
 const HOUR_S = 3600;
 const DAY_MS = 86400000;
-/** So many days of usage are asked for at once. */
+/** The most days of usage that one call reads. */
 const USAGE_DAYS_MAX = 399;
 const [WAITS] = facts.phases;
 
-/** @param {{id: string}} props an id, or what stands for one */
+/** @param {{id: string}} props an id, the unique beginning of an id, or a name */
 export function Workload({ id }) {
   const answer = useResource(apiPathOf(id), { isAbout: (event) => isAbout(event, id) });
   if (!answer.data && answer.error?.status === 404) return html`<${ArchivedLog} id=${id} gone=${answer.error} />`;
@@ -33,7 +33,7 @@ export function Workload({ id }) {
     <${Story} key=${view.id} view=${view} reload=${answer.reload} />`}<//>`;
 }
 
-/** Of a workload that is gone: its log, when it is archived; else that there is none. */
+/** The page of a deleted workload: its archived log, if there is one; else an error. */
 function ArchivedLog({ id, gone }) {
   const path = `${apiPathOf(id)}/logs`;
   const end = useResource(`${path}?tail=1000&follow=false`, { isAbout: () => false });
@@ -113,7 +113,7 @@ function Story({ view, reload }) {
     </div>`;
 }
 
-// Who passes by with the arrow keys opens nothing: a shell in a rank is something to ask for.
+// The tab alone opens no shell: a user may reach the tab just with the arrow keys, so a button must be pressed.
 function NoTerminal({ view, isPossible, onOpen }) {
   if (!mayChange(view)) return html`<${Empty} title="No terminal">A terminal takes the right to change the workload.<//>`;
   if (!isPossible) return html`<${Empty} title="No terminal">A terminal opens in a rank that runs.<//>`;
@@ -121,7 +121,7 @@ function NoTerminal({ view, isPossible, onOpen }) {
     <p><button type="button" class="primary" onClick=${onOpen}>Open a shell</button></p><//>`;
 }
 
-// The main container first; init containers and sidecars have logs of their own.
+// The names of the containers, the main one first; init containers and sidecars have logs of their own.
 function containersOf(view) {
   const spec = view.spec.template?.spec ?? {};
   const names = [...(spec.containers ?? []), ...(spec.initContainers ?? [])].map((each) => each.name);
@@ -207,7 +207,7 @@ function Ranks({ view, book }) {
     ${rows.length > most.value ? html`<p><button onClick=${() => (most.value += RANKS_SHOWN)}>Show ${Math.min(RANKS_SHOWN, rows.length - most.value)} of ${rows.length - most.value} more</button></p>` : null}`;
 }
 
-// What it used so far, as it counts for its user and its queue.
+// The usage of the workload so far, as it is counted for its user and its queue.
 function UsageOfOne({ view }) {
   const created = view.createdAt.slice(0, 10);
   const from = Date.now() - Date.parse(created) > USAGE_DAYS_MAX * DAY_MS ? new Date(Date.now() - USAGE_DAYS_MAX * DAY_MS).toISOString().slice(0, 10) : created;

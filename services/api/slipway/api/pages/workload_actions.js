@@ -1,4 +1,4 @@
-// What can be done with one workload: open, hold, priority, preempt, launch again, kill.
+// The actions for one workload: open, hold, change the priority, preempt, launch again, kill.
 import { Action } from "./action.js";
 import { apiPathOf, hasEnded, isOpenable, rankCount } from "./allocation.js";
 import { call } from "./api.js";

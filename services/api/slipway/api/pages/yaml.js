@@ -1,9 +1,9 @@
-// An answer of the API as YAML: what JSON can say, written so that it reads back the same. Pure.
+// Writes a JSON value, such as an answer of the API, as YAML that parses to the same value. Pure.
 const PLAIN = /^[A-Za-z_/][A-Za-z0-9_./@%+-]*(?: [A-Za-z0-9_./@%+-]+)*$/;
 const WORDS = /^(?:true|false|yes|no|on|off|null|y|n|~)$/i;
 
 /**
- * A value as a document.
+ * A value as a YAML document.
  * @param {any} value
  * @returns {string}
  */
@@ -30,7 +30,7 @@ function under(value, indent) {
   return block(value, Array.isArray(value) ? indent : `${indent}  `);
 }
 
-// A block of lines where that says the same; what YAML would change is quoted.
+// A text of several lines as a YAML block; as a quoted text if YAML would change it in a block.
 function literal(text, indent) {
   if (/[\u0000-\u0008\u000b-\u001f\u007f\u0085\u2028\u2029]/.test(text) || /^[ \n]/.test(text)) return ` ${JSON.stringify(text)}`;
   const end = text.endsWith("\n\n") ? "+" : text.endsWith("\n") ? "" : "-";

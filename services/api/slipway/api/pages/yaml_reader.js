@@ -1,12 +1,12 @@
-// YAML as people write it, read into a value. The parser is loaded when it is first needed.
+// Parses YAML that people write. The parser is loaded when it is first needed.
 import { useEffect, useSignal } from "./runtime.js";
 
 const NO_MAPPING = "write names and values, such as kind: command";
 
 /**
- * @typedef {{value: any, error: string, line: number}} ReadYaml `error` is empty when it could be read; `line` counts from 1,
- *   0 where no line is to blame
- * @typedef {ReadYaml & {isRead: boolean}} YamlNow not read yet: what else it says is of an older text
+ * @typedef {{value: any, error: string, line: number}} ReadYaml `error` is empty when the text is valid; `line` is that of
+ *   the error, from 1; 0 when the error has no line
+ * @typedef {ReadYaml & {isRead: boolean}} YamlNow `isRead` false: the other fields are those of an older text
  */
 
 /**
@@ -27,7 +27,7 @@ export async function readYaml(text) {
 }
 
 /**
- * What a text says as it is typed; null: nothing is read.
+ * The value of a text while it is typed; with null nothing is parsed.
  * @param {string | null} text
  * @returns {YamlNow}
  */
@@ -43,7 +43,7 @@ export function useYaml(text) {
 }
 
 /**
- * What is wrong with it, with its line; empty when it could be read.
+ * The error of a text, with its line; empty when the text is valid.
  * @param {ReadYaml} read
  * @returns {string}
  */
