@@ -87,7 +87,7 @@ class PushResponse(Response):
                     await self._push(receive, Outlet(send, self._clock))
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
             except OSError:
-                return  # the client is gone
+                return  # the client has left
 
     async def _push(self, receive: Receive, outlet: Outlet) -> None:
         ends = [self._write(outlet), _until_left(receive), self._stop.wait()]

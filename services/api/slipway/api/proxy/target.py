@@ -46,7 +46,7 @@ from slipway.runtime.clock import Clock
 TTL_S = 1.0
 ROOT = "/proxy"
 _TRANSLATED = parse_networks(("::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48", "2001::/32"))
-"""IPv6 addresses that a router may translate to any IPv4 address, by rules that only it knows; no pod has such one.
+"""IPv6 addresses that a router may translate to any IPv4 address, by rules that only it knows; no pod has one of them.
 
 Source: RFC 4291 (IPv4-compatible), RFC 2765 (IPv4-translated), RFC 8215 (local NAT64), RFC 4380 (Teredo).
 """
