@@ -1,7 +1,7 @@
-// The terminal's page: xterm.js over the wire of slipway.inside.terminal.
+// The terminal's page: xterm.js over the protocol of slipway.inside.terminal.
 //
-// The session stands in the fragment of the address, so that a reload comes back to it. After a lost connection it asks
-// for the output after what it has, and sends the input again that was not taken.
+// The fragment of the address contains the session, so that a reload continues it. After a lost connection the page
+// requests the output that it has not received, and sends the input again that the server has not received.
 import { FitAddon } from "./vendor/xterm-addon-fit-0.11.0.mjs";
 import { Terminal } from "./vendor/xterm-6.0.0.mjs";
 
@@ -43,10 +43,10 @@ const state = {
   unsent: [], socket: null, tries: 0, over: false, control: false,
 };
 
-// The page's policy refuses styles that stand in the document. xterm.js makes style elements, which get the number that
-// the policy names, and writes attributes `style` (colours of 24 bits), which a script may set as properties.
+// The Content-Security-Policy of the page forbids style elements and `style` attributes, but xterm.js creates both. Its
+// style elements get the nonce of the policy; its attributes (24-bit colours) are set as properties, which a script may do.
 function allowStyles(nonce) {
-  if (!nonce) return; // a server of an older version, whose policy allows them
+  if (!nonce) return; // the server has an older version, whose policy allows styles
   const { createElement } = Document.prototype;
   const { setAttribute } = Element.prototype;
   Document.prototype.createElement = function (name, ...options) {
@@ -160,7 +160,7 @@ function printed(data) {
   const bytes = new Uint8Array(data, 1);
   state.seen += bytes.length;
   const { seen, socket } = state;
-  // Only what is drawn counts: a program that prints faster than that waits.
+  // Output is acknowledged only after it is drawn, so that a program which prints faster has to wait.
   terminal.write(bytes, () => {
     if (socket !== state.socket || seen - state.told < ACK_BYTES) return;
     state.told = seen;
@@ -207,7 +207,8 @@ function closed({ code }) {
   show("lost", "connection lost; connecting again");
   const pause = PAUSE_MS[Math.min(state.tries++, PAUSE_MS.length - 1)];
   setTimeout(async () => {
-    // What answers instead of a WebSocket cannot be seen by a page: ask, and show the waiting page when there is one.
+    // A page cannot see the answer that refused a WebSocket, so it fetches its own address: if the workload is gone, it
+    // reloads.
     const page = state.tries > 1 ? await fetch(location.href, { headers: { accept: "text/html" } }).catch(() => null) : null;
     if (page?.status === 410 || page?.status === 404) location.reload();
     else connect();

@@ -1,4 +1,4 @@
-// The waterfall: the spans of one allocation on one time axis, children under their parents; it looks again until the end.
+// The waterfall: the spans of one allocation on one time axis, children below their parents; it polls until the end.
 const { id } = document.body.dataset;
 const api = new URL(`../api/v1/allocations/${encodeURIComponent(id)}`, location.href);
 const AGAIN_MS = 2000;
@@ -20,7 +20,7 @@ async function look() {
   $(".message").textContent = trace.warnings.join("; ") || (spans.length ? "" : "No span has been recorded.");
   if (spans.length !== before || !spans.length) show();
   document.body.dataset.ended = allocation.phase === "Terminated" ? "true" : "";
-  // What ended last is written behind: one more look after the end.
+  // The last spans are written with a delay, so the page looks again after the end, until no more spans arrive.
   if (allocation.phase !== "Terminated" || spans.length !== before) setTimeout(look, AGAIN_MS);
 }
 
@@ -41,7 +41,7 @@ async function read(path) {
   return null;
 }
 
-// Each span followed by its children, the earliest first; one whose parent is not there is at the top level.
+// Each span is followed by its children, the earliest first; a span without a known parent is at the top level.
 function ordered(found) {
   const known = new Set(found.map((span) => span.spanId));
   const children = new Map();
@@ -60,7 +60,7 @@ function ordered(found) {
   return rows;
 }
 
-// From the first span to the end of the first launch, or to the last.
+// The time range: from the first span to the end of the first start, or to the end of the last span.
 function frame() {
   const begin = Math.min(...spans.map((span) => span.start));
   const end = Math.max(...spans.map((span) => span.end), begin + 1);

@@ -1,4 +1,4 @@
-// The waiting page: follows the events of its allocation, and goes to the workload's own page as soon as it answers.
+// The waiting page: follows the events of its allocation, and reloads to the workload's own page as soon as that answers.
 const { id, phase, ended } = document.body.dataset;
 const STEPS = ["Pending", "Assigned", "Pulling", "Starting", "Running"];
 const LOOK_MS = 2000;
