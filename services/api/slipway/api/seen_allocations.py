@@ -204,7 +204,7 @@ class SeenAllocations:
         return (found if found is not None else await self._kube.list(ALLOCATIONS)).items
 
     async def whole(self, found: Sequence[Allocation]) -> list[Allocation] | None:
-        """Return these allocations whole, without deleted ones; None when more than `READ_MAX` had to be read."""
+        """Return these allocations whole, without deleted ones; None if that needs more than `READ_MAX` reads."""
         missing = [each for each in found if not _is_live(each) and not self._read.is_known(_version_of(each))]
         if len(missing) > READ_MAX:
             return None
