@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slipway.inside.client import waiting as waiting
 
 _CALLS = (
-    *("Client", "NotInTimeError", "RefusedError", "ack", "activity", "allgather", "daemon", "own"),
+    *("ApiRefusedError", "Client", "NotInTimeError", "ack", "activity", "allgather", "daemon", "own"),
     *("preempted", "preemption", "progress", "ready", "rendezvous", "waiting"),
 )
 

@@ -31,13 +31,21 @@ class OverError(Exception):
     """The rank must not start any more. The text states why."""
 
 
+class _Straight(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects, because urllib would send the task's token to any host that a redirect names."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Follow no redirect."""
+        return
+
+
 def ask(url: str, token_file: str = "") -> dict[str, Any]:
     """Request one answer. Raises OverError, or OSError or ValueError when the request may be repeated."""
     headers = {"Accept": "application/json", "User-Agent": "slipway-start"}
     if token_file and os.path.exists(token_file):
         with open(token_file, encoding="utf-8") as file:
             headers["Authorization"] = "Bearer " + file.read().strip()
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Straight())
     try:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=SILENCE_S) as answer:  # noqa: S310
             found = json.loads(answer.read(1 << 20))

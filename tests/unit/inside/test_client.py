@@ -1,5 +1,6 @@
 """The library for ranks, against a server that answers oddly: what passes is tried again, what is refused is told."""
 
+import ast
 import asyncio
 import json
 import threading
@@ -12,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from slipway import inside
-from slipway.inside import client
+from slipway.inside import client, start
 from slipway.inside.client import ApiRefusedError, Client, NotInTimeError, PreemptionSignal, RankPeer
 from slipway.inside.fetch import DownloadRefusedError, download
 from tests.support.http_stub import HttpStub, serve
@@ -95,7 +96,7 @@ async def test_what_may_pass_is_tried_again(api: Api, stub: HttpStub, tmp_path: 
 
 
 async def test_the_token_goes_to_no_other_host(tmp_path: Path) -> None:
-    """A redirect is a refusal, of a note and of a download: whoever is on the way may write one."""
+    """A redirect is a refusal, of a note, of a download and of a start: a server on the way may write one."""
 
     async def away(_: Request) -> Response:
         return RedirectResponse(elsewhere.url, status_code=302)
@@ -109,7 +110,18 @@ async def test_the_token_goes_to_no_other_host(tmp_path: Path) -> None:
             await asyncio.to_thread(client.ready)
         with pytest.raises(DownloadRefusedError):
             await asyncio.to_thread(download, stub.url, "", str(tmp_path), str(tmp_path / "token"))
-    assert (len(stub.requests), elsewhere.requests) == (2, [])
+        with pytest.raises(OSError, match="HTTP 302"):
+            await asyncio.to_thread(start.ask, stub.url, str(tmp_path / "token"))
+    assert (len(stub.requests), elsewhere.requests) == (3, [])
+
+
+def test_the_folder_has_the_calls_of_its_client() -> None:
+    """Each name that a type checker is told of is there: `from slipway import inside`."""
+    tree = ast.parse(Path(inside.__file__).read_text(encoding="utf-8"))
+    told = {each.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names}
+    for name in told - {None}:
+        assert getattr(inside, str(name)) is getattr(client, str(name))
+    assert "ApiRefusedError" in told
 
 
 async def test_what_is_refused_is_told(api: Api, stub: HttpStub, tmp_path: Path) -> None:
