@@ -1,13 +1,13 @@
-"""Which logins were ended by their users, on all replicas, and which one-time codes were used.
+"""Remembers which logins were ended by their users, on all replicas, and which one-time codes were used.
 
-Owns what this process remembers of it, and the look at what others have ended, every `LOOK_S`. Redis carries it from
-one replica to the others and is not the truth: what this process knows it keeps, and writes again when Redis has lost
-it or was away.
+Owns the memory of this process, and the loop that reads the logouts of other replicas every `LOOK_S`. Redis transports
+logouts between replicas and is not the source of truth. This process remembers every logout that it knows, and writes
+it again when Redis has lost it or was unavailable.
 
-Promises: a login that was ended here opens nothing here from then on, and nothing on any other replica after two looks,
-which is less than ten seconds. Not promised while Redis is away: then other replicas know of it when Redis is back, or
-when the login's time is over; a token that is revoked ends its logins without Redis. A one-time code is good once on
-all replicas; while Redis is away, once on each.
+Promises: a login that was ended on this replica is refused here from then on, and on every other replica after two
+looks, which is less than ten seconds. While Redis is unavailable this is not promised: other replicas learn of the
+logout when Redis is back, or refuse the login when it expires. A revoked token ends its logins without Redis. A
+one-time code is accepted once on all replicas, and once on each replica while Redis is unavailable.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from slipway.streams.logouts import Logouts
 LOOK_S = 2.0
 BACKOFF_S = 5.0
 ENDED_MAX = 50_000
-"""Beyond it, those that end by themselves first are forgotten."""
+"""Limit of remembered logouts; beyond it, logouts of the logins that expire first are forgotten."""
 CODES_MAX = 10_000
 PAGE = 1_000
 
@@ -29,25 +29,26 @@ _log = log.get_logger(__name__)
 
 
 class EndedSessions:
-    """What has ended, by id."""
+    """Ended logins and used codes, by id."""
 
     def __init__(self, logouts: Logouts, clock: Clock) -> None:
         self._logouts = logouts
         self._clock = clock
         self._ended: dict[str, float] = {}
-        """{id of a session: when it would have ended by itself}"""
+        """{id of an ended session: when it would have expired, epoch seconds}"""
         self._unsent: dict[str, float] = {}
+        """the part of `_ended` that is not yet written to Redis"""
         self._codes: OrderedDict[str, float] = OrderedDict()
-        """{id of a code: when it is over}"""
+        """{id of a used code: when the code expires, epoch seconds}"""
         self._cursor: str | None = None
         self._is_away = False
 
     def has(self, session: str) -> bool:
-        """Whether it was logged out."""
+        """Whether the session was logged out."""
         return session in self._ended
 
     async def end(self, session: str, ends_at: float) -> bool:
-        """End a login. Answers whether the other replicas were told; if not, the next look tells them."""
+        """End a login. Return whether the logout was sent to the other replicas; if not, the next look sends it."""
         self._ended[session] = ends_at
         self._unsent[session] = ends_at
         try:
@@ -62,7 +63,7 @@ class EndedSessions:
         now = self._clock.now()
         while self._codes and (next(iter(self._codes.values())) <= now or len(self._codes) >= CODES_MAX):
             self._codes.popitem(last=False)
-        # Codes have lives of different lengths: the oldest need not be the first that is over.
+        # Codes have different lifetimes, so an expired code can be behind an older code that is still valid.
         if self._codes.get(code, 0.0) > now:
             return False
         self._codes.pop(code, None)
@@ -73,19 +74,19 @@ class EndedSessions:
             return True
 
     async def share(self, session: str, text: str, life_s: float) -> None:
-        """Tell the other replicas what has become of a session. While Redis is away, only this replica knows it."""
+        """Share the newest state of a session with the other replicas. It is not shared while Redis is unavailable."""
         with contextlib.suppress(TransientError):
             await self._logouts.keep(session, text, max(1, int(life_s)))
 
     async def shared(self, session: str) -> str:
-        """What a replica let others know last; empty when it did not, or Redis does not know it."""
+        """Return the state that a replica shared last; empty when there is none, or Redis is unavailable."""
         try:
             return await self._logouts.kept(session)
         except TransientError:
             return ""
 
     async def look(self) -> None:
-        """Learn what others have ended, and tell them what they may not know."""
+        """Read the logouts of other replicas, and send the logouts that were not sent yet."""
         self._forget()
         try:
             await self._send()

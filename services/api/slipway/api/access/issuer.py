@@ -1,11 +1,11 @@
-"""The OpenID Connect issuer, as the api talks to it: its discovery document, its keys, its token endpoint.
+"""The client of the OpenID Connect issuer: its discovery document, its keys, its token endpoint.
 
-Owns every connection to the issuer, the limits of asking, and what is remembered of its answers.
+Owns every connection to the issuer, the limits of requests to it, and the cache of its answers.
 
-Promises: each exchange ends within `EXCHANGE_S`, redirects are not followed and no more than `ANSWER_BYTES_MAX` is
-read. Keys are fetched again when a token names one that is not known and when they are older than `KEYS_FRESH_S`, but
-never more often than every `FETCH_GAP_S`, however many tokens ask. While the issuer is away, the last known keys go on
-being used. Not promised: that a key which the issuer has withdrawn is forgotten while the issuer is away.
+Promises: each exchange ends within `EXCHANGE_S`. Redirects are not followed. At most `ANSWER_BYTES_MAX` of an answer
+is read. Keys are fetched again when a token names an unknown key, and when the keys are older than `KEYS_FRESH_S`, but
+never more often than every `FETCH_GAP_S`, however many tokens need it. While the issuer is unavailable, the last known
+keys stay in use. Not promised: that a key which the issuer has withdrawn is forgotten while the issuer is unavailable.
 
 Source: https://openid.net/specs/openid-connect-discovery-1_0.html
 """
@@ -34,7 +34,7 @@ FETCH_GAP_S = 10.0
 KEYS_FRESH_S = 600.0
 ANSWER_BYTES_MAX = 1024 * 1024
 AT_ONCE_MAX = 16
-"""Exchanges with the token endpoint at the same time; others wait for their turn within their deadline."""
+"""Limit of concurrent exchanges with the token endpoint; further ones wait within their deadline."""
 WELL_KNOWN = "/.well-known/openid-configuration"
 _WORDS_MAX = 200
 
@@ -42,7 +42,7 @@ _log = log.get_logger(__name__)
 
 
 class GrantRefusedError(PermanentError):
-    """The token endpoint refused, and would again: the code or the refresh token is not valid, or the client is not."""
+    """The token endpoint refused, and a retry would fail too: code, refresh token or client is not valid."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class GrantRefusedError(PermanentError):
 
 
 class DiscoveryDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What the issuer says of itself; unknown fields are ignored."""
+    """The issuer's discovery document; unknown fields are ignored."""
 
     issuer: str
     jwks_uri: str
@@ -64,7 +64,7 @@ class DiscoveryDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IssuerTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """What the token endpoint gives."""
+    """The answer of the token endpoint."""
 
     id_token: str = ""
     refresh_token: str = ""
@@ -73,26 +73,26 @@ class IssuerTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IssuerHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is known of the issuer now."""
+    """The state of the issuer, as this process knows it."""
 
     issuer: str
     """its address (SLIPWAY_OIDC_ISSUER_URL)"""
     keys: int
-    """public keys of it that are known"""
+    """number of its public keys that are known"""
     error: str
     """why it cannot be used; empty when it can"""
     ahead_s: float | None
-    """seconds by which its clock is ahead of this process's; null where it does not say"""
+    """seconds by which the issuer's clock is ahead of this process's; null when its answer has no valid date"""
 
 
 class ClientLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """The api's client at the issuer; `secret_file` empty: a public one."""
+    """The api's client at the issuer; a public client when `secret_file` is empty."""
 
     id: str
     secret_file: str = ""
 
     def secret(self) -> str:
-        """What the file holds now. Raises IssuerAwayError when it cannot be read."""
+        """Return the content of the file now. Raises IssuerAwayError when it cannot be read."""
         if not self.secret_file:
             return ""
         try:
@@ -102,7 +102,7 @@ class ClientLogin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Issuer:
-    """One issuer. `ca_file` empty: the authorities of the system."""
+    """One issuer. An empty `ca_file` means the certificate authorities of the system."""
 
     def __init__(self, url: str, client: ClientLogin, clock: Clock, *, ca_file: str = "") -> None:
         self.url = url
@@ -126,7 +126,7 @@ class Issuer:
             await http.aclose()
 
     async def document(self) -> DiscoveryDocument:
-        """The discovery document. Raises IssuerAwayError when it was never read and cannot be now."""
+        """Return the discovery document. Raises IssuerAwayError when it was never read and cannot be read now."""
         if self._document is None or self._is_stale():
             await self._refresh()
         if self._document is None:
@@ -134,14 +134,14 @@ class Issuer:
         return self._document
 
     async def key(self, header: TokenHeader) -> IssuerKey:
-        """The key that a token names.
+        """Return the key that a token names.
 
         Raises:
             UnauthorizedError: the issuer has no such key.
             IssuerAwayError: no keys are known, and the issuer cannot be reached.
         """
         found = key_for(header, self._keys)
-        # One request fetches what is stale, and the others go on with the keys that there are.
+        # One request fetches stale keys; concurrent requests continue with the keys that are known.
         if found is None or (self._is_stale() and not self._fetching.locked()):
             await self._refresh()
             found = key_for(header, self._keys)
@@ -153,17 +153,17 @@ class Issuer:
         raise UnauthorizedError(f"the token is signed with {what}, which the issuer {self.url} does not publish")
 
     async def health(self) -> IssuerHealth:
-        """Whether the issuer can be reached, after a look where one is due."""
+        """Return whether the issuer can be used, after a refresh when one is due."""
         if self._is_stale() or self._error:
             await self._refresh()
         return IssuerHealth(issuer=self.url, keys=len(self._keys), error=self._error, ahead_s=self._ahead_s)
 
     async def redeem(self, fields: Mapping[str, str]) -> IssuerTokens:
-        """What the token endpoint gives for a grant.
+        """Return the tokens that the token endpoint issues for a grant.
 
         Raises:
-            GrantRefusedError: it refuses, and would again.
-            IssuerAwayError: it cannot be reached, or answers what cannot be read.
+            GrantRefusedError: the endpoint refuses the grant, and a retry would fail too.
+            IssuerAwayError: the endpoint cannot be reached, or its answer cannot be read.
         """
         document = await self.document()
         status, body = await self._post(document.token_endpoint, fields, document)
@@ -179,7 +179,7 @@ class Issuer:
         raise IssuerAwayError(f"the token endpoint of {self.url} answers {status}", retry_after_s=FETCH_GAP_S)
 
     async def revoke(self, refresh_token: str) -> None:
-        """Ask the issuer to forget a refresh token, where it has a way. Raises IssuerAwayError."""
+        """Revoke a refresh token, if the issuer has a revocation endpoint. Raises IssuerAwayError."""
         document = await self.document()
         if document.revocation_endpoint:
             fields = {"token": refresh_token, "token_type_hint": "refresh_token"}
@@ -190,7 +190,7 @@ class Issuer:
         return now - self._fetched_at > KEYS_FRESH_S and now - self._tried_at >= FETCH_GAP_S
 
     async def _refresh(self) -> None:
-        """Fetch document and keys, unless that was tried within `FETCH_GAP_S`. A failure keeps the known ones."""
+        """Fetch document and keys, unless that was tried within `FETCH_GAP_S`. After a failure, the old ones stay."""
         async with self._fetching:
             now = self._clock.monotonic()
             if now - self._tried_at < FETCH_GAP_S:
@@ -246,7 +246,7 @@ class Issuer:
         return body
 
     async def _post(self, address: str, fields: Mapping[str, str], document: DiscoveryDocument) -> tuple[int, bytes]:
-        """(status, body) of a form that is sent as our client."""
+        """Send a form with the api's client credentials; return (status, body)."""
         from httpx2 import BasicAuth
 
         if not address:
@@ -309,14 +309,14 @@ def _authorities(ca_file: str) -> Any:
 
 
 def _quoted(name: str, secret: str) -> tuple[str, str]:
-    """As OAuth 2 wants them in the Basic scheme (RFC 6749, 2.3.1)."""
+    """Encode client id and secret for the Basic scheme, as OAuth 2 requires (RFC 6749, 2.3.1)."""
     from urllib.parse import quote
 
     return quote(name, safe=""), quote(secret, safe="")
 
 
 def _refusal(body: bytes) -> tuple[str, str]:
-    """(error, description) of an answer of OAuth 2; empty when it is none."""
+    """Return (error, description) of an OAuth 2 error answer; both empty when the body is no such answer."""
     try:
         said = msgspec.json.decode(body)
     except msgspec.MsgspecError:

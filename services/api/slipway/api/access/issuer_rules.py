@@ -1,13 +1,14 @@
-"""What makes a token of an OpenID Connect issuer valid, and whom it names. Pure.
+"""Validates a token of an OpenID Connect issuer, and derives the user whom it names. Pure.
 
-Owns the check of a signature with the issuer's keys, of the claims with the settings, and the way from claims to the
-name and the groups of a user, which is that of kube-apiserver. The signature itself is checked by the package
-`joserfc`; the time and the keys are given.
+Owns the check of the signature with the issuer's keys, the check of the claims with the settings, and the mapping from
+claims to a user's name and groups. The mapping is that of kube-apiserver. The package `joserfc` checks the signature
+itself. The caller passes the time and the keys.
 
-Invariants: only asymmetric algorithms that the settings list are accepted, whatever a token says of itself; a key that
-the issuer publishes for another use or algorithm, and every symmetric one, is ignored; nothing of a token is believed
-before its signature was checked; no name or group of the issuer begins with `system:`, which Kubernetes keeps for
-itself, or with `kubeadm:`, whose groups administer clusters; none has a character that cannot be shown.
+Invariants: only asymmetric algorithms that the settings list are accepted, whatever the token's header names. A key
+that the issuer publishes for another use or algorithm is ignored, and so is every symmetric key. No content of a token
+is trusted before its signature was checked. No accepted user name or group begins with `system:`, which Kubernetes
+reserves for itself, or with `kubeadm:`, whose groups administer clusters. No accepted name or group has a character
+that is not printable.
 
 Source: https://openid.net/specs/openid-connect-core-1_0.html#IDTokenValidation, RFC 8725 (best practices for JWT)
 """
@@ -36,11 +37,11 @@ NO_PREFIX = "-"
 _KINDS = ("group:", "user:")
 _ASYMMETRIC = ("RSA", "EC")
 _LOGOUT_EVENTS = "events"
-"""A claim that only notices about a session have, which issuers sign with the same keys for the same audience."""
+"""A claim that only logout tokens have. Issuers sign them with the same keys and for the same audience as ID tokens."""
 
 
 class TokenRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What the settings say of a token."""
+    """The requirements of the settings for a token."""
 
     issuer: str
     audiences: tuple[str, ...]
@@ -53,7 +54,7 @@ class TokenRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OidcUser(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom a valid token names; `ends_at` in epoch seconds."""
+    """The user whom a valid token names; `ends_at` is its expiry in epoch seconds."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -61,12 +62,12 @@ class OidcUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IssuerKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A public key of the issuer. `kid` and `alg` are empty where it does not say."""
+    """A public key of the issuer. `kid` and `alg` are empty when the issuer does not state them."""
 
     kid: str
     alg: str
     key: Any
-    """of joserfc"""
+    """the key object of joserfc"""
 
 
 class VerifiedToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,14 +78,14 @@ class VerifiedToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token says of its signature: not believed, only looked up."""
+    """The header of a token: it selects the key and is not trusted otherwise."""
 
     alg: str
     kid: str = ""
 
 
 def check_issuer_url(text: str) -> str:
-    """The address of an issuer, as it may be in the settings. Raises ValueError."""
+    """Return the address of an issuer if the settings may contain it. Raises ValueError otherwise."""
     parts = urlsplit(text)
     is_plain = parts.scheme == "http" and is_loopback(parts.hostname or "")
     if not (parts.hostname and (parts.scheme == "https" or is_plain)) or parts.query or parts.fragment:
@@ -96,14 +97,14 @@ def check_issuer_url(text: str) -> str:
 
 
 def check_subjects(roles: Mapping[str, object]) -> None:
-    """Whether the settings name users and groups. Raises ValueError."""
+    """Check that each subject in the settings is `user:NAME` or `group:NAME`. Raises ValueError."""
     for subject in roles:
         if not any(subject.startswith(kind) and len(subject) > len(kind) for kind in _KINDS):
             raise ValueError(f"{subject[:128]!r} must be group:NAME or user:NAME")
 
 
 def header_of(token: str, rules: TokenRules) -> TokenHeader:
-    """What a token says of its signature. Raises UnauthorizedError when it can be none that is accepted."""
+    """Return the header of a token. Raises UnauthorizedError when it is unreadable or its algorithm not accepted."""
     text = token.partition(".")[0]
     try:
         header = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=TokenHeader)
@@ -118,7 +119,7 @@ def header_of(token: str, rules: TokenRules) -> TokenHeader:
 
 
 def keys_of(document: object) -> tuple[IssuerKey, ...]:
-    """The keys of a JWKS document that can check a signature; others are ignored. Raises ValueError without any."""
+    """Return the keys of a JWKS document that can check a signature. Raises ValueError when there is none."""
     from joserfc import jwk
     from joserfc.errors import JoseError
 
@@ -143,14 +144,17 @@ def keys_of(document: object) -> tuple[IssuerKey, ...]:
 
 
 def key_for(header: TokenHeader, keys: Sequence[IssuerKey]) -> IssuerKey | None:
-    """The key that a token names; without a name, the only one there is."""
+    """Return the key that the header names, or the only key when the header names none; None when no key fits."""
     if not header.kid:
         return keys[0] if len(keys) == 1 else None
     return next((key for key in keys if key.kid == header.kid), None)
 
 
 def verified(token: str, header: TokenHeader, key: IssuerKey, rules: TokenRules, *, now: float) -> VerifiedToken:
-    """Whom a token names. `now`: epoch seconds. Raises UnauthorizedError with what is wrong with it."""
+    """Check a token and return its user and claims. `now` is in epoch seconds.
+
+    Raises UnauthorizedError with the reason when the token is not valid.
+    """
     from joserfc import jwt
     from joserfc.errors import JoseError
 
@@ -165,14 +169,14 @@ def verified(token: str, header: TokenHeader, key: IssuerKey, rules: TokenRules,
 
 
 def check_nonce(found: VerifiedToken, nonce: str) -> None:
-    """Whether a token is the answer to this very sign-in. Raises UnauthorizedError."""
+    """Check that the token was issued for this sign-in, by its nonce. Raises UnauthorizedError."""
     said = found.claims.get("nonce")
     if not isinstance(said, str) or not hmac.compare_digest(said.encode(), nonce.encode()):
         raise UnauthorizedError("the issuer's answer is not for this sign-in: its nonce is missing or another one")
 
 
 def roles_for(user: OidcUser, roles: Mapping[str, Mapping[str, Role]]) -> dict[str, Role]:
-    """{workspace or `*`: role} of a user, the highest of what their name and groups have."""
+    """Return {workspace or `*`: role} of a user: the highest role that the user's name and groups have."""
     found: dict[str, Role] = {}
     for subject in (f"user:{user.name}", *(f"group:{group}" for group in user.groups)):
         for workspace, role in roles.get(subject, {}).items():
@@ -182,7 +186,7 @@ def roles_for(user: OidcUser, roles: Mapping[str, Mapping[str, Role]]) -> dict[s
 
 
 def _check_claims(claims: Mapping[str, Any], rules: TokenRules, now: float) -> float:
-    """When the token ends. Raises UnauthorizedError with what is wrong."""
+    """Check the claims and return the token's expiry in epoch seconds. Raises UnauthorizedError with the reason."""
     if claims.get("iss") != rules.issuer:
         raise UnauthorizedError(f"the token is not of the issuer {rules.issuer}")
     audiences = _texts(claims.get("aud"))
@@ -235,7 +239,7 @@ def _prefix(rules: TokenRules) -> str:
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:
-    """A time claim. Raises UnauthorizedError when it is none."""
+    """Return a time claim in epoch seconds; None when it is missing. Raises UnauthorizedError when it is no time."""
     said = claims.get(name)
     if said is None:
         return None
@@ -245,7 +249,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
 
 
 def _texts(said: object) -> tuple[str, ...]:
-    """A claim that is a list of texts, or one text."""
+    """Return the texts of a claim that is a list of texts or one text; other values are ignored."""
     if isinstance(said, str):
         return (said,)
     listed: Iterable[Any] = cast("list[Any]", said) if isinstance(said, list) else ()

@@ -1,11 +1,11 @@
-"""Mode `kubernetes`: the API server says whose a token is (TokenReview) and what that one may (SubjectAccessReview).
+"""Mode `kubernetes`: the API server authenticates a token (TokenReview) and authorises its user (SubjectAccessReview).
 
-Whoever the cluster knows is known here, and may do to Allocations by this API what they may do by kubectl: a workspace
-is a namespace, and its RoleBindings are ours. Nothing is stored.
+Every user of the cluster is a user of this API, and may do the same to Allocations by this API as by kubectl: a
+workspace is a namespace, and the RoleBindings of the namespace apply. Nothing is stored.
 
-Owns the limits of asking: an answer is used again for a short while, so many are remembered, so many questions are
-under way, and each has a deadline. Invariants: what cannot be asked is never permitted (503 with Retry-After); a token
-is known by its digest only, and none is logged; no answer on a token is used beyond what the token says of its own end.
+Owns the cache of reviews and its limits: how long a review is cached, how many are cached, how many run at once, and
+their deadline. Invariants: a request that cannot be reviewed is never permitted (503 with Retry-After). A token is
+remembered by its digest only, and no token is logged. A cached review of a token is not used after the token's expiry.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock
 
 TTL_S = 10.0
-"""How long an answer is used: so long may something that was taken away still count."""
+"""How long a review is cached: a revoked token or permission may stay effective that long."""
 TOKENS_MAX, ACCESS_MAX = 4096, 65_536
 AT_ONCE_MAX = 32
 WAITING_MAX = 2048
-"""Questions that wait for their turn; beyond it they are refused, which the caller may try again."""
+"""Limit of reviews that wait for their turn; a further review is refused, and the caller may retry."""
 ASK_S = 10.0
-"""How long one question may take, its turn included."""
+"""Timeout of one review, and also of the wait for its turn."""
 _HOW = "send `Authorization: Bearer` with one that does, or log in: slipway login --kubernetes"
 _WORDS_MAX = 160
 T = TypeVar("T")
@@ -46,14 +46,17 @@ Workspaces = Callable[[], Awaitable[list[str]]]
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """Whose a token is, by the word of the API server."""
+    """The user of a token, by the API server's review; `ends_at` is 0 when the token states no expiry."""
 
     user: ReviewedUser
     ends_at: float
 
 
 class KubernetesReviews:
-    """Asks the API server. `workspaces` lists those that there are; an empty `audience` means the API server's own."""
+    """Requests reviews from the API server.
+
+    `workspaces` lists the existing workspaces. An empty `audience` means the API server's own audience.
+    """
 
     def __init__(self, kube: Kube, clock: Clock, *, audience: str, workspaces: Workspaces) -> None:
         self._kube = kube
@@ -66,7 +69,7 @@ class KubernetesReviews:
         self._waiting = 0
 
     async def who(self, connection: HTTPConnection) -> Principal:
-        """Who the bearer of the token is, by the API server's review."""
+        """Return the caller whom the API server's review of the bearer token names."""
         token = credential(connection)
         if not token:
             raise UnauthorizedError(f"missing bearer token; {_HOW}")
@@ -76,7 +79,7 @@ class KubernetesReviews:
         return Subject(self, token, known.user, known.ends_at)
 
     async def known(self, token: str) -> _Known:
-        """Whose it is. Raises UnauthorizedError when it is not valid."""
+        """Return the user of a token, from the cache or by a review. Raises UnauthorizedError when it is not valid."""
         claims = claims_of(token)
         ends_at = claims.ends_at if claims is not None else 0.0
         if ends_at and self._clock.now() >= ends_at:
@@ -85,12 +88,12 @@ class KubernetesReviews:
         return await self._users.get(digest, lambda: self._review(token, ends_at))
 
     async def may(self, user: ReviewedUser, ask: PermissionCheck, workspace: str) -> bool:
-        """Whether the cluster's rules permit it."""
+        """Whether the cluster's RBAC permits `ask` to the user."""
         key = (hashlib.sha256(msgspec.json.encode(user)).hexdigest(), ask, workspace)
         return await self._access.get(key, lambda: self._allowed(user, ask, workspace))
 
     async def sight(self, user: ReviewedUser, ask: PermissionCheck) -> VisibleWorkspaces:
-        """Everywhere, or each workspace that they permit it in."""
+        """Return the workspaces in which the cluster's RBAC permits `ask` to the user."""
         if await self.may(user, ask, EVERYWHERE):
             return VisibleWorkspaces()
         names = await self._workspaces()
@@ -126,11 +129,11 @@ class KubernetesReviews:
         return status.allowed and not status.denied
 
     async def _ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """One question, in its turn. Raises a TransientError whenever there is no answer."""
+        """Run one review when it has its turn. Raises a TransientError whenever there is no answer."""
         async with self._turn():
             try:
                 async with asyncio.timeout(ASK_S):
-                    # Not a part of what the request is about.
+                    # A review is not part of the operation that the request's trace describes.
                     with telemetry.suppressed():
                         return await question()
             except TimeoutError as error:
@@ -159,7 +162,7 @@ class KubernetesReviews:
 
 
 class Subject:
-    """Somebody whom the cluster knows."""
+    """A caller who is a user of the cluster."""
 
     def __init__(self, reviews: KubernetesReviews, token: str, user: ReviewedUser, ends_at: float) -> None:
         self._reviews = reviews
@@ -171,11 +174,11 @@ class Subject:
         self.expires_at = format_time(ends_at) if ends_at else ""
 
     async def may(self, ask: PermissionCheck, workspace: str) -> bool:
-        """By the cluster's own rules."""
+        """By the cluster's RBAC."""
         return await self._reviews.may(self._user, ask, workspace)
 
     async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
-        """By the cluster's own rules."""
+        """By the cluster's RBAC."""
         return await self._reviews.sight(self._user, ask)
 
     async def still(self) -> bool:

@@ -1,12 +1,13 @@
-"""One-time links: how a browser is logged in by a program that has the token, without anything to paste.
+"""One-time links: a program that has a token logs a browser in, and the user has nothing to paste.
 
-Owns the codes: each stands for the token that asked for it, is good once, and for `LIFE_S`. Only their hashes are kept,
-in the memory of this process: `LINKS_OF_ONE_MAX` of one user, whose oldest gives way, whatever tokens they have, and
-at most `LINKS_MAX` of all; then the oldest of who has most gives way. With several processes behind one address
-another one may be asked, and does not know the code: then it is asked for again, or the token is pasted.
+Owns the codes of the links. A code represents the token that requested it, and is accepted once and within `LIFE_S`.
+Only hashes of codes are stored, in the memory of this process: at most `LINKS_OF_ONE_MAX` for one user, whatever tokens
+the user has, and at most `LINKS_MAX` in total. Beyond the first limit the user's oldest code is dropped; beyond the
+second, the oldest code of the user who has the most. Several api processes may share one address. A process that did
+not make the code does not know it: then the program requests another code, or the user pastes the token.
 
-Invariants: a code opens nothing after it was used or its time is over; it opens only the page that it was made for,
-the api's own or that of one workload; whether the token still counts is found out when the code is used.
+Invariants: a used or expired code is refused. A code opens only the page that it was made for: the api's own page or
+the page of one workload. Whether the token is still valid is checked when the code is used.
 """
 
 import hashlib
@@ -31,18 +32,18 @@ class _Link(msgspec.Struct, frozen=True):
 
 
 class LoginLinks:
-    """The codes that are good now."""
+    """The codes that are valid now."""
 
     def __init__(self, clock: Clock, random: Random) -> None:
         self._clock = clock
         self._random = random
         self._links: OrderedDict[str, _Link] = OrderedDict()
-        """{hash of the code: what it opens}, the oldest first"""
+        """{hash of the code: the token and the page of the code}, oldest first"""
 
     def make(self, token: str, user: str, allocation: str = "") -> tuple[str, float]:
-        """A code for a token of `user`, and when it ends, in epoch seconds.
+        """Return (a new code for a token of `user`, its expiry in epoch seconds).
 
-        `allocation`: it opens the origin of that workload, and not ours.
+        With `allocation`, the code is valid for the origin of that workload, and not for the api's origin.
         """
         code, ends_at = self._random.token_hex(_CODE_BYTES), self._clock.now() + LIFE_S
         self._forget()
@@ -56,19 +57,19 @@ class LoginLinks:
         return code, ends_at
 
     def token_of(self, code: str, allocation: str = "") -> str:
-        """The token that the code stands for, which stays good; empty when it is not."""
+        """Return the token that the code represents, and leave the code valid; empty when the code is not valid."""
         self._forget()
         found = self._links.get(_digest(code[:_CODE_CHARS_MAX]))
         return found.token if found is not None and found.allocation == allocation else ""
 
     def use(self, code: str, allocation: str = "") -> str:
-        """The token that the code stands for; empty when it is not good, here or any more."""
+        """Return the token that the code represents, and delete the code; empty when the code is not valid."""
         self._forget()
         found = self._links.pop(_digest(code[:_CODE_CHARS_MAX]), None)
         return found.token if found is not None and found.allocation == allocation else ""
 
     def _forget(self) -> None:
-        """Drop those whose time is over."""
+        """Drop the expired codes."""
         now = self._clock.now()
         while self._links and next(iter(self._links.values())).ends_at <= now:
             self._links.popitem(last=False)

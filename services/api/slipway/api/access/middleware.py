@@ -1,9 +1,8 @@
-"""Authenticates the caller, authorises the request by its row of the table, and passes on what the caller may see.
+"""Authenticates the caller, authorises the request by its row of the table, and limits what the handler can read.
 
-Owns the order of these steps and the form of a refusal. Invariants: resources that the caller cannot see return 404,
-after the same steps and in the same words as resources that do not exist. That something exists but is not allowed is
-only told to callers who may see it. A handler whose row leaves the decision to it answers no caller before it has made
-the check.
+Owns the order of these steps and the form of a refusal. Invariants: a resource that the caller cannot see returns 404,
+after the same steps and in the same words as a resource that does not exist. A caller gets 403 only for a resource that
+the caller may see. When a row leaves the check to the handler, the handler makes the check before it answers.
 """
 
 import asyncio
@@ -34,23 +33,23 @@ from slipway.runtime.web_guard import is_foreign
 
 DEFAULT_WORKSPACE = "default"
 CHECK_S = 5.0
-"""How often what streams on is authorised again."""
+"""Interval at which an open stream is authorised again."""
 PATIENCE_S = 60.0
-"""How long it goes on while nobody can say whether it may."""
+"""How long an open stream continues while its authorisation cannot be checked."""
 REFUSAL_PAUSE_S = 0.5
-"""How long the refusal of a call beyond the rate of its user is held back."""
+"""Delay of the refusal of a call that exceeds the rate of its user."""
 ASKED_KEY = "slipway.asked"
 BLINDS_KEY = "slipway.blinds"
 
 
 async def admit(request: HTTPConnection, rule: RouteRule) -> None:
-    """Finds out who calls and asks what the rule says; from here on the request sees what that one may see.
+    """Authenticate the caller and make the check of `rule`. After it, the request sees only what the caller may see.
 
     Raises:
-        UnauthorizedError: it is not known who calls.
-        NotFoundError: it is about what they may not look at, or what is not there.
-        ForbiddenError: they may look at it, and not do this.
-        TransientError: nobody can say right now.
+        UnauthorizedError: the caller is not authenticated.
+        NotFoundError: the resource does not exist, or the caller may not see it.
+        ForbiddenError: the caller may see the resource, but may not do this.
+        TransientError: the check cannot be made right now.
     """
     if rule.where is Where.PUBLIC:
         return
@@ -66,7 +65,7 @@ async def admit(request: HTTPConnection, rule: RouteRule) -> None:
         try:
             parts.rates.take(principal.name)
         except ThrottledError:
-            # A caller that repeats at once what is refused at once would use up the process by its refusals.
+            # Without a delay, a caller that retries at once would keep the process busy with refusals.
             await parts.clock.sleep(REFUSAL_PAUSE_S)
             raise
     parts = _seen(request, parts, principal)
@@ -98,22 +97,22 @@ async def admit(request: HTTPConnection, rule: RouteRule) -> None:
 
 
 def check_asked(request: HTTPConnection) -> None:
-    """After the handler. Raises InvariantError when its row left the question to it and it has not asked."""
+    """Run after the handler. Raises InvariantError when the handler had to make the check and did not make it."""
     if request.scope.get(ASKED_KEY) is False:
         raise InvariantError(f"{request.scope['path']}: its handler has not asked whether this is permitted")
 
 
 async def permit(request: HTTPConnection, ask: PermissionCheck, workspace: str) -> None:
-    """Asks for one workspace; that of a body, say.
+    """Check `ask` in one workspace, for example in the workspace that a body names.
 
     Raises:
-        NotFoundError: there is no such workspace, for them.
-        ForbiddenError: they may look into it, and not do this.
+        NotFoundError: the workspace does not exist, or the caller may not see it.
+        ForbiddenError: the caller may see the workspace, but may not do this.
     """
     request.scope[ASKED_KEY] = True
     principal = principal_of(request)
     may, sight = await principal.may(ask, workspace), await principal.sight(GET)
-    # To those who see everything a workspace that is missing is named later, with those that there are.
+    # For a caller who sees all workspaces, a later step reports a missing workspace, and lists the existing ones.
     if not sight.is_whole and not (sight.has(workspace) or may):
         raise _no_workspace(workspace)
     if not may:
@@ -123,7 +122,7 @@ async def permit(request: HTTPConnection, ask: PermissionCheck, workspace: str) 
 
 
 def permit_patch(request: HTTPConnection) -> Callable[[str, str], Awaitable[None]]:
-    """`permit` for changes of things of a kind in a workspace, for what reads the body further in."""
+    """Return a check of `patch` on a kind of resource in a workspace, for code that reads the body later."""
 
     async def ask(resource: str, workspace: str) -> None:
         await permit(request, PermissionCheck("patch", resource, Role.EDITOR), workspace)
@@ -132,7 +131,7 @@ def permit_patch(request: HTTPConnection) -> Callable[[str, str], Awaitable[None
 
 
 async def permit_on(request: HTTPConnection, ask: PermissionCheck, workspace: str, what: str) -> None:
-    """The same for something that was found: `what` is how it is called. Raises ForbiddenError."""
+    """Check `ask` on a resource that was found; `what` is its name for the error. Raises ForbiddenError."""
     request.scope[ASKED_KEY] = True
     principal = principal_of(request)
     if not await principal.may(ask, workspace):
@@ -140,30 +139,30 @@ async def permit_on(request: HTTPConnection, ask: PermissionCheck, workspace: st
 
 
 async def permit_everywhere(request: HTTPConnection, ask: PermissionCheck) -> None:
-    """Asks for all of the cluster. Raises ForbiddenError."""
+    """Check `ask` for the whole cluster. Raises ForbiddenError."""
     request.scope[ASKED_KEY] = True
     await _check_cluster(principal_of(request), ask)
 
 
 async def permit_member(request: HTTPConnection) -> None:
-    """Asks whether they use this cluster at all. Raises ForbiddenError."""
+    """Check that the caller may see at least one workspace of this cluster. Raises ForbiddenError."""
     request.scope[ASKED_KEY] = True
     await _check_member(request)
 
 
 async def sight_of(request: HTTPConnection, ask: PermissionCheck = LIST) -> VisibleWorkspaces:
-    """Where they may look."""
+    """Return the workspaces in which the caller has the permission `ask`."""
     return await principal_of(request).sight(ask)
 
 
 async def workspaces_of(request: HTTPConnection) -> list[str]:
-    """The names of the workspaces where they may look."""
+    """Return the names of the workspaces that the caller may see."""
     sight = await sight_of(request)
     return [name for name in await parts_of(request).catalog.workspaces() if sight.has(name)]
 
 
 async def blinds_of(request: HTTPConnection) -> Blinds | None:
-    """What takes the names of others out of our sentences; None when nothing is hidden from them."""
+    """Return the filter that removes hidden names from our sentences; None when the caller may see all names."""
     caller = getattr(request.state, "caller", None)
     if caller is not None and caller.workspace:
         own = VisibleWorkspaces(frozenset([caller.workspace]))
@@ -176,7 +175,7 @@ async def blinds_of(request: HTTPConnection) -> Blinds | None:
 
 
 async def drawn(request: HTTPConnection, sentence: str) -> str:
-    """A sentence of ours that leaves otherwise than in a JSON answer of a handler, as the caller may read it."""
+    """Return a sentence of ours without hidden names, for answers that are not the JSON answer of a handler."""
     blinds = await blinds_of(request)
     return sentence if blinds is None else blinds.sentence(sentence)
 
@@ -187,7 +186,7 @@ async def _blinds_for(request: HTTPConnection, sight: VisibleWorkspaces) -> Blin
 
 
 class Until:
-    """A Stop that also comes when the one who calls may no longer do what they do."""
+    """A shutdown signal for one request: it is also set when the caller loses the permission for the request."""
 
     def __init__(
         self, stop: ShutdownSignal, clock: Clock, principal: Principal, rule: RouteRule | None, workspace: str
@@ -200,11 +199,11 @@ class Until:
         self._has_ended = False
 
     def is_set(self) -> bool:
-        """Whether to end."""
+        """Whether the request has to end."""
         return self._has_ended or self._stop.is_set()
 
     async def wait(self) -> None:
-        """Until the process ends, or they may no longer."""
+        """Wait until the process stops, or the caller loses the permission."""
         stopping = asyncio.ensure_future(self._stop.wait())
         watching = asyncio.ensure_future(self._watch())
         try:
@@ -234,9 +233,9 @@ class Until:
 
 
 def _check_own_page(request: HTTPConnection) -> None:
-    """What a browser does by itself may change something from a page of the very same origin only.
+    """Check that a changing request by cookie was sent by a page of exactly the same origin.
 
-    Raises ForbiddenError. An origin next to ours, such as that of a workload, is another one.
+    Raises ForbiddenError otherwise, also for a related origin such as that of a workload.
     """
     if str(request.scope.get("method", "WEBSOCKET")) in audit.READING:
         return
@@ -247,7 +246,7 @@ def _check_own_page(request: HTTPConnection) -> None:
 
 
 async def _in_origin(request: HTTPConnection, parts: ApiDeps, principal: Principal) -> Principal:
-    """The caller, or, in the origin of a workload, no more of them than its page may use. Raises NotFoundError."""
+    """Return the caller; in the origin of a workload, narrowed to what its page may use. Raises NotFoundError."""
     id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
     if not id_:
         return principal
@@ -258,7 +257,7 @@ async def _in_origin(request: HTTPConnection, parts: ApiDeps, principal: Princip
 
 
 def _seen(request: HTTPConnection, parts: ApiDeps, principal: Principal) -> ApiDeps:
-    """The parts as that one sees them, whatever the row asks: no handler finds what its caller may not look at."""
+    """Return `parts` with a client and a lookup that find only what the caller may see, whatever the row checks."""
     lookup = parts.lookup.seen_by(partial(principal.sight, GET))
     seen = replace(parts, kube=VisibleKube(parts.kube, principal), lookup=lookup)
     request.scope[PARTS_KEY] = seen
@@ -266,7 +265,7 @@ def _seen(request: HTTPConnection, parts: ApiDeps, principal: Principal) -> ApiD
 
 
 async def _is_there(request: HTTPConnection, workspace: str) -> bool:
-    """Whether it is a workspace; a right may be for one that is gone, or that never was."""
+    """Whether the workspace exists: a role can name a workspace that was deleted or never existed."""
     catalog = parts_of(request).catalog
     return workspace in await catalog.workspace_names() or workspace in await catalog.workspaces()
 
@@ -276,7 +275,7 @@ def _no_workspace(name: str) -> NotFoundError:
 
 
 async def _find(request: HTTPConnection, parts: ApiDeps, rule: RouteRule) -> Allocation:
-    """The allocation that the path means, for that one; it is not read again by the handler."""
+    """Return the allocation that the path names, if the caller may see it. The handler does not read it again."""
     principal = principal_of(request)
     lookup = parts.lookup.within(await principal.sight(GET))
     given = str(request.path_params["id"])
@@ -290,7 +289,7 @@ async def _find(request: HTTPConnection, parts: ApiDeps, rule: RouteRule) -> All
 
 
 async def _check_member(request: HTTPConnection) -> None:
-    """They may look into a workspace that is there: who was a member of one that is gone is none of this cluster's."""
+    """Check that the caller may see an existing workspace; a role in a deleted workspace is not enough."""
     principal = principal_of(request)
     sight = await principal.sight(LIST)
     if sight.is_whole:

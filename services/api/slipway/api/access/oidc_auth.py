@@ -1,10 +1,11 @@
-"""Single sign-on: callers with tokens of an OpenID Connect issuer, beside those of mode `token` or `kubernetes`.
+"""Single sign-on: callers with tokens of an OpenID Connect issuer, in addition to those of the configured mode.
 
-Owns which tokens are the issuer's (those that name it), and where the rights of their users come from: the cluster's
-RoleBindings for their name and groups in mode `kubernetes`, `SLIPWAY_OIDC_ROLES` in mode `token`. A token of the issuer
-is never passed on to another check, and no other token is taken for one of the issuer.
+Owns two decisions. The first is which tokens are the issuer's: tokens whose claims name it. The second is where the
+rights of their users come from: in mode `kubernetes`, the cluster's RoleBindings for the user's name and groups; in
+mode `token`, `SLIPWAY_OIDC_ROLES`. A token of the issuer is never passed to another check, and no other token is
+treated as one of the issuer.
 
-Invariants: whom nothing is granted is known and may do nothing; a token is not stored or logged.
+Invariants: a user without any grant is authenticated and may do nothing. A token is not stored or logged.
 """
 
 from collections.abc import Mapping
@@ -27,34 +28,34 @@ from slipway.model.times import format_time
 from slipway.runtime.clock import Clock
 
 AUTHENTICATED = "system:authenticated"
-"""The group of everybody whom Kubernetes knows."""
+"""The group of all authenticated users in Kubernetes."""
 _HOW = "log in again: slipway login URL --sso"
 
 
 class Grants(Protocol):
-    """Where the rights of the issuer's users come from."""
+    """The source of the rights of the issuer's users."""
 
     def roles(self, user: OidcUser) -> dict[str, Role]:
-        """{workspace or `*`: role}, where that is known without asking; else empty."""
+        """Return {workspace or `*`: role} when the roles are known without a request; empty otherwise."""
         ...
 
     async def may(self, user: OidcUser, ask: PermissionCheck, workspace: str) -> bool:
-        """Whether that is permitted in a workspace, or with EVERYWHERE in all. Raises TransientError."""
+        """Whether `ask` is permitted in a workspace, or in all with EVERYWHERE. Raises TransientError."""
         ...
 
     async def sight(self, user: OidcUser, ask: PermissionCheck) -> VisibleWorkspaces:
-        """Where that is permitted. Raises TransientError."""
+        """Return the workspaces where `ask` is permitted. Raises TransientError."""
         ...
 
 
 class RoleBindings:
-    """Mode `kubernetes`: what the cluster's rules say of the user's name and groups."""
+    """Mode `kubernetes`: the rights that the cluster's RBAC gives to the user's name and groups."""
 
     def __init__(self, reviews: KubernetesReviews) -> None:
         self._reviews = reviews
 
     def roles(self, user: OidcUser) -> dict[str, Role]:
-        """Not known without asking."""
+        """Return an empty dict: the roles are not known without a request."""
         return {}
 
     async def may(self, user: OidcUser, ask: PermissionCheck, workspace: str) -> bool:
@@ -67,7 +68,7 @@ class RoleBindings:
 
 
 class ListedRoles:
-    """Mode `token`: what the settings say of the user's name and groups."""
+    """Mode `token`: the rights that the settings give to the user's name and groups."""
 
     def __init__(self, listed: Mapping[str, Mapping[str, str]]) -> None:
         self._listed = {
@@ -75,23 +76,23 @@ class ListedRoles:
         }
 
     def roles(self, user: OidcUser) -> dict[str, Role]:
-        """The highest of what their name and groups have."""
+        """Return the highest role of the user's name and groups, by workspace."""
         return roles_for(user, self._listed)
 
     async def may(self, user: OidcUser, ask: PermissionCheck, workspace: str) -> bool:
-        """By the roles."""
+        """By the roles in the settings."""
         found = self.roles(user)
         return any(found[name].includes(ask.role) for name in {workspace, EVERYWHERE} if name in found)
 
     async def sight(self, user: OidcUser, ask: PermissionCheck) -> VisibleWorkspaces:
-        """By the roles."""
+        """By the roles in the settings."""
         if await self.may(user, ask, EVERYWHERE):
             return VisibleWorkspaces()
         return VisibleWorkspaces(frozenset(name for name, role in self.roles(user).items() if role.includes(ask.role)))
 
 
 class OidcAuth:
-    """An `Authenticator` for tokens of the issuer; all others are the business of `inner`."""
+    """An `Authenticator` for tokens of the issuer; it passes all other tokens to `inner`."""
 
     def __init__(self, inner: Authenticator, issuer: Issuer, rules: TokenRules, grants: Grants, clock: Clock) -> None:
         self._inner = inner
@@ -101,7 +102,7 @@ class OidcAuth:
         self._clock = clock
 
     async def who(self, connection: HTTPConnection) -> Principal:
-        """Who calls."""
+        """Return the caller of a request."""
         token = credential(connection)
         claims = claims_of(token)
         if claims is None or claims.issuer != self._rules.issuer:
@@ -113,11 +114,13 @@ class OidcAuth:
         return self.principal(found.user)
 
     async def verified(self, token: str, *, audience: str = "") -> VerifiedToken:
-        """What a token of the issuer says; with an `audience`, one that is for this one alone.
+        """Check a token of the issuer and return its user and claims.
+
+        An `audience` replaces the audiences of the settings: the token must name it.
 
         Raises:
-            UnauthorizedError: it is not valid.
-            UnavailableError: the issuer's keys are not known, and cannot be asked for.
+            UnauthorizedError: the token is not valid.
+            UnavailableError: the issuer's keys are not known and cannot be fetched.
         """
         if len(token) > TOKEN_LENGTH_MAX:
             raise UnauthorizedError(f"the token has more than {TOKEN_LENGTH_MAX} characters")
@@ -144,11 +147,11 @@ class OidcCaller:
         self.expires_at = format_time(user.ends_at)
 
     async def may(self, ask: PermissionCheck, workspace: str) -> bool:
-        """What their name and groups may."""
+        """By the rights of the user's name and groups."""
         return await self._grants.may(self._user, ask, workspace)
 
     async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
-        """Where their name and groups may."""
+        """By the rights of the user's name and groups."""
         return await self._grants.sight(self._user, ask)
 
     async def still(self) -> bool:

@@ -1,8 +1,8 @@
-"""Origins of their own for pages of workloads: `<id>.<domain>` serves one allocation, and nothing else.
+"""Separate origins for pages of workloads: `<id>.<domain>` serves one allocation, and nothing else.
 
-Owns what may be asked under such a name. A page of a workload is a program of its owner; a script on it may do whatever
-its origin may. So it gets one in which there is only itself: no REST API but to look at itself, no login, no other
-workload. Pure.
+Owns which requests are accepted in such an origin. A page of a workload is a program of its owner, and a script on it
+may do everything that its origin may do. So each workload gets its own origin, which serves only that workload: its
+page and reads of its own allocation, but no other part of the REST API, no login and no other workload. Pure.
 """
 
 import re
@@ -11,21 +11,21 @@ from collections.abc import Iterable
 from slipway.runtime.web_guard import host_name
 
 ENTER = "/.slipway/enter"
-"""Where a browser brings its token to such an origin, once."""
+"""The path at which a browser hands over its one-time code in such an origin."""
 _ASSETS = "/assets/"
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+")
 _DOMAIN_CHARS_MAX = 190
 
 
 def check_domain(text: str) -> str:
-    """A domain below which workloads have their origins. Raises ValueError."""
+    """Return the domain whose subdomains are the origins of workloads. Raises ValueError when it is no domain."""
     if _DOMAIN.fullmatch(text) is None or len(text) > _DOMAIN_CHARS_MAX:
         raise ValueError("must be a domain in lower case such as apps.example.com, without scheme or port")
     return text
 
 
 def workload_of(host: str, domain: str) -> str:
-    """The AllocationID whose origin a Host header names; empty when it is ours, or there is no domain."""
+    """Return the AllocationID whose origin a Host header names; empty for the api's own origin or without a domain."""
     name = host_name(host)
     if not domain or not name.endswith(f".{domain}"):
         return ""
@@ -33,7 +33,7 @@ def workload_of(host: str, domain: str) -> str:
 
 
 def is_inside(id_: str, method: str, path: str) -> bool:
-    """Whether that may be asked in the origin of that allocation. `method`: WEBSOCKET for one."""
+    """Whether a request is accepted in the origin of that allocation. `method` is WEBSOCKET for a WebSocket."""
     if path == f"/proxy/{id_}" or path.startswith(f"/proxy/{id_}/") or path == ENTER:
         return True
     about = f"/api/v1/allocations/{id_}"
@@ -42,15 +42,15 @@ def is_inside(id_: str, method: str, path: str) -> bool:
 
 
 def origin_of(id_: str, domain: str, *, scheme: str, host: str) -> str:
-    """The origin of an allocation, at the port under which a browser reaches us."""
+    """Return the origin of an allocation, with the port at which the browser reaches the api."""
     port = host.rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
     return f"{scheme}://{id_}.{domain}{f':{port}' if port.isdigit() else ''}"
 
 
 def local_name(hosts: Iterable[str]) -> str:
-    """The name of ours that a browser of this machine is to use, whatever address a program used; empty without one.
+    """Return the host name that a browser on this machine has to use to reach the api; empty when there is none.
 
-    Browsers keep cookies by host and not by port, so that a cookie of a loopback address goes to every program that
-    listens there. A name below `.localhost` is ours alone.
+    Browsers store cookies by host and not by port, so a cookie of a loopback address is sent to every program that
+    listens there. A name below `.localhost` is the api's alone.
     """
     return next((name.lower() for name in hosts if name.lower().endswith(".localhost")), "")

@@ -1,6 +1,6 @@
 """One permission: a verb on a kind of resource, in Kubernetes' words, and the lowest of our roles that includes it.
 
-Owns the correspondence of the two, so that a request is authorised by the same row whether the roles come from our
+Owns the mapping between verbs and roles, so that the same row authorises a request, whether the rights come from our
 tokens or from Kubernetes. Pure.
 """
 
@@ -13,12 +13,12 @@ __all__ = ["EVERYWHERE", "PermissionCheck", "Role", "VisibleWorkspaces"]
 
 
 class PermissionCheck(msgspec.Struct, frozen=True):
-    """May somebody do this? `resource` may have a subresource: `allocations/log`."""
+    """A permission to check. `resource` may have a subresource: `allocations/log`."""
 
     verb: str
     resource: str = "allocations"
     role: Role = Role.VIEWER
-    """the least role of a token that includes it"""
+    """the lowest role of a token that includes the permission"""
     group: str = API_GROUP
 
     def __str__(self) -> str:
@@ -26,17 +26,18 @@ class PermissionCheck(msgspec.Struct, frozen=True):
 
 
 class VisibleWorkspaces(msgspec.Struct, frozen=True):
-    """The workspaces that somebody may look into; None: all, and what belongs to none."""
+    """The workspaces that a caller may see."""
 
     only: frozenset[str] | None = None
+    """their names; None: all workspaces, and resources that belong to no workspace"""
 
     def has(self, workspace: str) -> bool:
-        """Whether they may look into that one."""
+        """Whether the caller may see that workspace."""
         return self.only is None or workspace in self.only
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is hidden from them."""
+        """Whether the caller may see everything."""
         return self.only is None
 
 
@@ -45,6 +46,8 @@ LOGS = PermissionCheck("get", "allocations/log")
 CREATE, PATCH, DELETE = (PermissionCheck(verb, role=Role.EDITOR) for verb in ("create", "patch", "delete"))
 FORGET = PermissionCheck("create", "allocations/forget", Role.ADMIN)
 LIMITS = PermissionCheck("create", "allocations/limits", Role.ADMIN)
-"""to let something run beyond the limit of its queue"""
+"""permission to set a maxRuntime above the limit of the queue"""
+
+
 EXEC = PermissionCheck("create", "allocations/exec", Role.EDITOR)
 PROXY = PermissionCheck("create", "allocations/proxy", Role.EDITOR)

@@ -1,7 +1,7 @@
-"""The caller and what the caller may do: the port between ways of authentication and everything that authorises.
+"""The caller and what the caller may do: the port between authentication and authorisation.
 
-A principal answers for itself; code that asks it does not know which way of authentication was used. An answer may be
-as old as that way allows. Where no answer can be had, the question raises: no error ever means "allowed".
+Code that checks a permission asks the principal, and does not know which way of authentication was used. An answer may
+be as old as that way's cache allows. When no answer is available, the check raises: an error never means "allowed".
 """
 
 import re
@@ -19,7 +19,7 @@ UNKNOWN = "unknown"
 
 
 class Principal(Protocol):
-    """Somebody who calls."""
+    """An authenticated caller."""
 
     @property
     def name(self) -> str:
@@ -28,33 +28,33 @@ class Principal(Protocol):
 
     @property
     def via(self) -> str:
-        """Which credential it was, for the audit log: never the credential itself."""
+        """The kind or the id of the credential, for the audit log; never the credential itself."""
         ...
 
     @property
     def roles(self) -> dict[str, str]:
-        """{workspace or `*`: role}, where that is known without asking; else empty."""
+        """{workspace or `*`: role} when the roles are known without a request; empty otherwise."""
         ...
 
     @property
     def expires_at(self) -> str:
-        """Until when the credential counts, RFC 3339; empty when that is not known."""
+        """The time at which the credential expires, RFC 3339; empty when it is not known."""
         ...
 
     async def may(self, ask: PermissionCheck, workspace: str) -> bool:
-        """Whether that is permitted in a workspace, or with EVERYWHERE in all of them.
+        """Whether `ask` is permitted in a workspace, or in all workspaces with EVERYWHERE.
 
         Raises:
-            TransientError: nobody can say right now.
+            TransientError: the permission cannot be checked right now.
         """
         ...
 
     async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
-        """Where that is permitted. Raises as `may` does."""
+        """Return the workspaces where `ask` is permitted. Raises as `may` does."""
         ...
 
     async def still(self) -> bool:
-        """Whether the credential still counts: of streams that go on for hours. Raises as `may` does."""
+        """Whether the credential is still valid; open streams check it again and again. Raises as `may` does."""
         ...
 
 
@@ -72,34 +72,34 @@ class WorkloadPageCaller:
         self.roles: dict[str, str] = {}
 
     async def may(self, ask: PermissionCheck, workspace: str) -> bool:
-        """What a page may, and its reader."""
+        """Whether both the page and its reader have the permission."""
         return workspace == self._workspace and ask in (GET, LOGS, PROXY) and await self._reader.may(ask, workspace)
 
     async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
-        """That one workspace, if the reader sees it."""
+        """Return the workspace of the workload, if the reader may see it."""
         whole = await self._reader.sight(ask)
         return VisibleWorkspaces(frozenset([self._workspace] if whole.has(self._workspace) else ()))
 
     async def still(self) -> bool:
-        """Whether the reader's credential still counts."""
+        """Whether the reader's credential is still valid."""
         return await self._reader.still()
 
 
 class Authenticator(Protocol):
-    """One way to find out who calls."""
+    """One way to authenticate a caller."""
 
     async def who(self, connection: HTTPConnection) -> Principal:
-        """Who calls.
+        """Return the caller of a request.
 
         Raises:
             UnauthorizedError: there is no credential, or it is not valid.
-            TransientError: nobody can say right now.
+            TransientError: the credential cannot be checked right now.
         """
         ...
 
 
 class Anybody:
-    """Whoever can connect, by whatever name they give (mode `none`, on loopback addresses only): nothing is refused."""
+    """A caller in mode `none` (on loopback addresses only), under the name in the request. Nothing is refused."""
 
     via = "none"
     expires_at = ""
@@ -109,20 +109,20 @@ class Anybody:
         self.roles: dict[str, str] = {}
 
     async def may(self, ask: PermissionCheck, workspace: str) -> bool:
-        """Everything."""
+        """Return True: everything is permitted."""
         return True
 
     async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
-        """Everywhere."""
+        """Return all workspaces."""
         return VisibleWorkspaces()
 
     async def still(self) -> bool:
-        """Always."""
+        """Return True: there is no credential that could expire."""
         return True
 
 
 def said_name(connection: HTTPConnection) -> str:
-    """The user that a request names; empty when it names none. Raises MalformedError when it cannot be a user."""
+    """Return the user that a request names; empty when it names none. Raises MalformedError for a wrong name."""
     name = connection.headers.get(USER_HEADER, "").strip()
     if name and SAID.fullmatch(name) is None:
         raise MalformedError(f"{USER_NAME_RULE}, not {name[:32]!r}")
@@ -130,8 +130,8 @@ def said_name(connection: HTTPConnection) -> str:
 
 
 class Open:
-    """Mode `none`."""
+    """Mode `none`: no authentication."""
 
     async def who(self, connection: HTTPConnection) -> Principal:
-        """Who they say they are."""
+        """Return a caller under the name in the header; the name is not checked."""
         return Anybody(connection.headers.get(USER_HEADER, "").strip())

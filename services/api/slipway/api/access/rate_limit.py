@@ -1,7 +1,7 @@
-"""Limits the requests of each user, or of each address: one token bucket for each, refilled evenly.
+"""Limits the requests of each user, or of each address: one token bucket for each, refilled at a constant rate.
 
-Owns the buckets. Their number is bounded: the bucket that was unused for longest is dropped first, and a user whose
-bucket is full loses nothing by it. The limit is per process; with several replicas it is that many times as high.
+Owns the buckets. Their number is bounded: the least recently used bucket is dropped first. A dropped bucket starts full
+again, so a user whose bucket was full loses nothing. The limit is per process: N replicas allow N times the rate.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ USERS_MAX = 10_000
 
 
 class Rates:
-    """`rate_per_s` 0 limits nobody."""
+    """The buckets of all users; `rate_per_s` 0 means no limit."""
 
     def __init__(self, clock: Clock, *, rate_per_s: float, burst: int, users_max: int = USERS_MAX) -> None:
         self._clock = clock
@@ -21,10 +21,10 @@ class Rates:
         self._burst = burst
         self._users_max = users_max
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """{user: (what is left, when it was counted)}, who called last at the end"""
+        """{user: (calls that remain, monotonic time of that count)}, the user who called last at the end"""
 
     def take(self, user: str) -> None:
-        """Count one call. Raises ThrottledError, with when the next one is taken."""
+        """Count one call. Raises ThrottledError, with the time after which a retry is accepted."""
         wait_s = self.try_take(user)
         if wait_s:
             raise ThrottledError(
@@ -34,7 +34,7 @@ class Rates:
             )
 
     def try_take(self, user: str) -> float:
-        """Count one call; 0 when there is room for it, else the seconds until there is."""
+        """Count one call if the bucket allows it. Return 0 if so, else the seconds until the bucket allows it."""
         if not self._rate_per_s:
             return 0.0
         now = self._clock.monotonic()
@@ -47,7 +47,7 @@ class Rates:
         return 0.0 if taken else (1.0 - left) / self._rate_per_s
 
     def give_back(self, user: str) -> None:
-        """Take back the count of one call."""
+        """Refund one call."""
         if user in self._buckets:
             left, at = self._buckets[user]
             self._buckets[user] = (min(float(self._burst), left + 1.0), at)

@@ -1,8 +1,8 @@
 """Removes names of other workspaces from sentences about a user's own work. Pure.
 
-The scheduler writes such sentences into the object, for operators, and names others as `workspace/name`. A caller who
-cannot see that workspace reads the same sentence without the name. Only our own words are changed, never the user's:
-what a caller has sent comes back as it was, so that nobody learns from it which workspaces there are.
+The scheduler writes such sentences into the object, for operators, and names other allocations as `workspace/name`. A
+caller who cannot see that workspace reads the same sentence without the name. Only our own text is changed. Text that a
+caller has sent is returned unchanged, so that a caller cannot test with it which workspaces exist.
 """
 
 import re
@@ -14,15 +14,17 @@ import msgspec
 SOMEBODY = "work of another workspace"
 _OUR_WORDS = frozenset({"message", "by", "detail", "change", "helps", "warnings"})
 _NOT_OURS = frozenset({"template", "env", "files", "labels", "problem"})
-"""What a user wrote, whatever it is called there, and refusals, which repeat what was sent."""
+"""Fields with text of a user, whatever the keys inside are, and refusals, which repeat what was sent."""
 _BY = "by"
-"""Whole names of work, and nothing else."""
+"""A field that contains the whole name of an allocation, and nothing else."""
 _NAME = r"/[a-z0-9][-a-z0-9.]*"
 
 
 class Blinds:
-    """For a caller who does not see the `hidden` workspaces. `sees` says of any name whether they see that workspace:
-    who something was done for may be of a workspace that is gone."""
+    """The filter for a caller who cannot see the `hidden` workspaces.
+
+    `sees` returns for any name whether the caller may see that workspace: the field `by` can name a deleted workspace.
+    """
 
     def __init__(self, hidden: Iterable[str], sees: Callable[[str], bool]) -> None:
         names = "|".join(re.escape(name) for name in sorted(hidden, key=len, reverse=True))
@@ -31,13 +33,13 @@ class Blinds:
         self._maybe = re.compile(rf'"{_BY}":"|(?:{names})/'.encode() if names else f'"{_BY}":"'.encode())
 
     def __call__(self, raw: bytes) -> bytes:
-        """A JSON text without the names."""
+        """Return a JSON text without the hidden names."""
         if self._maybe.search(raw) is None:
             return raw
         return msgspec.json.encode(self._walked(msgspec.json.decode(raw), is_ours=False))
 
     def sentence(self, text: str) -> str:
-        """A sentence of ours without the names."""
+        """Return a sentence of ours without the hidden names."""
         return self._pattern.sub(SOMEBODY, text) if self._pattern is not None else text
 
     def _walked(self, value: Any, *, is_ours: bool) -> Any:

@@ -1,16 +1,17 @@
-"""Limits what credentials that are not valid cost: per client address, and per credential.
+"""Limits the cost of credentials that are not valid: per client address, and per credential.
 
-Owns which address a request counts for, a token bucket of refusals for each address, and what was refused a moment ago.
-Must not know how a credential is checked. A check that would have to ask (a TokenReview, the keys of an issuer) is
-not begun for an address that has used up its refusals; a credential that was just refused is refused again from memory.
+Owns the choice of the address that a request is counted for, a token bucket of refusals for each address, and the cache
+of recent refusals. Must not know how a credential is checked. An address that has used up its refusals gets no further
+check, because a check can be a remote request (a TokenReview, the keys of an issuer). A credential that was just
+refused is refused again from the cache.
 
-Promises: a credential that was valid within `KNOWN_S` passes whatever others of its address do, because behind a proxy
-or a NAT many callers have one address; a check under way counts as a refusal until it has succeeded, so that a burst
-costs no more checks than a sequence; one credential is checked once at a time, and counts once in `REFUSED_S`. The
-memory is bounded, and holds hashes.
-Not promised: that replicas know each other's counts.
+Promises: a credential that was valid within `KNOWN_S` passes, whatever other callers with its address do, because many
+callers have one address behind a proxy or a NAT. A check in progress is counted as a refusal until it has succeeded, so
+a burst causes no more checks than a sequence. At most one check per credential runs at a time, and a credential is
+counted once in `REFUSED_S`. The cache is bounded, and stores hashes only.
+Not promised: that replicas share their counts.
 
-An IPv6 address counts by its first 64 bits: that is what one machine is given.
+IPv6 addresses with the same first 64 bits are one address, because one machine gets a whole /64.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ from slipway.runtime.clock import Clock
 from slipway.runtime.connections import network_of
 
 REFUSED_S = 5.0
-"""How long a refusal is repeated from memory: so long may a token that has just become valid still be refused."""
+"""How long a refusal is repeated from the cache: a token that has just become valid may be refused that long."""
 KNOWN_S = 60.0
 CREDENTIALS_MAX = 16_384
 TOLD_S = 60.0
@@ -46,8 +47,11 @@ _log = log.get_logger(__name__)
 
 
 class Refusals:
-    """`per_s` refusals of one address for long, `burst` at once; `per_s` 0 limits no address. `trusted` are networks of
-    proxies whose X-Forwarded-For is believed."""
+    """Counts and remembers refusals.
+
+    One address may cause `per_s` refusals a second, and `burst` at once; `per_s` 0 means no limit. `trusted` are the
+    networks of proxies whose X-Forwarded-For is trusted.
+    """
 
     def __init__(self, clock: Clock, *, per_s: float, burst: int, trusted: Sequence[Network] = ()) -> None:
         self._addresses = Rates(clock, rate_per_s=per_s, burst=burst)
@@ -59,7 +63,7 @@ class Refusals:
         self._checking: dict[str, asyncio.Lock] = {}
 
     def address_of(self, connection: HTTPConnection) -> str:
-        """The address that a request counts for: the nearest one that is no trusted proxy."""
+        """Return the address that a request is counted for: the nearest address that is no trusted proxy."""
         found = connection.client.host if connection.client else ""
         hops = [hop.strip() for value in connection.headers.getlist(FORWARDED) for hop in value.split(",")]
         for hop in reversed(hops[-_HOPS_MAX:]):
@@ -72,12 +76,13 @@ class Refusals:
     async def tried(
         self, connection: HTTPConnection, secret: str, *, is_remembered: bool = True
     ) -> AsyncGenerator[None]:
-        """Around the check of a credential; an UnauthorizedError or ForbiddenError of the check is a refusal.
+        """Surround the check of a credential; an UnauthorizedError or ForbiddenError of the check is a refusal.
 
-        Without `is_remembered` a refusal is not repeated from memory: the check costs nothing, or is never the same.
+        Without `is_remembered` a refusal is not repeated from the cache: for a check that costs nothing or that can
+        end differently the next time.
 
         Raises:
-            UnauthorizedError, ForbiddenError: it was refused a moment ago.
+            UnauthorizedError, ForbiddenError: the credential was refused a moment ago.
             ThrottledError: too many credentials of this address were refused.
         """
         key = hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
@@ -103,7 +108,7 @@ class Refusals:
 
     @contextlib.asynccontextmanager
     async def _noted(self, key: str, address: str, *, has_begun: bool = False) -> AsyncGenerator[None]:
-        """Remembers how the check inside ended; gives back what it counted for, where it was no refusal."""
+        """Remember the result of the check inside; refund the count of its address unless the result is a refusal."""
         try:
             yield
         except (UnauthorizedError, ForbiddenError) as error:
@@ -138,7 +143,7 @@ class Refusals:
 
 
 class LimitedAuth:
-    """An `Authenticator` that asks `inner` within the limits; `asks_of_all`: it has to ask about every token."""
+    """An `Authenticator` that calls `inner` within the limits; `asks_of_all`: `inner` checks each token remotely."""
 
     def __init__(self, inner: Authenticator, refusals: Refusals, *, asks_of_all: bool) -> None:
         self._inner = inner
@@ -146,11 +151,11 @@ class LimitedAuth:
         self._asks_of_all = asks_of_all
 
     async def who(self, connection: HTTPConnection) -> Principal:
-        """Who calls."""
+        """Return the caller of a request."""
         token = credential(connection)
         if not token:
             return await self._inner.who(connection)
-        # What is looked up in memory is not remembered: a token that was just made is valid at once.
+        # A refusal by a lookup in memory is not cached, so that a token that was just made is valid at once.
         is_remembered = self._asks_of_all or claims_of(token) is not None
         async with self._refusals.tried(connection, token, is_remembered=is_remembered):
             return await self._inner.who(connection)

@@ -1,8 +1,8 @@
 """The Kubernetes client of a caller who cannot see all workspaces: objects of other workspaces do not exist in it.
 
-Owns the filter, so that a route that lists or reads cannot forget it. A route gets this client, and has to name the
-unfiltered one (`ApiDeps.whole`) where the order of a shared queue depends on all work. Objects of the cluster (pools,
-queues, nodes) are visible to all callers. Writes are not filtered: they were authorised before.
+Owns the filter, so that a route that lists or reads cannot forget it. A route gets this client. It has to name the
+unfiltered one (`ApiDeps.whole`) when the order of a shared queue depends on the allocations of all workspaces. Objects
+of the cluster (pools, queues, nodes) are visible to all callers. Writes are not filtered: they were authorised before.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -24,14 +24,14 @@ _Patch = RawObject | list[RawObject]
 
 
 class VisibleKube:
-    """`kube`, but for what `principal` may not see."""
+    """The client `kube` without the objects that `principal` may not see."""
 
     def __init__(self, kube: Kube, principal: Principal) -> None:
         self._kube = kube
         self._principal = principal
 
     async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T:
-        """The object; NotFoundError where it is of a workspace that is not seen."""
+        """Return the object. Raises NotFoundError also when the caller may not see its workspace."""
         where = name if resource is NAMESPACES else namespace
         if where is not None and not (await self._sight("get", resource)).has(where):
             raise NotFoundError(f"there is no {resource.kind} {name[:80]!r} in workspace {where[:80]!r}")
@@ -47,7 +47,7 @@ class VisibleKube:
         limit: int = 0,
         continue_: str = "",
     ) -> Listed[T]:
-        """What is seen of the list; a page may be empty, and how many follow is not said."""
+        """Return the visible objects. A page may be empty, and the number of remaining objects is not given."""
         if not resource.namespaced and resource is not NAMESPACES:
             return await self._kube.list(
                 resource,
@@ -77,11 +77,11 @@ class VisibleKube:
     async def create(
         self, resource: Resource[T], body: Any, *, namespace: str | None = None, dry_run: bool = False
     ) -> T:
-        """As it is."""
+        """Pass the call on, unfiltered."""
         return await self._kube.create(resource, body, namespace=namespace, dry_run=dry_run)
 
     async def replace(self, resource: Resource[T], body: Any) -> T:
-        """As it is."""
+        """Pass the call on, unfiltered."""
         return await self._kube.replace(resource, body)
 
     async def patch(
@@ -93,7 +93,7 @@ class VisibleKube:
         namespace: str | None = None,
         type_: PatchType = PatchType.MERGE,
     ) -> T:
-        """As it is."""
+        """Pass the call on, unfiltered."""
         return await self._kube.patch(resource, name, patch, namespace=namespace, type_=type_)
 
     async def delete(
@@ -107,7 +107,7 @@ class VisibleKube:
         grace_s: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        """As it is."""
+        """Pass the call on, unfiltered."""
         await self._kube.delete(
             resource,
             name,
@@ -121,7 +121,7 @@ class VisibleKube:
     async def read_log(
         self, namespace: str, pod: str, *, container: str = "", tail_lines: int | None = None, since_time: str = ""
     ) -> bytes:
-        """As it is: of a pod that was found."""
+        """Pass the call on, unfiltered: the caller has found the pod before."""
         return await self._kube.read_log(
             namespace, pod, container=container, tail_lines=tail_lines, since_time=since_time
         )
@@ -129,17 +129,17 @@ class VisibleKube:
     def follow_log(
         self, namespace: str, pod: str, *, container: str = "", since_time: str = ""
     ) -> AsyncIterator[bytes]:
-        """As it is: of a pod that was found."""
+        """Pass the call on, unfiltered: the caller has found the pod before."""
         return self._kube.follow_log(namespace, pod, container=container, since_time=since_time)
 
     def exec(
         self, namespace: str, pod: str, *, container: str, command: Sequence[str], stdin: bool, tty: bool
     ) -> AbstractAsyncContextManager[ContainerChannels]:
-        """As it is: in a pod that was found."""
+        """Pass the call on, unfiltered: the caller has found the pod before."""
         return self._kube.exec(namespace, pod, container=container, command=command, stdin=stdin, tty=tty)
 
     async def _sight(self, verb: str, resource: Resource[Any]) -> VisibleWorkspaces:
-        """Where they may look for such things; what is not ours belongs to the allocations there."""
+        """Return the workspaces where the caller may see the kind; for other API groups, may see allocations."""
         kind = resource.plural if resource.group == API_GROUP else "allocations"
         return await self._principal.sight(PermissionCheck(verb, kind))
 

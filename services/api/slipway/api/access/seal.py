@@ -1,16 +1,16 @@
-"""Sealed texts: data that a browser keeps for the api and can neither read nor change.
+"""Sealed texts: data that a browser stores for the api and can neither read nor change.
 
-Owns the keys and the form of a sealed text: a struct, packed, compressed, then encrypted and authenticated by Fernet of
-the package `cryptography`. The tag of a struct says its purpose, so a text that was sealed for one purpose never opens
-for another.
+Owns the keys and the format of a sealed text: a struct, packed, compressed, then encrypted and authenticated by Fernet
+of the package `cryptography`. The tag of a struct is its purpose, so a text that was sealed for one purpose cannot be
+opened for another.
 
-Keys are the files `*.key` of a folder (a mounted Secret), which every replica shares; each holds one Fernet key, or
-several lines of them. Every key opens. The key whose file name is last in the alphabet seals, once this process has
-known it for `SETTLE_S`: other replicas may get a new key later, and have to open what is sealed here. Without a folder
-the process makes a key, which ends with it.
+Keys are the files `*.key` of a folder (a mounted Secret) that all replicas share. A file contains one Fernet key, or
+several, one a line. Every key opens texts. The key whose file name is last in the alphabet seals texts, once this
+process has known it for `SETTLE_S`: other replicas may get a new key later, and have to open texts that are sealed
+here. Without a folder the process generates a key of its own, which is lost when the process ends.
 
-Invariants: a text that no key opens is None, never an error of the caller; while the folder cannot be read, the keys
-that were read last stay. No key is logged.
+Invariants: a text that no key opens gives None, and no error. While the folder cannot be read, the keys that were read
+last stay in use. No key is logged.
 
 Source: https://github.com/fernet/spec/blob/master/Spec.md
 """
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from cryptography.fernet import Fernet
 
 SETTLE_S = 180.0
-"""A kubelet may take this long to show a changed Secret to every replica."""
+"""A kubelet may need this long to update a changed Secret in every replica."""
 SUFFIX = ".key"
 SEALED_CHARS_MAX = 3_900
-"""Browsers keep 4,096 bytes of a cookie, its name and attributes included."""
+"""Browsers store 4,096 bytes of a cookie, including its name and attributes."""
 FILES_MAX, FILE_BYTES_MAX = 32, 4_096
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -41,13 +41,13 @@ _log = log.get_logger(__name__)
 
 
 class SealKeys:
-    """The keys that open now, and the one that seals."""
+    """The keys that open texts now, and the key that seals them."""
 
     def __init__(self, folder: Path | None, clock: Clock) -> None:
         self._folder = folder
         self._clock = clock
         self._keys: dict[str, Fernet] = {}
-        """{text of a key: its cipher}; the key that seals comes first"""
+        """{text of a key: its cipher}, the newest file name first"""
         self._since: dict[str, float] = {}
         """{text of a key: when this process first read it}, by the monotonic clock"""
         self._ignored: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class SealKeys:
         self._take(files)
 
     def seal(self, value: msgspec.Struct) -> str:
-        """The sealed text; it may be longer than a browser keeps. Raises UnavailableError when there is no key."""
+        """Return the sealed text; it may be longer than a browser stores. Raises UnavailableError without a key."""
         key = self._sealing()
         if key is None:
             raise UnavailableError(f"no session key in {self._folder}, so no browser can log in: add a file *.key")
@@ -79,7 +79,7 @@ class SealKeys:
         return key.encrypt_at_time(packed, int(self._clock.now())).decode().rstrip("=")
 
     def open(self, text: str, as_type: type[T], *, chars_max: int = SEALED_CHARS_MAX) -> T | None:
-        """The sealed value; None when no known key opens it, it is of another type, or is longer than `chars_max`."""
+        """Return the sealed value; None when no key opens it, its type differs, or it is longer than `chars_max`."""
         from cryptography.fernet import InvalidToken
 
         if not text or len(text) > chars_max or not text.isascii():
@@ -87,7 +87,7 @@ class SealKeys:
         padded = text + "=" * (-len(text) % 4)
         for key in self._keys.values():
             try:
-                # The sealed value has its own time of expiry, which the caller checks.
+                # The sealed value contains its own expiry, which the caller checks.
                 packed = key.decrypt(padded)
             except InvalidToken:
                 continue
@@ -134,7 +134,7 @@ class SealKeys:
 
 
 def _read(folder: Path) -> dict[str, str]:
-    """{file name: its text}, without hidden files such as those of the kubelet (`..data`)."""
+    """Return {file name: its text}, without hidden files such as those of the kubelet (`..data`)."""
     entries = sorted(each for each in folder.iterdir() if each.suffix == SUFFIX and not each.name.startswith("."))
     found: dict[str, str] = {}
     for entry in entries[-FILES_MAX:]:

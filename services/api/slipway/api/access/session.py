@@ -1,18 +1,20 @@
-"""Browsers: what a login leaves in a browser, for those who cannot send a header of their own.
+"""Login sessions of browsers, which cannot send an Authorization header: the cookies that a login sets.
 
-Owns two cookies, both sealed (`access/seal.py`): the session, for our own origin, and the ticket, for the origin of
-one workload. A session holds the token that logged in, so that whoever revokes the token ends it; or, after a sign-in
-at an issuer (`access/sign_ins.py`), whom the issuer named and what renews that. A ticket holds the session it was made
-from and is good for one allocation, for `TICKET_S`; while it is used, a new one takes its place, until its session
-ends. A one-time code leads from our origin to that of a workload.
+Owns two cookies, both sealed (`access/seal.py`): the session, for the api's own origin, and the ticket, for the origin
+of one workload. A session contains the token that logged in, so a revoked token ends its sessions. After a sign-in at
+an issuer (`access/sign_ins.py`), a session contains the user whom the issuer named and the refresh token instead. A
+ticket contains the session it was made from, and is valid for one allocation, for `TICKET_S`. While a ticket is used, a
+new ticket replaces it, until its session ends. A one-time code carries the session from the api's origin to the origin
+of a workload.
 
-Invariants: no cookie, code or page holds a token that can be read; a script cannot read a cookie of ours (HttpOnly); no
-other site makes a browser send it (SameSite); it belongs to one host name and never to its subdomains or parents; it
-changes nothing but from a page of the very same origin. A ticket opens nothing in our origin, a session nothing in that
-of a workload. A session that was logged out (`access/ended_sessions.py`) opens nothing, and neither do its tickets.
+Invariants: no cookie, code or page contains a readable token. A script cannot read our cookies (HttpOnly). No other
+site makes a browser send a session cookie (SameSite). A cookie belongs to one host name, never to its subdomains or
+parents. A request by cookie can change something only from a page of exactly the same origin. A ticket is refused in
+the api's origin, and a session is refused in the origin of a workload. After a logout (`access/ended_sessions.py`) the
+session and its tickets are refused.
 
-Not promised: that all replicas have the same time. By any replica's clock, a ticket is good for `TICKET_S` and
-`SKEW_S` at most.
+Not promised: that the clocks of all replicas agree. By any replica's clock, a ticket is valid for at most `TICKET_S`
+plus `SKEW_S`.
 """
 
 import math
@@ -35,26 +37,27 @@ from slipway.runtime.listen import is_loopback
 
 NAME, TICKET_NAME = "slipway_session", "slipway_ticket"
 SECURE = "__Host-"
-"""Under TLS: a browser then takes a cookie of that name from this very host only, never from a page of a subdomain."""
+"""Prefix of cookie names under TLS: a browser accepts such a cookie from this host only, never from a subdomain."""
 TOKEN_CHARS_MAX = 3_800
 TICKET_S = 900.0
-"""How long a ticket that is not used stays good. Half of it, and the next use gives a new one."""
+"""Lifetime of a ticket that is not used. After half of it, the next use replaces the ticket."""
 CODE_S = 120.0
-"""How long a user may look at the step to a workload before it is to be made again."""
+"""Lifetime of a one-time code: the user has this long to take the step to the workload."""
 SAME_NAME_MAX = 64
-"""Cookies of one name that are tried: pages of neighbouring hosts can add some."""
+"""Limit of cookies with one name that are tried: pages of neighbouring hosts can add some."""
 SKEW_S = 60.0
-"""How much the clocks of replicas may differ before a ticket made by one is refused by another."""
+"""Tolerated difference between the clocks of replicas; beyond it, a new ticket of one is refused by another."""
 BY_COOKIE_KEY, TOKEN_KEY = "slipway.by_cookie", "slipway.cookie_token"
 PRESENTED_KEY = "slipway.presented_login"
-"""A login that a handler of ours brings: it came by a code, and not with a cookie."""
+"""Scope key of a login that a handler of ours has set: the login came with a code, not with a cookie."""
 _ID_BYTES = 16
 
 
 class SignedIn(msgspec.Struct, frozen=True, kw_only=True, tag="signed-in"):
-    """What the issuer said at `at` (epoch seconds); `subject` is its own name of the user, which stays the same.
+    """The user whom the issuer named at `at` (epoch seconds).
 
-    Without a refresh token it cannot be renewed."""
+    `subject` is the issuer's own, constant name of the user. Without a refresh token the sign-in cannot be renewed.
+    """
 
     user: OidcUser
     subject: str
@@ -63,7 +66,7 @@ class SignedIn(msgspec.Struct, frozen=True, kw_only=True, tag="signed-in"):
 
 
 class LoginSession(msgspec.Struct, frozen=True, kw_only=True, tag="session"):
-    """A login: whose token it is, or whom the issuer named, and until when (epoch seconds)."""
+    """A login: its token, or the user whom the issuer named; and its expiry (epoch seconds)."""
 
     id: str
     token: str = ""
@@ -72,7 +75,7 @@ class LoginSession(msgspec.Struct, frozen=True, kw_only=True, tag="session"):
 
 
 class WorkloadTicket(msgspec.Struct, frozen=True, kw_only=True, tag="ticket"):
-    """What a login may open in the origin of one allocation."""
+    """Permission of a login to open the origin of one allocation."""
 
     session: LoginSession
     allocation: str
@@ -80,7 +83,7 @@ class WorkloadTicket(msgspec.Struct, frozen=True, kw_only=True, tag="ticket"):
 
 
 class EntryCode(msgspec.Struct, frozen=True, kw_only=True, tag="code"):
-    """What a browser brings to that origin, once."""
+    """A one-time code with which a browser enters the origin of one allocation."""
 
     id: str
     session: LoginSession
@@ -89,9 +92,9 @@ class EntryCode(msgspec.Struct, frozen=True, kw_only=True, tag="code"):
 
 
 class BrowserSessions:
-    """The logins of browsers. `keys` and `ended` are kept up to date by loops of the process.
+    """The logins of browsers. Loops of the process keep `keys` and `ended` up to date.
 
-    `domain`: that of the origins of workloads; `life_s`: how long a login is good.
+    `domain` is the parent domain of the origins of workloads; `life_s` is the lifetime of a login.
     """
 
     def __init__(
@@ -105,23 +108,25 @@ class BrowserSessions:
         self._life_s = life_s
 
     def begin(self, token: str) -> LoginSession:
-        """A new login. Raises UnauthorizedError when no browser would keep it."""
+        """Return a new login. Raises UnauthorizedError when its cookie would be too long for a browser."""
         ends_at = self._clock.now() + self._life_s
         session = LoginSession(id=self._random.token_hex(_ID_BYTES), token=token, ends_at=ends_at)
-        # A ticket is the longest of what is made of it.
+        # Of all texts that are made from a login, a ticket is the longest.
         ticket = WorkloadTicket(session=session, allocation="x" * 64, ends_at=ends_at)
         if len(token) > TOKEN_CHARS_MAX or len(self.keys.seal(ticket)) > SEALED_CHARS_MAX:
             raise UnauthorizedError("the token is longer than a browser keeps; use one with fewer claims")
         return session
 
     def begin_signed_in(self, signed_in: SignedIn) -> LoginSession:
-        """A new login of whom the issuer named, which ends with what cannot be renewed.
+        """Return a new login of the user whom the issuer named.
 
-        Raises UnauthorizedError when no browser would keep it."""
+        Without a refresh token, the login ends when the issuer's token expires. Raises UnauthorizedError when its
+        cookie would be too long for a browser.
+        """
         ends_at = self._clock.now() + self._life_s
         if not signed_in.refresh_token:
             ends_at = min(ends_at, signed_in.user.ends_at)
-        # A long refresh token is left to the replicas, who know it too; the names of groups have no other place.
+        # A long refresh token may be left out, because replicas share it too. The group names are stored here only.
         for each in (signed_in, msgspec.structs.replace(signed_in, refresh_token="")):
             session = LoginSession(id=self._random.token_hex(_ID_BYTES), ends_at=ends_at, signed_in=each)
             ticket = WorkloadTicket(session=session, allocation="x" * 64, ends_at=ends_at)
@@ -133,14 +138,14 @@ class BrowserSessions:
         )
 
     def of(self, connection: HTTPConnection) -> LoginSession | None:
-        """The login of a request: by a session in our origin, by a ticket in that of a workload."""
+        """Return the valid login of a request: by its session, or by its ticket in the origin of a workload."""
         id_ = self._workload(connection)
         found = self.ticket_of(connection) if id_ else None
         session = found.session if found is not None else None if id_ else self._session_of(connection)
         return session if session is not None and self.is_good(session) else None
 
     def ticket_of(self, connection: HTTPConnection) -> WorkloadTicket | None:
-        """The ticket of a request in the origin of its allocation."""
+        """Return the valid ticket of a request; None when there is none for the workload of this origin."""
         for text in cookies_of(connection, TICKET_NAME):
             ticket = self.keys.open(text, WorkloadTicket)
             if ticket is not None and self._is_now(ticket.ends_at, TICKET_S):
@@ -148,21 +153,21 @@ class BrowserSessions:
         return None
 
     def has_refused(self, connection: HTTPConnection) -> bool:
-        """Whether the browser has a cookie of ours that opens nothing here: ended, of another allocation, or old."""
+        """Whether the browser sent cookies of ours and none is valid here: ended, expired, or of another allocation."""
         name = TICKET_NAME if self._workload(connection) else NAME
         return bool(cookies_of(connection, name)) and self.of(connection) is None
 
     def is_good(self, session: LoginSession) -> bool:
-        """Whether it has neither ended nor been logged out."""
+        """Whether the session has neither expired nor been logged out."""
         return self._is_now(session.ends_at, self._life_s) and not self.ended.has(session.id)
 
     def code(self, session: LoginSession, allocation: str) -> str:
-        """What lets the browser of that login into the origin of an allocation, once."""
+        """Return a one-time code with which the browser of that login enters the origin of an allocation."""
         id_, ends_at = self._random.token_hex(_ID_BYTES), self._clock.now() + CODE_S
         return self.keys.seal(EntryCode(id=id_, session=session, allocation=allocation, ends_at=ends_at))
 
     async def redeem(self, text: str, allocation: str) -> LoginSession | None:
-        """The login of a code that is good for that allocation, and was not used before."""
+        """Return the login of a code; None when the code is not valid for that allocation, or was used before."""
         code = self.keys.open(text, EntryCode)
         if code is None or code.allocation != allocation or not self._is_now(code.ends_at, CODE_S):
             return None
@@ -171,22 +176,22 @@ class BrowserSessions:
         return code.session
 
     async def end(self, session: LoginSession) -> bool:
-        """Log out. Whether other replicas will know: not while Redis is away."""
+        """Log out. Return whether the other replicas were informed: False while Redis is unavailable."""
         return await self.ended.end(session.id, session.ends_at)
 
     def keep_session(self, response: Response, session: LoginSession, *, is_secure: bool) -> None:
-        """Let the browser keep the login."""
+        """Set the cookie of the login."""
         self._keep(response, NAME, self.keys.seal(session), session, is_secure=is_secure, is_strict=True)
 
     def keep_ticket(self, response: Response, session: LoginSession, allocation: str, *, is_secure: bool) -> None:
-        """Let the browser keep a ticket. The way to it leads from another site, where a strict cookie is not sent."""
+        """Set the cookie of a ticket. It is not SameSite=Strict, because the first visit comes from another site."""
         ends_at = min(self._clock.now() + TICKET_S, session.ends_at)
         ticket = WorkloadTicket(session=session, allocation=allocation, ends_at=ends_at)
-        # The browser keeps it as long as its session, so that the api can tell an expired ticket from a missing one.
+        # The cookie lives as long as the session, so that the api can tell an expired ticket from a missing one.
         self._keep(response, TICKET_NAME, self.keys.seal(ticket), session, is_secure=is_secure, is_strict=False)
 
     def renewed(self, connection: HTTPConnection) -> list[tuple[bytes, bytes]]:
-        """The fields of an answer that give the browser a new ticket; empty while the one it has is good for long."""
+        """Return the response headers that set a new ticket; empty while the present ticket is still young."""
         ticket = self.ticket_of(connection) if connection.scope.get(BY_COOKIE_KEY) else None
         now = self._clock.now()
         if ticket is None or ticket.ends_at - now > TICKET_S / 2 or ticket.ends_at >= ticket.session.ends_at:
@@ -210,7 +215,7 @@ class BrowserSessions:
         )
 
     def _session_of(self, connection: HTTPConnection) -> LoginSession | None:
-        """With several, the one that only this host can have set is tried first."""
+        """Return the first session cookie that opens; a cookie that only this host can have set is tried first."""
         opened = (self.keys.open(text, LoginSession) for text in cookies_of(connection, NAME))
         return next((session for session in opened if session is not None), None)
 
@@ -218,21 +223,21 @@ class BrowserSessions:
         return workload_of(connection.headers.get("host", ""), self._domain)
 
     def _is_now(self, ends_at: float, life_s: float) -> bool:
-        """Whether the end is still to come, and not later than the life allows by this clock."""
+        """Whether `ends_at` is in the future, and not further away than the lifetime allows by this clock."""
         left_s = ends_at - self._clock.now()
         return 0.0 < left_s <= life_s + SKEW_S
 
 
 class Renews(Protocol):
-    """Who knows what has become of a sign-in at the issuer."""
+    """A port: the current user of a sign-in at the issuer."""
 
     async def principal(self, session: LoginSession) -> Principal:
-        """Whom the issuer names now. Raises UnauthorizedError or TransientError."""
+        """Return the user whom the issuer names now. Raises UnauthorizedError or TransientError."""
         ...
 
 
 class CookieAuth:
-    """An `Authenticator` that takes a header's token, and else that of a browser's login."""
+    """An `Authenticator` that uses the token of the header, or else the login of the browser."""
 
     def __init__(self, inner: Authenticator, sessions: BrowserSessions, sign_ins: Renews | None = None) -> None:
         self._inner = inner
@@ -240,7 +245,7 @@ class CookieAuth:
         self._sign_ins = sign_ins
 
     async def who(self, connection: HTTPConnection) -> Principal:
-        """Who calls, or who has logged in."""
+        """Return the caller, by the header's token or by the browser's login."""
         if bearer(connection):
             return await self._inner.who(connection)
         presented: LoginSession | None = connection.scope.get(PRESENTED_KEY)
@@ -257,7 +262,7 @@ class CookieAuth:
 
 
 class LoggedIn:
-    """A principal by a browser's login, which ends with that as well."""
+    """A principal by a browser's login; it is no longer valid when the login has ended."""
 
     def __init__(self, inner: Principal, session: LoginSession, sessions: BrowserSessions) -> None:
         self._inner = inner
@@ -267,37 +272,37 @@ class LoggedIn:
         self.roles, self.expires_at = inner.roles, inner.expires_at
 
     async def may(self, ask: PermissionCheck, workspace: str) -> bool:
-        """What the token may."""
+        """By the rights of the login's token or user."""
         return await self._inner.may(ask, workspace)
 
     async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
-        """Where the token may."""
+        """By the rights of the login's token or user."""
         return await self._inner.sight(ask)
 
     async def still(self) -> bool:
-        """Whether neither the login nor its token has ended."""
+        """Whether both the login and its token are still valid."""
         return self._sessions.is_good(self._session) and await self._inner.still()
 
 
 def credential(connection: HTTPConnection) -> str:
-    """The token of a request: that of its header, else that of its login; empty when there is none."""
+    """Return the token of a request: from its header, or else from its login; empty when there is none."""
     token: Any = bearer(connection) or connection.scope.get(TOKEN_KEY, "")
     return str(token)
 
 
 def is_by_cookie(connection: HTTPConnection) -> bool:
-    """Whether the browser itself has brought the login along."""
+    """Whether the login of the request came with a cookie."""
     return bool(connection.scope.get(BY_COOKIE_KEY))
 
 
 def forget(response: Response, name: str = NAME) -> None:
-    """Let the browser forget a cookie, by either name."""
+    """Delete a cookie in the browser, under both names: with and without `__Host-`."""
     for whole, is_secure_name in ((SECURE + name, True), (name, False)):
         response.set_cookie(whole, "", max_age=0, path="/", secure=is_secure_name, httponly=True, samesite="strict")
 
 
 def is_secure(connection: HTTPConnection) -> bool:
-    """Whether the browser sees us under TLS, which may end in front of us: then a field of its request says so."""
+    """Whether the browser uses TLS. A proxy may terminate TLS in front of us: then a header of the request shows it."""
     return _is_browser_under_tls(connection) or connection.headers.get("origin", "").startswith("https://")
 
 
@@ -307,11 +312,11 @@ def has_secure_session(connection: HTTPConnection) -> bool:
 
 
 def cookies_of(connection: HTTPConnection, name: str) -> list[str]:
-    """The texts under that name, at most `SAME_NAME_MAX`, the one that only this host can have set first.
+    """Return the values of the cookies with that name, at most `SAME_NAME_MAX`.
 
-    A page of a neighbouring host can set a cookie of the plain name for us too, and the browser sends both: each is
-    tried. Where a browser reaches us under TLS, only the name counts that it takes from this very host; otherwise such
-    a page could log its reader in as somebody else.
+    A cookie that only this host can have set is first. A page of a neighbouring host can set a cookie with the plain
+    name for us too, and the browser sends both: each is tried. Under TLS only the name with `__Host-` is accepted.
+    Otherwise such a page could log its reader in as another user.
     """
     given = [
         (key.strip(), value.strip().strip('"'))
@@ -323,8 +328,10 @@ def cookies_of(connection: HTTPConnection, name: str) -> list[str]:
 
 
 def _is_browser_under_tls(connection: HTTPConnection) -> bool:
-    """Whether a browser says so, which may see TLS that ends in front of us: it sends `Sec-Fetch-Site` to hosts that
-    it trusts, which are those under TLS and this machine."""
+    """Whether the browser uses TLS, also when a proxy terminates TLS in front of us.
+
+    A browser sends `Sec-Fetch-Site` only to hosts that it trusts: hosts under TLS, and its own machine.
+    """
     if connection.url.scheme in ("https", "wss"):
         return True
     name = host_name(connection.headers.get("host", ""))

@@ -1,16 +1,17 @@
-"""Sign-ins of browsers at the issuer: the authorisation code flow with PKCE, and what keeps a login alive after it.
+"""Sign-ins of browsers at the issuer: the authorisation code flow with PKCE, and the renewal of a login after it.
 
-Owns the step to the issuer and back, which is bound to one browser by a sealed cookie of ten minutes, and the renewal
-of a login by its refresh token. What the issuer said last of a login is in the memory of this process, and sealed in
-Redis for the other replicas, for a refresh token may be good only once; the login itself holds what was said first.
+Owns the redirect to the issuer and back, and the renewal of a login by its refresh token. A sealed cookie of ten
+minutes binds the redirect to one browser. The newest answer of the issuer about a login is in the memory of this
+process, and sealed in Redis for the other replicas, because a refresh token may be valid only once. The login itself
+contains the first answer.
 
-Invariants: an answer of the issuer is taken only by the browser that asked, once, with the nonce that was asked with;
-what is kept in Redis counts only for the login that it was kept for; no token of the issuer is in a page, an address or
-a readable cookie; a login whose refresh the issuer refuses is ended on all replicas. A login is renewed from half of
-the life of what the issuer said last, once in `RENEW_GAP_S` at most on all replicas; until the end of that life the
-issuer may be away.
+Invariants: an answer of the issuer is accepted once, only from the browser that began the sign-in, and only with the
+nonce of that sign-in. An answer in Redis is valid only for the login that it was stored for. No token of the issuer is
+in a page, an address or a readable cookie. When the issuer refuses to renew a login, the login ends on all replicas. A
+login is renewed after half of the lifetime of the newest answer, at most once in `RENEW_GAP_S` on all replicas. The
+issuer may be unavailable until the end of that lifetime.
 
-Not promised, while Redis is away: that a login outlives a restart where the issuer's refresh tokens are good once.
+Not promised while Redis is unavailable: that a login survives a restart if the issuer's refresh tokens are valid once.
 
 Source: https://openid.net/specs/openid-connect-core-1_0.html#CodeFlowAuth, RFC 7636 (PKCE), RFC 9207 (iss)
 """
@@ -43,9 +44,9 @@ COOKIE = "slipway_signing_in"
 PENDING_S = 600.0
 RENEW_GAP_S = 10.0
 LIFE_WITHOUT_TOKEN_S = 300.0
-"""How long a renewal counts that brings no ID token and does not say."""
+"""How long a renewal is valid when the answer has neither an ID token nor a lifetime."""
 LOGINS_MAX = 50_000
-"""Beyond it those that were used longest ago are asked of Redis, or renewed by what their cookie holds."""
+"""Limit of logins in memory; a dropped login (least recently used first) is read from Redis or its cookie again."""
 SHARED_CHARS_MAX = 64 * 1024
 _SECRET_BYTES = 32
 _GONE = ("invalid_grant",)
@@ -54,7 +55,7 @@ _log = log.get_logger(__name__)
 
 
 class PendingSignIn(msgspec.Struct, frozen=True, kw_only=True, tag="pending"):
-    """What a browser remembers of the step to the issuer, sealed."""
+    """A sign-in in progress: the sealed cookie that the browser stores during the redirect to the issuer."""
 
     state: str
     nonce: str
@@ -66,14 +67,17 @@ class PendingSignIn(msgspec.Struct, frozen=True, kw_only=True, tag="pending"):
 
 
 class SharedSignIn(msgspec.Struct, frozen=True, kw_only=True, tag="shared-sign-in"):
-    """What replicas tell each other of a login, sealed, in Redis. It names its login: Redis may hold it elsewhere."""
+    """The newest answer about a login, sealed in Redis for the other replicas.
+
+    It names its login, so that an answer under the key of another login is recognised.
+    """
 
     session: str
     said: SignedIn
 
 
 class SignIns:
-    """Signs browsers in, and knows whom the issuer names now."""
+    """Signs browsers in, and renews their logins."""
 
     def __init__(
         self, issuer: Issuer, auth: OidcAuth, sessions: BrowserSessions, clock: Clock, random: Random, *, scopes: str
@@ -85,11 +89,14 @@ class SignIns:
         self._random = random
         self._scopes = scopes
         self._known: OrderedDict[str, SignedIn] = OrderedDict()
-        """{id of a login: what the issuer said last}, the one that was used longest ago first"""
+        """{id of a login: the newest answer of the issuer}, least recently used first"""
         self._renewing: dict[str, asyncio.Lock] = {}
 
     async def begin(self, response: Response, *, redirect_uri: str, following: str, is_secure: bool) -> str:
-        """Where the browser is to go; `response` lets it remember why. Raises IssuerAwayError."""
+        """Return the address to redirect the browser to; set the sign-in's cookie in `response`.
+
+        Raises IssuerAwayError.
+        """
         document = await self._issuer.document()
         if not document.authorization_endpoint:
             raise IssuerAwayError(f"the issuer {self._issuer.url} signs no browsers in")
@@ -103,7 +110,7 @@ class SignIns:
             is_secure=is_secure,
             ends_at=self._clock.now() + PENDING_S,
         )
-        # Lax: the way back leads from the issuer's site.
+        # Lax, because the redirect back comes from the issuer's site.
         response.set_cookie(
             SECURE + COOKIE if is_secure else COOKIE,
             self._sessions.keys.seal(pending),
@@ -127,11 +134,11 @@ class SignIns:
         return _with_query(document.authorization_endpoint, asked)
 
     async def finish(self, connection: HTTPConnection) -> tuple[LoginSession, PendingSignIn]:
-        """(the login that an answer of the issuer gives, the step that it ends), by the query of the way back.
+        """Finish a sign-in by the query of the redirect back. Return (the new login, the sign-in that was pending).
 
         Raises:
-            UnauthorizedError: it is none, or not for this browser.
-            IssuerAwayError: the issuer cannot be asked.
+            UnauthorizedError: the answer is not valid, or not for this browser.
+            IssuerAwayError: the issuer is unavailable.
         """
         pending, answer = self._pending(connection), connection.query_params
         state = answer.get("state", "")
@@ -169,16 +176,16 @@ class SignIns:
         return session, pending
 
     async def principal(self, session: LoginSession) -> Principal:
-        """Whom the issuer names now, as a caller.
+        """Return the user whom the issuer names now, as a caller.
 
         Raises:
             UnauthorizedError: the sign-in has ended.
-            IssuerAwayError: what it said last is over, and it cannot be asked.
+            IssuerAwayError: the newest answer has expired, and the issuer is unavailable.
         """
         return SignedInCaller(self, self._auth, session, await self.user(session))
 
     async def user(self, session: LoginSession) -> OidcUser:
-        """Whom the issuer names now; asks it where that is due. Raises as `principal` does."""
+        """Return the user whom the issuer names now; renew the login when that is due. Raises as `principal` does."""
         said = self._last(session)
         if self._is_due(said):
             lock = self._renewing.setdefault(session.id, asyncio.Lock())
@@ -191,7 +198,7 @@ class SignIns:
         return said.user
 
     async def end(self, session: LoginSession, *, back: str) -> str:
-        """Where a logout goes on at the issuer, which leads to `back` then; empty when it has no such place."""
+        """Return the issuer's address for a logout, which redirects to `back` after it; empty when it has none."""
         said = self._last(session)
         self._known.pop(session.id, None)
         try:
@@ -207,7 +214,7 @@ class SignIns:
         return _with_query(document.end_session_endpoint, asked)
 
     def _pending(self, connection: HTTPConnection) -> PendingSignIn | None:
-        """The step that this browser has begun, if its time is not over."""
+        """Return the sign-in that this browser has begun; None when there is none, or it has expired."""
         for text in cookies_of(connection, COOKIE):
             found = self._sessions.keys.open(text, PendingSignIn)
             if found is not None and 0.0 < found.ends_at - self._clock.now() <= PENDING_S + SKEW_S:
@@ -215,7 +222,7 @@ class SignIns:
         return None
 
     async def _renewed(self, session: LoginSession) -> SignedIn:
-        """What the issuer says now, or a replica has learned, or what it said last while that is not over."""
+        """Return the newest answer: from another replica, from a renewal, or the last one until it expires."""
         shared = self._sessions.keys.open(
             await self._sessions.ended.shared(session.id), SharedSignIn, chars_max=SHARED_CHARS_MAX
         )
@@ -269,7 +276,7 @@ class SignIns:
         return renewed
 
     async def _named(self, tokens: IssuerTokens) -> VerifiedToken:
-        """Whom an ID token for our client names. Raises UnauthorizedError."""
+        """Check the ID token for our client, and return its user and claims. Raises UnauthorizedError."""
         client = self._issuer.client.id
         if not tokens.id_token:
             raise UnauthorizedError("the issuer gives no ID token; does SLIPWAY_OIDC_SCOPES have openid?")
@@ -288,7 +295,7 @@ class SignIns:
         return known
 
     def _is_due(self, said: SignedIn) -> bool:
-        """Whether more than half of its life is over."""
+        """Whether half of the lifetime of the answer is over."""
         return self._clock.now() >= (said.at + said.user.ends_at) / 2
 
     async def _keep(self, session: LoginSession, said: SignedIn) -> None:
@@ -304,7 +311,7 @@ class SignIns:
 
 
 class SignedInCaller:
-    """A user of the issuer, by a browser's login."""
+    """A caller who is a user of the issuer, by a browser's login."""
 
     def __init__(self, sign_ins: SignIns, auth: OidcAuth, session: LoginSession, user: OidcUser) -> None:
         self._sign_ins = sign_ins
@@ -315,15 +322,15 @@ class SignedInCaller:
         self.expires_at = format_time(session.ends_at)
 
     async def may(self, ask: PermissionCheck, workspace: str) -> bool:
-        """What the issuer's name and groups may."""
+        """By the rights of the name and groups that the issuer gave."""
         return await self._caller.may(ask, workspace)
 
     async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
-        """Where the issuer's name and groups may."""
+        """By the rights of the name and groups that the issuer gave."""
         return await self._caller.sight(ask)
 
     async def still(self) -> bool:
-        """Whether the issuer still knows the session; with whatever groups it names now."""
+        """Whether the sign-in is still valid; from now on, the groups are those that the issuer names now."""
         try:
             self._caller = self._auth.principal(await self._sign_ins.user(self._session))
         except UnauthorizedError:

@@ -26,35 +26,35 @@ from slipway.model.lifecycle import Kind
 
 
 class Where(StrEnum):
-    """Where a row's question is asked."""
+    """In which workspace the permission of a row is checked."""
 
     PUBLIC = "public"
-    """not at all: it is the same for everybody, and of nobody"""
+    """no check and no authentication: the answer is the same for every caller, and about no user"""
     KNOWN = "known"
-    """not at all: it is about who calls"""
+    """no check: the answer is about the authenticated caller"""
     LISTED = "listed"
-    """in every workspace: the answer has what they may see"""
+    """in every workspace: the answer contains what the caller may see"""
     MEMBER = "member"
-    """in any workspace: facts of the cluster, for those who use it"""
+    """in any existing workspace: the answer has facts of the cluster, for its users"""
     OBJECT = "object"
-    """in the workspace of the allocation `{id}`, which others do not find"""
+    """in the workspace of the allocation `{id}`; a caller who may not see it gets 404"""
     QUERY = "query"
     """in the workspace that the parameter `workspace` names"""
     PATH = "path"
     """in the workspace `{name}`"""
     BODY = "body"
-    """by the handler, once it has read which workspace is meant; one that does not ask answers nobody"""
+    """by the handler, after it has read the workspace from the body; a handler that makes no check fails"""
     CLUSTER = "cluster"
-    """for all of the cluster"""
+    """for the whole cluster"""
 
 
 class RouteRule(msgspec.Struct, frozen=True):
-    """What is asked, and where."""
+    """The permission of a route, and where it is checked."""
 
     where: Where
     ask: PermissionCheck = LIST
     is_archived: bool = False
-    """also an allocation that is gone, when its log is archived"""
+    """whether the route also finds a deleted allocation whose log is archived"""
 
 
 _NODES = RouteRule(Where.CLUSTER, PermissionCheck("patch", "nodes", Role.ADMIN, group=""))
@@ -184,8 +184,8 @@ PAGES = (
     *("/jobs", "/jobs/{name}", "/nodes", "/nodes/{name}", "/templates", "/templates/{name}"),
     *("/webhooks", "/tokens", "/dead", "/more"),
 )
-"""Where the frame of the page is served. It is the same for every reader; `pages/main.js` says what is shown at each
-address, in the same order."""
+"""Paths at which the page's frame is served. It is the same for every reader. `pages/main.js` decides what each address
+shows, and lists the addresses in the same order."""
 
 OTHERS: Mapping[str, RouteRule] = {
     **dict.fromkeys(PAGES, RouteRule(Where.PUBLIC)),
@@ -211,7 +211,7 @@ OTHERS: Mapping[str, RouteRule] = {
 
 
 def rule_of(method: str, path: str) -> RouteRule:
-    """The row of a route of the REST API. Raises InvariantError when there is none: nobody may call it."""
+    """Return the row of a route of the REST API. Raises InvariantError when the table has none."""
     found = _TABLE.get(f"{method} {path}")
     if found is None:
         raise InvariantError(f"{method} {path} is not in the authorisation table: add its row to access/table.py")
@@ -219,5 +219,5 @@ def rule_of(method: str, path: str) -> RouteRule:
 
 
 def listed() -> Iterable[str]:
-    """Every route that has a row, as `METHOD /path`."""
+    """Return every route that has a row, as `METHOD /path`."""
     return _TABLE.keys()

@@ -31,13 +31,13 @@ _NOBODY = TokenRecord(
     id="0" * 16, hash="0" * 64, user="nobody", roles={}, created_at="1970-01-01T00:00:00Z",
     expires_at="1970-01-01T00:00:00Z",
 )  # fmt: skip
-"""What an unknown id is held against, so that the refusal takes as long as that of a wrong secret."""
+"""The record that a token with an unknown id is compared with, so that all refusals take the same time."""
 
 _log = log.get_logger(__name__)
 
 
 class TokenBook:
-    """The records of a folder."""
+    """The token records of a folder."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
@@ -46,7 +46,7 @@ class TokenBook:
         self._told: tuple[str, ...] = ()
 
     async def look(self) -> None:
-        """Read the folder. Raises UnavailableError when it cannot be read: then nobody gets in."""
+        """Read the folder. Raises UnavailableError when it cannot be read: then every caller is refused."""
         try:
             files = await asyncio.to_thread(_read, self._folder)
         except OSError as error:
@@ -62,20 +62,20 @@ class TokenBook:
         self._records, self._told = records, told
 
     def all(self) -> list[TokenRecord]:
-        """Every record, by id. Raises UnavailableError."""
+        """Return every record, by id. Raises UnavailableError."""
         if self._records is None:
             raise UnavailableError("the tokens cannot be read right now")
         return [self._records[id_] for id_ in sorted(self._records)]
 
     def find(self, id_: str) -> TokenRecord | None:
-        """The record that counts now, if there is one. Raises UnavailableError."""
+        """Return the record with that id; None when there is none, or it has expired. Raises UnavailableError."""
         if self._records is None:
             raise UnavailableError("the tokens cannot be read right now")
         found = self._records.get(id_)
         return None if found is None or found.has_expired(self._clock.now()) else found
 
     async def who(self, connection: HTTPConnection) -> Principal:
-        """Who the bearer of the token is."""
+        """Return the caller whom the bearer token identifies."""
         token = credential(connection)
         if not token:
             raise UnauthorizedError(f"missing bearer token; {_HOW}")
@@ -87,7 +87,7 @@ class TokenBook:
 
 
 class TokenHolder:
-    """Who holds a token. `named`: the user that one acts as, where the record permits that."""
+    """A caller with a token. `named` is the user that the caller acts as, if the record permits that."""
 
     def __init__(self, book: TokenBook, record: TokenRecord, named: str = "") -> None:
         self._book = book
@@ -98,25 +98,26 @@ class TokenHolder:
         self.expires_at = record.expires_at
 
     async def may(self, ask: PermissionCheck, workspace: str) -> bool:
-        """What the record says now."""
+        """By the roles in the record as it is now."""
         record = self._book.find(self._record.id)
         role = record.role_in(workspace) if record is not None and record.hash == self._record.hash else None
         return role is not None and role.includes(ask.role)
 
     async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
-        """The workspaces that the record names."""
+        """Return the workspaces in which the record permits `ask`."""
         if await self.may(ask, EVERYWHERE):
             return VisibleWorkspaces()
         return VisibleWorkspaces(frozenset([name for name in self._record.roles if await self.may(ask, name)]))
 
     async def still(self) -> bool:
-        """Whether it has neither expired nor been taken away."""
+        """Whether the token has neither expired nor been removed."""
         record = self._book.find(self._record.id)
         return record is not None and record.hash == self._record.hash
 
 
 def _read(folder: Path) -> dict[str, bytes]:
-    """The files of the folder; those of the kubelet (`..data`) and other hidden ones are none."""
+    """Return {file name: content} of the folder, without hidden files such as those of the kubelet (`..data`)."""
+
     found: dict[str, bytes] = {}
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith(".") or entry.suffix != apitokens.SUFFIX:

@@ -1,4 +1,4 @@
-"""What the api says about itself."""
+"""The api's documents about itself: OpenAPI, AsyncAPI, and the page of the REST API."""
 
 import asyncio
 
@@ -15,19 +15,19 @@ CACHE = {"Cache-Control": "max-age=60"}
 
 
 async def openapi(request: Request) -> Response:
-    """The OpenAPI document."""
-    # The first one takes long: beside the loop.
+    """Return the OpenAPI document."""
+    # Building the first document takes long, so it runs in a thread and does not block the event loop.
     document = await asyncio.to_thread(request.app.state.document)
     return Response(msgspec.json.encode(document), media_type=JSON_TYPE, headers=CACHE)
 
 
 async def asyncapi(_: Request) -> Response:
-    """The AsyncAPI document."""
+    """Return the AsyncAPI document."""
     return Response(msgspec.json.encode(document(version())), media_type=JSON_TYPE, headers=CACHE)
 
 
 async def docs(request: Request) -> Response:
-    """The page about the REST API."""
+    """Return the page about the REST API."""
     base = str(request.base_url).rstrip("/")
     headers = {**CACHE, "Content-Security-Policy": POLICY}
     page = await asyncio.to_thread(request.app.state.docs_of, base)

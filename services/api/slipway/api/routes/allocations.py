@@ -1,4 +1,4 @@
-"""One allocation: read, change, kill, and the ways to look at it."""
+"""Routes of one allocation: read, change, kill, explain, and its timeline, trace and pods."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -66,11 +66,11 @@ FORESEE = Query(
 NODES_SHOWN_MAX = 4
 CHANGEABLE_LIMITS = ("maxRuntime", "idleTimeout", "pendingTimeout")
 WORK = frozenset({"image", "command", "args", "env", "resources"})
-"""What may change while it is held, until it is admitted."""
+"""Fields that can change while the allocation is held, until it is admitted."""
 
 
 async def get(request: Request, kind: Kind | None = None) -> Response:
-    """The allocation, with its version as ETag."""
+    """Return the allocation, with its resource version as ETag."""
     found = await _found(request, kind)
     if request.headers.get("if-none-match") == _etag(found):
         return Response(status_code=304, headers={"ETag": _etag(found)})
@@ -78,8 +78,10 @@ async def get(request: Request, kind: Kind | None = None) -> Response:
 
 
 async def change(request: Request) -> Response:
-    """Change priority, queue (before admission), position, hold, desired; the limits, also while it runs; the work of
-    what is held."""
+    """Change priority, queue (before admission), position, hold or desired.
+
+    The limits can also change while the allocation runs; the fields in `WORK` only while it is held.
+    """
     parts, found = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), ChangeBody)
     fields: dict[str, Any] = msgspec.to_builtins(body)
@@ -105,7 +107,7 @@ async def change(request: Request) -> Response:
 
 
 async def _permit_beyond_queue(request: Request, found: Allocation) -> None:
-    """Raises InvalidError at `/maxRuntime` for callers who are no administrators."""
+    """Raise InvalidError at `/maxRuntime` unless the caller is an administrator."""
     if await principal_of(request).may(LIMITS, found.metadata.namespace):
         return
     limit = found.spec.max_runtime_override or await queue_limit(parts_of(request).catalog, found)
@@ -114,7 +116,7 @@ async def _permit_beyond_queue(request: Request, found: Allocation) -> None:
 
 
 async def delete(request: Request) -> Response:
-    """Delete the object, which cancels the workload: 202, and it is gone after its teardown."""
+    """Delete the object, which cancels the workload. Answers 202; the object disappears after the teardown."""
     parts, found = parts_of(request), await _found(request)
     await parts.changes.delete(found, version=_if_match(request, found))
     try:
@@ -124,7 +126,7 @@ async def delete(request: Request) -> Response:
 
 
 async def kill(request: Request, kind: Kind | None = None) -> Response:
-    """Commit the cancel; a second one, or `force`, ends the grace of its pods. Once ended, nothing happens: 200."""
+    """Commit the cancel; a second kill, or `force`, ends the grace period of the pods. An ended allocation: 200."""
     parts, found = parts_of(request), await _found(request, kind)
     body = checked(await read_object(request, parts.settings.body_bytes_max), KillBody)
     grace_s = verbs.grace_of(body.grace)
@@ -142,14 +144,14 @@ async def set_priority(request: Request, kind: Kind | None = None) -> Response:
 
 
 async def preempt(request: Request) -> Response:
-    """Ask every rank to save its work and end."""
+    """Signal every rank to save its work and end."""
     parts, found = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), PreemptBody)
     return _answer(request, await parts.changes.preempt(found, body.reason or "asked for by a user"), status=202)
 
 
 async def terminate(request: Request) -> Response:
-    """End it: preempt what is preemptible and ready, kill the rest. Once ended nothing happens: 200 all the same."""
+    """End the allocation: preempt it if it is preemptible and ready, else kill it. An ended allocation: 200."""
     parts, found = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), PreemptBody)
     if has_ended(found):
@@ -158,14 +160,14 @@ async def terminate(request: Request) -> Response:
 
 
 async def hold(request: Request) -> Response:
-    """Do not start it; one that runs is preempted and held, when its kind can be paused."""
+    """Hold the allocation. A running allocation is preempted and held, if its kind can be paused."""
     parts, found = parts_of(request), await _found(request)
     verbs.check_hold(found)
     return _answer(request, await verbs.hold(parts, found))
 
 
 async def forget(request: Request) -> Response:
-    """Give up the ranks on nodes that do not answer: for an admin who knows that those machines are off."""
+    """Mark the ranks on nodes that do not answer as lost: for an admin who knows that those machines are off."""
     parts, found = parts_of(request), await _found(request)
     if has_ended(found):
         raise ConflictError(f"allocation {id_of(found)} has ended; there is nothing to forget")
@@ -180,14 +182,14 @@ async def forget(request: Request) -> Response:
 
 
 async def resume(request: Request) -> Response:
-    """Let it start again."""
+    """Undo a hold: the allocation can start again."""
     parts, found = parts_of(request), await _found(request)
     verbs.check_resume(found)
     return _answer(request, await verbs.resume(parts, found))
 
 
 async def explained(request: Request) -> Response:
-    """Why it stands where it stands."""
+    """Explain the allocation's state: why it waits, or what happens with it."""
     parts, found = parts_of(request), await _found(request)
     parts.seen.saw(found)
     pending, jobs = await pending_of(parts, found.spec.pool)
@@ -215,7 +217,10 @@ async def explained(request: Request) -> Response:
 
 
 async def _turn(parts: ApiDeps, found: Allocation, pending: Sequence[Allocation], sight: VisibleWorkspaces) -> str:
-    """Whose work goes first by what users have used; of others than its own user only to who sees all workspaces."""
+    """Return the sentence about the order of users by fair share; empty when the pool counts no past use.
+
+    The sentence names other users, so it is empty for a caller who may not see all workspaces.
+    """
     pool = await _pool_that_counts(parts, found.spec.pool)
     if pool is None or not sight.is_whole:
         return ""
@@ -231,7 +236,7 @@ async def _turn(parts: ApiDeps, found: Allocation, pending: Sequence[Allocation]
 
 
 async def _pool_that_counts(parts: ApiDeps, name: str) -> ResourcePool | None:
-    """The pool, where it counts past use."""
+    """Return the pool if it counts past use; None if it does not, or does not exist."""
     try:
         pool = await parts.catalog.pool(name)
     except InvalidError:
@@ -240,14 +245,14 @@ async def _pool_that_counts(parts: ApiDeps, name: str) -> ResourcePool | None:
 
 
 async def _parents_of_queues(parts: ApiDeps, code: str) -> dict[str, str]:
-    """{queue: the queue above it}, for what waits for quota."""
+    """Return {queue: its parent queue} for an allocation that waits for quota; empty for other codes."""
     if code != Gate.WAITING_FOR_QUOTA:
         return {}
     return {each.metadata.name: each.spec.parent or "" for each in (await parts.kube.list(QUEUES)).items}
 
 
 async def _missing_pool(parts: ApiDeps, name: str) -> str:
-    """That there is no such pool, and which there are; empty when it is there."""
+    """Return the error that the pool does not exist, with the names of the pools; empty when the pool exists."""
     try:
         await parts.catalog.pool(name)
     except InvalidError as error:
@@ -256,14 +261,14 @@ async def _missing_pool(parts: ApiDeps, name: str) -> str:
 
 
 async def timed(request: Request) -> Response:
-    """How long it spent in each phase."""
+    """Return the time that the allocation spent in each phase."""
     parts, found = parts_of(request), await _found(request)
     events = await parts.event_feed.page(found)
     return json_response(timeline(id_of(found), events, parts.clock.now()))
 
 
 async def traced(request: Request) -> Response:
-    """The spans of its life, for a waterfall; none while Redis is away."""
+    """Return the spans of the allocation, for a waterfall; none while Redis is unavailable."""
     parts, found = parts_of(request), await _found(request)
     trace = traceparent_of(found.metadata)
     ref = parse_traceparent(trace)
@@ -283,7 +288,7 @@ async def traced(request: Request) -> Response:
 
 
 async def pods(request: Request) -> Response:
-    """Its pods, as the cluster has them now."""
+    """Return the pods of the allocation, as they are in the cluster now."""
     parts, found = parts_of(request), await _found(request)
     selector = f"{LABEL_ALLOCATION_UID}={found.metadata.uid}"
     listed = await parts.kube.list(PODS, namespace=found.metadata.namespace, label_selector=selector)
@@ -295,7 +300,10 @@ async def pods(request: Request) -> Response:
 async def pending_of(
     parts: ApiDeps, pool: str, live: Sequence[Allocation] | None = None
 ) -> tuple[list[Allocation], dict[tuple[str, str], Job]]:
-    """What waits in a pool, and the jobs that order it; `live` is all that has not ended, where it was just listed."""
+    """Return (the pending allocations of a pool, the jobs that order them).
+
+    `live` are all allocations that have not ended, if the caller has just listed them.
+    """
     if live is None:
         live = await parts.seen.live()
     pending = [each for each in live if each.status.phase is Phase.PENDING and each.spec.pool == pool]
@@ -306,14 +314,14 @@ async def pending_of(
 
 
 async def live_of(parts: ApiDeps, pool: str) -> list[Allocation]:
-    """What a pool has started and what has not ended, of everybody: the caller shows what may be seen."""
+    """Return the started, not ended allocations of a pool in all workspaces; the caller has to filter what it shows."""
     return [
         each for each in await parts.seen.live() if each.status.phase is not Phase.PENDING and each.spec.pool == pool
     ]
 
 
 async def first_of(parts: ApiDeps, pending: Sequence[Allocation]) -> Precedence:
-    """Which of them go before all that is younger, and what their users have used where that counts."""
+    """Return which pending allocations go first by their age, and the past use of users in pools that count it."""
     if not pending:
         return NONE_FIRST
     names = {each.spec.pool for each in pending}
@@ -323,7 +331,7 @@ async def first_of(parts: ApiDeps, pending: Sequence[Allocation]) -> Precedence:
 
 
 async def _seen(parts: ApiDeps, allocation: Allocation) -> Seen | None:
-    """When it was last in use, by source; None while Redis cannot be asked."""
+    """Return when the allocation was last in use, by source; None while Redis is unavailable."""
     try:
         (times,) = await parts.activity.read([id_of(allocation)])
     except TransientError:
@@ -332,12 +340,12 @@ async def _seen(parts: ApiDeps, allocation: Allocation) -> Seen | None:
 
 
 def _nodes_of(allocation: Allocation) -> set[str]:
-    """Where it has ranks that have not ended."""
+    """Return the nodes of the ranks that have not ended."""
     return {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in RANK_ENDS}
 
 
 async def _silent_nodes(parts: ApiDeps, names: set[str]) -> set[str]:
-    """Those of these nodes that do not answer."""
+    """Return those of the named nodes that do not answer."""
     found = await parts.nodes.items() if names else []
     return {node.metadata.name for node in found if node.metadata.name in names and is_node_silent(node)}
 
@@ -361,7 +369,7 @@ def _etag(allocation: Allocation) -> str:
 
 
 def _if_match(request: Request, found: Allocation) -> str:
-    """The version that the write must meet; empty without the header. Raises PreconditionError when it is another."""
+    """Return the version that the write requires; empty without If-Match. Raises PreconditionError for an old one."""
     given = request.headers.get("if-match", "").strip()
     if not given or given == "*":
         return ""
@@ -388,7 +396,7 @@ def _span(span: SpanRecord) -> TraceSpan:
 
 
 ONCE_ENDED = {200: (AllocationView,)}
-"""What those answer that end it, when it has ended already."""
+"""Further answers of the verbs that end an allocation: 200 when it has already ended."""
 
 ENDPOINTS = (
     Endpoint(method="GET", path=ROOT, handler=get, summary="One allocation", tag=TAG, answer=AllocationView),

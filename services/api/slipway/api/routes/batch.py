@@ -1,8 +1,8 @@
 """One verb for many allocations in one request.
 
-Each is authorised by the row of the table that the same verb for one has, done by the same function, and has a line of
-its own in the audit log. The Idempotency-Key is kept on the allocations, in the write of the verb itself: sent again, a
-batch acts on those only that it has not reached.
+For each allocation, the check, the function and the audit log line are the same as for a request about one allocation.
+The write of the verb also stores the Idempotency-Key on the allocation. So a batch that is sent again changes only the
+allocations that it has not reached before.
 """
 
 from collections import Counter
@@ -53,11 +53,11 @@ from slipway.model.lifecycle import Phase
 PATH = "/api/v1/allocations/batch"
 PAGE = 500
 LIST_FROM, LIST_PAGES_MAX = 100, 4
-"""From so many ids on, so many pages of the list are read first: a page costs far less than a read for each."""
+"""With at least LIST_FROM ids, up to LIST_PAGES_MAX pages are listed first: one page costs far less than many reads."""
 _KEY_LENGTH, _VERB_LENGTH = 32, 16
 _ONE = "/api/v1/allocations/{id}"
 _OF_ONE = {verb: ("POST", f"{_ONE}/{verb}") for verb in BatchVerb} | {BatchVerb.DELETE: ("DELETE", _ONE)}
-"""The route of one allocation, whose row says who may."""
+"""{verb: the route of the same verb for one allocation}; the route's row has the permission."""
 _FIELDS: Mapping[str, tuple[BatchVerb, ...]] = {
     "force": (BatchVerb.KILL, BatchVerb.DELETE),
     "grace": (BatchVerb.KILL,),
@@ -65,25 +65,25 @@ _FIELDS: Mapping[str, tuple[BatchVerb, ...]] = {
     "aheadOf": (BatchVerb.MOVE,),
     "behind": (BatchVerb.MOVE,),
 }
-"""{field: the verbs that have it}"""
+"""{field: the verbs that accept it}"""
 
 
 class Subjects(NamedTuple):
-    """Whom a batch is for: what was asked for, and the object where it was read already."""
+    """The allocations of a batch: (the requested id, the object if it was already read) for each."""
 
     each: list[tuple[str, Allocation | None]]
     continue_: str = ""
 
 
 class AppliedVerb(NamedTuple):
-    """One that was found, as it was before the verb, and why it was refused, if it was."""
+    """The result for an allocation that was found: the object before the verb, and the refusal, if any."""
 
     found: Allocation
     error: ControlPlaneError | None
 
 
 async def batch(request: Request) -> Response:
-    """Do it to each; 200 with what became of each."""
+    """Run the verb for each allocation. Answers 200 with the outcome of each."""
     parts = parts_of(request)
     given = await read_object(request, parts.settings.body_bytes_max)
     body = checked(given, BatchRequest)
@@ -112,7 +112,7 @@ async def batch(request: Request) -> Response:
 
 
 class _Verb:
-    """The verb, for one after the other."""
+    """Runs the verb of a batch for one allocation at a time."""
 
     def __init__(self, request: Request, parts: ApiDeps, body: BatchRequest, ask: PermissionCheck, mark: str) -> None:
         self._request = request
@@ -123,7 +123,10 @@ class _Verb:
         self._grace_s = verbs.grace_of(body.grace)
 
     async def __call__(self, subject: tuple[str, Allocation | None]) -> AppliedVerb:
-        """Find it, ask, do it. Raises NotFoundError, or AmbiguousError, for what was not found."""
+        """Find the allocation, check the permission, run the verb.
+
+        Raises NotFoundError or AmbiguousError when the allocation is not found.
+        """
         text, found = subject
         if found is None:
             found = await self._parts.lookup.find(text)
@@ -135,7 +138,7 @@ class _Verb:
         except ControlPlaneError as error:
             if isinstance(error, NotFoundError) and self._body.verb is not BatchVerb.MOVE:
                 raise
-            # Of a move it is the other that is not there.
+            # In a move, NotFoundError means the other subject: `found` exists.
             return AppliedVerb(found, error)
         return AppliedVerb(found, None)
 
@@ -157,11 +160,11 @@ class _Verb:
             return
         after = await self._write(found)
         if after is not None and self._mark and not has_ended(after) and _mark_of(after) != self._mark:
-            # It stood so already: that this batch was here is noted all the same.
+            # The verb had nothing to write, so the mark of this batch is written separately.
             await self._parts.changes.write(after, {})
 
     async def _write(self, found: Allocation) -> Allocation | None:
-        """The object as it stands after that; None when it was deleted."""
+        """Return the object after the verb; None when the verb deleted it."""
         body, changes = self._body, self._parts.changes
         match body.verb:
             case BatchVerb.KILL:
@@ -181,9 +184,10 @@ class _Verb:
                 return None
 
     def _is_done(self, found: Allocation) -> bool:
-        """Whether this very batch was here before. Raises KeyReusedError when its key was, with another verb.
+        """Whether this batch has already changed the allocation.
 
-        A kill that says how long its pods have is done again: it says the same.
+        A kill with `force` or `grace` runs again, because it is idempotent. Raises KeyReusedError when the key was used
+        with another verb or value.
         """
         before = _mark_of(found)
         if not self._mark or before.partition(".")[0] != self._mark.partition(".")[0]:
@@ -196,17 +200,17 @@ class _Verb:
 async def _in_order(
     turn: Batch, subjects: list[tuple[str, Allocation | None]], one: _Verb, body: BatchRequest
 ) -> list[Tried[AppliedVerb]]:
-    """Moves one after the other, so that they stand in the order in which they were given; the rest side by side."""
+    """Run the verb for all subjects: moves sequentially, to keep the given order; other verbs concurrently."""
     if body.verb is not BatchVerb.MOVE:
         return await turn.each(subjects, one, lanes=LANES)
     if body.behind is msgspec.UNSET:
         return await turn.each(subjects, one, lanes=1)
-    # Each goes right behind the same one: the last of them first.
+    # Each is placed directly behind the same subject, so the last one has to be moved first.
     return (await turn.each(subjects[::-1], one, lanes=1))[::-1]
 
 
 async def _subjects(request: Request, parts: ApiDeps, body: BatchRequest) -> Subjects:
-    """Whom it is for; each is named once."""
+    """Return the allocations of the batch, without duplicates."""
     if isinstance(body.ids, list):
         texts = list(dict.fromkeys(body.ids))
         known = await _listed(parts, body) if len(texts) >= LIST_FROM else {}
@@ -230,14 +234,14 @@ async def _subjects(request: Request, parts: ApiDeps, body: BatchRequest) -> Sub
 
 
 def _meant(body: BatchRequest) -> ListFilter:
-    """What the verb is for, where the request names no phases."""
+    """Return the filter that applies when the request names no phases: the phases in which the verb has an effect."""
     if body.verb is not BatchVerb.DELETE:
         return ListFilter(is_active=True)
     return ListFilter() if body.force else ListFilter(phases=frozenset({Phase.TERMINATED}))
 
 
 async def _listed(parts: ApiDeps, body: BatchRequest) -> dict[str, Allocation]:
-    """{AllocationID: object} of what the verb is for, as far as few pages go: what is missing is looked up alone."""
+    """Return {AllocationID: object} from the first `LIST_PAGES_MAX` pages; a missing one is looked up separately."""
     found: dict[str, Allocation] = {}
     continue_ = ""
     for _ in range(LIST_PAGES_MAX):
@@ -254,7 +258,7 @@ async def _page(
 ) -> Listed[Allocation]:
     if is_whole or wanted.workspace:
         return await list_page(parts.kube, wanted, limit=min(PAGE, limit), continue_=continue_)
-    # The cluster's own page tokens say the name of an item, which may be one that is not seen.
+    # A page token of the cluster contains the name of an item, which the caller may not be allowed to see.
     order = Sorting.parse("workspace,name")
     listed = await list_all(parts.kube, wanted)
     return ordered_page(listed, wanted, order, limit=limit, continue_=continue_)
@@ -277,7 +281,7 @@ def _filter(selector: AllocationSelector, meant: ListFilter) -> ListFilter:
 
 
 def _check(body: BatchRequest, given: Mapping[str, object]) -> None:
-    """Raises InvalidError for what does not go together."""
+    """Raise InvalidError for fields that cannot be combined, or that are missing for the verb."""
     if isinstance(body.ids, list) is isinstance(body.selector, AllocationSelector):
         raise _invalid("ids", "give ids, or a selector that chooses them: one of the two")
     for name, of in _FIELDS.items():
@@ -308,7 +312,7 @@ def _invalid(name: str, detail: str) -> InvalidError:
 
 
 def _mark(user: str, key: str, body: BatchRequest) -> str:
-    """The annotation that a batch leaves on each allocation; empty without a key.
+    """Return the annotation that a batch writes on each allocation; empty without a key.
 
     It does not depend on which allocations are chosen, because one key may serve several pages of a selection.
     """
@@ -344,7 +348,7 @@ def _item(text: str, tried: Tried[AppliedVerb]) -> BatchItem:
 
 
 def _tell(request: Request, verb: BatchVerb, items: list[BatchItem]) -> None:
-    """A line of the audit log for each that was reached."""
+    """Write a line of the audit log for each allocation that was reached."""
     for item in items:
         if item.outcome is not Outcome.NOT_REACHED:
             status = 200 if item.problem is None else item.problem.status

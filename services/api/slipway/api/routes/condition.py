@@ -1,4 +1,4 @@
-"""What only the inside sees, for `slipway doctor`: this process, its Redis, its doors. Facts; whoever asks judges."""
+"""The state of this process, its Redis and its listeners, for `slipway doctor`. Facts only; the doctor judges them."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ DOOR_S = 2.0
 
 
 class ConditionView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One process of the api. `redis` is null where there is none, or where `redisError` says why."""
+    """The state of one process of the api. `redis` is null without Redis, or when `redisError` has an error."""
 
     version: str
     time: str
@@ -31,15 +31,15 @@ class ConditionView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     redis: ServerHealth | None
     redis_error: str
     issuer: IssuerHealth | None
-    """of single sign-on; null where it is not set up"""
+    """the issuer of single sign-on; null when it is not set up"""
     task_listen: str
-    """the tasks' door; empty: there is none"""
+    """address of the listener for tasks; empty when there is none"""
     task_door_answers: bool | None
-    """null where that cannot be tried"""
+    """whether the listener for tasks accepts connections; null when that cannot be tested"""
 
 
 async def condition(request: Request) -> Response:
-    """This process, its Redis and its doors, as they are now."""
+    """Return the state of this process, its Redis and its listeners."""
     parts = parts_of(request)
     settings = parts.settings
     found, error = None, ""
@@ -64,7 +64,7 @@ async def condition(request: Request) -> Response:
 
 
 async def _is_open(listen: str) -> bool | None:
-    """Whether somebody accepts connections where the door should be; None when it took any free port."""
+    """Whether the listener's address accepts connections; None when the listener uses any free port."""
     place = parse_listen(listen)
     if not place.port:
         return None

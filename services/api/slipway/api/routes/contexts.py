@@ -1,4 +1,4 @@
-"""Archives of files that launches bring along: upload, look-up, and what the ranks of an allocation download."""
+"""Contexts: archives of files for launches. Users upload and look them up; the ranks of an allocation download them."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ _TYPES = (
 
 
 async def upload(request: Request) -> Response:
-    """Take a gzipped tar of at most 95 MiB; its id is its SHA-256, and sending it twice stores it once."""
+    """Store a gzipped tar of at most 95 MiB. Its id is its SHA-256; a second upload of the same archive is no copy."""
     parts = parts_of(request)
     workspace = request.query_params.get("workspace") or DEFAULT_WORKSPACE
     wanted = request.query_params.get("id", "")
@@ -60,13 +60,13 @@ async def upload(request: Request) -> Response:
 
 
 async def get(request: Request) -> Response:
-    """What is known of an archive; 404 when it has to be uploaded (again)."""
+    """Return the facts of an archive. Answers 404 when it has to be uploaded (again)."""
     workspace = request.query_params.get("workspace") or DEFAULT_WORKSPACE
     return json_response(_view(await parts_of(request).contexts.find(_id(request), workspace)))
 
 
 async def download(request: Request) -> Response:
-    """The archive of an allocation, for its ranks."""
+    """Return the archive of an allocation, for its ranks."""
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
     if found.spec.context is None:

@@ -1,4 +1,4 @@
-"""Dead letters: messages that could not be processed, kept for somebody to look at, send again, or drop."""
+"""Dead letters: messages that could not be processed. An operator can read, replay or drop them."""
 
 import msgspec
 from starlette.requests import Request
@@ -21,7 +21,7 @@ REFUSED_SHOWN_MAX = 20
 
 
 async def dead_letters(request: Request) -> Response:
-    """What could not be worked off, oldest first."""
+    """Return a page of dead letters, oldest first."""
     limit = number_param(request, "limit", default=100, least=1, most=PAGE_MAX)
     source = request.query_params.get("source", "")
     with needs_redis("dead letters"):
@@ -31,7 +31,7 @@ async def dead_letters(request: Request) -> Response:
 
 
 async def show(request: Request) -> Response:
-    """One dead letter with its fields."""
+    """Return one dead letter with its fields."""
     with needs_redis("dead letters"):
         letter = await parts_of(request).dead.find(_id_of(request))
     if letter is None:
@@ -40,7 +40,7 @@ async def show(request: Request) -> Response:
 
 
 async def replay(request: Request) -> Response:
-    """Send a dead letter to where it came from again."""
+    """Send a dead letter to its source again."""
     parts = parts_of(request)
     with needs_redis("dead letters"):
         letter = await parts.dead.find(_id_of(request))
@@ -53,12 +53,12 @@ async def replay(request: Request) -> Response:
 
 
 async def replay_all(request: Request) -> Response:
-    """Send every dead letter again that is there now, of one source or of all."""
+    """Send every present dead letter again, of one source or of all."""
     parts = parts_of(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), ReplayAllBody)
     count, refused = 0, list[str]()
     with needs_redis("dead letters"):
-        # Listed before anything is sent: what dies again meanwhile is not sent a second time.
+        # All letters are listed before the first is sent, so that a letter that fails again is not sent twice.
         letters = [letter for letter in await _all(parts) if _is_of(letter, body.source)]
         for letter in letters:
             try:
@@ -71,7 +71,7 @@ async def replay_all(request: Request) -> Response:
 
 
 async def drop(request: Request) -> Response:
-    """Remove a dead letter: nothing is sent again."""
+    """Remove a dead letter without sending it again."""
     with needs_redis("dead letters"):
         is_gone = await parts_of(request).dead.drop(_id_of(request))
     if not is_gone:
@@ -90,7 +90,7 @@ async def _all(parts: ApiDeps) -> list[DeadLetter]:
 
 
 async def _check(parts: ApiDeps, letter: DeadLetter) -> None:
-    """Refuses what would be sent to nobody. Raises ConflictError."""
+    """Check that the receiver of a dead letter still exists. Raises ConflictError."""
     if letter.source != keys.DEAD_DELIVERY:
         return
     name = letter.fields.get("webhook", "")
@@ -99,7 +99,7 @@ async def _check(parts: ApiDeps, letter: DeadLetter) -> None:
 
 
 def _id_of(request: Request) -> str:
-    """The id in the path. Raises InvalidError when it cannot be one."""
+    """Return the id in the path. Raises InvalidError when its form is wrong."""
     text = str(request.path_params["letter"])
     try:
         msgspec.convert(text, keys.CursorText)
@@ -115,7 +115,7 @@ def _missing(request: Request) -> NotFoundError:
 
 
 def _is_of(letter: DeadLetter, source: str) -> bool:
-    """Whether it came from there; `work` means any shard of the work queue."""
+    """Whether the letter came from `source`; `work` means any shard of the work queue."""
     return not source or letter.source == source or letter.source.startswith(f"slipway:{source}:")
 
 

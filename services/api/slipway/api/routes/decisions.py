@@ -1,6 +1,6 @@
 """The decision log of a pool: every tick that decided something, as the scheduler recorded it, for `slipway replay`.
 
-What an entry's data means is the scheduler's; here it is only handed out, whole chains at a time.
+Only the scheduler knows the meaning of an entry's data. This module only returns entries, with all that they build on.
 """
 
 import base64
@@ -16,20 +16,20 @@ from slipway.kube.resources import RESOURCE_POOLS
 from slipway.streams.decisions import CHAIN_MAX, DecisionEntry, StoredDecision
 
 PAGE_BYTES = 8 * 1024 * 1024
-"""A page ends with the entry that reaches it."""
+"""Limit of the data in a page: the page ends with the entry that reaches it."""
 PAGE_MAX = 500
 READ_AT_ONCE = 50
-"""Entries that are read from the log at a time."""
+"""Number of entries in one read of the log."""
 
 
 class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
-    """One recorded tick. `data` is base64 of the record (zlib of JSON, and a digest); null unless asked for."""
+    """One recorded tick. `data` is base64 of the record (zlib of JSON, and a digest); null unless requested."""
 
     cursor: str
     chain: str
-    """what it builds on: an entry needs those of its chain with lower numbers"""
+    """the chain of the entry: an entry needs all entries of its chain with lower numbers"""
     number: int
-    """0 for the base of the chain, which has all facts; later entries have what has changed"""
+    """0 for the base of the chain, which has all facts; later entries have only the changed facts"""
     tick: int
     size: int
     """bytes of the record"""
@@ -37,10 +37,10 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageMeta(msgspec.Struct, frozen=True, kw_only=True, rename={"following": "continue"}):
-    """How to go on."""
+    """The cursor of the next page."""
 
     following: str
-    """what `after` is to be for the next page; empty at the end"""
+    """value of `after` for the next page; empty at the end"""
 
 
 class DecisionPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class DecisionPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def decisions(request: Request) -> Response:
-    """Recorded ticks, with all that they build on."""
+    """Return the recorded ticks of a range, with all entries that they build on."""
     parts, pool = parts_of(request), request.path_params["pool"]
     limit = number_param(request, "limit", default=100, least=1, most=PAGE_MAX)
     first, last = optional_number(request, "from"), optional_number(request, "to")
@@ -73,7 +73,7 @@ async def decisions(request: Request) -> Response:
 
 
 def is_wanted(entry: DecisionEntry, first: int | None, last: int | None) -> bool:
-    """Whether an entry belongs to a range of ticks, or may be what one in it builds on."""
+    """Whether an entry belongs to a range of ticks, or an entry of the range may build on it."""
     if last is not None and entry.tick > last:
         return False
     base = entry.tick - entry.number

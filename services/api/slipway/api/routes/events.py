@@ -1,4 +1,4 @@
-"""The events of an allocation, and the firehose of all."""
+"""The events of one allocation, and the firehose: the events of all allocations."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,7 +20,7 @@ TAG = "events"
 
 
 async def events(request: Request) -> Response:
-    """Server-sent events that resume at Last-Event-ID; a JSON page when the client accepts JSON (and not events)."""
+    """Stream the events from Last-Event-ID on; or return a JSON page when the client accepts JSON and not events."""
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
     after = seq_of_cursor(found, _cursor(request))
@@ -30,11 +30,11 @@ async def events(request: Request) -> Response:
         cursor = cursor_at(found, page[-1].seq if page else after) or ""
         return Response(page_of(page, cursor), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})
     if is_past_end(found, after):
-        return Response(status_code=204)  # tells an EventSource not to come back
+        return Response(status_code=204)  # an EventSource does not reconnect after 204
 
     async def write(outlet: Outlet) -> None:
         async def emit(event: AllocationEvent) -> None:
-            # A stream may be older than the workspace that it is about to name.
+            # The event can name a workspace that is newer than this stream, so the filter is made for each event.
             told, blinds = cloud_event(event), await blinds_of(request)
             await outlet.event(blinds(told) if blinds else told, id_=event.entry_id)
 
@@ -44,7 +44,7 @@ async def events(request: Request) -> Response:
 
 
 async def all_events(request: Request) -> Response:
-    """Every event of every allocation, at least once, as server-sent events; from now, or from Last-Event-ID."""
+    """Stream the events of all allocations, each at least once; from now on, or from Last-Event-ID."""
     parts = parts_of(request)
     query = request.query_params
     wanted = FirehoseFilter(
@@ -52,11 +52,11 @@ async def all_events(request: Request) -> Response:
         types=frozenset(part for part in query.get("type", "").split(",") if part),
         allocation=query.get("allocation", ""),
     )
-    # A stream too many is refused before it costs anything.
+    # A stream beyond the limit is refused before it causes any read.
     parts.open_streams.check(holder_of(request))
     with needs_redis("the events of all allocations"):
         cursor = _cursor(request) or await parts.firehose.tail()
-        # One read before the answer begins: a bad cursor and an absent server are refusals, not broken streams.
+        # One read before the answer begins, so that a wrong cursor or a missing Redis is an error, not a broken stream.
         await parts.firehose.read(after=cursor, limit=1)
 
     async def look() -> tuple[VisibleWorkspaces, Blinds | None]:
@@ -69,7 +69,7 @@ async def all_events(request: Request) -> Response:
 
 
 def push(request: Request, writer: Writer, *, kind: str, media_type: str = SSE_TYPE) -> PushResponse:
-    """A streamed answer. Raises TooManyStreamsError."""
+    """Return a streamed answer. Raises TooManyStreamsError."""
     parts = parts_of(request)
     return PushResponse(
         writer,

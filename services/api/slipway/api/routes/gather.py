@@ -1,4 +1,4 @@
-"""The ranks exchange data: all bring some, and all get everything."""
+"""Allgather between ranks: each rank sends some data, and each receives the data of all."""
 
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 DATA_BYTES_MAX = 64 * 1024
 CLIENT_GONE = 499
-"""What the log says of a client that did not wait for the answer; nobody receives it."""
+"""Status in the log when the client disconnected before the answer; it is not sent to any client."""
 
 
 async def allgather(request: Request) -> Response:
-    """Waits until as many peers as they all say are there, and answers what each of them brought."""
+    """Wait until the stated number of peers has arrived, and return the data of each peer."""
     parts = parts_of(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), GatherBody)
     data = msgspec.json.encode(body.data)
@@ -54,7 +54,7 @@ async def allgather(request: Request) -> Response:
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """What `work` answers; it is cancelled, and None the answer, when the client goes away."""
+    """Return the result of `work`. When the client disconnects, cancel `work` and return None."""
     answers: list[T] = []
 
     async def answer() -> None:

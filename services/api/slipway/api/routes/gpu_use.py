@@ -1,4 +1,4 @@
-"""What GPUs do, beside who holds them, where the cluster has a Prometheus with figures of its GPUs."""
+"""The utilisation of GPUs, by the allocations that hold them. Needs a Prometheus with GPU metrics of the cluster."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ _KEY = "use"
 
 
 async def gpu_use(request: Request) -> Response:
-    """Of what runs now."""
+    """Return the GPU utilisation of the running allocations."""
     parts, settings = parts_of(request), parts_of(request).settings
     ask = request.query_params
     only_idle = flag_param(request, "idle")
@@ -76,7 +76,7 @@ async def gpu_use(request: Request) -> Response:
 
 
 async def _use(parts: ApiDeps, prometheus: Prometheus) -> Mapping[PodKey, PodGpuUse]:
-    """Of all pods; one question for all who ask within a moment."""
+    """Return the GPU utilisation of all pods; requests within a short time share one query."""
 
     async def load() -> Mapping[PodKey, PodGpuUse]:
         return read_use(await prometheus.ask(query_of(parts.settings.gpu_use_query, parts.settings.gpu_idle_s)))
@@ -85,7 +85,7 @@ async def _use(parts: ApiDeps, prometheus: Prometheus) -> Mapping[PodKey, PodGpu
 
 
 async def gpu_use_days(request: Request) -> Response:
-    """Of days gone by and of today so far."""
+    """Return the GPU utilisation of past days, and of today until now."""
     parts, ask = parts_of(request), request.query_params
     by, days = (
         by_of(ask.get("by", ""), DIMENSIONS, default="day"),
@@ -118,9 +118,10 @@ async def gpu_use_days(request: Request) -> Response:
 
 
 async def _of_days(parts: ApiDeps, prometheus: Prometheus, days: Sequence[str], *, user: str) -> list[GpuDay]:
-    """What pods of workspaces did; each day is asked for once for all who look within some minutes.
+    """Return the GPU utilisation of workspace pods by day; the result for a day is cached for some minutes.
 
-    A day is a long question to Prometheus with a large answer: who asks for days that are not known has a place.
+    A day is an expensive query with a large answer. So a request with a day that is not cached needs one of the few
+    `gpu_days_places`.
     """
     if all(map(parts.gpu_days.is_known, days)):
         return await _asked(parts, prometheus, days)

@@ -1,4 +1,4 @@
-"""The queue and the cluster as they stood at a moment of the past."""
+"""The allocations, with their phases, at a past moment."""
 
 import asyncio
 import math
@@ -27,13 +27,13 @@ PAGE = 200
 EVENTS_MAX = 50_000
 STREAMS_AT_ONCE = 16
 TOLD_LATE_S = 600.0
-"""An event may be told so much later than it happened; what comes after that was told in its order."""
+"""Largest delay between an event and its entry in the firehose. An entry that is later than that ends the search."""
 AHEAD_S = 60.0
-"""A clock of a client may be ahead of ours by so much."""
+"""How much the clock of a client may be ahead of ours."""
 
 
 async def at_moment(request: Request) -> Response:
-    """Which allocations stood where at that time."""
+    """Return the allocations and their phases at the moment `at`."""
     parts = parts_of(request)
     now = parts.clock.now()
     at = time_param(request, "at")
@@ -69,7 +69,7 @@ async def _answer(request: Request, at: float) -> Response:
     items = [each for each in items if query.get("pool", "") in ("", each.pool)]
     items = [each for each in items if sight.has(each.workspace)]
     if not items:
-        # Of what was deleted since then the queue is unknown: it may have been the one that was asked for.
+        # The queue of a deleted allocation is unknown, and may be the requested one. So the queue is not checked.
         named = Named(workspace=workspace, pool=query.get("pool", ""), queue="" if has_gone else queue)
         await check_named(parts.kube, named, partial(workspaces_of, request), in_totals(request, sight))
     items.sort(key=lambda each: (each.workspace, each.name, each.id))
@@ -90,8 +90,10 @@ async def _of_objects(parts: ApiDeps, allocations: list[Allocation], at: float) 
 
 
 async def _firehose(parts: ApiDeps, at: float, sight: VisibleWorkspaces) -> tuple[list[AllocationEvent], float, bool]:
-    """(what the firehose holds up to that time of what the caller may see, how far it goes back, whether that was all
-    of it)."""
+    """Read the firehose up to the time `at`.
+
+    Return (the events that the caller may see, the time of the oldest event, whether the search was complete).
+    """
     found: list[AllocationEvent] = []
     cursor: str | None = None
     oldest, read = math.inf, 0

@@ -1,4 +1,4 @@
-"""The job queue: groups of allocations, their limits, and who goes before whom."""
+"""Jobs: groups of allocations, their limits, and their order in the queue."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -50,7 +50,7 @@ _WORKSPACE = (Query("workspace", f"its workspace; default {DEFAULT_WORKSPACE}"),
 
 
 async def list_jobs(request: Request) -> Response:
-    """The jobs, those that go first at the top: running, then in the order of the queue, then the idle ones."""
+    """Return the jobs in this order: running jobs, waiting jobs in the order of the queue, idle jobs."""
     parts, query = parts_of(request), request.query_params
     state = query.get("state", "")
     if state and state not in STATES:
@@ -70,7 +70,7 @@ async def list_jobs(request: Request) -> Response:
 
 
 async def create(request: Request) -> Response:
-    """A new job."""
+    """Create a job."""
     parts = parts_of(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), JobBody)
     await permit(request, PermissionCheck("create", "jobs", Role.EDITOR), body.workspace)
@@ -90,12 +90,12 @@ async def create(request: Request) -> Response:
 
 
 async def get(request: Request) -> Response:
-    """One job with its members."""
+    """Return one job with its members."""
     return await _answer(parts_of(request), await _found(request))
 
 
 async def change(request: Request) -> Response:
-    """Change limits, priority, weight, place, or the queue of what waits."""
+    """Change limits, priority, weight, position, or the queue of the waiting members."""
     parts, job = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), JobChange)
     version = _if_match(request, job)
@@ -107,20 +107,20 @@ async def change(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """Remove a job that nothing uses any more."""
+    """Delete a job without members that have not ended."""
     await job_changes.delete_job(parts_of(request), await _found(request))
     return Response(status_code=204)
 
 
 async def kill(request: Request) -> Response:
-    """Cancel everything of it."""
+    """Cancel all members of a job."""
     parts, job = parts_of(request), await _found(request)
     killed = await job_changes.kill_job(parts, job)
     return json_response(Killed(killed=killed), status=202 if killed else 200)
 
 
 async def move(request: Request) -> Response:
-    """Put it before or behind another job or allocation."""
+    """Move a job before or behind another job or allocation."""
     parts, job = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), MoveBody)
     effects = await job_changes.move(parts, job, body, permit_patch(request))
@@ -128,7 +128,7 @@ async def move(request: Request) -> Response:
 
 
 async def move_allocation(request: Request) -> Response:
-    """Put one allocation before or behind another, or a job."""
+    """Move an allocation before or behind another allocation or a job."""
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
     body = checked(await read_object(request, parts.settings.body_bytes_max), MoveBody)
@@ -139,7 +139,7 @@ async def move_allocation(request: Request) -> Response:
 
 
 async def batch(request: Request) -> Response:
-    """Many changes; those that are refused keep no other from being made."""
+    """Make many changes; a refused change does not prevent the others."""
     parts = parts_of(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), BatchBody)
     await permit_member(request)
@@ -153,10 +153,10 @@ async def batch(request: Request) -> Response:
 
 
 async def stats(request: Request) -> Response:
-    """What waits and runs in each queue and pool now, and how long what was admitted on the last days had waited."""
+    """Return what waits and runs in each queue and pool, and how long admitted allocations had waited, by day."""
     parts, now = parts_of(request), parts_of(request).clock.now()
     with_days, days = flag_param(request, "days", default=True), days_of(request, now)
-    # What has ended counts for the days alone: there may be a hundred times as much of it.
+    # Ended allocations matter only for the days, and there may be a hundred times as many, so they are skipped else.
     allocations = await parts.seen.brief() if with_days else await parts.seen.live()
     live = [each for each in allocations if each.status.phase is not Phase.TERMINATED]
     pool = request.query_params.get("pool", "")

@@ -1,4 +1,4 @@
-"""A collection per kind: the same allocations, launched without naming the kind."""
+"""A collection of routes per kind, such as `/api/v1/trainings`: the path names the kind, so the body need not."""
 
 from collections.abc import Callable, Coroutine
 from functools import partial

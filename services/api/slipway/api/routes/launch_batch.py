@@ -1,10 +1,9 @@
-"""Many launches in one request: what they have in common once, and what is different in each.
+"""Many launches in one request: the body has the common fields once, and the differences of each launch.
 
-Each is the launch that `POST /allocations` makes of the same body: with the same checks, a line of its own in the audit
-log, and an Idempotency-Key of its own, made of the key of the request and its name. Sent again with the same key, a
-request launches only what it has not launched before, also with fewer or other launches in it. A launch with `replicas`
-is taken apart first (`replicas.py`). All go to one workspace,
-in which the caller's right is asked for once.
+Each launch is the same as a launch by `POST /allocations`: with the same checks, and with its own audit log line. Its
+Idempotency-Key is made of the key of the request and the name of the launch. A request that is sent again with the same
+key launches only what it has not launched before, also if it has fewer or other launches. A launch with `replicas` is
+expanded first (`replicas.py`). All launches go to one workspace, so the caller's permission is checked once.
 """
 
 from collections import Counter
@@ -38,11 +37,11 @@ Json = dict[str, Any]
 
 PATH = "/api/v1/allocations/launches"
 _OF_ALL = ("workspace", SECRET_VALUES, "secretVariables")
-"""Fields that all launches of a request share: they are refused in `each`."""
+"""Fields that all launches of a request share; they are refused in `each`."""
 
 
 async def launch_batch(request: Request) -> Response:
-    """Launch each; 200 with what became of each."""
+    """Launch all. Answers 200 with the outcome of each launch."""
     parts = parts_of(request)
     asked = checked(await read_object(request, parts.settings.body_bytes_max), LaunchesRequest)
     key = request.headers.get("idempotency-key", "")
@@ -80,7 +79,7 @@ async def launch_batch(request: Request) -> Response:
 
 
 def _split(launch: Json) -> tuple[Json, Any]:
-    """What they have in common, and its secret values. Raises InvalidError with pointers into the body."""
+    """Return (the common fields, their secret values). Raises InvalidError with pointers into the body."""
     try:
         return split(launch)
     except InvalidError as error:
@@ -88,7 +87,7 @@ def _split(launch: Json) -> tuple[Json, Any]:
 
 
 def _taken_apart(common: Json, each: list[Json] | msgspec.UnsetType) -> tuple[Json, list[Json]]:
-    """What they have in common, and what is different in each. Raises InvalidError with pointers into the body."""
+    """Return (the common fields, the differences of each launch). Raises InvalidError with pointers into the body."""
     if replicas.FIELD not in common:
         if isinstance(each, msgspec.UnsetType):
             raise _refused(FieldError("/each", "is missing: write what is different in each, or launch.replicas"))
@@ -107,7 +106,10 @@ def _in_launch(pointer: str) -> str:
 
 
 def _names(launches: list[Json]) -> list[str]:
-    """The name of each. Raises InvalidError for one without, for one that is there twice, and for what is of all."""
+    """Return the name of each launch.
+
+    Raises InvalidError for a missing name, for a duplicate name, and for a field that all launches have to share.
+    """
     errors: list[FieldError] = []
     names: dict[str, int] = {}
     for place, each in enumerate(launches):
@@ -148,7 +150,7 @@ def _item(name: str, tried: Tried[Launched]) -> LaunchItem:
 
 
 def _tell(request: Request, items: list[LaunchItem], workspace: str) -> None:
-    """A line of the audit log for each that was reached."""
+    """Write a line of the audit log for each launch that was reached."""
     statuses = {LaunchOutcome.LAUNCHED: 201, LaunchOutcome.REPLAYED: 200}
     for item in items:
         if item.outcome is not LaunchOutcome.NOT_REACHED:

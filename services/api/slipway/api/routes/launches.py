@@ -1,4 +1,4 @@
-"""POST and list of allocations."""
+"""Launch and list allocations."""
 
 import asyncio
 from functools import partial
@@ -70,11 +70,11 @@ LAUNCH_QUERY = (
 
 
 LAUNCH_ALSO = {200: (AllocationView, dict[str, Any])}
-"""What the same Idempotency-Key launched before; what a dry run shows."""
+"""Further answers: the allocation that the same Idempotency-Key launched before, and the result of a dry run."""
 
 
 async def launch(request: Request, kind: Kind | None = None) -> Response:
-    """201 with the allocation; 200 when the same Idempotency-Key launched it before."""
+    """Launch a workload. Answers 201, or 200 when the same Idempotency-Key launched it before."""
     parts = parts_of(request)
     body, values = split(await read_object(request, parts.settings.body_bytes_max))
     named = body.get("workspace")
@@ -94,7 +94,7 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
     )
     if is_dry:
         rehearsal = await parts.launcher.rehearse(order, parts.seen.live)
-        # Beside the loop: it grows with the gang, with the cluster, and with what lives there.
+        # The cost grows with the gang, the cluster and its allocations, so this runs in a thread.
         return json_response(await asyncio.to_thread(preview.answer, rehearsal, parts.settings.task_options))
     launched = await parts.launcher.launch(order)
     allocation_id = id_of(launched.allocation)
@@ -108,7 +108,7 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
 
 
 async def list_allocations(request: Request, kind: Kind | None = None) -> Response:
-    """A page of allocations."""
+    """Return a page of allocations."""
     parts = parts_of(request)
     query = request.query_params
     wanted = ListFilter(
@@ -129,7 +129,7 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
     limit = number_param(request, "limit", default=PAGE_MAX, least=1, most=PAGE_MAX)
     order, continue_ = Sorting.parse(query.get("sort", "")), query.get("continue", "")
     if not order.fields and not wanted.workspace and not (await sight_of(request)).is_whole:
-        # The cluster's own page tokens say the name of an item, which may be one that is not seen.
+        # A page token of the cluster contains the name of an item, which the caller may not be allowed to see.
         order = Sorting.parse("workspace,name")
     mask = FieldMask.parse(query.get("fields", ""), of=AllocationView)
     if order.fields:
@@ -154,7 +154,7 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
 async def _ordered(
     request: Request, wanted: ListFilter, order: Sorting, *, limit: int, continue_: str
 ) -> Listed[Allocation]:
-    """The next page in this order: from what the api keeps, else from a LIST."""
+    """Return the next page in this order, from the api's cache, or from a LIST when the cache cannot answer."""
     parts = parts_of(request)
     seen = await parts.seen.all() if wanted.is_of_view else None
     if seen is not None:

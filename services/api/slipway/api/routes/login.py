@@ -1,8 +1,8 @@
-"""Logging in with a browser: the page, the login, the logout, and the way on to the origin of a workload.
+"""Login with a browser: the page, the login, the logout, and the step to the origin of a workload.
 
-Plain forms, no script: a token is pasted once, checked, and kept by the browser as a cookie that scripts cannot read.
-Or a link with a code is followed, which stands for the token and is good once (`access/links.py`); the page that it
-leads to has no code in its address.
+The pages are plain forms without scripts. The user pastes a token once; the api checks it, and the browser stores the
+login as a cookie that scripts cannot read. Or the browser follows a link with a one-time code, which represents the
+token (`access/links.py`); the address of the next page does not contain the code.
 """
 
 from html import escape
@@ -93,7 +93,7 @@ _HOW = {
 
 
 async def show(request: Request) -> Response:
-    """The page: to log in, or, for whoever is, to log out."""
+    """Return the login page; for a browser that is logged in, the logout page."""
     _check_known(request)
     own = _own_address(request)
     if own:
@@ -112,7 +112,7 @@ async def show(request: Request) -> Response:
 
 
 async def log_in(request: Request) -> Response:
-    """Check the token and let the browser keep it."""
+    """Check the token, and set the session cookie."""
     _check_known(request)
     with audit.told(request, LOGIN):
         check_same_origin(request)
@@ -141,10 +141,10 @@ async def log_in(request: Request) -> Response:
 
 
 async def follow(request: Request) -> Response:
-    """Take a code instead of the token: of our own page, or in the origin of a workload of its page.
+    """Log in with a one-time code instead of a token: for the api's own pages, or for the page of a workload.
 
-    Where a page of another site leads here, a person says first that they mean it: who made the link would else decide
-    as whom this browser acts.
+    When a page of another site led here, the user has to confirm first. Otherwise the author of the link would decide
+    as which user this browser acts.
     """
     _check_known(request)
     if request.method != "GET" or "prefetch" in request.headers.get("sec-purpose", ""):
@@ -156,7 +156,7 @@ async def follow(request: Request) -> Response:
 
 
 async def follow_confirmed(request: Request) -> Response:
-    """The same, by the form that a person has sent."""
+    """Log in with a one-time code after the user has confirmed it in a form."""
     _check_known(request)
     check_same_origin(request)
     given = await fields_of(request)
@@ -164,7 +164,7 @@ async def follow_confirmed(request: Request) -> Response:
 
 
 async def _confirm(request: Request, code: str, following: str) -> Response:
-    """The question, as whom. The code stays good."""
+    """Return the page that asks the user to confirm the login. The code stays valid."""
     parts = parts_of(request)
     token = parts.links.token_of(code, workload_of(request.headers.get("host", ""), parts.settings.proxy_domain))
     try:
@@ -210,7 +210,7 @@ async def _take_link(request: Request, code: str, following: str) -> Response:
 
 
 async def log_out(request: Request) -> Response:
-    """End the login, on all replicas and in the origins of workloads; and let the browser forget it."""
+    """End the login on all replicas and in the origins of workloads, and delete the cookie."""
     parts = parts_of(request)
     with audit.told(request, LOGOUT):
         check_same_origin(request)
@@ -233,7 +233,7 @@ async def log_out(request: Request) -> Response:
 
 
 async def enter(request: Request) -> Response:
-    """In the origin of a workload: take a code once for a ticket, if its user may open this very one."""
+    """In the origin of a workload: exchange a one-time code for a ticket, if its user may open this workload."""
     parts = parts_of(request)
     with audit.told(request, ENTER):
         id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
@@ -260,7 +260,7 @@ async def enter(request: Request) -> Response:
 
 
 def onward(request: Request, id_: str, login: session.LoginSession) -> Response:
-    """The step from our origin to that of a workload: a form, so that the code stands in no address."""
+    """Return the page that leads to the origin of a workload. It has a form, so that no address contains the code."""
     parts = parts_of(request)
     scheme = "https" if session.is_secure(request) or session.has_secure_session(request) else "http"
     origin = origin_of(id_, parts.settings.proxy_domain, scheme=scheme, host=request.headers.get("host", ""))
@@ -276,13 +276,13 @@ def onward(request: Request, id_: str, login: session.LoginSession) -> Response:
 
 
 def to_login(request: Request) -> Response:
-    """Where a browser goes that is not logged in, and comes back from."""
+    """Redirect a browser that is not logged in to the login page, which leads back afterwards."""
     query = f"?{request.url.query}" if request.url.query else ""
     return RedirectResponse(f"{LOGIN}?next={quote(request.url.path + query)}", status_code=303)
 
 
 def lead_back(request: Request, path: str, why: str) -> Response:
-    """In the origin of a workload: a page that leads to ours, from where a browser is let in again."""
+    """In the origin of a workload: return a page with a link to the api's origin, where the browser can enter again."""
     response = page_of(
         _BACK.format(title="Open this page again", why=escape(why), back=escape(own_origin(request) + path)), status=401
     )
@@ -291,7 +291,10 @@ def lead_back(request: Request, path: str, why: str) -> Response:
 
 
 def _is_own_origin(request: Request, origin: str) -> bool:
-    """In the origin of a workload: whether that is ours, by a name that we have, at the same port, no less secure."""
+    """In the origin of a workload: whether `origin` is the api's own.
+
+    It must have one of the api's host names, the same port, and https if this request is secure.
+    """
     try:
         ours, here = urlsplit(origin), urlsplit(f"//{request.headers.get('host', '')}")
         usual = {"http": 80, "https": 443}.get(ours.scheme)
@@ -303,7 +306,7 @@ def _is_own_origin(request: Request, origin: str) -> bool:
 
 
 def own_origin(request: Request) -> str:
-    """Our own origin, as a browser reaches it that is in the origin of a workload."""
+    """Return the api's own origin for a browser that is in the origin of a workload."""
     host = request.headers.get("host", "")
     port = f":{host.rpartition(':')[2]}" if host.rpartition(":")[2].isdigit() else ""
     scheme = (
@@ -313,7 +316,10 @@ def own_origin(request: Request) -> str:
 
 
 def again(request: Request) -> Response:
-    """The same address, opened by a page of ours: a browser that came by a link of another site hides the login."""
+    """Return a page of ours that opens the same address again.
+
+    A browser that came by a link of another site does not send the session cookie; from our own page it does.
+    """
     query = f"?{request.url.query}" if request.url.query else ""
     here = escape(request.url.path + query)
     response = page_of(_AGAIN.format(title="One moment", here=here))
@@ -322,7 +328,7 @@ def again(request: Request) -> Response:
 
 
 class Methods:
-    """One path, by method."""
+    """One path with a different handler for each method."""
 
     def __init__(self, **by_method: ASGIApp) -> None:
         self._by_method = by_method
@@ -335,9 +341,9 @@ class Methods:
 
 
 async def _enter(request: Request, token: str) -> Request:
-    """The request as if the token had come in its header: the same ways find out whose it is.
+    """Authenticate a token as if the request had sent it in its header; return that request.
 
-    Raises UnauthorizedError when it is not valid.
+    Raises UnauthorizedError when the token is not valid.
     """
     if not token or len(token) > session.TOKEN_CHARS_MAX:
         raise UnauthorizedError("that is no token, or longer than a browser keeps")
@@ -349,7 +355,10 @@ async def _enter(request: Request, token: str) -> Request:
 
 
 async def _present(request: Request, login: session.LoginSession) -> Request:
-    """The request as if the browser of that login had made it. Raises UnauthorizedError when it is over."""
+    """Authenticate a login as if its browser had sent the request; return that request.
+
+    Raises UnauthorizedError when the login has ended.
+    """
     headers = [(name, value) for name, value in request.scope["headers"] if name not in (b"authorization", b"cookie")]
     asked = Request({**request.scope, "headers": headers, session.PRESENTED_KEY: login}, request.receive)
     request.scope[PRINCIPAL_KEY] = await parts_of(request).access.who(asked)
@@ -367,7 +376,7 @@ async def fields_of(request: Request) -> dict[str, str]:
 
 
 def _is_led_here(request: Request) -> bool:
-    """Whether a page of another origin opened this address; one that a program or a person opens has no such page."""
+    """Whether a page of another origin opened this address. False when a program or the user opened it directly."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site in ("cross-site", "same-site")
@@ -375,23 +384,23 @@ def _is_led_here(request: Request) -> bool:
 
 
 def _is_from_elsewhere(request: Request) -> bool:
-    """Whether a link or a redirect of another site led a browser here: a strict cookie is not sent then."""
+    """Whether the login may be missing only because another site led here: then a strict cookie is not sent."""
     return request.headers.get("sec-fetch-site", "") == "cross-site" and not parts_of(request).sessions.of(request)
 
 
 def own_address(request: Request) -> str:
-    """Our own origin, as the browser that asks reaches it; its name is checked by who sends it to others."""
+    """Return the api's origin as this browser reaches it; its host is not checked here."""
     scheme = "https" if session.is_secure(request) or session.has_secure_session(request) else "http"
     return f"{scheme}://{request.headers.get('host', '')}"
 
 
 def go_on(response: Response, there: str) -> None:
-    """Let a page go on to an address by itself."""
+    """Make the browser open an address automatically after the page."""
     response.headers["Refresh"] = f"0; url={quote(there, safe=_IN_ADDRESS)}"
 
 
 async def _at_issuer(request: Request, login: session.LoginSession | None) -> str:
-    """Where a logout goes on at the issuer; empty when it ends here."""
+    """Return the address at which the logout continues at the issuer; empty when the logout ends here."""
     parts = parts_of(request)
     if parts.sign_ins is None or login is None or login.signed_in is None:
         return ""
@@ -404,7 +413,7 @@ def _check_known(request: Request) -> None:
 
 
 def _own_address(request: Request) -> str:
-    """Where a browser is to log in instead, when it came by a loopback address; empty when it may do so here."""
+    """Return the origin where a browser at a loopback address has to log in; empty when it may log in here."""
     host = request.headers.get("host", "")
     name = local_name(parts_of(request).settings.hosts)
     if not name or not is_loopback(host_name(host)):
@@ -414,16 +423,19 @@ def _own_address(request: Request) -> str:
 
 
 def check_same_origin(request: Request) -> None:
-    """The form is on our own page; the outermost layer has refused pages of other origins already."""
+    """Check that the form was sent by our own page. Raises ForbiddenError.
+
+    The outermost layer has already refused pages of other origins.
+    """
     site = request.headers.get("sec-fetch-site", "same-origin")
     if site not in ("same-origin", "none"):
         raise ForbiddenError("only our own page logs in and out")
 
 
 def local_path(path: str) -> str:
-    """A path of ours; whatever else is asked for leads home.
+    """Return `path` if it is a path of ours, else `/`.
 
-    Browsers read a backslash as a slash and drop tabs and ends of lines, so that `/<tab>/evil.example` names a host.
+    Browsers read a backslash as a slash and drop tabs and line breaks, so `/<tab>/evil.example` would name a host.
     """
     is_plain = path.isprintable() and "\\" not in path
     return path if is_plain and path.startswith("/") and not path.startswith("//") else "/"
@@ -443,9 +455,9 @@ def _form(request: Request, following: str, said: str = "") -> str:
 
 
 def page_of(text: str, *, status: int = 200, form_action: str = "'self'") -> Response:
-    # A browser follows the redirect of a form only where form-action allows its target too.
+    # A browser follows the redirect of a form only if form-action also allows the redirect's target.
     policy = f"default-src 'none'; style-src 'self'; img-src data:; form-action 'self' {form_action}; base-uri 'none'"
     headers = {"Cache-Control": "no-store", "Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
-    # Under `no-referrer` a browser sends a form with `Origin: null`, which is refused as that of another page.
+    # Under `no-referrer` a browser sends a form with `Origin: null`, which is refused as an origin of another page.
     headers["Referrer-Policy"] = "strict-origin"
     return HTMLResponse(text, status_code=status, headers=headers)

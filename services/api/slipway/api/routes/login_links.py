@@ -27,7 +27,7 @@ PATH = "/api/v1/login-links"
 
 
 class LoginLinkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which page the link leads to."""
+    """The page that the link leads to."""
 
     allocation: Annotated[str, Meta(max_length=253, description="AllocationID, to open the page of that workload.")] = (
         ""
@@ -41,14 +41,14 @@ class LoginLinkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class LoginLink(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The link; it can be followed once, until `expiresAt`."""
+    """A login link. It works once, until `expiresAt`."""
 
     url: str
     expires_at: str
 
 
 async def create(request: Request) -> Response:
-    """A link for the browser of the caller."""
+    """Return a login link for the browser of the caller."""
     parts, settings = parts_of(request), parts_of(request).settings
     if settings.auth == "none":
         raise ConflictError("login is disabled (SLIPWAY_AUTH=none): open the page without a link")

@@ -45,11 +45,11 @@ RANKS_MAX = 4096
 EVENT = "event"
 EVENT_MARK = "-- "
 STREAMS = ("stdout", EVENT)
-"""What the ranks print (Kubernetes gives both of their streams as one), and what Kubernetes says about their pods."""
+"""`stdout`: the output of the ranks (Kubernetes merges stdout and stderr). EVENT: Kubernetes events of their pods."""
 
 
 async def logs(request: Request) -> Response:
-    """The lines of all ranks, oldest first; with `follow` also those that come, until it has ended."""
+    """Return the log lines of all ranks, oldest first; with `follow` also new lines, until the allocation has ended."""
     parts = parts_of(request)
     found = await find_logged(parts.lookup, parts.log_archive, str(request.path_params["id"]))
     container = await _container(parts, request.query_params.get("container", ""), found)
@@ -76,7 +76,7 @@ async def logs(request: Request) -> Response:
         return push(request, write, kind="logs", media_type=SSE_TYPE if is_sse else TEXT_TYPE)
     lines = await parts.log_feed.page(found, wanted)
     if accepts(request, JSON_TYPE):
-        # The mark of a gap has no cursor.
+        # A line that marks a gap has no cursor.
         cursor = next((line.cursor for line in reversed(lines) if line.cursor), wanted.after or "")
         return json_response({"items": lines, "metadata": {"continue": cursor}})
     if len(lines) < LINES_MAX or wanted.is_reversed or wanted.head is not None or wanted.tail is not None:
@@ -124,7 +124,7 @@ def _search(text: str, *, is_pattern: bool) -> str | Pattern | None:
 
 
 def _several_ranks(text: str) -> frozenset[int] | None:
-    """`0,2,4-7`."""
+    """Parse a list of ranks such as `0,2,4-7`; None when it is empty."""
     found: set[int] = set()
     for part in filter(None, (each.strip() for each in text.split(","))):
         low, dash, high = part.partition("-")
@@ -138,7 +138,10 @@ def _several_ranks(text: str) -> frozenset[int] | None:
 
 
 async def _container(parts: ApiDeps, name: str, allocation: Allocation) -> str:
-    """As the lines have it: empty for the main container. What others have added to the pods is known by its lines."""
+    """Return the container as log lines name it: empty for the main container.
+
+    A container that another system has added to the pods is known only by its log lines.
+    """
     if not name:
         return ""
     spec = allocation.spec
@@ -179,7 +182,7 @@ def _is_reversed(text: str) -> bool:
 
 
 def _moment(name: str, text: str, now: float) -> float | None:
-    """A time, or a duration back from now."""
+    """Parse a time, or a duration before now, into epoch seconds; None when the text is empty."""
     if not text:
         return None
     try:
@@ -189,7 +192,7 @@ def _moment(name: str, text: str, now: float) -> float | None:
 
 
 def _text(line: LogLineView, has_prefix: bool) -> bytes:
-    """What Kubernetes says is marked, so that nobody takes it for the rank's own words."""
+    """Return a line as text. A Kubernetes event is marked, so that it does not look like output of the rank."""
     text = f"{EVENT_MARK}{line.text}" if line.stream == EVENT or line.missing else line.text
     return f"[{line.rank}] {text}\n".encode() if has_prefix else f"{text}\n".encode()
 

@@ -1,7 +1,7 @@
-"""Nodes: what they hold, and taking them out of use.
+"""Nodes: the allocations on each node, and the verbs enable, drain and disable.
 
-What an operator wants of a node is a label of the node itself, so that kubectl shows and sets it too; the scheduler
-reads it there. Cordoning with kubectl means the same as draining.
+The operator's choice for a node is a label of the node itself. So kubectl can show and set it too, and the scheduler
+reads it there. Cordoning a node with kubectl has the same meaning as draining it.
 """
 
 import re
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 async def nodes(request: Request) -> Response:
-    """All nodes, and which allocations hold what of each."""
+    """Return all nodes, and the resources that allocations use on each."""
     parts = parts_of(request)
     mask = FieldMask.parse(request.query_params.get(FIELDS.name, ""), of=NodeView)
     found = sorted(await parts.nodes.items(), key=lambda node: node.metadata.name)
@@ -44,7 +44,7 @@ async def nodes(request: Request) -> Response:
 
 
 async def node(request: Request) -> Response:
-    """One node."""
+    """Return one node."""
     name = _name_of(request)
     listed = await parts_of(request).kube.list(SEEN_NODES, field_selector=f"metadata.name={name}")
     if not listed.items:
@@ -54,17 +54,17 @@ async def node(request: Request) -> Response:
 
 
 async def enable(request: Request) -> Response:
-    """Use it like any other."""
+    """Let the scheduler use the node without restriction."""
     return await _mark(request, None)
 
 
 async def drain(request: Request) -> Response:
-    """Place nothing new there; what runs there may finish."""
+    """Place no new ranks on the node; running ranks may finish."""
     return await _mark(request, DRAINING)
 
 
 async def disable(request: Request) -> Response:
-    """Place nothing new there, and begin again elsewhere with what runs there."""
+    """Place no new ranks on the node, and restart its running allocations on other nodes."""
     return await _mark(request, DISABLED)
 
 
@@ -91,7 +91,7 @@ async def _mark(request: Request, value: str | None) -> Response:
 def _views(
     found: Sequence[SeenNode], live: list[Allocation], sight: VisibleWorkspaces, pools: Sequence[ResourcePool]
 ) -> list[NodeView]:
-    """The nodes. The use counts the ranks of everybody; the caller sees only ranks of workspaces that it may see."""
+    """Return the nodes. The use includes all ranks, but ranks that the caller may not see are not listed."""
     views = cluster_view.node_views(found, live, pools)
     if sight.is_whole:
         return views
@@ -115,7 +115,7 @@ async def _pools(request: Request) -> Sequence[ResourcePool]:
 
 
 async def _live(request: Request) -> list[Allocation]:
-    """Everything that may hold something of a node, of everybody: what waits holds nothing."""
+    """Return the allocations of all workspaces that may use resources of a node: live ones that are not pending."""
     return [each for each in await parts_of(request).seen.live() if each.status.phase is not Phase.PENDING]
 
 

@@ -1,4 +1,4 @@
-"""Queues, pools, workspaces, templates: what surrounds allocations."""
+"""Queues, their waiting lists, pools, and the caller itself (`/me`)."""
 
 import msgspec
 from starlette.requests import Request
@@ -26,7 +26,7 @@ FIRST_MAX = 10**8
 
 
 async def queues(request: Request) -> Response:
-    """All queues with what waits and runs in each."""
+    """Return all queues, with counts of waiting and running allocations."""
     parts = parts_of(request)
     listed = await parts.kube.list(QUEUES)
     live, units_by = await parts.seen.live(), parts.seen.gpu_units_of
@@ -36,7 +36,7 @@ async def queues(request: Request) -> Response:
 
 
 async def queue(request: Request) -> Response:
-    """One queue, with everything that waits in it in order, unless the caller wants it without."""
+    """Return one queue, with all its waiting allocations in order unless `waiting=false`."""
     parts = parts_of(request)
     with_waiting = flag_param(request, "waiting", default=True)
     found = await parts.kube.get(QUEUES, request.path_params["name"])
@@ -50,7 +50,7 @@ async def queue(request: Request) -> Response:
     others = (await parts.kube.list(QUEUES)).items if found.spec.parent or has_windows else []
     above = cluster_view.line_of(found, others)
     if pool is not None and any(each.spec.eviction_limit for each in (pool, *above)):
-        # What is left of the limits changes with each eviction: what is known of the pool may be some seconds old.
+        # Each eviction changes the remaining eviction limit, and the cached pool may be some seconds old.
         pool = await parts.kube.get(RESOURCE_POOLS, found.spec.pool)
     view = cluster_view.queue_view(
         found,
@@ -78,7 +78,7 @@ async def queue(request: Request) -> Response:
 async def _fair_share(
     request: Request, queue: Queue, pool: ResourcePool, sight: VisibleWorkspaces
 ) -> FairShareView | None:
-    """What was used before; a caller who does not see all workspaces sees only what they used themselves."""
+    """Return the past use by user; a caller who may not see all workspaces gets only their own use."""
     parts = parts_of(request)
     if pool.spec.fair_share is None:
         return None
@@ -88,7 +88,7 @@ async def _fair_share(
 
 
 async def waiting(request: Request) -> Response:
-    """A part of those that wait in a queue, in order."""
+    """Return a page of the waiting allocations of a queue, in order."""
     parts = parts_of(request)
     limit = number_param(request, "limit", default=WAITING_DEFAULT, least=1, most=PAGE_MAX)
     first = number_param(request, "from", default=1, least=1, most=FIRST_MAX)
@@ -111,11 +111,11 @@ async def _pool_of(request: Request, name: str) -> ResourcePool | None:
     try:
         return await parts_of(request).catalog.pool(name)
     except InvalidError:
-        return None  # a queue may name a pool that is not there
+        return None  # a queue may name a pool that does not exist
 
 
 async def pools(request: Request) -> Response:
-    """All pools with their size and use."""
+    """Return all pools with their size and use."""
     parts = parts_of(request)
     listed = await parts.kube.list(RESOURCE_POOLS)
     nodes = await parts.nodes.items()
@@ -129,7 +129,7 @@ async def pools(request: Request) -> Response:
 
 
 def _own(view: PoolView, sight: VisibleWorkspaces) -> PoolView:
-    """The pool without the names of others that may use it."""
+    """Return the pool without the names of workspaces that the caller may not see."""
     named = view.spec.get("workspaces")
     if not named:
         return view
@@ -137,7 +137,7 @@ def _own(view: PoolView, sight: VisibleWorkspaces) -> PoolView:
 
 
 async def me(request: Request) -> Response:
-    """Who the caller is, and where it may launch."""
+    """Return the caller's user, roles and visible workspaces."""
     parts = parts_of(request)
     sight, principal = await sight_of(request), principal_of(request)
     names = [name for name in await parts.catalog.workspaces() if sight.has(name)]

@@ -38,7 +38,7 @@ _log = log.get_logger(__name__)
 
 
 async def exec_plainly(request: Request) -> Response:
-    """What a client is told that did not ask for a WebSocket: whether it would get one, and how."""
+    """Answer a request without a WebSocket upgrade: make all checks, and then refuse with the required protocol."""
     await _meant(request)
     raise UpgradeRequiredError(
         f"a command in a rank is a WebSocket of the protocol {exec_channels.PROTOCOL}: use slipway exec, or a client "
@@ -47,7 +47,7 @@ async def exec_plainly(request: Request) -> Response:
 
 
 async def exec_socket(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serves one session."""
+    """Serve one exec session."""
     socket = WebSocket(scope, receive, send)
     with audit.told(socket, PATH):
         await middleware.admit(socket, rule_of("GET", PATH))
@@ -82,7 +82,10 @@ async def _serve(socket: WebSocket) -> None:
 
 
 def _tell(socket: WebSocket, id_: str, wanted: ExecRequest, place: RankContainer) -> None:
-    """The audit log says at once who runs what, and not only when it has ended. Arguments may hold secrets."""
+    """Write the audit log line at the start of the session, not at its end.
+
+    The line has only the command's first word, because arguments may contain secrets.
+    """
     names = {"id": id_, "rank": str(wanted.rank), "container": place.container, "command": wanted.command[0]}
     audit.about(socket, names, workspace=place.namespace)
     audit.told_of_each(socket, "exec", names, place.namespace, 101)
@@ -94,7 +97,7 @@ def _touch(parts: ApiDeps, id_: AllocationId) -> None:
 
 
 async def _meant(connection: HTTPConnection) -> tuple[Allocation, ExecRequest, RankContainer]:
-    """What is to run, and where. Raises for everything that keeps it from running."""
+    """Return (the allocation, the command, the container of the rank). Raises when the command cannot run."""
     parts = parts_of(connection)
     if not parts.settings.exec_enabled:
         raise ForbiddenError(
@@ -108,7 +111,7 @@ async def _meant(connection: HTTPConnection) -> tuple[Allocation, ExecRequest, R
     try:
         return allocation, wanted, await find_container(parts.kube, allocation, wanted)
     except ConflictError as error:
-        # It says why the rank does not run, in the words of the scheduler.
+        # The error contains the scheduler's sentence about the rank, which can name other workspaces.
         raise ConflictError(await middleware.drawn(connection, str(error))) from error
 
 

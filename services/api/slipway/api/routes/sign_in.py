@@ -1,8 +1,9 @@
-"""Signing in with a browser at the issuer: the step there, and the way back.
+"""Sign-in with a browser at the issuer: the redirect to the issuer, and the redirect back.
 
-Plain pages, no script. The step there is a form of our own page, so that no other site begins it, and a page that goes
-on, since a browser follows no redirect of a form to another site here (form-action). The way back ends with a page of
-ours too: to a page that another site led to, a browser would not send the new login.
+The pages are plain, without scripts. The sign-in begins with a form of our own page, so that no other site can begin
+it. The form leads to a page that opens the issuer automatically, because our form-action policy forbids a redirect of
+a form to another site. The redirect back also ends with a page of ours: a browser would not send the new login to a
+page that another site led to.
 """
 
 from html import escape
@@ -29,7 +30,7 @@ _REFUSED = (
 
 
 async def start(request: Request) -> Response:
-    """Send the browser to the issuer, and let it remember what it asked for."""
+    """Send the browser to the issuer, and set the cookie of the pending sign-in."""
     sign_ins = _sign_ins(request)
     with audit.told(request, login.START):
         login.check_same_origin(request)
@@ -52,11 +53,11 @@ async def start(request: Request) -> Response:
 
 
 async def finish(request: Request) -> Response:
-    """Take the issuer's answer, and let the browser keep the login that it gives."""
+    """Check the issuer's answer, and set the session cookie of the new login."""
     sign_ins, parts = _sign_ins(request), parts_of(request)
     with audit.told(request, login.CALLBACK, is_change=True):
         try:
-            # A code of the issuer is checked by asking the issuer.
+            # Checking a code needs a request to the issuer, so refused codes are limited by address.
             async with parts.refusals.tried(request, request.query_params.get("code", ""), is_remembered=False):
                 kept, pending = await sign_ins.finish(request)
         except UnauthorizedError as error:
@@ -73,7 +74,7 @@ async def finish(request: Request) -> Response:
 
 
 async def client(request: Request) -> Response:
-    """What the command line needs to know to sign in at the issuer: facts that are no secrets."""
+    """Return the settings that the command line needs for a sign-in at the issuer; none of them is secret."""
     _sign_ins(request)
     settings = parts_of(request).settings
     scopes = " ".join(dict.fromkeys(("openid", *settings.oidc_scopes)))
@@ -89,7 +90,10 @@ def _sign_ins(request: Request) -> SignIns:
 
 
 def _check_host(request: Request) -> None:
-    """The issuer sends the browser back to the name that it came by: only to one that is ours."""
+    """Check that the request's host name is one of ours, because the issuer redirects the browser back to it.
+
+    Raises ForbiddenError.
+    """
     hosts = {name.lower() for name in parts_of(request).settings.hosts}
     host = request.headers.get("host", "")
     refused = web_guard.check_host(host, hosts)
@@ -98,12 +102,12 @@ def _check_host(request: Request) -> None:
 
 
 def _refused(error: ControlPlaneError, *, status: int) -> Response:
-    """A page for people: why there is no login, and where to try again."""
+    """Return a page with the reason of the refusal and a link to try again."""
     return login.page_of(_REFUSED.format(title="Not signed in", why=escape(str(error))), status=status)
 
 
 def _onward(response: Response, there: str, title: str) -> Response:
-    """A page that goes on by itself, and has a link for who does not."""
+    """Make `response` a page that opens `there` automatically, with a link for browsers that do not."""
     response.body = _STEP.format(title=title, there=escape(there)).encode()
     response.headers["Content-Length"] = str(len(response.body))
     login.go_on(response, there)

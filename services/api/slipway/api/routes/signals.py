@@ -1,4 +1,4 @@
-"""What the ranks of an allocation tell us and ask us: preemption, readiness, activity, progress."""
+"""Signals between the ranks of an allocation and the api: preemption, readiness, activity, progress, rendezvous."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -48,7 +48,7 @@ REPORTED = "reported"
 
 
 async def preemption(request: Request) -> Response:
-    """Answers at once when the ranks are to end, else waits for it up to `timeout_seconds`."""
+    """Return the preemption signal; wait for it up to `timeout_seconds`, or until the allocation has ended."""
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
     wait_s = number_param(request, "timeout_seconds", default=0, most=WAIT_S_MAX)
@@ -62,7 +62,7 @@ async def preemption(request: Request) -> Response:
 
 
 async def acknowledge(request: Request) -> Response:
-    """The rank has seen the preemption, and what it does from here on is an orderly end."""
+    """Record that the rank has received the preemption signal and ends in an orderly way from now on."""
     parts = parts_of(request)
     body = checked(await _object(request), AckBody)
     found = await parts.lookup.find(request.path_params["id"])
@@ -83,17 +83,17 @@ async def acknowledge(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """The service inside answers (or no longer does)."""
+    """Set whether the service in the allocation is ready."""
     return await _flag(request, lambda signals, value: msgspec.structs.replace(signals, ready=value))
 
 
 async def waiting(request: Request) -> Response:
-    """The service inside has nothing to show yet."""
+    """Set whether the service in the allocation has nothing to show yet."""
     return await _flag(request, lambda signals, value: msgspec.structs.replace(signals, waiting=value))
 
 
 async def daemon(request: Request) -> Response:
-    """The rank does not keep the gang alive."""
+    """Set whether the rank is a daemon: a daemon does not keep the gang running."""
     found = await parts_of(request).lookup.find(request.path_params["id"])
     rank = _rank_of(request)
     _check_rank(found, rank, "")
@@ -106,7 +106,7 @@ async def daemon(request: Request) -> Response:
 
 
 async def progress(request: Request) -> Response:
-    """How far it is, and that its work has just been saved."""
+    """Record the progress of the allocation, or that its work has just been saved."""
     body = checked(await _object(request), ProgressBody)
     if body.progress is None and not body.checkpoint:
         detail = "is missing; say how far it is, or with checkpoint that the work was saved"
@@ -125,7 +125,7 @@ async def progress(request: Request) -> Response:
 
 
 async def activity(request: Request) -> Response:
-    """It is in use; kept for the idle timeout."""
+    """Record that the allocation is in use, for the idle timeout."""
     body = checked(await _object(request), ActivityBody)
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
@@ -136,8 +136,10 @@ async def activity(request: Request) -> Response:
 
 
 async def rendezvous(request: Request) -> Response:
-    """Where the ranks are; with `timeout_seconds` waits for the last of them. A POST says that a rank is there: when
-    all are, the allocation is ready."""
+    """Return the addresses of the ranks; with `timeout_seconds`, wait until all have one.
+
+    After a POST, the allocation is marked as ready when all ranks have one.
+    """
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
     check_attempt(found, _attempt(request, optional_number(request, "attempt")))
@@ -153,7 +155,7 @@ async def rendezvous(request: Request) -> Response:
 
 
 async def start(request: Request) -> Response:
-    """Whether a rank may start, by the roles that its role depends on; with `timeout_seconds` waits until it may."""
+    """Return whether a rank may start, by the roles that its role depends on; wait up to `timeout_seconds` for it."""
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
     check_attempt(found, _attempt(request, optional_number(request, "attempt")))
@@ -176,7 +178,7 @@ async def _flag(request: Request, change: Callable[[Signals, bool], Signals]) ->
 
 
 def _attempt(request: Request, given: int | None) -> int | None:
-    """The attempt that is meant: a token is of one."""
+    """Return the given attempt, or else the attempt of the caller's task token; None without both."""
     caller = caller_of(request)
     return given if given is not None or caller is None else caller.attempt
 

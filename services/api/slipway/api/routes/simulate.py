@@ -1,4 +1,4 @@
-"""What if: the planner over the cluster as it stands with changes, or over a scenario."""
+"""What-if questions: run the planner over the present cluster with changes, or over a scenario."""
 
 from typing import Annotated, Any
 
@@ -19,15 +19,15 @@ Json = dict[str, Any]
 
 
 class SimulateBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Changes to a pool as it is now (an empty body changes nothing), or a scenario alone."""
+    """Changes to a pool as it is now (an empty body changes nothing), or a whole scenario."""
 
     pool: str = POOL
     add_nodes: list[Json] = []
     """further nodes, as in a scenario file: [{name: big, count: 2, cpu: 64, memory: 256Gi, gpus: 8}]"""
     remove_nodes: list[str] = []
-    """nodes that are taken away; the work on them waits again"""
+    """nodes to remove; the allocations on them wait again"""
     cordon_nodes: list[str] = []
-    """nodes that take no new work"""
+    """nodes that accept no new allocations"""
     uncordon_nodes: list[str] = []
     allocations: list[Json] = []
     """changes of allocations: [{allocation: <id, workspace/name, or name>, priority, queue, hold, preemptible,
@@ -47,12 +47,12 @@ class SimulateBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
 
 async def simulate(request: Request) -> Response:
-    """What the planner would place, evict and explain with the changes."""
+    """Return what the planner would place, evict and explain with the changes."""
     parts = parts_of(request)
     raw = await read_object(request, parts.settings.body_bytes_max)
     checked(raw, SimulateBody)
     if raw.get("scenario") is None:
-        # The answer shows the work of all users.
+        # The answer shows the allocations of all users.
         await permit_everywhere(request, LIST)
     else:
         await permit_member(request)

@@ -28,7 +28,7 @@ _PER_LAUNCH = ("name", "workspace", "template")
 
 
 async def list_templates(request: Request) -> Response:
-    """The templates of one workspace, or of all."""
+    """Return the templates of one workspace, or of all."""
     parts, workspace = parts_of(request), request.query_params.get("workspace", "")
     listed = await parts.kube.list(TEMPLATES, namespace=workspace or None)
     if not listed.items:
@@ -37,7 +37,7 @@ async def list_templates(request: Request) -> Response:
 
 
 async def create(request: Request) -> Response:
-    """A new template."""
+    """Create a template."""
     parts = parts_of(request)
     body = await _read(request)
     await permit(request, PermissionCheck("create", "templates", Role.EDITOR), body.workspace)
@@ -53,12 +53,12 @@ async def create(request: Request) -> Response:
 
 
 async def get(request: Request) -> Response:
-    """One template."""
+    """Return one template."""
     return json_response(_view(await _found(request)))
 
 
 async def put(request: Request) -> Response:
-    """Replace its body, or create it."""
+    """Replace the body of a template, or create the template."""
     parts = parts_of(request)
     name = str(request.path_params["name"])
     body = await _read(request)
@@ -76,7 +76,7 @@ async def put(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """Remove it; what was launched with it is not touched."""
+    """Delete a template. Allocations that were launched with it do not change."""
     found = await _found(request)
     meta = found.metadata
     await parts_of(request).kube.delete(TEMPLATES, meta.name, namespace=meta.namespace, uid=meta.uid)
@@ -89,7 +89,7 @@ async def _found(request: Request) -> Template:
 
 
 async def _read(request: Request) -> TemplateBody:
-    """The body, whose inner body must be part of a launch."""
+    """Read the request's body; the template's body inside must be a valid part of a launch body."""
     raw = await read_object(request, parts_of(request).settings.body_bytes_max)
     body = checked(raw, TemplateBody)
     per_launch = [name for name in _PER_LAUNCH if isinstance(body.body.get(name), str)]

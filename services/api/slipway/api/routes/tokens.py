@@ -1,4 +1,4 @@
-"""The tokens that count: whose they are and until when, for an administrator. Hashes are not shown."""
+"""The list of tokens for an administrator: their users, roles and expiry. Hashes are not shown."""
 
 import msgspec
 from starlette.requests import Request
@@ -24,7 +24,7 @@ class TokenView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 
 
 async def list_tokens(request: Request) -> Response:
-    """Every token that this process has read, by id."""
+    """Return every token that this process has read, by id."""
     parts = parts_of(request)
     if parts.tokens is None:
         raise ConflictError(f"there are no tokens of ours in mode {parts.settings.auth}")

@@ -1,6 +1,7 @@
 """`/trace/{id}`: the waterfall of one allocation, for a browser.
 
-The page is the same for every id and tells nothing: its script asks the REST API for the spans, as whoever looks at it.
+The page contains no data of the allocation except its id. Its script requests the spans from the REST API with the
+login of the reader.
 """
 
 from html import escape
@@ -38,7 +39,7 @@ _PAGE = """<!doctype html>
 
 
 async def show(request: Request) -> Response:
-    """The page."""
+    """Return the page."""
     id_ = str(request.path_params["id"])
     services = "".join(f'<li data-of="{name}">{name}</li>' for name in _SERVICES)
     link = escape(allocation_path(AllocationId(id_)))

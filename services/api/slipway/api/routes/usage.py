@@ -1,7 +1,7 @@
-"""What was used: sums by user, queue, pool, workspace, kind, day or month; and one line per allocation.
+"""Usage: sums by user, queue, pool, workspace, kind, day or month; and one line per allocation.
 
-Ended work counts from the daily totals, so also when its object is long gone; what is not in them yet, and what runs,
-is counted from the objects at the moment of the question.
+The use of ended allocations is read from the daily totals, also when their objects were deleted long ago. The use of
+running allocations, and of ended ones that are not in the totals yet, is computed from the objects at the request.
 """
 
 import re
@@ -29,7 +29,7 @@ TAG = "usage"
 DAYS_DEFAULT = 30
 DAYS_MAX = 400
 DAYS_FREE = 62
-"""Of two months anybody may ask at any time."""
+"""Up to this number of days, a request needs no place among the concurrent requests about many days."""
 CSV_TYPE = "text/csv"
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _FILTERS = ("workspace", "user", "pool", "queue", "kind")
@@ -42,7 +42,7 @@ _QUERY = (
 
 
 async def usage(request: Request) -> Response:
-    """Sums by what was asked for."""
+    """Return sums of the usage by the requested dimensions."""
     parts = parts_of(request)
     by = by_of(request.query_params.get("by", ""))
     days = days_of(request, parts.clock.now())
@@ -60,7 +60,7 @@ async def usage(request: Request) -> Response:
 
 
 async def raw(request: Request) -> Response:
-    """One line per allocation that is still kept."""
+    """Return one line for each allocation whose object still exists."""
     parts, now = parts_of(request), parts_of(request).clock.now()
     days = days_of(request, now)
     is_csv = wants_csv(request)
@@ -82,9 +82,10 @@ async def raw(request: Request) -> Response:
 async def spent_on(
     request: Request, days: Sequence[str], allocations: Sequence[Allocation] | None = None
 ) -> list[Spent]:
-    """Everything of these days, of everybody; `allocations` are all that there are, where they were just listed.
+    """Return all usage of these days in all workspaces.
 
-    The objects come first: what goes into the totals meanwhile is marked.
+    `allocations` are all allocations, if the caller has just listed them. The objects are read before the totals: an
+    allocation that is added to the totals in between is marked there, and so not counted twice.
     """
     parts = parts_of(request)
     if allocations is None:
@@ -94,7 +95,7 @@ async def spent_on(
 
 
 async def _stored(request: Request, days: Sequence[str]) -> dict[str, DayTotals]:
-    """The totals of these days, a read of the API server for each: many days at once have a place among few."""
+    """Return the totals of these days. Each day is one read of the API server, so few long requests run at a time."""
     parts = parts_of(request)
     if len(days) <= DAYS_FREE:
         return await read_days(parts, days)
@@ -103,7 +104,7 @@ async def _stored(request: Request, days: Sequence[str]) -> dict[str, DayTotals]
 
 
 def in_totals(request: Request, sight: VisibleWorkspaces) -> Remembered:
-    """Whether the totals name a workspace, a queue or a pool: work of it ended within the last DAYS_MAX days."""
+    """Return a check whether the totals of the last DAYS_MAX days name a workspace, a queue or a pool."""
 
     async def is_named(what: What, name: str) -> bool:
         today_ms = round(parts_of(request).clock.now() * 1000) // DAY_MS * DAY_MS
@@ -115,7 +116,7 @@ def in_totals(request: Request, sight: VisibleWorkspaces) -> Remembered:
 
 
 def days_of(request: Request, now: float, *, default: int = DAYS_DEFAULT) -> list[str]:
-    """The days that were asked for, oldest first."""
+    """Return the requested days, oldest first. Raises InvalidError for a wrong or too long range."""
     today_ms = round(now * 1000) // DAY_MS * DAY_MS
     to_ms = _day_ms(request, "to", today_ms)
     from_ms = _day_ms(request, "from", to_ms - (default - 1) * DAY_MS)
@@ -139,7 +140,7 @@ def _day_ms(request: Request, name: str, default: int) -> int:
 
 
 def by_of(text: str, known: Collection[str] = DIMENSIONS, *, default: str = "user") -> list[str]:
-    """What to sum by, in its order."""
+    """Return the dimensions to sum by, in the given order. Raises InvalidError for an unknown one."""
     names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) or [default]
     for name in names:
         if name not in known:
@@ -148,7 +149,7 @@ def by_of(text: str, known: Collection[str] = DIMENSIONS, *, default: str = "use
 
 
 def wants_csv(request: Request) -> bool:
-    """Whether the answer is to be CSV: the parameter counts before Accept."""
+    """Whether the answer has to be CSV: the parameter `format` has precedence over Accept."""
     given = request.query_params.get("format", "")
     if given not in ("", "json", "csv"):
         raise bad_param("format", f"must be json or csv, not {given[:64]!r}")

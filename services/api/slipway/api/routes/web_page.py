@@ -1,7 +1,8 @@
-"""`/` and what lies below it for people: the frame of the page, which its modules fill in the browser.
+"""The web page at `/` and its other paths: a frame, which JavaScript modules fill in the browser.
 
-The answer is the same for every path and every reader, and tells nothing of the cluster: the modules ask the REST API,
-as whoever looks at it. With it come the words that the API has for states and gates, so that they are written once.
+The answer is the same for every path and every reader, and contains no data of the cluster: the modules send requests
+to the REST API with the login of the reader. The frame also contains the API's words for states and gates, so that the
+words are defined only once.
 """
 
 import base64
@@ -34,11 +35,11 @@ _SHARED = {
     "@xterm/xterm": "/assets/terminal/vendor/xterm-6.0.0.mjs",
     "@xterm/addon-fit": "/assets/terminal/vendor/xterm-addon-fit-0.11.0.mjs",
 }
-"""Those that the terminal of kind shell has as well."""
+"""Modules that the terminal page of shell allocations also uses."""
 _LATE = ("js-yaml", "uplot", "@tanstack/virtual-core")
-"""Loaded when a page needs them, not before the first content."""
+"""Modules that are loaded only when a page needs them, and not before the first content."""
 _IMPORT = re.compile(r'^import [^"]*"\./([^"]+)";', re.MULTILINE)
-"""Of a module that is loaded together with the one that names it."""
+"""A static import: the browser loads the named module together with the importing one."""
 _POLICY = (
     "default-src 'none'; script-src 'self' 'sha256-{map_hash}'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -60,7 +61,7 @@ not.</p></noscript></body></html>
 
 
 async def show(request: Request) -> Response:
-    """The page."""
+    """Return the page."""
     text, policy, tag = _made()
     headers = {"Cache-Control": "no-cache", "Content-Security-Policy": policy, "ETag": tag}
     headers |= {"Referrer-Policy": "same-origin", "X-Content-Type-Options": "nosniff"}
@@ -70,7 +71,7 @@ async def show(request: Request) -> Response:
 
 
 def facts() -> dict[str, object]:
-    """What the modules must know before they ask for anything: the tables that the services themselves use."""
+    """Return what the modules need before their first request: tables that the services themselves use."""
     return {
         "version": version(),
         "phases": [phase.value for phase in Phase],
@@ -88,12 +89,12 @@ def facts() -> dict[str, object]:
 
 
 def _words(standings: tuple[Standing, ...]) -> dict[str, object]:
-    """{word: what kind of news it is, and what it means}."""
+    """Return {word: its tone and its meaning}."""
     return {each.word: {"tone": each.tone, "meaning": each.meaning} for each in standings}
 
 
 def _flag_words(phase: Phase) -> dict[str, str]:
-    """{flag of an allocation: the word that it makes of the phase}, the one that counts most first."""
+    """Return {flag of an allocation: the word for the phase with that flag}, by precedence."""
     words = {
         "hold": word_for(phase, None, hold=True, ready=False, waiting=False),
         "waiting": word_for(phase, None, hold=False, ready=False, waiting=True),
@@ -104,13 +105,13 @@ def _flag_words(phase: Phase) -> dict[str, str]:
 
 @cache
 def _made() -> tuple[str, str, str]:
-    """(the page, its policy, its tag): they depend on nothing but the code."""
+    """Return (the page, its content security policy, its ETag); they depend only on the code."""
     root = f"/assets/pages/{assets.pages_digest()}/"
     named = {name: f"{root}vendor/{file}" for name, file in _IMPORTS.items()} | _SHARED
     imports = msgspec.json.encode({"imports": named})
     first = [*_needed_by("main.js"), *(f"vendor/{file}" for name, file in _IMPORTS.items() if name not in _LATE)]
     preloads = "\n".join(f'<link rel="modulepreload" href="{root}{name}">' for name in first)
-    # A `<` inside of a string could end the element: JSON may spell it otherwise.
+    # A `<` in a string could end the script element, so it is escaped as JSON permits.
     told = msgspec.json.encode(facts()).decode().replace("<", "\\u003c")
     text = _PAGE.format(root=root, imports=imports.decode(), preloads=preloads, facts=told)
     map_hash = base64.b64encode(hashlib.sha256(imports).digest()).decode()
@@ -119,7 +120,7 @@ def _made() -> tuple[str, str, str]:
 
 
 def _needed_by(module: str) -> list[str]:
-    """The modules that a module of the page imports, and those that they import: without them it does not begin."""
+    """Return all modules that a module of the page imports, also indirectly; it cannot start without them."""
     found, open_ = set[str](), [module]
     while open_:
         text = assets.load(f"pages/{open_.pop()}").plain.decode()

@@ -29,7 +29,7 @@ from slipway.model.times import format_time
 TAG = "webhooks"
 ROOT = "/api/v1/webhooks"
 WEBHOOKS_MAX = 100
-"""Every event is held against each."""
+"""Limit of webhooks, because each event is compared with every webhook."""
 TEST_TYPE = "dev.slipway.webhook.test"
 NEEDS_REDIS = (
     "webhooks are delivered from streams in Redis, and this installation has none (SLIPWAY_REDIS_URL is not set)"
@@ -37,14 +37,14 @@ NEEDS_REDIS = (
 
 
 async def list_webhooks(request: Request) -> Response:
-    """All webhooks."""
+    """Return all webhooks."""
     parts = parts_of(request)
     found = [webhook for _, webhook in sorted((await parts.webhooks.listed()).items())]
     return json_response(Items(items=await _views(parts, found)))
 
 
 async def create(request: Request) -> Response:
-    """A new webhook; its signing key is in this answer and in no other."""
+    """Create a webhook. Only this answer contains its signing key."""
     parts = parts_of(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), WebhookBody)
     config = Config(
@@ -65,7 +65,7 @@ async def create(request: Request) -> Response:
         raise ConflictError(f"there are {WEBHOOKS_MAX} webhooks already; remove one first")
     name = body.name or f"hook-{parts.random.token_hex(3)}"
     if name not in known:
-        # The queue of an older webhook of this name may have outlived it.
+        # The delivery queue of a deleted webhook with this name may still exist.
         await _forget_quietly(parts, name)
     key = parse_key(body.secret) if body.secret else _new_key(parts)
     created = await parts.webhooks.create(Webhook(name=name, config=config, key=key))
@@ -75,14 +75,14 @@ async def create(request: Request) -> Response:
 
 
 async def get(request: Request) -> Response:
-    """One webhook."""
+    """Return one webhook."""
     parts = parts_of(request)
     [view] = await _views(parts, [await parts.webhooks.get(request.path_params["name"])])
     return json_response(view)
 
 
 async def patch(request: Request) -> Response:
-    """Change some of it; a new signing key is answered once."""
+    """Change some fields of a webhook. The answer contains a new signing key, once."""
     parts = parts_of(request)
     found = await parts.webhooks.get(request.path_params["name"])
     change = checked(await read_object(request, parts.settings.body_bytes_max), WebhookChange)
@@ -114,7 +114,7 @@ async def patch(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """Remove it, and what it was still to be sent."""
+    """Delete a webhook and its queued deliveries."""
     parts = parts_of(request)
     found = await parts.webhooks.get(request.path_params["name"])
     await parts.webhooks.delete(found)
@@ -123,7 +123,7 @@ async def delete(request: Request) -> Response:
 
 
 async def test(request: Request) -> Response:
-    """Send one message now, and say how that went. It is tried once, whatever the filters say."""
+    """Send one test message now, and return the result. It is sent once, without a retry and regardless of filters."""
     parts = parts_of(request)
     found = await parts.webhooks.get(request.path_params["name"])
     checked(await read_object(request, parts.settings.body_bytes_max), _Nothing)
@@ -156,7 +156,7 @@ class _Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _check(parts: ApiDeps, config: Config, secret: str) -> None:
-    """Everything that can be said of a webhook before anything is sent. Raises InvalidError."""
+    """Make all checks of a webhook that need no delivery. Raises InvalidError."""
     findings = Findings()
     try:
         check_literal(parse_target(config.url), parse_networks(parts.settings.webhook_networks))
@@ -196,7 +196,7 @@ def _refused(pointer: str, detail: str) -> InvalidError:
 
 
 def _short(events: Sequence[str]) -> list[str]:
-    """Names of transitions; the full types of CloudEvents are accepted too."""
+    """Return the short names of event types; a full CloudEvents type is also accepted."""
     return [event.removeprefix(TYPE_PREFIX) for event in events]
 
 
@@ -205,7 +205,7 @@ def _new_key(parts: ApiDeps) -> bytes:
 
 
 async def _forget_quietly(parts: ApiDeps, name: str) -> None:
-    """Without Redis there is nothing to forget; a queue that stays is removed with the next webhook of the name."""
+    """Remove the delivery queue. Errors of Redis are ignored: the next webhook with the name removes the queue."""
     try:
         await parts.deliveries.forget(name)
     except TransientError:
@@ -242,7 +242,7 @@ def _view(webhook: Webhook, backlog: int | None, warnings: list[str]) -> Webhook
 
 
 def _shown(url: str) -> str:
-    """The scheme and the host. What follows often lets callers in: whoever has the address of a chat can post there."""
+    """Return the scheme and the host only. The rest is often a secret: the full address of a chat permits posting."""
     scheme, host, path, query, _ = urlsplit(url)
     return f"{scheme}://{host}" + ("/***" if path.strip("/") or query else "")
 

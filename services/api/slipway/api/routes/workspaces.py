@@ -1,4 +1,4 @@
-"""Workspaces: list, show, make, change, remove."""
+"""Workspaces: list, show, create, change, remove."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,7 +16,7 @@ ROOT = "/api/v1/workspaces"
 
 
 async def list_workspaces(request: Request) -> Response:
-    """The namespaces one may launch into."""
+    """Return the workspaces that the caller may see."""
     sight = await sight_of(request)
     return json_response(
         Items(items=[each for each in await parts_of(request).workspaces.all() if sight.has(each.name)])
@@ -24,12 +24,12 @@ async def list_workspaces(request: Request) -> Response:
 
 
 async def get(request: Request) -> Response:
-    """One, with its defaults, its pools and its quota."""
+    """Return one workspace, with its defaults, its pools and its quota."""
     return json_response(await parts_of(request).workspaces.one(request.path_params["name"]))
 
 
 async def create(request: Request) -> Response:
-    """Make a namespace that one may launch into."""
+    """Create a workspace."""
     parts = parts_of(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), WorkspaceBody)
     view = await parts.workspaces.create(body, user_of(request))
@@ -37,14 +37,15 @@ async def create(request: Request) -> Response:
 
 
 async def change(request: Request) -> Response:
-    """Its defaults and its quota; null takes one away."""
+    """Change the defaults or the quota of a workspace; null removes a value."""
     parts = parts_of(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), WorkspaceChange)
     return json_response(await parts.workspaces.change(request.path_params["name"], body))
 
 
 async def remove(request: Request) -> Response:
-    """It is no workspace any more; a namespace that Slipway made is deleted with all that is in it."""
+    """Remove a workspace. A namespace that Slipway created is deleted with everything in it."""
+
     await parts_of(request).workspaces.remove(request.path_params["name"])
     return Response(status_code=204)
 
