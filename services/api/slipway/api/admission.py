@@ -1,11 +1,11 @@
-"""From a whole launch body to the Allocation that is created, and from a change to other work: complete, judge. Pure.
+"""Builds and validates the Allocation of a launch body, and the changed fields of a held allocation. Pure.
 
-Owns the short fields (`image`, `command`, `args`, `secrets`, `serviceAccount`, `gpuType`), and pointers that make sense
-to the client; `podshorts.py` has the short forms of volumes and privileges. The defaults and limits themselves are
-`slipway.crd.resolve`'s, which hand-applied objects go through as well.
+Owns the short fields (`image`, `command`, `args`, `secrets`, `serviceAccount`, `gpuType`), and the mapping of errors to
+pointers into the client's body. `podshorts.py` has the short forms of volumes and privileges. `slipway.crd.resolve` has
+the defaults and limits, which also apply to objects that a user creates with kubectl.
 
-Invariants: the spec is complete: resolving it again changes nothing. A program gets `command` and `args` as they were
-typed; only a pod template has Kubernetes' meaning of `$(NAME)` and `$$`.
+Invariants: the spec is complete, so resolving it again changes nothing. A program gets `command` and `args` as they
+were typed; only in a pod template do `$(NAME)` and `$$` have Kubernetes' meaning.
 """
 
 import re
@@ -45,7 +45,7 @@ _FRAME = (("/metadata/labels", "/labels"), ("/metadata/name", "/name"), ("/metad
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A sound launch: what will be created, and what the client should know."""
+    """A valid launch: the allocation to create, and warnings for the client."""
 
     allocation: Allocation
     warnings: tuple[str, ...] = ()
@@ -60,10 +60,10 @@ def draft(
     run_as_defaults: Collection[str] = (),
     audiences: Collection[str] | None = None,
 ) -> Draft:
-    """The allocation `name` that `body` asks for in `pool`, in a workspace that says this of its pods.
+    """Build the allocation `name` of a launch body. `workspace` are the workspace's settings for pods.
 
-    `run_as_defaults` are the fields of `runAs` that come from the workspace: a pod template may say otherwise.
-    `audiences` are those that projected tokens may be for; None: every one.
+    `run_as_defaults` are the fields of `runAs` that come from the workspace: a pod template may override them.
+    `audiences` are the permitted audiences of projected tokens; None permits every audience.
 
     Raises:
         InvalidError: with pointers into the body.
@@ -88,7 +88,7 @@ def draft(
         )
         for error in resolved.errors
     ]
-    # One short field stands for a field of several templates.
+    # One short field can set a field of several templates, so an error can be found more than once.
     errors += dict.fromkeys(found)
     if errors:
         raise InvalidError(summary("the launch", tuple(errors)), fields=tuple(errors))
@@ -97,10 +97,10 @@ def draft(
 
 
 def changed_work(allocation: Allocation, change: ChangeBody, pool: ResourcePool) -> Json:
-    """The fields of its spec (wire names) with other work: image, program, variables, resources.
+    """Return the fields of the spec (wire names) after a change of image, program, variables or resources.
 
     Raises:
-        InvalidError: the changed spec is not sound, with pointers into the change.
+        InvalidError: the changed spec is not valid; with pointers into the change.
     """
     before = allocation.spec
     short: Json = {name: value for name in _SHORT if (value := getattr(change, name)) is not msgspec.UNSET}
@@ -137,7 +137,7 @@ def changed_work(allocation: Allocation, change: ChangeBody, pool: ResourcePool)
 
 
 def _change_pointer(at: str, resources: Json) -> str:
-    """Where the client of a change wrote it; `resources` as they were given, plain or as {requests, limits}."""
+    """Return the pointer into the client's change; `resources` is its field as given: plain, or {requests, limits}."""
     role = re.fullmatch(r"/ranks/\d+(?:/template/spec/containers/\d+)?(/.+)", at)
     field = role[1] if role else at
     if not {"requests", "limits"} & resources.keys():
@@ -146,13 +146,13 @@ def _change_pointer(at: str, resources: Json) -> str:
 
 
 def client_errors(error: InvalidError) -> InvalidError:
-    """What the API server refused, with pointers into the launch body instead of the object."""
+    """Return a refusal of the API server with pointers into the launch body instead of the object."""
     fields = tuple(FieldError(_body_pointer(field.pointer), field.detail) for field in error.fields)
     return InvalidError(summary("the launch", fields) if fields else str(error), fields=fields)
 
 
 def _own_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
-    """What a custom resource may hold and a launch may not."""
+    """Return errors for values that a custom resource may have and a launch body may not."""
     errors: list[FieldError] = []
     if body.desired != "Running":
         errors.append(FieldError("/desired", "a launch is always to run; leave it out"))
@@ -167,7 +167,7 @@ def _own_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
     for index, role in enumerate(body.ranks):
         errors += validate.bytes_without_unit(role.resources, f"/ranks/{index}/resources")
     if body.secret_values:
-        # Those of the request were taken out of it before.
+        # The secret values of the request were removed from the body before, so these come from a template.
         errors.append(FieldError("/secretValues", "come with the launch itself; a template cannot have them"))
     for name in body.secret_variables:
         for field, beside in (("env", body.env), ("secrets", body.secrets)):
@@ -187,7 +187,7 @@ def _own_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
 
 
 def _run_errors(body: LaunchBody) -> list[FieldError]:
-    """A script that no shell can run, or one beside another program."""
+    """Return errors for a `run` script that no shell can run, or that is combined with another program."""
     if not body.run:
         return []
     if beside := [name for name in _TYPED if getattr(body, name)]:
@@ -198,7 +198,7 @@ def _run_errors(body: LaunchBody) -> list[FieldError]:
 
 
 def _flavor_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
-    """Flavors that the pool has not: no node that may come would help."""
+    """Return errors for flavors that the pool does not have: no added node could provide them."""
     if body.gpu_type and body.flavors:
         return [FieldError("/gpuType", "flavors says which flavors it accepts: leave one of them out")]
     known = [flavor.name for flavor in pool.spec.flavors]
@@ -213,7 +213,7 @@ def _flavor_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
 
 
 def _account_errors(body: LaunchBody) -> list[FieldError]:
-    """A service account that differs from the one that a pod template names."""
+    """Return errors for a service account that differs from the one in a pod template."""
     templates = [("template", body.template)]
     templates += [(f"ranks[{index}].template", object_of(role.template)) for index, role in enumerate(body.ranks)]
     return [
@@ -228,7 +228,10 @@ _RUN_AS = {"runAsUser": "user", "runAsGroup": "group", "fsGroup": "fsGroup", "su
 
 
 def _run_as_errors(body: LaunchBody, defaults: Collection[str]) -> list[FieldError]:
-    """A user or group that differs from the one that a pod template names; a default of the workspace gives way."""
+    """Return errors for a user or group that differs from the one in a pod template.
+
+    A default of the workspace is no error: the pod template overrides it.
+    """
     templates = [("template", body.template)]
     templates += [(f"ranks[{index}].template", object_of(role.template)) for index, role in enumerate(body.ranks)]
     said = {field: value for field, value in body.run_as.context.items() if _RUN_AS[field] not in defaults}
@@ -245,7 +248,7 @@ def _context_of(template: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _says(body: LaunchBody, at: str, field: str) -> bool:
-    """Whether the pod template at the pointer says that field of its securityContext itself."""
+    """Whether the pod template at the pointer sets that field of its securityContext itself."""
     role = re.fullmatch(r"/ranks/(\d+)/template", at)
     found = object_of(body.ranks[int(role[1])].template) if role is not None else body.template
     return _context_of(found).get(field) is not None
@@ -289,9 +292,9 @@ def _from_secret(name: str, reference: str) -> Json:
 def _with_main(
     template: Mapping[str, Any], short: Json, secrets: Sequence[Json] = (), pod: Mapping[str, Any] | None = None
 ) -> Json:
-    """The template with the short fields on its main container, and `pod` on its pod.
+    """Return the template with the short fields in its main container, and the fields of `pod` in its pod spec.
 
-    A variable of `secrets` takes the place of its own.
+    A variable of `secrets` replaces the template's variable of the same name.
     """
     containers = [dict(container) for container in containers_of(template)] or [{"name": MAIN_CONTAINER}]
     main = main_container({**template, "spec": {"containers": containers}})
@@ -308,7 +311,7 @@ def _with_main(
 
 
 def _launch_pointer(at: str, body: LaunchBody, own_template: bool) -> str:
-    """Where the client of a launch wrote it."""
+    """Return the pointer into the client's launch body for a pointer into the spec."""
     if body.service_account and at.endswith(f"template{_ACCOUNT_AT}"):
         return "/serviceAccount"
     template, found, field = at.partition("/spec/securityContext/")
@@ -319,7 +322,7 @@ def _launch_pointer(at: str, body: LaunchBody, own_template: bool) -> str:
 
 
 def _secret_pointer(at: str, body: LaunchBody, spec: AllocationSpec) -> str:
-    """Where the client wrote a Secret that `secrets` names; empty for what the body says in its templates."""
+    """Return the pointer to the entry of `secrets` that names a Secret; empty when a template names it."""
     found = _SECRET_AT.fullmatch(at)
     if found is None:
         return ""
@@ -331,7 +334,7 @@ def _secret_pointer(at: str, body: LaunchBody, spec: AllocationSpec) -> str:
 
 
 def _short_pointer(at: str, own_template: bool) -> str:
-    """Where the client wrote it: the container that stands for the short fields is not in its body."""
+    """Return the pointer to a short field: without a template of its own, the body has no such container."""
     field = at.removeprefix(_MAIN_AT)
     return f"/{field}" if not own_template and field != at and field.partition("/")[0] in _SHORT else at
 

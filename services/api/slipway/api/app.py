@@ -90,12 +90,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 
 
 def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
-    """The ASGI application over `parts`."""
+    """Return the ASGI application of the api."""
     settings = parts.settings
     is_open = settings.auth == "none"
-    # Behind a loopback address there is this machine only, or a proxy whose names are known.
+    # A loopback address is reached only by this machine, or by a proxy whose host names are known.
     is_local = is_open or parse_listen(settings.listen).is_loopback
-    # Whoever is not known gets no numbers either, where a Prometheus has an address of its own for them.
+    # With a separate health listener for Prometheus, unauthenticated callers do not get metrics here.
     quiet = QUIET_PATHS if is_open or not settings.health_listen else tuple(set(QUIET_PATHS) - {"/metrics"})
     routes: list[BaseRoute] = [Route(path, probes) for path in quiet]
     routes += routes_of(ENDPOINTS)
@@ -138,7 +138,7 @@ def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
 
 
 def _check_listed(routes: Iterable[BaseRoute]) -> None:
-    """Raises InvariantError for a path that the authorisation table does not know."""
+    """Raise InvariantError for a path that is not in the authorisation table."""
     known = {row.path for row in ENDPOINTS} | OTHERS.keys()
     for route in routes:
         path = str(getattr(route, "path", route))
@@ -148,7 +148,7 @@ def _check_listed(routes: Iterable[BaseRoute]) -> None:
 
 @cache
 def _document() -> dict[str, Any]:
-    """It depends on nothing but the code, and takes longer than all the rest: made when it is first asked for."""
+    """Return the OpenAPI document. It depends only on the code and is slow to build, so it is built at first use."""
     return openapi.document(ENDPOINTS, version())
 
 
@@ -157,9 +157,9 @@ def _docs_page(base: str) -> str:
 
 
 def create_task_app(parts: ApiDeps) -> Starlette:
-    """The tasks' door: only the help for what runs inside, and only with the token of a task.
+    """Return the ASGI application for tasks: only the routes with `for_tasks`, and only with the token of a task.
 
-    It may listen on any address. There is no Guard: no page of a browser holds such a token.
+    It may listen on any address. It needs no Guard, because no page in a browser has such a token.
     """
     app = Starlette(
         routes=routes_of(row for row in ENDPOINTS if row.for_tasks),
@@ -175,7 +175,7 @@ def create_task_app(parts: ApiDeps) -> Starlette:
 
 
 def _handler(serve: Handler) -> ASGIApp:
-    """A handler of requests as an ASGI application."""
+    """Return a request handler as an ASGI application."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         response = await serve(Request(scope, receive))
@@ -185,7 +185,7 @@ def _handler(serve: Handler) -> ASGIApp:
 
 
 class _Asgi:
-    """A bare ASGI application as an endpoint: Starlette takes a function for a handler of requests."""
+    """Wraps an ASGI application as an endpoint: Starlette would treat a plain function as a request handler."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

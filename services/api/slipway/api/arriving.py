@@ -1,9 +1,9 @@
-"""The bytes of an upload as a file, which a thread reads while they arrive.
+"""The bytes of an upload as a file that a thread reads while they arrive.
 
-Owns the hand-over between the event loop, which receives, and the thread, which unpacks and judges. Must not know what
-the bytes are.
+Owns the hand-over from the event loop, which receives, to the thread, which unpacks and checks. Must not know the
+format of the bytes.
 
-Promises: the thread gets every byte once and in order; where more than `AHEAD_BYTES` are unread, the sender waits; the
+Promises: the thread gets every byte once and in order. While more than `AHEAD_BYTES` are unread, the sender waits. The
 thread's wait ends with `end` or `abandon`, and the loop's wait with `stop_reading`.
 """
 
@@ -15,7 +15,7 @@ AHEAD_BYTES = 4 * 1024 * 1024
 
 
 class ArrivingFile:
-    """Written by coroutines of one loop, read by one thread."""
+    """A file that coroutines of one loop write and one thread reads."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -27,7 +27,7 @@ class ArrivingFile:
         self._is_whole = self._is_abandoned = self._is_stopped = False
 
     async def add(self, part: bytes) -> None:
-        """Hands over what came next; waits while much is unread and somebody reads."""
+        """Append the next part. Wait while too much is unread and the thread still reads."""
         await self._has_room.wait()
         with self._changed:
             if self._is_stopped or not part:
@@ -39,20 +39,20 @@ class ArrivingFile:
             self._changed.notify()
 
     def end(self) -> None:
-        """Everything has come."""
+        """Mark the end of the file: all parts have arrived."""
         with self._changed:
             self._is_whole = True
             self._changed.notify()
 
     def abandon(self) -> None:
-        """Nothing more comes, and nobody wants what was read: the next read of the thread raises OSError."""
+        """Give the upload up: the next read of the thread raises OSError."""
         with self._changed:
             self._is_abandoned = True
             self._parts.clear()
             self._changed.notify()
 
     def read(self, size: int = -1) -> bytes:
-        """Of the thread: at most the rest of one part; empty at the end. Raises OSError."""
+        """Called by the thread. Return at most the rest of one part; empty at the end. Raises OSError if abandoned."""
         with self._changed:
             while not (self._parts or self._is_whole or self._is_abandoned):
                 self._changed.wait()
@@ -71,7 +71,7 @@ class ArrivingFile:
             return part
 
     def stop_reading(self) -> None:
-        """Of the thread: it reads no more, so that nobody waits for it."""
+        """Called by the thread when it reads no more, so that the sender does not wait for it."""
         with self._changed:
             self._is_stopped = True
             self._parts.clear()

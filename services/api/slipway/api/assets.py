@@ -1,11 +1,11 @@
-"""`/assets/...`: the scripts and styles of our pages, and what is vendored for them.
+"""`/assets/...`: the scripts and styles of our pages, and the vendored files that they need.
 
-Owns which files are served, their media types and their tags. Each is read, compressed and hashed once, when it is
-first asked for. Nothing else of the package can be asked for: the names are a closed list.
+Owns which files are served, their media types and their ETags. Each file is read, compressed and hashed once, at its
+first request. No other file of the package is served: the names are a closed list.
 
 The modules of the page (`pages/`) import each other by relative paths, so their addresses begin with one digest of all
 of them: `/assets/pages/DIGEST/main.js`. While replicas of two versions answer, a request may name the digest of the
-other version; it gets this version's file, which is then not kept.
+other version. Then the answer is this version's file, and the browser must not cache it.
 """
 
 import gzip
@@ -40,11 +40,12 @@ _PAGES = "pages/"
 _MODULES = Path(__file__).parent / "pages"
 _SUFFIXES = {".js": _JS, ".mjs": _JS, ".css": _CSS}
 _CACHE = {True: "public, max-age=31536000, immutable", False: "no-cache"}
-"""Kept for ever: a vendored file has its version in its name, a module of the page the digest of all in its address."""
+"""{whether a file never changes: its Cache-Control}. The name of a vendored file contains its version, and the address
+of a page's module contains the digest of all modules, so these never change."""
 
 
 class Asset(NamedTuple):
-    """A file as it is sent."""
+    """A file as it is sent: plain, compressed with gzip, and its ETag."""
 
     plain: bytes
     compressed: bytes
@@ -52,7 +53,7 @@ class Asset(NamedTuple):
 
 
 async def asset(request: Request) -> Response:
-    """One file."""
+    """Return one file."""
     path = str(request.path_params["path"])
     is_kept = path in _VENDORED
     if path.startswith(_PAGES):
@@ -73,20 +74,20 @@ async def asset(request: Request) -> Response:
 
 @cache
 def load(path: str) -> Asset:
-    """A file of the list."""
+    """Load a file of the list."""
     plain = (_folder(path) / path).read_bytes()
     return Asset(plain, gzip.compress(plain, mtime=0), f'"{hashlib.sha256(plain).hexdigest()[:24]}"')
 
 
 @cache
 def files() -> dict[str, str]:
-    """{path: media type} of everything that can be asked for."""
+    """Return {path: media type} of all files that are served."""
     return {**_OURS, **_VENDORED, **page_files()}
 
 
 @cache
 def page_files() -> dict[str, str]:
-    """{path: media type} of everything that the page is made of."""
+    """Return {path: media type} of all files of the page."""
     vendor = _MODULES / "vendor"
     found = [*_MODULES.glob("*.*"), *vendor.glob("*.*"), *vendor.glob("*/*.*")]
     paths = sorted(each.relative_to(_MODULES.parent).as_posix() for each in found if each.suffix in _SUFFIXES)
@@ -95,7 +96,7 @@ def page_files() -> dict[str, str]:
 
 @cache
 def pages_digest() -> str:
-    """Changes with any file of the page."""
+    """Return a digest that changes with any file of the page."""
     whole = hashlib.sha256()
     for path in page_files():
         whole.update(f"{path} {load(path).tag}\n".encode())

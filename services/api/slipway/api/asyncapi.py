@@ -1,8 +1,8 @@
-"""The AsyncAPI 3 document of what Slipway sends: the event streams on Redis, and webhooks. Pure.
+"""The AsyncAPI 3 document of the events that Slipway sends: the streams on Redis, and webhooks. Pure.
 
-Made of the same structs and tables that write them: the types of events from the lifecycle, the fields that each event
-has from `AllocationEvent`, keys and shards from the table of keys, headers from the signature. A test holds real events
-to it.
+The document is built from the same structs and tables that produce the events: event types from the lifecycle, common
+fields from `AllocationEvent`, keys and shards from the table of keys, headers from the signature. A test checks real
+events against it.
 """
 
 from typing import Any
@@ -40,7 +40,7 @@ _ATTRIBUTES: dict[str, Json] = {
         "description": "this entry stands for those seqs too, which were lost: read the object",
     },
 }
-"""The attributes of an event, but for its type"""
+"""The attributes of an event, except its type"""
 _OPTIONAL = ("traceparent", "truncated")
 _OWN = {
     "seq": "seq",
@@ -116,7 +116,7 @@ _EXTRA: dict[Event, dict[str, Json]] = {
         "blocked": {**_TEXT, "description": "what keeps it from starting, in words; empty when nothing does any more"},
     },
 }
-"""{type: what `data` has besides; other names may come at any time}"""
+"""{type: the further fields of its `data`}; new fields may be added at any time"""
 _WEBHOOK_HEADERS: dict[str, Json] = {
     signature.ID: {**_TEXT, "description": "id of the event, the same at every try"},
     signature.TIMESTAMP: {**_TEXT, "pattern": "^[0-9]+$", "description": "time of this try, in seconds since 1970"},
@@ -130,7 +130,7 @@ _WEBHOOK_HEADERS: dict[str, Json] = {
 
 
 def document(version: str) -> Json:
-    """The whole document."""
+    """Return the whole document."""
     names = [each.value for each in Event]
     return {
         "asyncapi": "3.0.0",
@@ -226,7 +226,7 @@ def _channels(names: list[str]) -> Json:
 
 
 def _binary(event: Event) -> Json:
-    """CloudEvents in binary mode: each attribute is a field of the entry, and so is `data`."""
+    """Return the message in CloudEvents binary mode: each attribute is a field of the entry, and so is `data`."""
     return {
         "name": f"{TYPE_PREFIX}{event.value}",
         "title": event.value,
@@ -238,7 +238,7 @@ def _binary(event: Event) -> Json:
 
 
 def _structured(event: Event) -> Json:
-    """CloudEvents in structured mode: the whole event is the body."""
+    """Return the message in CloudEvents structured mode: the whole event is the body."""
     data = {"$ref": f"#/components/schemas/{event.value}Data"}
     return {
         "name": f"{TYPE_PREFIX}{event.value}",
@@ -256,7 +256,7 @@ def _attributes(event: Event) -> dict[str, Json]:
 
 
 def _data(event: Event) -> Json:
-    """What `data` holds: the event's own fields, as their struct types them, and what its type adds."""
+    """Return the schema of `data`: the fields of every event, typed by their struct, and the fields of this type."""
     _, components = msgspec.json.schema_components([AllocationEvent], ref_template="#/{name}")
     own: dict[str, Json] = {}
     for field, name in _OWN.items():

@@ -1,9 +1,9 @@
 """The audit log: one line for each call that changes something: the caller, the object, the outcome.
 
-Owns which calls those are: all methods except the reading ones, logins by a link or by way of the issuer, and every
-WebSocket to a workload. Refused calls are logged too. The line names the object and its workspace: those of the path,
-those that the body asks for, and those that were created. It contains nothing else of the body, and no credentials. If
-an external reader is configured, it gets each line as an event (`audit_trail.py`).
+Owns which calls are logged: all methods except the reading ones, logins by a link or at the issuer, and every WebSocket
+to a workload. Refused calls are logged too. The line names the object and its workspace, from the path, from the body,
+or from the object that was created. It contains nothing else of the body, and no credentials. If an external reader is
+configured, it gets each line as an event (`audit_trail.py`).
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from slipway.runtime.log_limit import LineLimit
 
 STATUS_KEY = "slipway.audit.status"
 TRAIL = "audit_trail"
-"""The attribute of the application's state that holds the external reader."""
+"""The attribute of the application's state with the external reader."""
 OBJECT_KEY, WORKSPACE_KEY = "slipway.audit.object", "slipway.audit.workspace"
 _ASKED = ("name", "url", "kind")
 READING = ("GET", "HEAD", "OPTIONS")
@@ -40,10 +40,10 @@ _log = log.get_logger(__name__)
 def told(
     connection: HTTPConnection, route: str, *, is_in_query: bool = False, is_change: bool = False
 ) -> Generator[None]:
-    """Logs the call that is made inside, once it has been answered or refused.
+    """Log the call that is made inside, after it was answered or refused.
 
-    `is_in_query`: the route has a parameter `workspace`; the others ignore a parameter of that name.
-    `is_change`: a GET that changes something, such as a link that logs in.
+    `is_in_query`: the route has a parameter `workspace`; other routes ignore a parameter of that name.
+    `is_change`: the call is a GET that changes something, such as a login link.
     """
     method = str(connection.scope.get("method", "WEBSOCKET"))
     if method in READING and not is_change:
@@ -59,12 +59,12 @@ def told(
 
 
 def answered(connection: HTTPConnection, status: int) -> None:
-    """Notes the status of the answer."""
+    """Record the status of the answer."""
     connection.scope[STATUS_KEY] = status
 
 
 def asked(connection: HTTPConnection, body: Mapping[str, Any]) -> None:
-    """Notes the object that a body names, also of a refused call. Its workspace is used if no other is known."""
+    """Record the object that a body names, also for a refused call. Its workspace is used if no other is known."""
     named = {name: body[name] for name in _ASKED if isinstance(body.get(name), str)}
     if "url" in named:
         # The path and the query of a webhook's URL often hold its credential.
@@ -74,14 +74,14 @@ def asked(connection: HTTPConnection, body: Mapping[str, Any]) -> None:
 
 
 def about(connection: HTTPConnection, names: Mapping[str, str], *, workspace: str = "") -> None:
-    """Notes the object that a call names or has created; a later name replaces an earlier one."""
+    """Record the object that a call names or has created; a later name replaces an earlier one."""
     connection.scope.setdefault(OBJECT_KEY, {}).update(names)
     if workspace:
         connection.scope[WORKSPACE_KEY] = workspace
 
 
 def told_of_each(connection: HTTPConnection, verb: str, names: Mapping[str, str], workspace: str, status: int) -> None:
-    """One line for one object of a request that changes many, beside the line of the request."""
+    """Write the line of one object of a request that changes many. The request has a line of its own too."""
     user, via = _caller(connection)
     line: dict[str, Any] = {
         "user": user,
@@ -121,9 +121,9 @@ def _tell(connection: HTTPConnection, method: str, route: str, asked_workspace: 
 
 
 def _write(connection: HTTPConnection, line: dict[str, Any]) -> None:
-    """Writes to the log and to the external reader, which also gets the id of the request (each log line has it).
+    """Write the line to the log, and with the id of the request to the external reader (each log line has the id).
 
-    Of the refused calls of unknown callers, the first in a minute are logged; the next line says how many were not.
+    Only the first refused calls of unknown callers in a minute are logged; the next line has the number of the others.
     """
     if not line["user"] and line["status"] >= _REFUSED:
         limit: LineLimit = connection.app.state.audit_limit
@@ -139,7 +139,7 @@ def _write(connection: HTTPConnection, line: dict[str, Any]) -> None:
 
 
 def _caller(connection: HTTPConnection) -> tuple[str, str]:
-    """(who calls, by which credential)."""
+    """Return (the user, the kind or id of the credential); both empty for an unknown caller."""
     principal = connection.scope.get(PRINCIPAL_KEY)
     caller = getattr(connection.state, "caller", None)
     if caller is not None:

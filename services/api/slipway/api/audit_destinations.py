@@ -1,6 +1,6 @@
-"""Where audit events go: lines of a file that is rotated, or requests to a webhook.
+"""The destinations of audit events: a file that is rotated, or a webhook.
 
-Owns the files and their retention, and the form of a request. Knows no queue and no retries.
+Owns the files and their retention, and the format of a request. Must not know the queue and the retries.
 """
 
 import asyncio
@@ -20,25 +20,29 @@ from slipway.runtime.clock import Clock
 
 CONTENT_TYPE = "application/cloudevents-batch+json; charset=utf-8"
 URL, KEY = "url", "key"
-"""The files of the folder of a webhook, as a mounted Secret has them."""
+"""The files in the folder of a webhook, which is a mounted Secret."""
 ANYWHERE = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
-"""The operator chooses the address, and no user does."""
+"""Any address is permitted, because the operator chooses it, and not a user."""
 _DAY_S = 86_400.0
 _STAMP = re.compile(r"[^0-9TZ]")
 
 
 class FileRetention(msgspec.Struct, frozen=True, kw_only=True):
-    """When a file is full, and which full ones are kept: the newest, none older than so many days (0: any age)."""
+    """When a file is full, and which full files are retained."""
 
     bytes_max: int
+    """size at which a file is full"""
     files_max: int
+    """number of full files that are retained, the newest"""
     days_max: int
+    """age in days after which a full file is deleted; 0 means never by age"""
 
 
 class AuditFile:
-    """One event a line, in a file that only our own account reads. A full one is renamed `NAME.TIME`.
+    """A file with one event a line, which only our own account can read. A full file is renamed `NAME.TIME`.
 
-    It is opened anew for each batch: somebody may have moved it away."""
+    The file is opened again for each batch, because another program may have moved it away.
+    """
 
     def __init__(self, path: Path, keeps: FileRetention, clock: Clock) -> None:
         self._path = path
@@ -46,14 +50,14 @@ class AuditFile:
         self._clock = clock
 
     async def write(self, events: Sequence[bytes], *, id_: str) -> None:
-        """Append. Raises UnavailableError when the file system does not take it."""
+        """Append the events. Raises UnavailableError when the file cannot be written."""
         try:
             await asyncio.to_thread(self._append, b"".join(event + b"\n" for event in events))
         except OSError as error:
             raise UnavailableError(f"{self._path} cannot be written: {error.strerror}") from error
 
     async def aclose(self) -> None:
-        """Nothing is open between batches."""
+        """Do nothing: no file is open between batches."""
 
     def _append(self, lines: bytes) -> None:
         size = self._path.stat().st_size if self._path.exists() else 0
@@ -65,7 +69,7 @@ class AuditFile:
                 file.write(lines)
                 file.flush()
             except OSError:
-                file.truncate(before)  # half a line would be none for its reader, and the batch comes again
+                file.truncate(before)  # a reader cannot parse half a line, and the whole batch is written again
                 raise
         self._forget()
 
@@ -78,7 +82,7 @@ class AuditFile:
         self._path.rename(fresh)
 
     def _forget(self) -> None:
-        """Full files beyond what is kept."""
+        """Delete the full files beyond the retention."""
         full = sorted(self._path.parent.glob(f"{self._path.name}.*"), key=lambda file: file.stat().st_mtime)
         now = self._clock.now()
         for place, file in enumerate(reversed(full)):
@@ -88,15 +92,17 @@ class AuditFile:
 
 
 class AuditWebhook:
-    """A batch of events in one request, signed as webhooks are. The address and the key are read for each request, so
-    that a changed Secret counts at once."""
+    """Sends a batch of events in one request, signed like a webhook.
+
+    The address and the key are read for each request, so that a changed Secret is used at once.
+    """
 
     def __init__(self, folder: Path, sender: Sender) -> None:
         self._folder = folder
         self._sender = sender
 
     async def write(self, events: Sequence[bytes], *, id_: str) -> None:
-        """One try. Raises UnavailableError when the receiver did not take it."""
+        """Send the events once. Raises UnavailableError when the receiver did not accept them."""
         webhook = await asyncio.to_thread(self._read)
         message = Message(id=id_, body=b"[" + b",".join(events) + b"]", content_type=CONTENT_TYPE)
         result = await self._sender.send(webhook, message)
@@ -104,7 +110,7 @@ class AuditWebhook:
             raise UnavailableError(result.detail, retry_after_s=result.retry_after_s)
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._sender.aclose()
 
     def _read(self) -> Webhook:

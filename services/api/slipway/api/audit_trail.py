@@ -1,12 +1,12 @@
-"""Audit events for an external reader: CloudEvents in a file or to a webhook, besides the lines of the log.
+"""Audit events for an external reader: CloudEvents in a file or to a webhook, in addition to the lines of the log.
 
 Owns the backlog between the requests and the reader, what happens at its limit, and when a delivery is given up. The
 two destinations are in `audit_destinations.py`.
 
-Promises: `offer` never waits and never raises. Events reach the reader in the order of this process, at least once,
-with an id that is the same at every try. Events are lost if the backlog is full, or if the reader was away for longer
-than `retry_s`. The reader learns it from the next events: one of type `LOST` has the number and the times. Losses are
-counted and logged too.
+Promises: `offer` never waits and never raises. The reader gets the events in the order of this process, at least once;
+an event has the same id at every try. Events are lost when the backlog is full, or when the reader is unavailable for
+longer than `retry_s`. Then the reader gets an event of type `LOST` with the number and the times of the lost events.
+Losses are also counted and logged.
 
 Not promised: an order between replicas; the delivery of the backlog of a process that is killed.
 """
@@ -26,7 +26,7 @@ from slipway.runtime.clock import Clock, Random
 AUDIT, LOST = "dev.slipway.audit.v1", "dev.slipway.audit.lost.v1"
 BATCH_MAX = 100
 LAST_S = 5.0
-"""So long a process that ends tries to deliver the rest."""
+"""How long a process that ends tries to deliver the rest."""
 _ID_BYTES = 16
 
 _log = log.get_logger(__name__)
@@ -41,7 +41,7 @@ class AuditDestination(Protocol):
 
 
 class AuditCloudEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """CloudEvents 1.0, in structured mode."""
+    """An event of CloudEvents 1.0, in structured mode."""
 
     specversion: str = "1.0"
     id: str
@@ -54,7 +54,7 @@ class AuditCloudEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditTrail:
-    """The events of one process. `source` names it in each of them."""
+    """The events of one process. `source` is the name of the process in each event."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class AuditTrail:
             self._something.clear()
 
     def _failed(self, error: ControlPlaneError) -> None:
-        """Give the batch up when its time is over, so that the events after it get their turn."""
+        """Give the batch up when it has failed for `retry_s`, so that the next events are delivered."""
         now = self._clock.monotonic()
         if self._failing_since is None:
             self._failing_since = now

@@ -1,11 +1,12 @@
-"""One verb for many allocations: how many at a time, in which order, until when, and what became of each.
+"""Runs one operation for many subjects of a request, with limits on concurrency and time.
 
-Owns the bounds that keep a batch of one user from the others: a user's batches run one after the other; of one batch
-`LANES` calls of Kubernetes are under way at most, of all together `LANES_OF_ALL`, first come, first served; what has
-not begun when the time is over is not begun. Does not know what a verb does (`verbs.py`) nor who may (the route).
+Owns the limits that protect other users from a large batch: the batches of one user run one after the other; one batch
+has at most `LANES` operations in progress, and all batches together at most `LANES_OF_ALL`, first come, first served;
+after the deadline no operation begins. Does not know what an operation does (`verbs.py`), nor who has the permission
+for it (the route).
 
-Invariants: every subject has exactly one item, in the order in which it was given. One that fails keeps no other from
-being done. What is not reached was not touched.
+Invariants: every subject has exactly one result, in the order in which the subjects were given. A failed operation does
+not stop the others. A subject that is not reached was not changed.
 """
 
 import asyncio
@@ -23,18 +24,18 @@ T = TypeVar("T")
 LANES = 12
 LANES_OF_ALL = 24
 TIME_SHARE = 0.6
-"""Of the time of a request; the rest is for what is under way when it is over, and for the answer."""
+"""Part of the request's timeout in which operations may begin; the rest is for running operations and the answer."""
 
 
 class NotReachedError(ControlPlaneError):
-    """The time was over before its turn came."""
+    """The deadline of the batch passed before the operation began."""
 
 
 Tried = T | ControlPlaneError
 
 
 class BatchLanes:
-    """The bounds of all batches of this process."""
+    """The limits of all batches of this process."""
 
     def __init__(self, clock: Clock, *, request_s: float) -> None:
         self._clock = clock
@@ -44,7 +45,7 @@ class BatchLanes:
 
     @asynccontextmanager
     async def turn(self, user: str) -> AsyncGenerator["Batch"]:
-        """One batch of a user at a time. Raises ThrottledError when those before it take all of its time."""
+        """Run one batch of a user at a time. Raises ThrottledError when earlier batches use up its time."""
         until_s = self._clock.monotonic() + self._time_s
         lock = self._users.setdefault(user, asyncio.Lock())
         try:
@@ -61,7 +62,7 @@ class BatchLanes:
 
 
 class Batch:
-    """One batch under way."""
+    """One running batch."""
 
     def __init__(self, clock: Clock, lanes_of_all: asyncio.Semaphore, until_s: float) -> None:
         self._clock = clock
@@ -71,10 +72,10 @@ class Batch:
     async def each(
         self, subjects: Sequence[S], do: Callable[[S], Awaitable[T]], *, lanes: int = LANES
     ) -> list[Tried[T]]:
-        """What `do` made of each, or the error of the tree that it raised.
+        """Run `do` for each subject. Return its result, or the ControlPlaneError that it raised, for each.
 
         Raises:
-            InvariantError: a fault of ours; what has not begun is not begun.
+            InvariantError: a bug of ours; no further operation begins.
         """
         found: list[Tried[T]] = [NotReachedError("not reached")] * len(subjects)
         left = iter(enumerate(subjects))

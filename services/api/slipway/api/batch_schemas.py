@@ -1,4 +1,4 @@
-"""The bodies of batches: one verb for many allocations, or many launches; and what became of each."""
+"""The bodies and answers of batches: one verb for many allocations, or many launches."""
 
 from enum import StrEnum
 from typing import Annotated, Any
@@ -12,15 +12,15 @@ from slipway.crd.v1alpha1 import Name, Wire
 from slipway.model.lifecycle import Kind, Phase
 
 BATCH_MAX = 1000
-"""Allocations of one batch: more are left for the next one."""
+"""Limit of allocations in one batch."""
 MOVES_MAX = 100
-"""The same of moves, which are made one after the other: each looks at the whole queue."""
+"""Limit of moves in one batch: moves run one after the other, and each reads the whole queue."""
 LAUNCHES_MAX = 200
-"""Launches of one request: each creates an object, and one with secret values creates two."""
+"""Limit of launches in one request: each creates an object, and a launch with secret values creates two."""
 
 
 class BatchVerb(StrEnum):
-    """What is done to each, called as the routes of one allocation are."""
+    """The verb of a batch, with the name of the route for one allocation."""
 
     KILL = "kill"
     HOLD = "hold"
@@ -31,22 +31,25 @@ class BatchVerb(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of one allocation."""
+    """The outcome for one allocation."""
 
     DONE = "done"
-    """of a dry run: it would be done"""
+    """in a dry run: it would be done"""
     REFUSED = "refused"
     NOT_FOUND = "notFound"
     NOT_REACHED = "notReached"
-    """the time of the request was over before its turn came: nothing happened to it, send it again"""
+    """the request's time ended before the allocation's turn: it was not changed, send it again"""
 
 
 class AllocationSelector(Request, kw_only=True, frozen=True):
-    """Those that fit all that is said, of those that the caller may see. Without `phases`: what has not ended; of
-    `delete` what has ended, with `force` both."""
+    """Selects allocations that match every given field and that the caller may see.
+
+    Without `phases` it selects allocations that have not ended; for `delete`, allocations that have ended, and with
+    `force` both.
+    """
 
     all: bool = False
-    """true where nothing else is said"""
+    """must be true when no other field is given"""
     workspace: Name | msgspec.UnsetType = msgspec.UNSET
     queue: Name | msgspec.UnsetType = msgspec.UNSET
     pool: Name | msgspec.UnsetType = msgspec.UNSET
@@ -54,109 +57,109 @@ class AllocationSelector(Request, kw_only=True, frozen=True):
     user: Annotated[str, Meta(min_length=1, max_length=253)] | msgspec.UnsetType = msgspec.UNSET
     kind: Kind | msgspec.UnsetType = msgspec.UNSET
     phases: Annotated[list[Phase], Meta(max_length=len(Phase))] = []
-    """in one of these; none: in all but the last, of `delete` in the last"""
+    """only allocations in one of these phases; the default is described above"""
     label_selector: Annotated[str, Meta(min_length=1, max_length=4096)] | msgspec.UnsetType = msgspec.UNSET
-    """as Kubernetes writes it: `team=vision,sweep!=lr`"""
+    """a label selector of Kubernetes: `team=vision,sweep!=lr`"""
 
 
 class BatchRequest(Request, kw_only=True, frozen=True):
-    """One verb for the allocations of `ids`, or for those that `selector` chooses."""
+    """One verb for the allocations of `ids`, or for those that `selector` selects."""
 
     verb: BatchVerb
-    """what is done to each, as its route for one allocation does it"""
+    """the verb, which has the same effect as its route for one allocation"""
     ids: Annotated[list[Id], Meta(min_length=1, max_length=BATCH_MAX)] | msgspec.UnsetType = msgspec.UNSET
-    """each as an id of one allocation is written: AllocationID, name, or the unique beginning of the id"""
+    """each an AllocationID, a name, or the unique beginning of an AllocationID"""
     selector: AllocationSelector | msgspec.UnsetType = msgspec.UNSET
-    """what chooses them, instead of ids"""
+    """selects the allocations, instead of ids"""
     limit: Annotated[int, Meta(ge=1, le=BATCH_MAX)] | msgspec.UnsetType = msgspec.UNSET
-    """of what is selected, at most so many; metadata.continue of the answer leads to the rest"""
+    """largest number of selected allocations; metadata.continue of the answer leads to the rest"""
     continue_: Annotated[str, Meta(max_length=4096)] = msgspec.field(name="continue", default="")
-    """metadata.continue of the answer before, with the same selector"""
+    """metadata.continue of the previous answer, with the same selector"""
     dry_run: bool = False
-    """say what would become of each, and change nothing"""
+    """return the outcome of each, and change nothing"""
     force: bool = False
-    """of kill: its pods are killed at once; what is on nodes that do not answer is given up for lost. Of delete: also
-    what has not ended, which is ended first"""
+    """for kill: pods are killed at once, and ranks on nodes that do not answer are marked as lost. For delete: also
+    allocations that have not ended, which are ended first"""
     grace: Annotated[str, Meta(max_length=32)] = ""
-    """of kill: its pods have at most so long, such as 5s"""
+    """for kill: the longest grace period of the pods, such as 5s"""
     priority: Priority | msgspec.UnsetType = msgspec.UNSET
-    """of priority: higher goes first"""
+    """for priority: a higher priority goes first"""
     ahead_of: Id | msgspec.UnsetType = msgspec.UNSET
-    """of move: they go before this job or allocation, in the order of `ids`"""
+    """for move: place the allocations before this job or allocation, in the order of `ids`"""
     behind: Id | msgspec.UnsetType = msgspec.UNSET
-    """of move: they go behind this one, in the order of `ids`"""
+    """for move: place the allocations behind this job or allocation, in the order of `ids`"""
 
 
 class BatchItem(Wire, kw_only=True, frozen=True):
-    """What became of one."""
+    """The outcome for one allocation."""
 
     id: str
-    """the AllocationID; of what was not found, what was asked for"""
+    """the AllocationID; the requested id if the allocation was not found"""
     outcome: Outcome
     """done; refused; notFound; notReached: its turn did not come in the time of the request, so send it again"""
     name: str = ""
     workspace: str = ""
     user: str = ""
     phase: str = ""
-    """before the verb"""
+    """the phase before the verb"""
     result: str = ""
-    """how it had ended before the verb"""
+    """the result before the verb, if the allocation had ended"""
     problem: Problem | None = None
-    """why it was refused or not found: what the same verb for this one alone would be answered"""
+    """why it was refused or not found: the same problem as for a request about this allocation alone"""
 
 
 class BatchAnswer(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """One item for each, in the order of `ids` or of the list."""
+    """The outcomes of a batch, in the order of `ids` or of the list."""
 
     items: list[BatchItem]
     counts: dict[Outcome, int]
-    """{outcome: how many}"""
+    """{outcome: number of allocations}"""
     dry_run: bool
-    """whether nothing was changed"""
+    """whether the request was a dry run, which changes nothing"""
     metadata: ListMetadata
 
 
 class LaunchOutcome(StrEnum):
-    """What became of one launch."""
+    """The outcome of one launch."""
 
     LAUNCHED = "launched"
     REPLAYED = "replayed"
     """the same Idempotency-Key had launched it before"""
     REFUSED = "refused"
     NOT_REACHED = "notReached"
-    """the time of the request was over before its turn came: nothing was launched, send it again"""
+    """the request's time ended before the launch's turn: nothing was launched, send it again"""
 
 
 class LaunchesRequest(Request, kw_only=True, frozen=True):
-    """Launches that have most in common, such as those of an array or replicas behind one Service."""
+    """Launches with many common fields, such as those of an array or replicas behind one Service."""
 
     launch: dict[str, Any]
-    """what they have in common: a launch body; with replicas and a name it is all that is needed"""
+    """the common fields: a launch body; with replicas and a name, `each` is not needed"""
     each: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=LAUNCHES_MAX)] | msgspec.UnsetType = (
         msgspec.UNSET
     )
-    """what is different in each: fields of a launch body that are laid over `launch` as over a template. Each has a
-    `name` of its own; none has a workspace or secret values"""
+    """the differences of each launch: fields of a launch body that are merged over `launch` as over a template. Each
+    has its own `name`; none has a workspace or secret values"""
 
 
 class LaunchItem(Wire, kw_only=True, frozen=True):
-    """What became of one launch."""
+    """The outcome of one launch."""
 
     name: str
-    """as it stands in `each`, or that of the replica"""
+    """the name in `each`, or the name of the replica"""
     outcome: LaunchOutcome
     """launched; replayed: it was launched before; refused; notReached: send it again"""
     id: str = ""
-    """the AllocationID of what is launched"""
+    """the AllocationID of the launched allocation"""
     warnings: list[str] = []
-    """what may keep it waiting"""
+    """reasons for which the allocation may have to wait"""
     problem: Problem | None = None
-    """why it was refused: what the same launch alone would be answered"""
+    """why it was refused: the same problem as for this launch alone"""
 
 
 class LaunchesAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One item for each, in the order of `each` or of the replicas."""
+    """The outcomes of the launches, in the order of `each` or of the replicas."""
 
     items: list[LaunchItem]
     counts: dict[LaunchOutcome, int]
-    """{outcome: how many}"""
+    """{outcome: number of launches}"""

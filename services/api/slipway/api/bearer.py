@@ -1,7 +1,7 @@
-"""The bearer token of a request, and what a JWT says of itself. Pure.
+"""The bearer token of a request, and the unverified claims of a JWT. Pure.
 
-Nothing that is read here opens anything: a token is whatever somebody has written, until it was confirmed. What it says
-may only refuse sooner, or choose who is asked.
+Nothing that is read here gives access, because anybody can write a token with any claims. The claims may only lead to
+an earlier refusal, or select the check of the token.
 """
 
 import base64
@@ -14,27 +14,27 @@ from starlette.requests import HTTPConnection
 
 TOKEN_LENGTH_MAX = 16_384
 _JWT = re.compile(r"[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]*")
-"""The signature may be missing: such a token is refused, and with what is wrong with it."""
+"""The form of a JWT. The signature may be empty, so that such a token is refused later with the exact reason."""
 
 
 class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token says of itself; anybody can write that."""
+    """The unverified claims of a token."""
 
     audiences: tuple[str, ...]
     issuer: str
     ends_at: float
     is_account: bool
-    """of a service account, as Kubernetes makes them"""
+    """whether the token claims to be a service account token of Kubernetes"""
 
 
 def bearer(connection: HTTPConnection) -> str:
-    """The token in the Authorization header; empty when there is none."""
+    """Return the token in the Authorization header; empty when there is none."""
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def claims_of(token: str) -> TokenClaims | None:
-    """What a token says of itself; None when it is no JWT."""
+    """Return the unverified claims of a token; None when it is no JWT."""
     found = _JWT.fullmatch(token) if len(token) <= TOKEN_LENGTH_MAX else None
     if found is None:
         return None

@@ -1,6 +1,7 @@
-"""Whether a gang could ever fit its pool: a warning at the launch, long before the scheduler's exact explanation.
+"""Checks at the launch whether a gang can ever fit its pool: a warning long before the scheduler's exact explanation.
 
-Pure. Looks at whole nodes only (not at what is in use): it must never warn about what waiting will solve.
+Pure. The check compares with whole nodes and ignores their use, so that it never warns about a problem that waiting
+solves.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,13 +16,13 @@ from slipway.model.resources import GPU_MILLI, Resources, total
 
 
 def nodes_of(pool: ResourcePool, nodes: Iterable[SeenNode]) -> list[SeenNode]:
-    """The nodes that the pool selects."""
+    """Return the nodes that the pool selects."""
     wanted = pool.spec.node_selector.items()
     return [node for node in nodes if wanted <= node.metadata.labels.items()]
 
 
 def allocatable_of(node: SeenNode) -> Resources:
-    """What the node offers; nothing when its numbers cannot be read."""
+    """Return the allocatable resources of a node; empty when its quantities cannot be parsed."""
     try:
         return Resources.parse(node.status.allocatable)
     except ValueError:
@@ -29,20 +30,20 @@ def allocatable_of(node: SeenNode) -> Resources:
 
 
 class PoolCapacity(msgspec.Struct, frozen=True, kw_only=True):
-    """What the nodes of a pool offer: each, and all together. One look at all nodes serves many launches."""
+    """The allocatable resources of a pool: of each node, and in total. It is computed once for many launches."""
 
     each: tuple[Resources, ...]
     whole: Resources
 
 
 def offers_of(pool: ResourcePool, nodes: Iterable[SeenNode]) -> PoolCapacity:
-    """The offers of a pool's nodes."""
+    """Return the allocatable resources of a pool's nodes."""
     each = tuple(allocatable_of(node) for node in nodes_of(pool, nodes))
     return PoolCapacity(each=each, whole=total(each))
 
 
 def capacity_warnings(allocation: Allocation, pool: ResourcePool, offered: PoolCapacity) -> tuple[str, ...]:
-    """What of a complete allocation cannot fit the pool as it stands."""
+    """Return warnings for the parts of a complete allocation that cannot fit the pool's present nodes."""
     offers = offered.each
     if not offers:
         return (f"pool {pool.metadata.name} has no nodes: the allocation waits until there are some",)
@@ -65,7 +66,7 @@ def capacity_warnings(allocation: Allocation, pool: ResourcePool, offered: PoolC
 
 
 def requests_of(allocation: Allocation) -> list[dict[str, Any]]:
-    """What each role of a complete allocation asks for, per rank, as Kubernetes counts it."""
+    """Return the requests per rank of each role of a complete allocation, as Kubernetes counts them."""
     spec = allocation.spec
     return [
         {
@@ -78,7 +79,7 @@ def requests_of(allocation: Allocation) -> list[dict[str, Any]]:
 
 
 def _of_nodes(asks: Resources) -> Resources:
-    """Without parts of devices: nodes offer whole ones, which the scheduler divides."""
+    """Return the requests without fractions of GPUs: nodes offer whole GPUs, which the scheduler divides."""
     return Resources.of({name: amount for name, amount in asks.amounts.items() if name != GPU_MILLI})
 
 
@@ -92,7 +93,7 @@ def _whole_pool(pool: ResourcePool, demand: Resources, offer: Resources) -> list
 
 
 def _shortest(asks: Resources, offers: Sequence[Resources]) -> str:
-    """The resource that no node has enough of; else the first by name (only the combination fits nowhere)."""
+    """Return a resource that no node has enough of, else the first by name (then only the combination fits nowhere)."""
     names = sorted(asks)
     return next((name for name in names if all(asks.get(name) > offer.get(name) for offer in offers)), names[0])
 

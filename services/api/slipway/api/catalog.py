@@ -1,7 +1,7 @@
-"""A cache of what launches look up again and again: pools, workspaces, queues, templates. At most a second old.
+"""A cache of objects that every launch reads: pools, workspaces, queues, jobs. Entries are at most a second old.
 
-Owns the errors for what is missing: which field is wrong, and which values exist. Nodes are kept by a watch
-(`watched.py`); what the nodes of a pool offer is added up every few seconds.
+Owns the errors for missing objects: which field is wrong, and which values exist. A watch keeps the nodes
+(`watched.py`); the allocatable resources of a pool's nodes are summed up every few seconds.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from slipway.runtime.clock import Clock
 
 TTL_S = 1.0
 PAST_USAGE_TTL_S = 60.0
-"""What was used in ten half-lives changes little in a minute; between two reads what is held goes on to be used."""
+"""Past use over ten half-lives changes little in a minute. Between two reads, GPUs that are held still add to it."""
 OFFERS_TTL_S = 5.0
 WORKSPACES_TTL_S = 5.0
 NODES_DEADLINE_S = 1.0
@@ -49,7 +49,7 @@ NAMES_SHOWN_MAX = 10
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a workspace; empty where it has none."""
+    """The launch defaults of a workspace; a field without a default is empty."""
 
     pool: str = ""
     queue: str = ""
@@ -58,7 +58,7 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catalog:
-    """Cached reads around a launch, and of what was used before."""
+    """Cached reads for launches, and of past use."""
 
     def __init__(self, kube: Kube, clock: Clock, nodes: WatchedObjects[SeenNode]) -> None:
         self._kube = kube
@@ -69,11 +69,11 @@ class Catalog:
         self._namespaces = Recent[str, Namespace](clock, ttl_s=TTL_S)
         self._workspaces = Recent[str, list[str]](clock, ttl_s=WORKSPACES_TTL_S)
         self.past_usage = Recent[tuple[str, int], DecayedUsage](clock, ttl_s=PAST_USAGE_TTL_S)
-        """by pool and half-life"""
+        """{(pool, half-life): past use}"""
         self._offers = Recent[tuple[str, int], PoolCapacity](clock, ttl_s=OFFERS_TTL_S)
 
     async def pool(self, name: str) -> ResourcePool:
-        """The pool. Raises InvalidError at `/pool` when there is none."""
+        """Return the pool. Raises InvalidError at `/pool` when it does not exist."""
         try:
             return await self._pools.get(name, lambda: self._kube.get(RESOURCE_POOLS, name))
         except NotFoundError as error:
@@ -82,7 +82,7 @@ class Catalog:
             raise _missing("/pool", f"there is no pool {name}; {have}") from error
 
     async def pool_for(self, name: str, workspace: str) -> ResourcePool:
-        """The pool, for a launch in `workspace`. Raises InvalidError at `/pool` when it is not for that one."""
+        """Return the pool. Raises InvalidError at `/pool` when it does not exist, or `workspace` may not use it."""
         pool = await self.pool(name)
         if pool.spec.workspaces and workspace not in pool.spec.workspaces:
             raise _missing(
@@ -91,11 +91,11 @@ class Catalog:
         return pool
 
     async def pools_of(self, workspace: str) -> list[str]:
-        """The pools that a workspace may use."""
+        """Return the pools that a workspace may use."""
         return (await self.pools_by_workspace([workspace]))[workspace]
 
     async def pools_by_workspace(self, workspaces: Sequence[str]) -> dict[str, list[str]]:
-        """{workspace: the pools that it may use}."""
+        """Return {workspace: the pools that it may use}."""
         pools = sorted((await self._kube.list(RESOURCE_POOLS)).items, key=lambda pool: pool.metadata.name)
         return {
             name: [pool.metadata.name for pool in pools if not pool.spec.workspaces or name in pool.spec.workspaces]
@@ -103,11 +103,11 @@ class Catalog:
         }
 
     def forget_workspace(self, name: str) -> None:
-        """It has just changed."""
+        """Drop a workspace from the cache, because it has just changed."""
         self._namespaces.forget(name)
 
     async def queue_warning(self, name: str, pool: str) -> str:
-        """Why an allocation will wait for its queue; empty when the queue is there."""
+        """Return why an allocation will wait for its queue; empty when the pool has the queue."""
         try:
             queue = await self._queues.get(name, lambda: self._kube.get(QUEUES, name))
         except NotFoundError:
@@ -117,7 +117,7 @@ class Catalog:
         return ""
 
     async def queue(self, name: str) -> Queue:
-        """The queue. Raises InvalidError at `/queue` when no pool has one of that name."""
+        """Return the queue. Raises InvalidError at `/queue` when it does not exist."""
         try:
             return await self._queues.get(name, lambda: self._kube.get(QUEUES, name))
         except NotFoundError as error:
@@ -125,7 +125,7 @@ class Catalog:
             raise _missing("/queue", f"there is no queue {name}; {have}") from error
 
     async def check_queue(self, name: str, pool: str) -> None:
-        """Raises InvalidError at `/queue` when the pool has no such queue."""
+        """Raise InvalidError at `/queue` when the pool has no such queue."""
         why = await self.queue_warning(name, pool)
         if not why:
             return
@@ -134,7 +134,7 @@ class Catalog:
             raise _missing("/queue", f"pool {pool} has no queue {name}; {names_shown(have)}")
 
     async def check_job(self, name: str, workspace: str) -> None:
-        """Raises InvalidError at `/job` when the workspace has no such job: its limits would bind nothing."""
+        """Raise InvalidError at `/job` when the workspace has no such job, and so no limits of the job would apply."""
         try:
             await self._jobs.get((workspace, name), lambda: self._kube.get(JOBS, name, namespace=workspace))
         except NotFoundError as error:
@@ -143,7 +143,7 @@ class Catalog:
             raise _missing("/job", detail) from error
 
     async def run_limit_warning(self, name: str, max_runtime: str | None) -> str:
-        """Which queue ends the work before it would end by itself; empty when none does."""
+        """Return a warning when a queue ends the allocation before its own `max_runtime`; empty otherwise."""
         length_s, name, text = await self.run_limit(name)
         if not name or (max_runtime and _seconds(max_runtime) <= length_s):
             return ""
@@ -151,9 +151,9 @@ class Catalog:
         return f"queue {name} ends its work after {text}, {asked}"
 
     async def run_limit(self, name: str) -> tuple[float, str, str]:
-        """The shortest `maxRuntime` (seconds) of a queue and of those above it, whose it is, and how it is written.
+        """Return the shortest `maxRuntime` of a queue and its parents: (seconds, the queue's name, the text of it).
 
-        Infinite and empty where none has one.
+        Return (infinity, empty, empty) when no queue has one.
         """
         seen: set[str] = set()
         limits: list[tuple[float, str, str]] = []
@@ -169,7 +169,7 @@ class Catalog:
         return min(limits, default=(math.inf, "", ""))
 
     async def check_workspace(self, name: str) -> None:
-        """Raises InvalidError at `/workspace` when nobody may launch there, TerminatingError when it goes away."""
+        """Raise InvalidError at `/workspace` when it is no workspace, TerminatingError when it is being deleted."""
         try:
             namespace = await self._namespaces.get(name, lambda: self._kube.get(NAMESPACES, name))
         except NotFoundError as error:
@@ -185,7 +185,7 @@ class Catalog:
             )
 
     async def defaults(self, workspace: str) -> Defaults:
-        """What launches in the workspace get when they do not say; nothing where there is no such workspace."""
+        """Return the defaults for launches in the workspace; all empty when the workspace does not exist."""
         try:
             found = await self._namespaces.get(workspace, lambda: self._kube.get(NAMESPACES, workspace))
         except NotFoundError:
@@ -199,16 +199,16 @@ class Catalog:
         )
 
     async def workspaces(self) -> list[str]:
-        """The names of all workspaces."""
+        """Return the names of all workspaces."""
         listed = await self._kube.list(NAMESPACES, label_selector=f"{LABEL_WORKSPACE}=true")
         return sorted(namespace.metadata.name for namespace in listed.items)
 
     async def workspace_names(self) -> list[str]:
-        """The same, some seconds old."""
+        """Return the names of all workspaces from the cache, at most `WORKSPACES_TTL_S` old."""
         return await self._workspaces.get("", self.workspaces)
 
     async def template(self, name: str, workspace: str) -> Template:
-        """The template. Raises InvalidError at `/template` when there is none."""
+        """Return the template. Raises InvalidError at `/template` when it does not exist."""
         try:
             return await self._kube.get(TEMPLATES, name, namespace=workspace)
         except (NotFoundError, InvalidError) as error:
@@ -217,8 +217,10 @@ class Catalog:
             raise _missing("/template", f"there is no template {name} in workspace {workspace}; {have}") from error
 
     async def offers_if_quick(self, pool: ResourcePool) -> PoolCapacity | None:
-        """What the pool's nodes offer, or None when that cannot be had within a moment, or at all: only a warning
-        needs it."""
+        """Return the allocatable resources of the pool's nodes; None when they are not known within a second.
+
+        A missing answer is acceptable, because only a warning needs it.
+        """
         if self._nodes.is_away:
             return None
         key = (pool.metadata.uid, pool.metadata.generation)
@@ -233,7 +235,7 @@ class Catalog:
 
 
 def names_shown(names: list[str]) -> str:
-    """What there is instead, for a refusal."""
+    """Return the existing names as a sentence for an error."""
     if not names:
         return "there are none yet"
     more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""

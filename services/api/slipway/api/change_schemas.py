@@ -1,6 +1,6 @@
-"""What clients send to change one allocation or to end it.
+"""The bodies of requests that change or kill one allocation.
 
-Wire structs that refuse unknown fields, as those of `schemas.py` do.
+They refuse unknown fields, like the bodies in `schemas.py`.
 """
 
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from slipway.crd.wire import Duration
 
 
 class ChangeBody(Request, kw_only=True, frozen=True):
-    """What may change after the launch."""
+    """The fields that can change after the launch."""
 
     priority: Annotated[int, Meta(ge=0, le=1000)] | msgspec.UnsetType = msgspec.UNSET
     queue: Name | msgspec.UnsetType = msgspec.UNSET
@@ -26,19 +26,20 @@ class ChangeBody(Request, kw_only=True, frozen=True):
     idle_timeout: Duration | msgspec.UnsetType = msgspec.UNSET
     pending_timeout: Duration | msgspec.UnsetType = msgspec.UNSET
     image: Annotated[str, Meta(min_length=1, max_length=1024)] | msgspec.UnsetType = msgspec.UNSET
-    """of the main container of every role; this and what follows while it is held, until it is admitted"""
+    """image of the main container of every role; image, command, args, env and resources can change only while the
+    allocation is held, until it is admitted"""
     command: Words | msgspec.UnsetType = msgspec.UNSET
-    """without args, it takes the args away"""
+    """command of the main container; a change without args removes the args"""
     args: Words | msgspec.UnsetType = msgspec.UNSET
     env: Annotated[dict[str, str | None], Meta(max_length=ENV_MAX)] | msgspec.UnsetType = msgspec.UNSET
-    """variables to set; null takes one away"""
+    """variables to set; null removes a variable"""
     resources: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
-    """of every role: what is named here changes, the rest stays"""
+    """resources of every role: only the named resources change"""
 
 
 class KillBody(Request, kw_only=True, frozen=True):
-    """Optional. Without either, pods have their own grace, which a second kill ends."""
+    """Optional. Without force and grace, pods have their own grace period, which a second kill ends."""
 
     force: bool = False
-    """its pods are killed at once; what is on nodes that do not answer is given up for lost"""
+    """pods are killed at once, and ranks on nodes that do not answer are marked as lost"""
     grace: Annotated[str, Meta(max_length=32, description="its pods have at most so long, such as 5s")] = ""

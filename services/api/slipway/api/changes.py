@@ -1,8 +1,8 @@
-"""Changes of a spec after the launch: kill, terminate, priority, queue, hold, pause, and the signals of a run.
+"""Changes of a spec after the launch: kill, terminate, priority, queue, hold, pause, and the signals of an attempt.
 
-Every write is one JSON patch whose first operation tests the uid, so that a name that was taken over is never touched;
-the server orders concurrent patches of different fields itself. What is computed from the object (signals) tests its
-resourceVersion too and is computed again when that has moved.
+Every write is one JSON patch whose first operation tests the uid, so that a new object with the same name is never
+changed. The server orders concurrent patches of different fields itself. A patch that was computed from the object
+(signals) also tests its resourceVersion, and is computed again when the object has changed.
 
 Must not write status.
 """
@@ -39,7 +39,7 @@ Signal = Callable[[Signals], Signals]
 
 
 class SpecWriter:
-    """Writes specs."""
+    """Writes the specs of allocations."""
 
     def __init__(self, kube: Kube, lookup: Lookup, announcer: LaunchPublisher, clock: Clock, *, mark: str = "") -> None:
         self._kube = kube
@@ -49,17 +49,17 @@ class SpecWriter:
         self._mark = mark
 
     def marking(self, mark: str) -> "SpecWriter":
-        """The same, but every write also leaves `mark` as the annotation of the last batch; empty: none."""
+        """Return a writer whose every write also sets `mark` as the annotation of the last batch; empty: no mark."""
         return SpecWriter(self._kube, self._lookup, self._announcer, self._clock, mark=mark)
 
     async def kill(self, allocation: Allocation) -> Allocation:
-        """Commit the cancel; nothing happens once it has ended or was cancelled."""
+        """Commit the cancel. An allocation that has ended or was cancelled does not change."""
         if has_ended(allocation) or allocation.spec.desired == STOPPED:
             return allocation
         return await self.write(allocation, {"desired": STOPPED})
 
     async def hurry(self, allocation: Allocation, grace_s: int) -> Allocation:
-        """Give the pods of a cancelled attempt at most `grace_s` seconds to end; a shorter time that stands is kept."""
+        """Limit the grace period of a cancelled attempt's pods to `grace_s` seconds, unless it is already shorter."""
 
         def hurried(signals: Signals) -> Signals:
             known = signals.grace_s
@@ -71,7 +71,7 @@ class SpecWriter:
             return await self._lookup.again(allocation)
 
     async def delete(self, allocation: Allocation, *, version: str = "") -> None:
-        """Delete the object, which cancels it."""
+        """Delete the object, which cancels the allocation."""
         meta = allocation.metadata
         try:
             await self._kube.delete(
@@ -82,11 +82,11 @@ class SpecWriter:
         self._announcer.deleted(allocation)
 
     async def write(self, allocation: Allocation, fields: Mapping[str, Any], *, version: str = "") -> Allocation:
-        """Set fields of the spec (wire names). Without `version` nobody else's change is in the way: it is tried again.
+        """Set fields of the spec (wire names). Without `version`, a conflict with another change leads to a retry.
 
         Raises:
             PreconditionError: `version` is given and is not the current one.
-            NotFoundError: it is gone.
+            NotFoundError: the allocation does not exist any more.
         """
         for tries_left in reversed(range(STALE_TRIES_MAX)):
             try:
@@ -102,10 +102,10 @@ class SpecWriter:
     async def rework(
         self, allocation: Allocation, work: Callable[[Allocation], Mapping[str, Any]], *, version: str = ""
     ) -> Allocation:
-        """Give what is held other work; `work` makes the fields (wire names) from the object as it stands.
+        """Change the program of a held allocation; `work` computes the fields (wire names) from the current object.
 
         Raises:
-            ConflictError: it is not held, or was admitted.
+            ConflictError: the allocation is not held, or was admitted.
             PreconditionError: `version` is given and is not the current one.
         """
         for _ in range(STALE_TRIES_MAX):
@@ -119,11 +119,11 @@ class SpecWriter:
         raise StaleError("the allocation changes faster than its work can be written; try again")
 
     async def _write(self, allocation: Allocation, fields: Mapping[str, Any], version: str) -> Allocation:
-        """One try."""
+        """Send the patch once."""
         meta = allocation.metadata
         operations: list[Json] = [{"op": "test", "path": "/metadata/uid", "value": meta.uid}]
         if self._mark and not meta.annotations:
-            # The map is made anew, and must not take the place of one that was made meanwhile.
+            # The patch creates the annotations map, and must not replace a map that another writer has just created.
             version = version or meta.resource_version
         if version:
             operations.append({"op": "test", "path": "/metadata/resourceVersion", "value": version})
@@ -147,7 +147,7 @@ class SpecWriter:
         """Change the signals of the current attempt and, in the same write, other fields of the spec (wire names).
 
         Raises:
-            ConflictError: it has ended, or `attempt` is over.
+            ConflictError: the allocation has ended, or `attempt` is not the current one.
         """
         for _ in range(STALE_TRIES_MAX):
             check_attempt(allocation, attempt)
@@ -163,7 +163,7 @@ class SpecWriter:
         raise StaleError("the allocation changes faster than its signals can be written; try again")
 
     async def preempt(self, allocation: Allocation, reason: str, *, requeue: bool = False) -> Allocation:
-        """Ask every rank to save its work and end; a standing request is kept. `requeue`: another attempt follows."""
+        """Signal every rank to save its work and end; an earlier signal stays. `requeue`: another attempt follows."""
         at = format_time(self._clock.now())
 
         def raised(signals: Signals) -> Signals:
@@ -175,7 +175,7 @@ class SpecWriter:
         return await self.signal(allocation, raised)
 
     async def forget(self, allocation: Allocation, nodes: Iterable[str]) -> Allocation:
-        """Give up for lost what this attempt has on these nodes: its pods count as ended and are deleted by force."""
+        """Mark this attempt's pods on these nodes as lost: they are treated as ended and are deleted by force."""
         return await self.signal(
             allocation,
             lambda signals: msgspec.structs.replace(signals, lost_nodes=sorted({*signals.lost_nodes, *nodes})),
@@ -183,9 +183,10 @@ class SpecWriter:
         )
 
     async def pause(self, allocation: Allocation, reason: str) -> Allocation:
-        """Hold it; ranks that are placed are asked to save their work and come back, once resumed, as another attempt.
+        """Hold the allocation. Placed ranks are signalled to save their work; after a resume, another attempt follows.
 
-        One write, so that no moment is held and goes on, or makes room and is not held.
+        Hold and signal are one write, so that the allocation is never held and still running on, or preempted and not
+        held.
         """
         attempt, at = allocation.status.attempt, format_time(self._clock.now())
 
@@ -196,7 +197,7 @@ class SpecWriter:
         for _ in range(STALE_TRIES_MAX):
             if allocation.status.phase is not Phase.PENDING and allocation.status.attempt == attempt:
                 return await self.signal(allocation, raised, attempt=attempt, fields={"hold": True})
-            # It waits, or has come back as another attempt meanwhile: nothing of it runs.
+            # The allocation is pending, or is already at another attempt, so no rank of this attempt runs.
             check_attempt(allocation, None)
             try:
                 return await self.write(allocation, {"hold": True}, version=allocation.metadata.resource_version)
@@ -206,7 +207,7 @@ class SpecWriter:
         raise StaleError("the allocation changes faster than it can be held; try again")
 
     async def terminate(self, allocation: Allocation, reason: str) -> Allocation:
-        """End it for good: who can save its work is asked to and has its grace, everything else is killed."""
+        """End the allocation for good: signal it to save its work if it is preemptible and ready, else kill it."""
         status = allocation.status
         if not (allocation.spec.preemptible and status.ready and status.phase is Phase.RUNNING):
             return await self.kill(allocation)
@@ -220,24 +221,24 @@ class SpecWriter:
         try:
             return await self.signal(allocation, raised, attempt=status.attempt, fields=fields)
         except ConflictError:
-            # That attempt is over: what follows it has nothing to save yet.
+            # The attempt has ended, and the next attempt has nothing to save yet.
             return await self.kill(await self._lookup.again(allocation))
 
 
 def _annotated(allocation: Allocation, mark: str) -> Json:
-    """The operation that leaves the mark."""
+    """Return the patch operation that writes the mark."""
     if not allocation.metadata.annotations:
         return {"op": "add", "path": "/metadata/annotations", "value": {ANNOTATION_BATCH: mark}}
     return {"op": "add", "path": f"/metadata/annotations/{ANNOTATION_BATCH.replace('/', '~1')}", "value": mark}
 
 
 def has_ended(allocation: Allocation) -> bool:
-    """Whether nothing can happen to it any more."""
+    """Whether the allocation has ended for good."""
     return allocation.status.phase is Phase.TERMINATED
 
 
 def check_limits(fields: Mapping[str, str], pool: ResourcePool) -> None:
-    """Raises InvalidError for limits (wire names) that are no durations, or longer than the pool lets them become."""
+    """Raise InvalidError for limits (wire names) that are no durations, or are longer than the pool permits."""
     longest, errors = pool.spec.limits_max, list[FieldError]()
     for name, given in fields.items():
         try:
@@ -253,7 +254,7 @@ def check_limits(fields: Mapping[str, str], pool: ResourcePool) -> None:
 
 
 def check_reworkable(allocation: Allocation) -> None:
-    """Raises ConflictError unless what it runs can still be changed."""
+    """Raise ConflictError unless the program of the allocation can still change."""
     name = id_of(allocation)
     if has_ended(allocation):
         raise ConflictError(f"allocation {name} has ended; nothing of it can change")
@@ -268,7 +269,7 @@ def check_reworkable(allocation: Allocation) -> None:
 
 
 async def queue_limit(catalog: Catalog, allocation: Allocation) -> str:
-    """The run limit that its queue gives it: as it was admitted, else as the queue stands now. Empty: none."""
+    """Return the queue's run limit: the one at admission, or else the present one. Empty when there is none."""
     admission = allocation.status.admission if is_admitted(allocation) else None
     if admission is not None:
         return admission.max_runtime or ""
@@ -277,19 +278,19 @@ async def queue_limit(catalog: Catalog, allocation: Allocation) -> str:
 
 
 async def is_beyond_queue(catalog: Catalog, allocation: Allocation, asked: str) -> bool:
-    """Whether a `maxRuntime` is longer than its queue, or an administrator, lets it run so far."""
+    """Whether a `maxRuntime` is longer than its queue, or an earlier override by an administrator, permits."""
     limit = allocation.spec.max_runtime_override or await queue_limit(catalog, allocation)
     return bool(limit) and parse_duration(asked) > stored_duration(limit)
 
 
 async def check_queue_change(catalog: Catalog, allocation: Allocation, fields: Mapping[str, Any]) -> None:
-    """Raises InvalidError at `/queue` when its pool has no such queue; the API server refuses it once admitted."""
+    """Raise InvalidError at `/queue` when the pool has no such queue. After admission, the API server refuses it."""
     if "queue" in fields and allocation.status.admission is None:
         await catalog.check_queue(fields["queue"], allocation.spec.pool)
 
 
 def check_attempt(allocation: Allocation, attempt: int | None) -> None:
-    """Raises ConflictError when a signal comes too late."""
+    """Raise ConflictError when the allocation has ended, or `attempt` is not the current one."""
     current = allocation.status.attempt
     if has_ended(allocation):
         raise ConflictError(f"allocation {id_of(allocation)} has ended")

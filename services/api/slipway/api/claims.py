@@ -1,14 +1,14 @@
-"""Makes one Idempotency-Key one allocation, also when the same key comes with a name, or with another name.
+"""Makes sure that one Idempotency-Key creates one allocation, also when requests with the key have different names.
 
-Owns the claim of a key that comes with a name (`kube/claims.py`): which request takes it, which is refused, and when it
-may be taken again. Does not know how an allocation is created.
+Owns the claim of a key that is sent with a name (`kube/claims.py`): which request gets the claim, which request is
+refused, and when the key can be claimed again. Does not know how an allocation is created.
 
 Promises: of all requests with one key and different names, at any replicas and times, at most one creates an
-allocation. A request with the key and a name, and one with the key alone, meet the same allocation. A repeated request
-is never refused. The cost is one create for a key with a name, and one read for a key without.
+allocation. A request with the key and a name, and a request with the key alone, find the same allocation. A repeated
+request is never refused. The cost is one create for a key with a name, and one read for a key without.
 
-Not promised: two requests with one key at two replicas within the same few milliseconds, one with a name and one
-without. At one replica they are handled one after the other (`turn`).
+Not promised: this for two requests with one key at two replicas within the same few milliseconds, one with a name and
+one without. One replica handles such requests one after the other (`turn`).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from slipway.runtime.clock import Clock, Random
 
 
 class IdempotencyClaims:
-    """The claims of all workspaces. `key` is always the name that the key stands for."""
+    """The claims of all workspaces. `key` is always the allocation name that is derived from the Idempotency-Key."""
 
     def __init__(self, kube: Kube, *, clock: Clock, random: Random) -> None:
         self._kube = kube
@@ -37,7 +37,7 @@ class IdempotencyClaims:
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncGenerator[None]:
-        """One request with this key at a time, in this process; without a key, nobody waits."""
+        """Run one request with this key at a time in this process; a request without a key does not wait."""
         if not key:
             yield
             return
@@ -46,11 +46,11 @@ class IdempotencyClaims:
             yield
 
     async def settle(self, key: str, workspace: str, name: str) -> None:
-        """From now on the key is for the allocation `name` of the workspace.
+        """Bind the key to the allocation `name` of the workspace.
 
         Raises:
-            KeyReusedError: it is, or may be just now, for one of another name.
-            TransientError: another request claims it in this moment.
+            KeyReusedError: the key is, or may be at this moment, bound to an allocation with another name.
+            TransientError: another request claims the key at this moment.
         """
         if name == key:
             await self._check_unclaimed(key, workspace)
@@ -63,7 +63,7 @@ class IdempotencyClaims:
         claim = await self._find(key, workspace)
         if claim is None or claim.launched == key or not await self._stands(claim):
             return
-        # Who was refused a name because the key had launched without one has left a claim all the same.
+        # A request with a name leaves its claim even if it was refused because the key had launched without a name.
         if not await self._has_launched(key, workspace, key):
             raise _reused(claim.launched)
 
@@ -74,7 +74,7 @@ class IdempotencyClaims:
             try:
                 await self._kube.create(CLAIM_MAPS, manifest)
             except StaleError as error:
-                # Not of the object, which is new, but of a quota that was counted at the same time.
+                # The conflict is not about this new object, but about a quota that was updated at the same time.
                 raise TransientError(f"the key was not claimed: {error}") from error
 
         try:
@@ -90,7 +90,7 @@ class IdempotencyClaims:
             if claim.launched != name:
                 raise _reused(claim.launched)
             return
-        # Launched and long gone, or never launched: it begins anew, and of those who see that, one begins.
+        # The allocation was deleted long ago or never created, so the key can be claimed again, by one request only.
         patch = claimed_again(claim, name, self._clock.now())
         try:
             await self._kube.patch(CLAIM_MAPS, claim.metadata.name, patch, namespace=workspace)
@@ -98,7 +98,7 @@ class IdempotencyClaims:
             raise TransientError("another request claims the Idempotency-Key in this moment; try again") from error
 
     async def _stands(self, claim: ClaimMap) -> bool:
-        """Whether its allocation is there, or may still be on its way."""
+        """Whether the claim is valid: its allocation exists, or may be created at this moment."""
         if self._clock.now() - claim.claimed_at < STANDS_S:
             return True
         return await self._has_launched(claim.key, claim.metadata.namespace, claim.launched)

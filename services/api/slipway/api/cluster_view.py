@@ -1,4 +1,4 @@
-"""Queues, pools and nodes as the REST API shows them: counted over the live allocations. Pure."""
+"""Queues, pools and nodes as the REST API shows them, with counts over the live allocations. Pure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -23,7 +23,7 @@ from slipway.model.times import format_time
 ENABLED = "enabled"
 CORDONED = "cordoned"
 GPU_TYPE_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator")
-"""Labels by which discovery programs and providers name the devices of a node; the first that is there counts."""
+"""Labels by which discovery programs and providers name the GPU type of a node; the first that is set is used."""
 
 
 def queue_view(
@@ -37,7 +37,10 @@ def queue_view(
     nodes: Iterable[SeenNode] = (),
     units_by: UnitsBy = gpu_units_of,
 ) -> QueueView:
-    """One queue; with `pending`, also who waits in it, in order; with its pool and `nodes`, its use of each flavor."""
+    """Return the view of a queue.
+
+    With `pending` it has the waiting allocations in order; with its pool and `nodes`, the use of each flavor.
+    """
     name, pool = queue.metadata.name, queue.spec.pool
     own = [each for each in live if (each.spec.pool, each.spec.queue) == (pool, name)]
     waiting = [each for each in pending if each.spec.queue == name]
@@ -57,7 +60,7 @@ def queue_view(
 
 
 def line_of(queue: Queue, queues: Iterable[Queue]) -> list[Queue]:
-    """The queue and those above it, the nearest first; a circle ends where it begins."""
+    """Return the queue and its parents, the nearest first. A cycle of parents is cut before its first repetition."""
     known = {each.metadata.name: each for each in queues if each.spec.pool == queue.spec.pool}
     line = [queue]
     while (parent := known.get(line[-1].spec.parent or "")) is not None and parent not in line:
@@ -66,12 +69,15 @@ def line_of(queue: Queue, queues: Iterable[Queue]) -> list[Queue]:
 
 
 def min_runtime_of(line: Iterable[Queue]) -> str:
-    """How long the work of a queue runs before it makes room, by the word of the first of `line` that says so."""
+    """Return how long allocations are protected from preemption: the value of the first queue that has one."""
     return next((each.spec.min_runtime for each in line if each.spec.min_runtime is not None), "")
 
 
 def eviction_limits(line: Iterable[Queue], pool: ResourcePool | None, now: float) -> list[EvictionLimitView]:
-    """The limits of the queues of `line` and of the pool, and what is left of each at `now` (epoch seconds)."""
+    """Return the eviction limits of the queues in `line` and of the pool, with the remaining count at `now`.
+
+    `now` is in epoch seconds.
+    """
     stated = [(each.metadata.name, each.spec.eviction_limit) for each in line]
     stated.append((POOL_SCOPE, pool.spec.eviction_limit if pool is not None else None))
     levels = {
@@ -116,18 +122,18 @@ def _flavors_of(
 
 
 def node_flavor(pool: ResourcePool, node: SeenNode) -> str:
-    """The flavor of `pool` that a node is of; empty: of none."""
+    """Return the flavor of `pool` that a node belongs to; empty when there is none."""
     labels = node.metadata.labels.items()
     return next((flavor.name for flavor in pool.spec.flavors if flavor.node_labels.items() <= labels), "")
 
 
 def _gpus(asked: Resources) -> float:
-    """Whole devices, parts and slices of one."""
+    """Return the number of GPUs: whole devices, fractions and slices."""
     return counted_gpus(asked.amounts) / GPU_UNITS
 
 
 def _count(flavor: str, amount: QuantityValue | None) -> float | None:
-    """GPUs of a flavor as quota counts them; None where nothing is said, or nothing that can be read."""
+    """Return the number of GPUs of a flavor as quota counts them; None without a value, or with an unreadable one."""
     name = gpus_of(flavor)
     try:
         return None if amount is None else Resources.parse({name: amount}).get(name) / GPU_UNITS
@@ -136,7 +142,7 @@ def _count(flavor: str, amount: QuantityValue | None) -> float | None:
 
 
 def windows_of(pool: ResourcePool, nodes: Iterable[SeenNode], queues: Iterable[Queue], now: float) -> list[WindowView]:
-    """The windows of a pool at `now` (epoch seconds) that still occur or cannot be understood; the next first."""
+    """Return the windows of a pool that still occur after `now` (epoch seconds) or are invalid; the next first."""
     if not pool.spec.windows:
         return []
     name = pool.metadata.name
@@ -174,7 +180,7 @@ def pool_view(
     queues: Iterable[Queue] = (),
     now: float = 0.0,
 ) -> PoolView:
-    """One pool at `now` (epoch seconds); `queues` are all that there are."""
+    """Return the view of a pool at `now` (epoch seconds); `queues` are all queues of the cluster."""
     own_nodes = nodes_of(pool, nodes)
     own = [each for each in live if each.spec.pool == pool.metadata.name]
     offered = total(map(allocatable_of, own_nodes))
@@ -196,9 +202,9 @@ def pool_view(
 def node_views(
     nodes: Iterable[SeenNode], live: Iterable[Allocation], pools: Iterable[ResourcePool] = ()
 ) -> list[NodeView]:
-    """The nodes, in their order; a rank counts from its admission to the end of its attempt.
+    """Return the views of the nodes, in their order. A rank uses its node from admission to the end of its attempt.
 
-    One look at each allocation, however many nodes there are.
+    Each allocation is visited once, however many nodes there are.
     """
     holdings = _holdings(live)
     ordered = sorted(pools, key=lambda pool: pool.metadata.name)
@@ -227,7 +233,7 @@ def _node_view(node: SeenNode, holdings: "list[tuple[Held, Resources]]", pools: 
 
 
 def _holdings(live: Iterable[Allocation]) -> dict[str, list[tuple[Held, Resources]]]:
-    """{node: what each rank there is, and what it asks for}."""
+    """Return {node: (the rank, its requests) for each rank on it}."""
     found: dict[str, list[tuple[Held, Resources]]] = {}
     for allocation in live:
         for node, rank, asked in _placed(allocation):
@@ -244,12 +250,12 @@ def _holdings(live: Iterable[Allocation]) -> dict[str, list[tuple[Held, Resource
 
 
 def is_node_ready(node: SeenNode) -> bool:
-    """Whether its kubelet answers and has nothing to complain of."""
+    """Whether the node is ready: its kubelet reports, and reports no problem."""
     return _ready_of(node) == "True"
 
 
 def is_node_silent(node: SeenNode) -> bool:
-    """Whether its kubelet has not been heard for so long that nobody knows what runs there."""
+    """Whether the kubelet has not reported for so long that the state of the node's pods is unknown."""
     return _ready_of(node) == "Unknown"
 
 
@@ -258,7 +264,7 @@ def _ready_of(node: SeenNode) -> str:
 
 
 def scheduling_of(node: SeenNode) -> str:
-    """What may be placed on a node: our label counts before a cordon, which only keeps new work away."""
+    """Return the scheduling state of a node: by our label, or else by its cordon, which only blocks new ranks."""
     wanted = node.metadata.labels.get(SCHEDULING_LABEL, "")
     if wanted in (DRAINING, DISABLED):
         return wanted
@@ -266,12 +272,13 @@ def scheduling_of(node: SeenNode) -> str:
 
 
 def asks_by_node(allocation: Allocation) -> Iterator[tuple[str, Resources]]:
-    """(node, what a rank there asks for) of each rank that an allocation has somewhere."""
+    """Return (node, requests) of each placed rank of an allocation."""
     return ((node, asked) for node, _, asked in _placed(allocation))
 
 
 def _placed(allocation: Allocation) -> Iterator[tuple[str, int, Resources]]:
-    """(node, rank, what it asks for) of each rank that an allocation has somewhere."""
+    """Yield (node, rank, requests) of each placed rank of an allocation."""
+
     if not is_admitted(allocation):
         return
     asks, gone = {role.name: _asks(allocation, role) for role in allocation.spec.ranks}, left_ranks(allocation)

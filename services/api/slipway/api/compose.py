@@ -1,7 +1,7 @@
-"""From a client's body to the whole launch body: the workspace's defaults, its templates, and the request over them.
+"""Builds the whole launch body from a client's body, the workspace's defaults and the templates.
 
-Owns which layers there are and in which order: defaults of the workspace, its default template, the template that the
-request names, the request. Defaults of pool and kind come later and lie under all of them.
+Owns the layers and their order: defaults of the workspace, its default template, the template that the request names,
+the request. A later layer overrides an earlier one. The defaults of pool and kind are added later, below all layers.
 """
 
 from typing import Any
@@ -20,19 +20,22 @@ DEFAULT_QUEUE = "default"
 
 
 class Composed(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole body, and who said what."""
+    """The whole launch body, and the source of each field."""
 
     body: LaunchBody
     sources: Sources
 
 
 async def compose(catalog: Catalog, request: Json) -> Composed:
-    """The launch that `request` asks for. Raises InvalidError with pointers into the body and who is to blame."""
+    """Return the whole launch body of `request`.
+
+    Raises InvalidError with pointers into the body and the layer that set the wrong value.
+    """
     own = dict(request)
     template = own.get("template")
     if isinstance(template, str):
         del own["template"]
-    # Bad fields are reported as the client wrote them, before templates add their own.
+    # The client's own fields are checked first, so that errors name them as the client wrote them.
     said = checked({"kind": Kind.COMMAND.value, **merged({}, own)}, LaunchBody, what="the launch")
     layers = await _below(catalog, said.workspace, template if isinstance(template, str) else "")
     body, sources = stacked([*layers, Layer(source=REQUEST, body=own)])
@@ -44,7 +47,7 @@ async def compose(catalog: Catalog, request: Json) -> Composed:
 
 
 async def _below(catalog: Catalog, workspace: str, template: str) -> list[Layer]:
-    """What lies under the request."""
+    """Return the layers below the request."""
     defaults = await catalog.defaults(workspace)
     run_as: Json = msgspec.to_builtins(defaults.pods.run_as)
     fields: dict[str, Any] = {"pool": defaults.pool, "queue": defaults.queue, "runAs": run_as}
@@ -63,7 +66,10 @@ async def _below(catalog: Catalog, workspace: str, template: str) -> list[Layer]
 
 
 async def _choose_queue(catalog: Catalog, body: Json, sources: Sources) -> None:
-    """A queue for who names a pool and no queue: the workspace's, if it is one of the pool, or the pool's own."""
+    """Choose the queue when a launch names a pool and no queue.
+
+    It is the workspace's default queue if it belongs to the pool, or else the queue with the name of the pool.
+    """
     pool, queue = body.get("pool", DEFAULT_POOL), body.get("queue")
     is_chosen = queue is not None and not sources.get("/queue", "").startswith("workspace ")
     if is_chosen or not isinstance(pool, str) or (pool == DEFAULT_POOL and queue is None):
