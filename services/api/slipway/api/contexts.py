@@ -1,16 +1,16 @@
 """Uploaded archives: received, checked, stored in pieces, and read again for the ranks.
 
-Owns what an upload costs: the body is held once, in the pieces that will be stored. There are limits on the uploads at
-a time (of all users, and of one user), on the bytes that a workspace stores, and on the cache that reads come from.
-`slipway.inside.fetch` says what an archive may contain. It unpacks and checks the archive while it arrives, so that one
-that is too large is refused before the rest of it is received.
+Owns the cost of an upload: its bytes are in memory once, in the pieces that will be stored. There are limits on
+concurrent uploads (of all users, and of one user), on the bytes that a workspace stores, and on the cache for reads.
+`slipway.inside.fetch` defines what an archive may contain. It unpacks and checks the archive while it arrives, so that
+an archive that is too large is refused before the rest of it is received.
 
-Invariants: nothing is stored before the whole archive was found sound; an archive is stored only once its index says
-that it is complete; the address is the SHA-256 of the bytes, so an upload may be repeated at any time and writes only
-the missing pieces.
+Invariants: nothing is stored before the whole archive was checked. An archive is valid only after its index states that
+it is complete. Its id is the SHA-256 of the bytes, so an upload may be repeated at any time and writes only the missing
+pieces.
 
 Not promised: that a workspace never exceeds its limit of bytes. Uploads that are checked at the same moment do not see
-each other, so the workspace may exceed it by as many archives as are received at a time.
+each other, so the workspace may exceed the limit by the number of concurrent uploads.
 """
 
 import asyncio
@@ -45,11 +45,11 @@ from slipway.runtime.clock import Clock, Random
 from slipway.runtime.tasks import TaskGroup
 
 SILENCE_S = 30.0
-"""How long an upload may send nothing."""
+"""How long an upload may pause."""
 CALLS_MAX = 4
-"""Pieces of one upload that are written at the same time."""
+"""Limit of pieces of one upload that are written concurrently."""
 TOUCH_S = 600.0
-"""The least time between two writes of the mark that an archive is in use."""
+"""The shortest time between two writes of the annotation that an archive is in use."""
 BUSY_S = 5.0
 FULL_S = 600.0
 """An unused archive is deleted after an hour; a client that retries sooner than this is refused again."""
@@ -57,7 +57,7 @@ _MIB = 1024 * 1024
 
 
 class Archive(msgspec.Struct, frozen=True, kw_only=True):
-    """A sound archive, in the pieces that it is stored in."""
+    """A valid archive, in the pieces in which it is stored."""
 
     id: str
     pieces: tuple[bytes, ...]
@@ -65,12 +65,12 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The number of bytes."""
         return sum(len(piece) for piece in self.pieces)
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """An archive of a workspace; `created` is false when it was there already."""
+    """A stored archive of a workspace; `created` is false when it existed before the request."""
 
     map: IndexMap
     index: Index
@@ -78,7 +78,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextArchives:
-    """Keeps archives."""
+    """Stores and reads archives."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ContextArchives:
         self._workspace_bytes = workspace_bytes
         self.uploads = 0
         self._uploads_of: Counter[str] = Counter()
-        # Its own threads: each is blocked for as long as its upload takes.
+        # The executor is separate, because each thread is blocked for as long as its upload takes.
         self._judges = ThreadPoolExecutor(max_workers=uploads_max, thread_name_prefix="archive")
         self._cache = Pieces(cache_bytes)
         self.policy = retry.KUBE_READ
@@ -109,16 +109,16 @@ class ContextArchives:
     async def upload(
         self, body: AsyncIterator[bytes], announced: int | None, workspace: str, wanted: str, *, user: str = ""
     ) -> Stored:
-        """Receives and stores an archive; `wanted` is its id when the client knows it, else empty.
+        """Receive and store an archive; `wanted` is its id when the client knows it, else empty.
 
-        An empty `user` is an unknown one, to whom only the limit of all uploads applies.
+        An empty `user` is an unknown user, for whom only the limit of all uploads applies.
 
         Raises:
-            BodyTooLargeError: it is too long.
+            BodyTooLargeError: the archive is too long.
             MalformedError: the upload stopped, or has another checksum.
-            ArchiveRefusedError: it is no archive, or contains what is not allowed.
-            ThrottledError: too many uploads at once.
-            QuotaExceededError: the workspace stores as many bytes as it may.
+            ArchiveRefusedError: it is no archive, or contains something that is not allowed.
+            ThrottledError: there are too many concurrent uploads.
+            QuotaExceededError: the workspace would store more bytes than its limit.
         """
         if announced is not None and announced > self._bytes_max:
             raise self._too_large(announced)
@@ -130,7 +130,7 @@ class ContextArchives:
 
     @contextlib.contextmanager
     def _turn(self, user: str) -> Generator[None]:
-        """Counts one upload while inside. Raises ThrottledError."""
+        """Count one upload while the context is open. Raises ThrottledError."""
         if user and self._uploads_of[user] >= self._uploads_per_user:
             raise ThrottledError(
                 f"{user[:128]} has {self._uploads_of[user]} uploads under way at this process, and one user may have "
@@ -154,7 +154,7 @@ class ContextArchives:
                 del self._uploads_of[user]
 
     async def _check_room(self, workspace: str, id_: str, size: int) -> None:
-        """Raises QuotaExceededError unless the workspace may store `size` more bytes; does not count this archive."""
+        """Raise QuotaExceededError unless the workspace may store `size` more bytes besides its other archives."""
         if not self._workspace_bytes:
             return
         listed = await self._kube.list(INDEX_MAPS, namespace=workspace, label_selector=INDEX_SELECTOR)
@@ -171,20 +171,20 @@ class ContextArchives:
             )
 
     async def find(self, id_: str, workspace: str) -> Stored:
-        """The archive. Raises NotFoundError when the workspace has none such, or not all of it."""
+        """Return the archive. Raises NotFoundError when the workspace does not have it, or not completely."""
         found = await self._complete(id_, workspace)
         if found is None:
             raise NotFoundError(_missing(id_, workspace))
         return found
 
     async def use(self, id_: str, workspace: str) -> None:
-        """Holds the archive for a launch. Raises InvalidError at `/context` when there is none."""
+        """Mark the archive as used by a launch. Raises InvalidError at `/context` when it does not exist."""
         if await self._kept(id_, workspace) is None:
             detail = _missing(id_, workspace)
             raise InvalidError(f"context: {detail}", fields=(FieldError("/context", detail),))
 
     async def read(self, stored: Stored) -> AsyncIterator[bytes]:
-        """Its bytes, piece by piece. Raises NotFoundError when a piece is missing."""
+        """Yield the bytes of the archive, piece by piece. Raises NotFoundError when a piece is missing."""
         meta = stored.map.metadata
         for number in range(stored.index.pieces):
             name = archive.piece_name(stored.index.id, number)
@@ -226,7 +226,7 @@ class ContextArchives:
                     pieces.append(bytes(held[:PIECE_BYTES]))
                     del held[:PIECE_BYTES]
             else:
-                # The archive is refused already: the rest of it and its checksum do not matter.
+                # The check has already refused the archive, so its rest and its checksum do not matter.
                 raise self._refused(await judging)
             if held:
                 pieces.append(bytes(held))
@@ -287,7 +287,7 @@ class ContextArchives:
         return Stored(map=done, index=index, created=True)
 
     async def _begin(self, index: Index, workspace: str) -> IndexMap:
-        """The index, which is written before the pieces; that of another upload of the same archive is used too."""
+        """Create the index, before the pieces; if another upload of the same archive created it, return that one."""
         try:
             return await self._kube.create(INDEX_MAPS, archive.index_manifest(index, workspace, self._now()))
         except AlreadyExistsError:
@@ -327,7 +327,7 @@ class ContextArchives:
         return Stored(map=found, index=index) if index is not None and is_whole else None
 
     async def _kept(self, id_: str, workspace: str) -> Stored | None:
-        """The archive, marked as used so that it is not cleared away; None when it does not exist, or no longer."""
+        """Return the archive, and mark it as used so that it is not deleted; None when it does not exist any more."""
         stored = await self._complete(id_, workspace)
         if stored is None or self._clock.now() - stored.map.used_at < TOUCH_S:
             return stored
@@ -351,7 +351,7 @@ def _missing(id_: str, workspace: str) -> str:
 
 
 def _judged(arriving: ArrivingFile) -> "fetch.Totals | fetch.ArchiveError":
-    """Runs in a thread: what the archive contains, or why it is refused."""
+    """Check an archive, in a thread. Return its totals, or the error for which it is refused."""
     try:
         return fetch.check(arriving)
     except fetch.ArchiveError as error:
@@ -361,7 +361,7 @@ def _judged(arriving: ArrivingFile) -> "fetch.Totals | fetch.ArchiveError":
 
 
 class Pieces:
-    """A cache of the pieces that were read last, up to so many bytes; concurrent reads of a piece load it once."""
+    """A cache of the pieces that were read last, up to `bytes_max`; concurrent reads of a piece load it once."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -370,7 +370,7 @@ class Pieces:
         self._loading: dict[tuple[str, int], asyncio.Lock] = {}
 
     async def get(self, key: tuple[str, int], load: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The piece. An error of `load` is raised to the caller that loads; the callers that wait then try in turn."""
+        """Return the piece. An error of `load` is raised to the caller that loads; waiting callers then try in turn."""
         lock = self._loading.setdefault(key, asyncio.Lock())
         try:
             async with lock:

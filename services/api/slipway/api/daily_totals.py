@@ -1,4 +1,4 @@
-"""The daily totals of usage, as the watcher writes them: one read of the API server for each day."""
+"""Reads the daily totals of usage that the watcher writes: one read of the API server for each day."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ READS_AT_ONCE = 8
 
 
 async def read_days(parts: ApiDeps, days: Sequence[str]) -> dict[str, DayTotals]:
-    """The totals of these days; none of a day without any.
+    """Return {day: its totals}; the totals of a day without usage are empty.
 
     Raises:
-        UnavailableError: something else is written there.
+        UnavailableError: the ConfigMap of a day cannot be decoded.
     """
     slots = asyncio.Semaphore(READS_AT_ONCE)
 

@@ -1,9 +1,9 @@
-"""Bodies and parameters into structs, strictly: every problem at once, each with a JSON pointer and what to change.
+"""Converts bodies into structs, strictly: all problems are reported at once, each with a JSON pointer and a remedy.
 
-Owns the limits on what is read (bytes, depth, how many values) and the walk that finds unknown fields, missing ones and
-wrong types. Pure but for `read_body`. Knows no struct by name.
+Owns the limits on bodies (bytes, depth, number of values) and the walk that finds unknown fields, missing fields and
+wrong types. Pure, except for `read_body`. Must not know any struct by name.
 
-Invariant: what passes converts without error, and no field that the client sent is silently ignored.
+Invariant: a checked body converts without error, and no field that the client sent is silently ignored.
 """
 
 import difflib
@@ -31,14 +31,14 @@ Json = dict[str, Any]
 
 DEPTH_MAX = 32
 VALUES_MAX = 20_000
-"""Objects, lists and what is in them, of one body: each costs time on the loop that serves all."""
+"""Limit of values in one body, at all depths: each costs time on the event loop, which serves all requests."""
 _BRACKETS_MAX = 100_000
-"""Objects and lists, counted in the bytes: a text may hold brackets too, but not so many."""
+"""Limit of opening brackets in the bytes of a body: an early, rough check that also counts brackets inside texts."""
 _GUESS_MAX = 64
-"""Characters of an unknown name that is compared with the known ones."""
+"""Longest unknown name, in characters, that is compared with the known names."""
 _PATH = re.compile(r"^(?P<text>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\[\.\.\.\]|\.([^.\[]+)|\[(\d+)\]")
-"""`[...]` is the key of a map, which msgspec does not tell."""
+"""`[...]` means a key of a map, which msgspec's message does not contain."""
 _TYPE = re.compile(r"^Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`$")
 _BOUND = re.compile(r"^Expected `(?:int|float)[^`]*` (?P<sign>>=|<=|>|<) (?P<bound>\S+)$")
 _LENGTH = re.compile(r"^Expected `(?P<type>\w+)[^`]*` of length (?P<sign>>=|<=|==) (?P<bound>\d+)$")
@@ -61,12 +61,12 @@ _PATTERNS = {
 }
 _PLAIN_PATTERN = "must match the pattern"
 _SHOWN_MAX = 64
-"""Characters of a value that an answer repeats."""
+"""Limit of characters of a value that an answer repeats."""
 _JSON_TYPES = ("application/json", "text/json")
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes:
-    """The whole body. Raises BodyTooLargeError before more than `bytes_max` were kept."""
+    """Return the whole body. Raises BodyTooLargeError before more than `bytes_max` are in memory."""
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > bytes_max:
         raise _too_large(bytes_max, int(announced))
@@ -81,7 +81,7 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
 
 
 async def read_object(request: Request, bytes_max: int) -> Json:
-    """The body as a JSON object; an empty body is an empty object. At most VALUES_MAX values, DEPTH_MAX deep."""
+    """Return the body as a JSON object of at most VALUES_MAX values, DEPTH_MAX deep; an empty body gives {}."""
     raw = await read_body(request, bytes_max)
     if not raw.strip():
         return {}
@@ -92,7 +92,7 @@ async def read_object(request: Request, bytes_max: int) -> Json:
 
 
 def check_media_type(request: Request) -> None:
-    """Refuses a body that does not say that it is JSON: a browser sends any other for any page, without asking."""
+    """Refuse a body without a JSON media type: a browser sends other types for any page without a CORS preflight."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given not in _JSON_TYPES and not given.endswith("+json"):
         what = f"a body of type {given[:64]!r}" if given else "a body without a type"
@@ -100,7 +100,7 @@ def check_media_type(request: Request) -> None:
 
 
 def object_of(raw: bytes) -> Json:
-    """The JSON object in `raw`."""
+    """Parse `raw` as a JSON object. Raises MalformedError."""
     if raw.count(b"[") + raw.count(b"{") > _BRACKETS_MAX:
         raise _too_many()
     try:
@@ -117,7 +117,7 @@ def object_of(raw: bytes) -> Json:
 
 
 def checked(value: Json, kind: type[T], *, what: str = "the body") -> T:
-    """`value` as `kind`. Raises InvalidError with one entry per problem."""
+    """Convert `value` into a `kind`. Raises InvalidError with one entry per problem."""
     findings = Findings()
     _walk(kind, value, "", findings)
     if not findings.errors:
@@ -130,7 +130,7 @@ def checked(value: Json, kind: type[T], *, what: str = "the body") -> T:
 
 
 def summary(what: str, errors: tuple[FieldError, ...]) -> str:
-    """One sentence for all of them."""
+    """Return one sentence for all errors."""
     if len(errors) == 1:
         where = errors[0].pointer.removeprefix("/").replace("/", ".")
         return f"{where}: {errors[0].detail}" if where else errors[0].detail
@@ -138,7 +138,7 @@ def summary(what: str, errors: tuple[FieldError, ...]) -> str:
 
 
 def place_of(message: str) -> tuple[str, str]:
-    """(JSON pointer, text in plain words) of a message of msgspec, which ends with a path: `$.ranks[0].count`."""
+    """Return (JSON pointer, plain text) for a message of msgspec, which ends with a path such as `$.ranks[0].count`."""
     found = _PATH.match(message)
     if found is None:
         return "", message
@@ -147,7 +147,7 @@ def place_of(message: str) -> tuple[str, str]:
 
 
 def _in_words(text: str) -> str:
-    """A message of msgspec without the names of its types."""
+    """Return a message of msgspec in plain words, without the names of its types."""
     if (found := _TYPE.match(text)) is not None:
         wanted = " or ".join(_TYPES.get(name, name) for name in found["wanted"].split(" | "))
         return f"must be {wanted}, not {_TYPES.get(found['got'], found['got'])}"
@@ -168,7 +168,7 @@ def _pattern_in_words(pattern: str) -> str:
 
 
 def _walk(kind: Any, value: Any, at: str, findings: Findings) -> None:
-    """Notes what keeps `value` from being a `kind`; containers are entered, leaves are left to msgspec."""
+    """Add an error for each reason why `value` is no `kind`. msgspec checks the leaves; containers are walked here."""
     metas: list[Meta] = []
     while typing.get_origin(kind) is Annotated:
         kind, *extra = typing.get_args(kind)
@@ -214,7 +214,7 @@ def _walk_struct(kind: type[msgspec.Struct], value: Json, at: str, findings: Fin
             findings.refuse(at + pointer(name), "is required")
 
 
-# What is known of a type is worked out once: a body may have as many unknown fields as it likes.
+# Facts about a type are cached, because a body can have very many unknown fields.
 @cache
 def _fields_of(kind: type[msgspec.Struct]) -> dict[str, FieldInfo]:
     return {field.encode_name: field for field in msgspec.structs.fields(kind)}
@@ -231,7 +231,7 @@ def _unknown(name: str, kind: type[msgspec.Struct]) -> str:
 
 @cache
 def _inner(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """The fields of what is in its lists of structs, by name: `ranks[].count`."""
+    """Return {name: path} of the fields of structs in lists of `kind`, with paths such as `ranks[].count`."""
     found: dict[str, str] = {}
     for name, field in _fields_of(kind).items():
         for option in (field.type, *typing.get_args(field.type)):
@@ -262,14 +262,14 @@ def _convert(kind: Any, value: Any, metas: list[Meta], at: str, findings: Findin
 
 
 def _options(kind: Any) -> list[Any]:
-    """The values of an enumeration."""
+    """Return the values of an enumeration or a Literal; empty for other types."""
     if typing.get_origin(kind) is Literal:
         return list(typing.get_args(kind))
     return [option.value for option in kind] if isinstance(kind, type) and issubclass(kind, enum.Enum) else []
 
 
 def _is_few(value: Json | list[Any], metas: list[Meta], at: str, findings: Findings) -> bool:
-    """Whether there are no more than may be; if there are, none of them is looked at."""
+    """Whether the container has no more entries than permitted; if it has more, its entries are not checked."""
     most = min((meta.max_length for meta in metas if meta.max_length is not None), default=None)
     if most is None or len(value) <= most:
         return True
@@ -278,7 +278,7 @@ def _is_few(value: Json | list[Any], metas: list[Meta], at: str, findings: Findi
 
 
 def _check_size(value: Json) -> None:
-    """Refuses what is too deep or has too many values; what is too much is not looked at to its end."""
+    """Refuse a body that is too deep or has too many values. The walk stops at the limit."""
     level: list[Any] = [value]
     count = 0
     for _ in range(DEPTH_MAX + 1):

@@ -1,7 +1,7 @@
-"""What a launch waits for: the allocations that its `after` names, by their ids.
+"""Resolves the dependencies of a launch: its `after` names allocations, which are stored by their ids.
 
 Owns the refusals. A launch can wait only for allocations that exist, so two allocations cannot wait for each other. If
-one has ended already, its result is stored with the new allocation, because the ended one may be deleted soon.
+a dependency has already ended, its result is stored with the new allocation, because the ended one may be deleted soon.
 """
 
 from collections.abc import Iterable
@@ -19,11 +19,11 @@ from slipway.model.lifecycle import Phase
 from slipway.model.reasons import DependencyEnd
 
 BY_NAME_MAX = 8
-"""Up to so many allocations are read by name; for more, or for a job, the workspace is listed."""
+"""Up to this number, allocations are read by name; for more, or for a job, the workspace is listed."""
 
 
 async def named(kube: Kube, body: LaunchBody) -> list[Dependency]:
-    """The `after` of a launch, each by its AllocationID.
+    """Return the dependencies in `after` of a launch, each by its AllocationID.
 
     Raises:
         InvalidError: with pointers into the body.
@@ -45,7 +45,7 @@ def _form_errors(at: str, each: LaunchDependency) -> Iterable[FieldError]:
 
 
 async def _known(kube: Kube, body: LaunchBody) -> list[Allocation]:
-    """The named allocations that the workspace has, and others of it where it is listed."""
+    """Return the named allocations that exist in the workspace; all allocations of it when the workspace is listed."""
     names = list(dict.fromkeys(name for each in body.after for name in names_of(each.allocation) if is_name(name)))
     if len(names) > BY_NAME_MAX or any(each.job for each in body.after):
         return (await kube.list(ALLOCATIONS, namespace=body.workspace)).items

@@ -1,4 +1,4 @@
-"""Everything the routes need, made once by the composition root."""
+"""All dependencies of the routes, created once by the composition root."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -65,47 +65,47 @@ from slipway.streams.server_health import Conditions
 from slipway.streams.webhooks import Webhooks
 
 HISTORIES_MAX = 3
-"""An answer may read all that the firehose holds, which takes this process some seconds."""
+"""Limit of concurrent requests about the past: one may read the whole firehose, which takes some seconds."""
 ACTIVITY_S = 0.5
-"""Activity of one allocation is noted at most this often: so much too early may an idle timeout fire."""
+"""Shortest interval between two records of activity of one allocation; an idle timeout may fire that much too early."""
 MET_S = 5.0
-"""That the ranks of one allocation have met is noted at most this often."""
+"""Shortest interval between two records that the ranks of one allocation have met."""
 PARTS_KEY = "slipway.parts"
 GPU_USE_TTL_S = 10.0
-"""Figures of GPUs are averages over minutes; Prometheus is asked no more often, however many look."""
+"""How long GPU figures are cached: they are averages over minutes, so Prometheus needs no query per reader."""
 GPU_DAYS_TTL_S = 300.0
-"""A day is a query over all GPUs."""
+"""How long the GPU figures of a day are cached: a day is an expensive query over all GPUs."""
 GPU_DAYS_MAX = 100
 POLL_TTL_S = 0.9
-"""A thousand ranks that poll one allocation cost one read a second."""
+"""How long a polled allocation is cached: a thousand ranks that poll one allocation cost one read a second."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiDeps:
-    """The rooms of the api, connected."""
+    """The connected components of the api."""
 
     settings: Settings
     clock: Clock
     random: Random
     stop: ShutdownSignal
     kube: Kube
-    """as the caller of a request sees the cluster"""
+    """the client for the objects that the caller of a request may see"""
     whole: Kube
-    """all of it: for the order of what all share; whoever reads here says nothing of others by name"""
+    """the client for all objects, for the order of shared queues; a route must not show names that it reads here"""
     access: Authenticator
     rates: Rates
     refusals: Refusals
     tokens: TokenBook | None
-    """of mode `token`"""
+    """the tokens of mode `token`; None in other modes"""
     issuer: Issuer | None
-    """of single sign-on, where it is set up"""
+    """the issuer of single sign-on; None when it is not set up"""
     sign_ins: SignIns | None
     links: LoginLinks
     sessions: BrowserSessions
     catalog: Catalog
     nodes: WatchedObjects[SeenNode]
     seen: SeenAllocations
-    """the allocations of all workspaces: a route names none that its caller may not see"""
+    """the allocations of all workspaces; a route must not show an allocation that its caller may not see"""
     contexts: ContextArchives
     workspaces: Workspaces
     lookup: Lookup
@@ -163,7 +163,7 @@ def connect(
     behind: BestEffort,
     on_broken: Callable[[InvariantError], None],
 ) -> ApiDeps:
-    """The parts over these clients."""
+    """Connect all components over these clients."""
     nodes = WatchedObjects(kube, SEEN_NODES, clock, random, indexers={BY_ADDRESS: of_address})
     catalog, (seen, announcer) = Catalog(kube, clock, nodes), _publishing(streams, kube, clock=clock, random=random)
     lookup = Lookup(kube, brief=seen.brief)
@@ -324,7 +324,7 @@ def _issuer(settings: Settings, clock: Clock) -> Issuer | None:
 
 
 def _rules(settings: Settings) -> TokenRules:
-    """What a token of the issuer must be."""
+    """Return the requirements for a token of the issuer."""
     return TokenRules(
         issuer=settings.oidc_issuer_url,
         audiences=settings.oidc_audiences,
@@ -338,7 +338,7 @@ def _rules(settings: Settings) -> TokenRules:
 
 
 class _WaysIn(NamedTuple):
-    """How it is found out who calls, and what that stands on."""
+    """The authenticator of the api, and the components that it is built on."""
 
     access: Authenticator
     tokens: TokenBook | None
@@ -383,6 +383,6 @@ def _ways_in(
 
 
 def parts_of(connection: HTTPConnection) -> ApiDeps:
-    """The parts of the application that serves this connection, as its caller sees them."""
+    """Return the dependencies for a connection; after authorisation, limited to what its caller may see."""
     parts: ApiDeps = connection.scope.get(PARTS_KEY) or connection.app.state.parts
     return parts

@@ -1,4 +1,4 @@
-"""`/docs`: the route table as one page of HTML, without scripts or anything from elsewhere. Pure."""
+"""`/docs`: the route table as one page of HTML, without scripts and external resources. Pure."""
 
 from collections.abc import Sequence
 from html import escape
@@ -16,7 +16,7 @@ curl {base}/api/v1/allocations/ID/logs?follow=true"""
 
 
 def page(endpoints: Sequence[Endpoint], schemas: dict[str, Any], base: str) -> str:
-    """The page."""
+    """Return the page."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width"><title>Slipway API</title>',
@@ -51,7 +51,7 @@ def _fields(body: Any, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(field: dict[str, Any]) -> str:
-    """What a schema says of a field, in a few words."""
+    """Return the type, description and default of a field in a few words."""
     kinds = [field.get("type") or field.get("$ref", "").rpartition("/")[2]]
     for option in field.get("anyOf", ()):
         kinds.append(option.get("type") or option.get("$ref", "").rpartition("/")[2])

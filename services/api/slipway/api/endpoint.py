@@ -1,7 +1,7 @@
-"""A route as data: what Starlette serves and what the OpenAPI document says come from the same rows.
+"""Routes as data: Starlette's routes and the OpenAPI document are made from the same rows.
 
-Owns the deadline of a request and the parsing of query parameters. A row's handler answers within the deadline; what
-it streams afterwards has limits of its own.
+Owns the deadline of a request and the parsing of query parameters. A row's handler answers within the deadline; a
+stream that it returns has its own limits.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from slipway.model.times import parse_time
 Handler = Callable[[Request], Awaitable[Response]]
 JSON_TYPE = "application/json"
 GZIP_BYTES_MIN = 1_400
-"""What fits into one packet is not compressed."""
+"""Answers below this size fit into one packet and are not compressed."""
 GZIP_ASIDE_BYTES = 64 * 1024
-"""What is larger is compressed in a thread."""
+"""Answers of this size or more are compressed in a thread."""
 SEARCH_CHARACTERS_MAX = 200
 _NUMBER = re.compile(r"\d{1,9}")
 _TRUE, _FALSE = ("true", "1", "yes", ""), ("false", "0", "no")
@@ -59,16 +59,16 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     answer: Any = None
     status: int = 200
     also: Mapping[int, tuple[Any, ...]] = {}
-    """{status: one of which types} of the other answers that are no problem"""
+    """{status: the possible types} of further answers that are no errors"""
     media_types: tuple[str, ...] = (JSON_TYPE,)
     is_long: bool = False
-    """a long poll, which ends itself"""
+    """whether the route has its own time limit, such as a long poll or an upload"""
     for_tasks: bool = False
-    """help for what runs inside: the only routes that a task's token opens, and all that the tasks' door serves"""
+    """whether the route accepts a task's token; the listener for tasks serves only these routes"""
 
 
 def routes_of(endpoints: Iterable[Endpoint]) -> list[Route]:
-    """One Starlette route per path, so that a wrong method is answered with all the right ones."""
+    """Return one Starlette route per path, so that the answer to a wrong method lists all permitted methods."""
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in endpoints:
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
@@ -102,7 +102,7 @@ def _dispatch(rows: dict[str, Endpoint]) -> Handler:
 
 
 async def _handled(request: Request, row: Endpoint) -> Response:
-    """A long poll holds a place while it waits; what an upload costs is counted where it is received."""
+    """Run the handler. A long poll is counted while it waits; uploads are counted in `contexts.py`."""
     if not row.is_long or row.method == "PUT":
         return await row.handler(request)
     with parts_of(request).open_streams.polled(holder_of(request)):
@@ -110,7 +110,7 @@ async def _handled(request: Request, row: Endpoint) -> Response:
 
 
 async def _admit(request: Request, row: Endpoint, rule: RouteRule) -> None:
-    """Notes which task calls, if one does; refuses a token that is not valid, or not valid here."""
+    """Authenticate the request: by a task's token, or else by `middleware.admit`. Refuses a token not valid here."""
     parts, is_required = parts_of(request), bool(request.app.state.needs_token)
     caller = await parts.tasks.admit(request, for_tasks=row.for_tasks, is_required=is_required)
     request.state.caller = caller
@@ -129,7 +129,7 @@ async def _admit(request: Request, row: Endpoint, rule: RouteRule) -> None:
 
 
 async def _drawn(request: Request, response: Response) -> Response:
-    """The answer as the caller gets it: it names nobody whom the caller may not see, and is compressed if accepted."""
+    """Return the final answer: without names that the caller may not see, and compressed if the client accepts it."""
     if response.media_type != JSON_TYPE or not response.body:
         return response
     blinds = await middleware.blinds_of(request)
@@ -145,21 +145,21 @@ async def _drawn(request: Request, response: Response) -> Response:
 
 
 async def _compressed(body: bytes) -> bytes:
-    """Level 1: a list shrinks to an eighth; level 6 takes twice as long for a tenth less."""
+    """Compress at level 1: a list shrinks to an eighth. Level 6 takes twice as long for a result a tenth smaller."""
     if len(body) < GZIP_ASIDE_BYTES:
         return gzip.compress(body, 1, mtime=0)
-    # Others get their turn meanwhile: zlib lets go of the interpreter.
+    # zlib releases the interpreter lock, so the event loop serves other requests during the compression.
     return await asyncio.to_thread(gzip.compress, body, 1, mtime=0)
 
 
 def caller_of(request: Request) -> Caller | None:
-    """The rank that calls, by its token; None for anybody else."""
+    """Return the rank that calls, by its token; None for any other caller."""
     caller: Caller | None = request.state.caller
     return caller
 
 
 def json_response(value: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """`value` as JSON."""
+    """Return a response with `value` as JSON."""
     return Response(
         msgspec.json.encode(value),
         status_code=status,
@@ -169,7 +169,7 @@ def json_response(value: Any, *, status: int = 200, headers: dict[str, str] | No
 
 
 def number_param(request: Request, name: str, *, default: int, most: int, least: int = 0) -> int:
-    """An integer parameter. Raises MalformedError when it is none, or out of bounds."""
+    """Return an integer parameter. Raises MalformedError when it is no integer, or out of bounds."""
     text = request.query_params.get(name, "")
     if not text:
         return default
@@ -179,12 +179,12 @@ def number_param(request: Request, name: str, *, default: int, most: int, least:
 
 
 def optional_number(request: Request, name: str) -> int | None:
-    """An integer parameter, or None when it is absent."""
+    """Return an integer parameter; None when it is absent."""
     return number_param(request, name, default=0, most=10**9 - 1) if request.query_params.get(name) else None
 
 
 def words_of(request: Request, name: str = "search") -> tuple[str, ...]:
-    """The words of a search. Raises MalformedError when it is too long."""
+    """Return the words of a search. Raises MalformedError when it is too long."""
     text = request.query_params.get(name, "")
     if len(text) > SEARCH_CHARACTERS_MAX:
         raise bad_param(name, f"at most {SEARCH_CHARACTERS_MAX} characters, not {len(text)}")
@@ -192,7 +192,7 @@ def words_of(request: Request, name: str = "search") -> tuple[str, ...]:
 
 
 def flag_param(request: Request, name: str, *, default: bool = False) -> bool:
-    """A boolean parameter; present without a value is true."""
+    """Return a boolean parameter; a parameter without a value is true."""
     text = request.query_params.get(name)
     if text is None:
         return default
@@ -202,7 +202,7 @@ def flag_param(request: Request, name: str, *, default: bool = False) -> bool:
 
 
 def time_param(request: Request, name: str) -> float | None:
-    """An RFC 3339 time in epoch seconds, or None when it is absent."""
+    """Return an RFC 3339 time in epoch seconds; None when it is absent."""
     text = request.query_params.get(name, "")
     try:
         return parse_time(text) if text else None
@@ -211,12 +211,12 @@ def time_param(request: Request, name: str) -> float | None:
 
 
 def bad_param(name: str, detail: str) -> MalformedError:
-    """A query parameter that cannot be read."""
+    """Return the error for a query parameter that is not valid."""
     return MalformedError(f"parameter {name}: {detail}", fields=(FieldError("", f"?{name}= {detail}"),))
 
 
 def accepts(request: Request, media_type: str) -> bool:
-    """Whether the client names `media_type` among what it accepts (a wildcard does not name it)."""
+    """Whether the client's Accept names `media_type` (a wildcard does not name it)."""
     return any(part.partition(";")[0].strip().lower() == media_type for part in _accepted(request))
 
 

@@ -1,11 +1,11 @@
-"""The events of one allocation, in order and each once: from its stream, and from the object where that is behind.
+"""The events of one allocation, in order and each once: from its stream, and from the object when the stream is behind.
 
-An event is a pure function of the object's metadata and one ring entry, so both sources say the same and are merged by
-seq. The stream has new events at once and keeps more of them than the ring. The object is read from time to time; while
-Redis is away, all events come from these reads.
+An event is a pure function of the object's metadata and one ring entry. So both sources give the same events, which are
+merged by seq. The stream has new events at once, and has more of them than the ring. The object is read from time to
+time; while Redis is unavailable, all events come from these reads.
 
-Promises: seq rises by one with each event, but for one marked `truncated`; the feed ends after `terminated`, or when
-the object is gone.
+Promises: seq rises by one with each event, except for an event marked `truncated`. The feed ends after `terminated`, or
+when the object was deleted.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from slipway.streams.codec import cursor_parts
 from slipway.streams.ports import EventLog
 
 LOOK_S = 1.0
-"""How often the object is looked at while there is no stream."""
+"""Interval at which the object is read while there is no stream."""
 GUARD_S = 5.0
-"""How often it is looked at beside a working stream."""
+"""Interval at which the object is read while the stream works and has no new event."""
 INBOX_MAX = 256
 PAGE_MAX = 500
 
@@ -34,10 +34,10 @@ Emit = Callable[[AllocationEvent], Awaitable[None]]
 
 
 def seq_of_cursor(allocation: Allocation, cursor: str | None) -> int:
-    """The seq after which a reader goes on; a cursor of another allocation starts at the beginning.
+    """Return the seq after which a reader continues; 0 without a cursor, or with a cursor of another allocation.
 
     Raises:
-        InvalidError: not a cursor.
+        InvalidError: the text is no cursor.
     """
     if not cursor:
         return 0
@@ -46,7 +46,7 @@ def seq_of_cursor(allocation: Allocation, cursor: str | None) -> int:
 
 
 def cursor_at(allocation: Allocation, seq: int) -> str | None:
-    """The cursor of the event `seq`; None before the first."""
+    """Return the cursor of the event `seq`; None for seq 0, before the first event."""
     return f"{created_ms(allocation)}-{seq}" if seq else None
 
 
@@ -59,7 +59,7 @@ class EventFeed:
         self._clock = clock
 
     async def page(self, allocation: Allocation, *, after: int = 0, limit: int = PAGE_MAX) -> list[AllocationEvent]:
-        """Up to `limit` events after the seq."""
+        """Return up to `limit` events after the seq."""
         try:
             cursor = cursor_at(allocation, after)
             stored = await self._events.read(id_of(allocation), after=cursor, limit=limit)
@@ -71,7 +71,7 @@ class EventFeed:
         return found[:limit]
 
     async def follow(self, allocation: Allocation, *, after: int, emit: Emit) -> None:
-        """Emit every event after the seq until the end."""
+        """Emit every event after the seq until the feed ends."""
         following = _Following(after, emit)
         for event in await self.page(allocation, after=after):
             await following.take(event)
@@ -104,7 +104,7 @@ class EventFeed:
                 await following.take(missing)
 
     async def _next(self, inbox: asyncio.Queue[AllocationEvent | None]) -> AllocationEvent | None:
-        """The next event, or None when it is time to look at the object."""
+        """Return the next event; None when it is time to read the object."""
         try:
             async with asyncio.timeout(GUARD_S):
                 return await inbox.get()
@@ -148,5 +148,5 @@ class _Following:
 
 
 def is_past_end(allocation: Allocation, seq: int) -> bool:
-    """Whether a reader at `seq` has seen the end."""
+    """Whether a reader at `seq` has read the `terminated` event."""
     return any(entry.type is Event.TERMINATED and entry.seq <= seq for entry in allocation.status.transitions)

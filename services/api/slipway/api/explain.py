@@ -1,7 +1,7 @@
-"""Why an allocation stands where it stands, in one answer. Pure.
+"""Explains the state of an allocation in one answer. Pure.
 
-The reason for waiting is the scheduler's own, read from the object; the place in the queue is worked out from what
-waits now; `change` says what a person could do about it.
+The reason for waiting is the scheduler's own, read from the object. The position in the queue is computed from the
+allocations that wait now. `change` is what a person could do about it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -83,7 +83,7 @@ _NEVER_HELP: dict[str, tuple[str, str]] = {
     Gate.WAITING_FOR_EXTENDER: _FITS_NEVER,
     Gate.NO_FIT: _FITS_NEVER,
 }
-"""The same where the scheduler says that it can never start; other gates have one help for both."""
+"""The help when the scheduler reports that the allocation can never start; other gates have the same help for both."""
 
 _SILENCE_HELP = (
     "wait until the node answers again; or, once that machine is off, have an admin run slipway forget, taint the node "
@@ -103,10 +103,11 @@ def explain(
     now: float = 0.0,
     missing_pool: str = "",
 ) -> ExplainView:
-    """The explanation; `pending` are the pending allocations of its pool, itself among them or not.
+    """Return the explanation; `pending` are the pending allocations of its pool, with or without itself.
 
-    `seen` is when it was last in use, None while that cannot be told; `silent_nodes` are those of its live ranks'
-    nodes that do not answer. `missing_pool` says that there is no such pool: then no scheduler looks at the allocation.
+    `seen` is when the allocation was last in use; None while that is unknown. `silent_nodes` are the nodes of its live
+    ranks that do not answer. `missing_pool` is the error that its pool does not exist: then no scheduler looks at the
+    allocation.
     """
     spec, status = allocation.spec, allocation.status
     code, message = gate_of(allocation) if is_waiting(allocation) else ("", "")
@@ -142,7 +143,7 @@ def explain(
 
 
 def _before(allocation: Allocation, pending: Iterable[Allocation], jobs: Jobs, first: Precedence) -> list[Allocation]:
-    """Those of its queue that go first."""
+    """Return the allocations of its queue that go before it."""
     queue = (allocation.spec.pool, allocation.spec.queue)
     same = [each for each in pending if (each.spec.pool, each.spec.queue) == queue]
     ordered = in_order(same, jobs, first)
@@ -165,7 +166,7 @@ def _change(allocation: Allocation, code: str, message: str, now: float) -> list
 
 
 def standing(allocation: Allocation) -> str:
-    """One sentence on what does not wait."""
+    """Return one sentence about the state of an allocation that does not wait."""
     status = allocation.status
     match status.phase:
         case Phase.TERMINATED:
@@ -189,7 +190,7 @@ def standing(allocation: Allocation) -> str:
 
 
 def _start_order(allocation: Allocation) -> str:
-    """Which roles wait for which, while some of their ranks have not started."""
+    """Return which roles wait for which other roles, while some of their ranks have not started."""
     ranks = dict(enumerate(allocation.status.ranks or ()))
     first, text = 0, ""
     for role in allocation.spec.ranks:
@@ -202,7 +203,7 @@ def _start_order(allocation: Allocation) -> str:
 
 
 def _silence(nodes: Collection[str]) -> str:
-    """What is said of ranks whose nodes do not answer."""
+    """Return the sentence about ranks whose nodes do not answer."""
     shown, more = sorted(nodes)[:NODES_SHOWN_MAX], len(nodes) - NODES_SHOWN_MAX
     names = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
     answer, its = ("node {} does not answer", "its") if len(nodes) == 1 else ("nodes {} do not answer", "their")
@@ -210,7 +211,7 @@ def _silence(nodes: Collection[str]) -> str:
 
 
 def _until(allocation: Allocation) -> str:
-    """When the grace of its pods is over; of what is being ended."""
+    """Return when the grace period of the pods ends; empty unless the allocation is being ended."""
     status, signals = allocation.status, allocation.spec.signals
     if status.phase is not Phase.TERMINATING:
         return ""
@@ -230,7 +231,7 @@ def _grace_s(template: Mapping[str, Any]) -> int:
 
 
 def _shrinking(allocation: Allocation) -> str:
-    """What is said of surplus ranks that make room just now."""
+    """Return the words about surplus ranks that are being evicted; empty when there are none."""
     shrink, told = allocation.status.shrink, leaving_ranks(allocation)
     count = len(told) - shrink.told if shrink is not None else 0
     if shrink is None or not told or count <= 0:
@@ -240,7 +241,7 @@ def _shrinking(allocation: Allocation) -> str:
 
 
 def _growing(allocation: Allocation) -> str:
-    """What is said of an elastic gang that runs with fewer ranks than it asks for."""
+    """Return the words about an elastic gang that runs with fewer ranks than it requests; empty otherwise."""
     coming = len(unreleased(allocation))
     if coming:
         return f"; {coming} {'rank is' if coming == 1 else 'ranks are'} being added"

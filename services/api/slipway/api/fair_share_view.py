@@ -1,4 +1,4 @@
-"""What queues and users have used beside others, as the REST API shows it. Pure."""
+"""The past use of queues and users in comparison with others, as the REST API shows it. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -8,7 +8,7 @@ from slipway.model.decay import ByUser
 from slipway.model.facts import LEAST_USED
 
 USERS_MAX = 20
-"""of a queue, those who have used most"""
+"""Limit of users that are shown of a queue: those with the most use."""
 NAMED_MAX = 3
 GPU_HOUR_MS = 3_600_000
 
@@ -16,8 +16,10 @@ GPU_HOUR_MS = 3_600_000
 def fair_share_view(
     queue: Queue, pool: ResourcePool | None, queues: Iterable[Queue], used: ByUser, *, only: Collection[str] | None
 ) -> FairShareView | None:
-    """The past use of `queue`, of its siblings and of its users; None where the pool does not count it. `only` are the
-    users who may be named; None: all."""
+    """Return the past use of `queue`, of its siblings and of its users; None when the pool does not count past use.
+
+    `only` are the users who may be named; None permits all.
+    """
     rule = pool.spec.fair_share if pool is not None else None
     if rule is None:
         return None
@@ -49,7 +51,7 @@ def fair_share_view(
 
 
 def used_below(name: str, queues: Collection[Queue], used: ByUser) -> int:
-    """What queue `name` and all below it have used; a circle of parents counts once."""
+    """Return the use of queue `name` and all queues below it; in a cycle of parents each queue is counted once."""
     seen: set[str] = set()
     open_ = [name]
     while open_:
@@ -69,8 +71,10 @@ def turn_sentence(
     used: Mapping[str, int],
     levels: Mapping[str, int],
 ) -> str:
-    """Whose work of one priority goes first in a queue: `user` beside the `others` who wait in it; empty where users do
-    not take turns there, or none of the others waits."""
+    """Return a sentence about which user goes first among equal priorities: `user`, or one of the waiting `others`.
+
+    Empty when the queue does not order its users by use, or none of the others waits.
+    """
     rule = pool.spec.fair_share
     rivals = sorted(set(others) - {user}, key=lambda each: (levels.get(each, 0), each))
     if rule is None or queue.spec.user_order != LEAST_USED or not rivals:
@@ -85,10 +89,10 @@ def turn_sentence(
 
 
 def hours(gpu_ms: int) -> float:
-    """GPU-hours, to the thousandth."""
+    """Return GPU-hours, rounded to a thousandth."""
     return round(gpu_ms / GPU_HOUR_MS, 3)
 
 
 def spelled(gpu_ms: int) -> str:
-    """Such as 120 GPU-h."""
+    """Return a text such as `120 GPU-h`."""
     return f"{round(gpu_ms / GPU_HOUR_MS, 1):g} GPU-h"

@@ -1,7 +1,7 @@
-"""The fields of an item that a client asks for: `fields=id,state,status.ranks.phase`. Pure.
+"""Field masks: the fields of an item that a client wants, such as `fields=id,state,status.ranks.phase`. Pure.
 
-A table needs a tenth of the bytes of a list of allocations. A path names fields of objects, and applies to each item of
-a list; a named field that an item lacks is left out. Without `fields` an item is complete.
+With a mask, a table needs only a tenth of the bytes of a full list of allocations. A path names fields of objects, and
+applies to each item of a list. A field that an item does not have is left out. Without `fields` an item is complete.
 """
 
 from collections.abc import Mapping
@@ -17,17 +17,17 @@ DEPTH_MAX = 6
 FIELDS = Query(NAME, "only these fields of each item, with commas, such as id,state,status.ranks.phase")
 
 Tree = Mapping[str, "Tree | None"]
-"""{name: the wanted fields below it; None: all of them}"""
+"""{name: the wanted fields below it; None: all fields below it}"""
 
 
 class FieldMask(msgspec.Struct, frozen=True):
-    """The wanted fields; all of them without a tree."""
+    """The wanted fields; all fields when the tree is None."""
 
     tree: Tree | None
 
     @classmethod
     def parse(cls, text: str, *, of: type[msgspec.Struct]) -> "FieldMask":
-        """Raises MalformedError for a path that is malformed, or does not begin with a field of the items."""
+        """Parse a mask. Raises MalformedError for a path that is malformed or does not begin with a field of `of`."""
         paths = [part.strip() for part in text.split(",") if part.strip()]
         if not paths:
             return cls(None)
@@ -43,14 +43,14 @@ class FieldMask(msgspec.Struct, frozen=True):
         return cls(tree)
 
     def of(self, item: msgspec.Struct) -> Any:
-        """The item with its wanted fields, as it is encoded."""
+        """Return the item with the wanted fields, ready for encoding."""
         return item if self.tree is None else _cut(msgspec.to_builtins(item), self.tree)
 
 
 def _add(tree: dict[str, Any], names: list[str]) -> None:
     for name in names[:-1]:
         if (below := tree.setdefault(name, {})) is None:
-            return  # all of it is wanted already
+            return  # an earlier path wants all fields below this name
         tree = below
     tree[names[-1]] = None
 

@@ -1,7 +1,7 @@
-"""The firehose as a stream of a client: filtered, without the repeats of one connection.
+"""The firehose as a stream for a client: filtered, and without repeats within one connection.
 
-At least once over reconnects: clients dedupe by the CloudEvents id. Those who wait at the same place wait in one read,
-so that a thousand open pages at rest cost Redis and this process what one does.
+Delivery is at least once over reconnects: clients deduplicate by the CloudEvents id. Clients that wait at the same
+cursor share one read, so that a thousand idle pages cost Redis and this process as much as one.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ Look = Callable[[], Awaitable[tuple[VisibleWorkspaces, Blinds | None]]]
 
 
 class FirehoseFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events; empty means all."""
+    """The events that a client wants; an empty field means all."""
 
     workspace: str = ""
     types: frozenset[str] = frozenset()
     allocation: str = ""
 
     def has(self, event: AllocationEvent) -> bool:
-        """Whether the event was asked for."""
+        """Whether the client wants the event."""
         if self.workspace and event.namespace != self.workspace:
             return False
         if self.allocation and event.allocation_id != self.allocation:
@@ -41,24 +41,24 @@ class FirehoseFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedFirehose:
-    """A `Firehose` in which reads that wait, and begin at the same place, are one read.
+    """A `Firehose` in which waiting reads with the same cursor are one read.
 
-    Who joins a read that has begun waits no longer than the read goes on. When the one who reads leaves, another of
-    those who wait reads; an error is raised to all of them.
+    A reader that joins a running read waits until that read ends. When the reader that runs the read is cancelled,
+    another waiting reader starts it again. An error is raised to all waiting readers.
     """
 
     def __init__(self, firehose: Firehose, *, on_event: Callable[[AllocationEvent], object] = lambda _: None) -> None:
-        """`on_event` is called with each event before its readers get it: once, however many they are."""
+        """`on_event` is called once with each event of a read, before its readers get the event."""
         self._firehose = firehose
         self._on_event = on_event
         self._reads: dict[tuple[str | None, int, float], _SharedRead] = {}
 
     async def tail(self) -> str:
-        """The cursor after the newest entries."""
+        """Return the cursor after the newest entries."""
         return await self._firehose.tail()
 
     async def read(self, *, after: str | None = None, limit: int = 100, block_s: float = 0.0) -> list[FirehoseEvent]:
-        """Up to `limit` events per shard after the cursor; waits up to `block_s` seconds for the first."""
+        """Return up to `limit` events per shard after the cursor; wait up to `block_s` seconds for the first."""
         if block_s <= 0:
             return await self._firehose.read(after=after, limit=limit)
         key = (after, limit, block_s)
@@ -90,19 +90,19 @@ class SharedFirehose:
 
 
 class _SharedRead:
-    """One read and those who wait for it."""
+    """One read, with the number of its readers."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.readers = 0
         self.done = 0
-        """reads that have ended; who finds more than at the start takes what the last one found"""
+        """number of ended reads; a reader that finds a higher number than at its start uses the last result"""
         self.page: list[FirehoseEvent] = []
         self.error: TransientError | None = None
 
 
 async def follow_all(firehose: Firehose, wanted: FirehoseFilter, cursor: str, outlet: Outlet, look: Look) -> None:
-    """Write what comes after the cursor, for ever; `look` says each time what may be seen, and how."""
+    """Write all events after the cursor, for ever; `look` returns for each page what the client may see."""
     seen: set[str] = set()
     order = deque[str]()
     while True:

@@ -9,9 +9,9 @@ from slipway.runtime.tasks import TaskGroup
 
 
 async def first_of(*works: Coroutine[Any, Any, object]) -> None:
-    """Runs all `works` until one ends, then cancels the others and waits for them.
+    """Run all `works` until one ends, then cancel the others and wait for them.
 
-    An error of one is raised as it is, not in a group.
+    A single error is raised as it is, not in a group.
     """
     try:
         async with TaskGroup() as tasks:

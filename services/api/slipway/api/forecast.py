@@ -1,8 +1,7 @@
-"""The forecast for one waiting allocation: the smallest change that lets it start, the start that can be promised, and
-the likely one.
+"""The forecast for a waiting allocation: the smallest change that lets it start, the promised and the likely start.
 
-Owns neither: the words and the times are the planner's, which runs in a process of its own (`simulation.py`). A caller
-who cannot be answered now gets the explanation without the forecast.
+The planner makes the sentences and the times, in a separate process (`simulation.py`). When no forecast is available
+now, the caller gets the explanation without it.
 """
 
 from functools import partial
@@ -20,7 +19,7 @@ from slipway.model.times import format_time
 async def foreseen(
     simulator: Simulator, seen: SeenAllocations, allocation: Allocation, *, user: str
 ) -> ForeseenView | None:
-    """The planner's word on `allocation` for `user`; None when it does not wait (any more), or nobody can be asked."""
+    """Return the planner's forecast of `allocation` for `user`; None when it does not wait, or without an answer."""
     if not is_waiting(allocation):
         return None
     meta = allocation.metadata

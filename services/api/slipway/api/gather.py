@@ -1,12 +1,12 @@
 """All-gathers: requests of the ranks of one attempt that wait for each other, over all replicas of the api.
 
-Owns which requests wait in this process for which gathering, and how each learns that it is complete, replaced, or
-over. The data of all ranks are in Redis. There is no background task: of the requests that wait for one gathering, one
-polls for all (the leader), and hands this over when it ends.
+Owns the requests that wait in this process for a gathering, and how each learns that the gathering is complete, that
+the request was replaced, or that the wait is over. The data of all ranks are in Redis. There is no background task: of
+the requests that wait for one gathering, one polls for all (the leader), and another takes over when it ends.
 
-Promises: all ranks of a complete gathering get the same data in the same order. A rank that comes again with the same
-request id takes its old place, and the old request is refused. A rank that leaves takes its data along. After a loss of
-Redis the waiting requests bring their data again. Every wait ends: with the time limit, the attempt, or the process.
+Promises: all ranks of a complete gathering get the same data in the same order. A repeated request with the same
+request id replaces the old request, which is refused. The data of a request that ends early are removed. After a loss
+of Redis the waiting requests send their data again. Every wait ends: with the time limit, the attempt, or the process.
 """
 
 import asyncio
@@ -48,28 +48,28 @@ POLL_MIN_S = 0.05
 POLL_MAX_S = 1.0
 SHOWN_MAX = 16
 WAITING_MAX = 20_000
-"""Peers that wait at one process, over all gatherings."""
+"""Limit of peers that wait at one process, over all gatherings."""
 WHO_TTL_S = 1.0
 
 StillOn = Callable[[], Awaitable[object]]
-"""Looks whether the attempt goes on. Raises ConflictError when it does not."""
+"""Checks that the attempt is still the current one. Raises ConflictError otherwise."""
 
 
 class Met(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete gathering: everybody, in order, and the answer but for who asks."""
+    """A complete gathering: all peers in order, and the part of the answer that is the same for all."""
 
     seats: Sequence[Seat]
     places: dict[str, int]
     tail: bytes
 
     def answer(self, request_id: str) -> bytes:
-        """The body for one peer; `position` is null for one that came too late to be part of it."""
+        """Return the body for one peer; `position` is null for a peer that came too late to be part of it."""
         place = self.places.get(request_id)
         return b'{"position":%s,%s' % (b"null" if place is None else b"%d" % place, self.tail)
 
 
 class _Watcher:
-    """One request that waits; it is stirred when it is decided, or when it is to lead."""
+    """One waiting request; it is woken when its outcome is decided, or when it has to become the leader."""
 
     def __init__(self, seat: Seat, peers: int) -> None:
         self.seat = seat
@@ -84,7 +84,7 @@ class _Watcher:
 
 
 class _Room:
-    """Those who wait here for one gathering."""
+    """The requests that wait in this process for one gathering."""
 
     def __init__(self, version: int, still_on: StillOn) -> None:
         self.version = version
@@ -97,7 +97,7 @@ class _Room:
             watcher.decide(outcome)
 
     def hand_on(self) -> None:
-        """Somebody else is to lead."""
+        """Give the lead up, and wake a waiting request that becomes the leader."""
         self.leader = None
         for watcher in self.watchers.values():
             if watcher.decided is None:
@@ -106,7 +106,7 @@ class _Room:
 
 
 class AllGather:
-    """Lets peers meet."""
+    """The all-gathers of this process."""
 
     def __init__(self, gatherings: Gatherings, clock: Clock, random: Random, stop: ShutdownSignal) -> None:
         self._gatherings = gatherings
@@ -118,14 +118,14 @@ class AllGather:
         self._who = Recent[GatherKey, str](clock, ttl_s=WHO_TTL_S)
 
     async def meet(self, key: GatherKey, seat: Seat, *, peers: int, wait_s: float, still_on: StillOn) -> Met:
-        """Everybody, once everybody is there.
+        """Join a gathering, and return it when it is complete.
 
         Raises:
-            PeersMissingError: not within `wait_s`; says who is there and who is not.
-            ReplacedError: the same request id came again.
-            ConflictError: the others said another number of peers, or the attempt is over.
-            RedisAwayError: there is no Redis right now; send it again.
-            TooManyStreamsError: so many wait here that this process takes no more.
+            PeersMissingError: it is not complete within `wait_s`; the message names present and missing peers.
+            ReplacedError: another request with the same request id has replaced this one.
+            ConflictError: the other peers stated another number of peers, or the attempt has ended.
+            RedisAwayError: Redis is unavailable; the client can send the request again.
+            TooManyStreamsError: too many requests wait in this process.
         """
         if self._waiting >= WAITING_MAX:
             raise TooManyStreamsError(f"{WAITING_MAX} peers wait at this replica of the api; send it again in a moment")
@@ -133,7 +133,7 @@ class AllGather:
         try:
             state = await self._join(key, seat, peers)
         except asyncio.CancelledError:
-            await self._leave(key, seat)  # it may sit there already
+            await self._leave(key, seat)  # the join may have succeeded in Redis
             raise
         room = self._rooms.get(key)
         if state.outcome in (AllgatherState.DONE, AllgatherState.COMPLETED):
@@ -177,11 +177,11 @@ class AllGather:
                     raise PeersMissingError(text)
         if isinstance(watcher.decided, Met):
             return _of_as_many(watcher.decided, watcher.peers)
-        # Of one's own: the same error is told to everybody who waits here.
+        # The error is copied, because all waiting requests share it and each raises it.
         raise copy.copy(watcher.decided) if watcher.decided else InvariantError("a wait ended without an outcome")
 
     async def _turn(self, key: GatherKey, room: _Room, watcher: _Watcher) -> None:
-        """Lead until something is decided, or wait until it is or the lead is free."""
+        """Lead until this request is decided; or, with another leader, wait until it is decided or has to lead."""
         if room.leader is not None:
             watcher.stirred.clear()
             await watcher.stirred.wait()
@@ -201,7 +201,7 @@ class AllGather:
             room.hand_on()
 
     async def _round(self, key: GatherKey, room: _Room) -> None:
-        """Look once, for everybody who waits here."""
+        """Check the gathering once, for all requests that wait here."""
         try:
             if self._stop.is_set():
                 raise UnavailableError("this replica of the api is about to stop; send the request again")
@@ -222,7 +222,11 @@ class AllGather:
             room.settle(error)
 
     async def _check_seats(self, key: GatherKey, room: _Room) -> None:
-        """Somebody lost a seat: to a newcomer (who is told), or because we were thought dead (who sits down again)."""
+        """Handle requests that lost their seat in Redis.
+
+        A request that a newer one replaced is refused. A request whose seat was freed, because this process seemed
+        dead, joins again.
+        """
         watchers = list(room.watchers.values())
         tokens = await _redis(self._gatherings.tokens(key, [each.seat.request_id for each in watchers]))
         freed: list[_Watcher] = []
@@ -263,14 +267,14 @@ class AllGather:
         try:
             await self._gatherings.leave(key, seat)
         except TransientError:
-            return  # it is freed when we are silent about it, or lost with everything else
+            return  # Redis frees the seat when this process stops renewing it, or has lost all seats
 
     async def _result(self, key: GatherKey) -> Met | None:
-        """What a complete gathering holds; None when it was lost in this very moment."""
+        """Return the complete gathering; None when Redis has just lost it."""
         try:
             seats = await _redis(self._gatherings.seats(key, are_all=True))
         except ForgedError as error:
-            # As after a loss of Redis: those who wait bring their data again.
+            # The gathering is removed, so the waiting requests send their data again, as after a loss of Redis.
             telemetry.DELIVERIES.labels(stream="gather", outcome="forged").inc()
             _log.warning("gathering refused and removed", allocation=key.allocation, group=key.group, why=str(error))
             await _redis(self._gatherings.forget(key))
@@ -302,7 +306,7 @@ class AllGather:
 
 
 def who_is_missing(seats: Sequence[Seat], peers: int, group: str) -> str:
-    """Who is there and who is not, for people."""
+    """Return a sentence with the present and the missing peers."""
     shown = ", ".join(_name(seat) for seat in seats[:SHOWN_MAX])
     more = f" and {len(seats) - SHOWN_MAX} more" if len(seats) > SHOWN_MAX else ""
     text = f"{len(seats)} of {peers} peers of {group!r} are there ({shown}{more}); {peers - len(seats)} missing"
@@ -314,7 +318,7 @@ def who_is_missing(seats: Sequence[Seat], peers: int, group: str) -> str:
 
 
 def _of_as_many(met: Met, peers: int) -> Met:
-    """Whom somebody met who said so many peers. Raises ConflictError when those who met said another number."""
+    """Return the gathering if it has `peers` peers. Raises ConflictError when it has another number."""
     if len(met.seats) != peers:
         raise ConflictError(
             f"numPeers: {len(met.seats)} have met in this group, this request says {peers}; all must say the same, or "

@@ -1,10 +1,10 @@
-"""What GPUs did on each day, beside how long they were held: sums of the cluster's Prometheus by day and type. Pure.
+"""The utilisation of GPUs on each day, and how long they were held: sums from the cluster's Prometheus. Pure.
 
-Owns the PromQL of a day and the grouping. A GPU counts as held while its series names a pod, and as used for the part
-of that time that it was busy; both come from the same samples, so that one is never more than the other. Whose a pod
-was is known while the object of its allocation is kept; after that its user and queue are empty.
+Owns the PromQL of a day and the grouping. A GPU is held while its series names a pod, and used for the part of that
+time in which it was busy. Both figures come from the same samples, so that used is never more than held. The user and
+the queue of a pod are known while the object of its allocation exists; after that they are empty.
 
-Not promised: to be what `usage` bills. Prometheus looks at a GPU now and then, and forgets days when it pleases.
+Not promised: that the figures equal those of `usage`. Prometheus samples a GPU at intervals, and deletes old days.
 """
 
 import math
@@ -17,11 +17,11 @@ from slipway.crd.transitions import id_of, user_of
 from slipway.crd.v1alpha1 import Allocation
 
 STEP_S = 900
-"""A sample stands for so much time, in seconds."""
+"""The time that one sample represents, in seconds."""
 DAY_S = 86_400
 DAYS_MAX = 31
 TYPE_LABELS = ("modelName", "card_model", "gpu_type")
-"""Labels by which exporters name the type of a GPU: NVIDIA's, AMD's, and one for those of an own query."""
+"""Labels by which exporters name the type of a GPU: NVIDIA's, AMD's, and one for a query of the operator's own."""
 _LABELS = ("namespace", "pod", "exported_namespace", "exported_pod", *TYPE_LABELS)
 _FIGURE = "slipway_figure"
 _BUSY, _HELD = "busy", "held"
@@ -29,31 +29,31 @@ _PERCENT = 100.0
 
 
 class GpuDay(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of one type that one pod had on one day (UTC)."""
+    """The GPUs of one type that one pod held on one day (UTC)."""
 
     day: str
     pod: PodKey
     gpu_type: str
     held_s: float
-    """GPUs times seconds"""
+    """GPU-seconds in which the pod held the GPUs"""
     used_s: float
-    """the same, each as far as it was busy"""
+    """GPU-seconds, weighted by how busy each GPU was"""
 
 
 class GpuDayRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One group. Seconds are of GPUs: two GPUs in one second are two."""
+    """The figures of one group, in GPU-seconds: two GPUs for one second are two."""
 
     by: dict[str, str]
     held_seconds: float
-    """while a pod had the GPU"""
+    """GPU-seconds in which a pod held the GPU"""
     used_seconds: float
-    """the same, each GPU as far as it was busy"""
+    """GPU-seconds, weighted by how busy each GPU was"""
     percent: float | None
-    """how busy they were while they were held; null where none was"""
+    """how busy the GPUs were while they were held; null when none was held"""
 
 
 class GpuDaysView(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from", "is_configured": "isConfigured"}):
-    """Days are UTC, both included. Of what Prometheus has forgotten there are no rows."""
+    """GPU figures by group. Days are UTC, both included. Days that Prometheus has deleted have no rows."""
 
     is_configured: bool
     """whether the api knows a Prometheus (SLIPWAY_PROMETHEUS_URL); without one there are no items"""
@@ -77,7 +77,10 @@ DIMENSIONS: Mapping[str, Callable[[GpuDay, Owners], str]] = {
 
 
 def day_query(expression: str) -> str:
-    """One PromQL query for a day, asked at its last second: series with the label `slipway_figure` busy or held."""
+    """Return the PromQL query of a day, to run at its last second.
+
+    Its series have the label `slipway_figure`: busy or held.
+    """
     window, labels = f"[{DAY_S}s:{STEP_S}s]", ", ".join(_LABELS)
     figures = {
         _BUSY: f"sum by ({labels}) (sum_over_time(({expression}){window}))",
@@ -87,7 +90,7 @@ def day_query(expression: str) -> str:
 
 
 def read_day(day: str, samples: Iterable[Sample]) -> list[GpuDay]:
-    """The answer to `day_query`. Series without a pod are of GPUs that nobody holds."""
+    """Read the answer to `day_query`. A series without a pod is of a GPU that is not held, and is skipped."""
     found: dict[tuple[PodKey, str], dict[str, float]] = {}
     for labels, value in samples:
         pod = (
@@ -107,18 +110,18 @@ def read_day(day: str, samples: Iterable[Sample]) -> list[GpuDay]:
 
 
 def owners_of(allocations: Iterable[Allocation]) -> Owners:
-    """The allocations as pods name them."""
+    """Return {(workspace, id): allocation}, to find the allocation of a pod."""
     return {(each.metadata.namespace, id_of(each)): each for each in allocations}
 
 
 def owner_of(each: GpuDay, owners: Owners) -> Allocation | None:
-    """Whose the pod was; None where that is not kept any more."""
+    """Return the allocation of the pod; None when its object does not exist any more."""
     workspace, name = each.pod
     return owners.get((workspace, name.rsplit("-", 2)[0]))
 
 
 def grouped(days: Iterable[GpuDay], owners: Owners, by: Sequence[str]) -> list[GpuDayRow]:
-    """One row for each group, in their order."""
+    """Return one row for each group, sorted by the group."""
     groups: dict[tuple[str, ...], list[GpuDay]] = {}
     for each in days:
         groups.setdefault(tuple(DIMENSIONS[name](each, owners) for name in by), []).append(each)
@@ -126,7 +129,7 @@ def grouped(days: Iterable[GpuDay], owners: Owners, by: Sequence[str]) -> list[G
 
 
 def row_of(by: dict[str, str], members: Iterable[GpuDay]) -> GpuDayRow:
-    """The sum of them."""
+    """Return the sum of `members` as one row."""
     found = list(members)
     held, used = sum(each.held_s for each in found), sum(each.used_s for each in found)
     percent = round(_PERCENT * used / held, 1) if held else None

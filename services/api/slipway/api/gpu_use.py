@@ -1,7 +1,7 @@
-"""What GPUs do, beside who holds them: the figures of the cluster's own Prometheus, by allocation and rank. Pure.
+"""The utilisation of GPUs by allocation and rank, from the cluster's own Prometheus. Pure.
 
-Owns the PromQL that is asked, how its series are matched to ranks, and when an allocation counts as idle. Series are
-matched by the names of pods, which no two attempts share, so that nothing is taken for another attempt's.
+Owns the PromQL query, how its series are matched to ranks, and when an allocation is idle. Series are matched by the
+names of pods, which are unique for each attempt, so that no series is assigned to a wrong attempt.
 
 Source: the labels that NVIDIA's dcgm-exporter gives its series on Kubernetes (`namespace`, `pod`), which a scrape
 without `honorLabels` turns into `exported_namespace` and `exported_pod`.
@@ -19,7 +19,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 
 WINDOW_S = 300.0
-"""The time over which use is averaged, in seconds."""
+"""The time over which the utilisation is averaged, in seconds."""
 DEFAULT_EXPRESSION = "DCGM_FI_DEV_GPU_UTIL"
 _LABELS = "namespace, pod, exported_namespace, exported_pod"
 _FIGURE = "slipway_figure"
@@ -27,7 +27,7 @@ _MEAN, _PEAK, _SAMPLES, _GPUS = "mean", "peak", "samples", "gpus"
 _STEPS = 30
 _STEP_MAX_S = 60
 _COVERED = 0.5
-"""The part of the idle time that has to have figures."""
+"""The part of the expected samples in the idle time that must exist."""
 
 Sample = tuple[Mapping[str, str], float]
 PodKey = tuple[str, str]
@@ -41,23 +41,23 @@ class PodGpuUse(msgspec.Struct, frozen=True):
     mean: float
     peak: float
     samples: float
-    """how many samples the GPU with the fewest samples has"""
+    """number of samples of the GPU with the fewest samples"""
 
 
 class RankGpuUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One rank."""
+    """The GPU use of one rank."""
 
     rank: int
     gpus: int
-    """GPUs of which there are figures"""
+    """number of GPUs with figures"""
     percent: float
-    """how busy they were on average over the last `windowSeconds`"""
+    """average utilisation of the GPUs over the last `windowSeconds`"""
     peak_percent: float
-    """how busy the busiest was at most over the last `idleSeconds`"""
+    """peak utilisation of the busiest GPU over the last `idleSeconds`"""
 
 
 class AllocationGpuUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One allocation that runs and holds GPUs."""
+    """The GPU use of one running allocation."""
 
     id: str
     workspace: str
@@ -66,35 +66,38 @@ class AllocationGpuUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     pool: str
     queue: str
     gpus: int
-    """GPUs that it holds"""
+    """number of GPUs that it holds"""
     running_since: str
     """when its attempt began to run"""
     percent: float | None
-    """how busy they were on average over the last `windowSeconds`; null where there are no figures of it"""
+    """average utilisation of its GPUs over the last `windowSeconds`; null without figures"""
     peak_percent: float | None
-    """how busy the busiest was at most over the last `idleSeconds`"""
+    """peak utilisation of its busiest GPU over the last `idleSeconds`; null without figures"""
     is_idle: bool
-    """whether none of its GPUs did anything for `idleSeconds`; false where not all of them have figures"""
+    """whether all its GPUs were idle for `idleSeconds`; false when not all of them have figures"""
     ranks: list[RankGpuUse]
     """the ranks that have figures"""
 
 
 class GpuUseView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The use of the GPUs that the viewer may see; the idlest and largest work first."""
+    """The GPU use of the allocations that the caller may see: idle ones first, then by number of GPUs."""
 
     is_configured: bool
     """whether the api knows a Prometheus (SLIPWAY_PROMETHEUS_URL); without one there are no items"""
     window_seconds: float
-    """over how long `percent` is the average"""
+    """the time over which `percent` is the average"""
     idle_seconds: float
-    """over how long `peakPercent` is the peak, and what does nothing for so long is idle"""
+    """the time over which `peakPercent` is the peak; an allocation without use for this time is idle"""
     idle_percent: float
-    """use below this percentage counts as none"""
+    """a GPU below this utilisation is idle"""
     items: list[AllocationGpuUse]
 
 
 def query_of(expression: str, idle_s: float) -> str:
-    """One PromQL query for all figures: series with the label `slipway_figure` mean, peak, samples or gpus."""
+    """Return one PromQL query for all figures.
+
+    Its series have the label `slipway_figure`: mean, peak, samples or gpus.
+    """
     step_s = max(1, min(_STEP_MAX_S, math.ceil(idle_s / _STEPS)))
     window, idle = f"[{WINDOW_S:.0f}s:{step_s}s]", f"[{idle_s:.0f}s:{step_s}s]"
     figures = {
@@ -107,12 +110,12 @@ def query_of(expression: str, idle_s: float) -> str:
 
 
 def expected_samples(idle_s: float) -> float:
-    """How many samples a GPU has without a gap."""
+    """Return the number of samples that a GPU without gaps has in the idle time."""
     return idle_s / max(1, min(_STEP_MAX_S, math.ceil(idle_s / _STEPS)))
 
 
 def read_use(samples: Iterable[Sample]) -> dict[PodKey, PodGpuUse]:
-    """{pod: its use} of the answer to `query_of`. What has not all four figures, or names no pod, is left out."""
+    """Read the answer to `query_of` as {pod: its use}. Pods without all four figures are left out."""
     found: dict[PodKey, dict[str, float]] = {}
     for labels, value in samples:
         key = (
@@ -137,7 +140,7 @@ def use_of(
     idle_s: float,
     idle_percent: float,
 ) -> list[AllocationGpuUse]:
-    """What each of them that runs and holds GPUs does with them: the idle first, then the larger."""
+    """Return the GPU use of each running allocation with GPUs: idle ones first, then by number of GPUs."""
     rows = [
         _row(each, use, now=now, idle_s=idle_s, idle_percent=idle_percent)
         for each in allocations

@@ -1,10 +1,10 @@
-"""Whose pages may talk to the api, and under which names it is served: the outermost layer after the log.
+"""Checks the origin and the host name of every request: the outermost layer after the log.
 
-Owns the answers to what `slipway.runtime.web_guard` refuses, and what differs here. The api has pages of its own, and
-so have workloads: a browser may open one from anywhere. A page of another origin may do nothing else, neither read nor
-load: browsers send the cookies of their user also with what a page next to ours asks, such as that of another workload.
-A request that has one of the fields Host and Authorization twice is refused: a proxy before us may have heeded the
-other one.
+Owns the answers to requests that `slipway.runtime.web_guard` refuses, and the differences of the api. The api and
+workloads have pages, and a link on any site may open one in a browser. A page of another origin may do nothing else,
+neither read nor load: a browser also sends the user's cookies with requests of a page of a related origin, such as that
+of another workload. A request with two Host or two Authorization fields is refused, because a proxy in front of the api
+may have used the other one.
 """
 
 from starlette.datastructures import Headers
@@ -26,8 +26,11 @@ _REMEDY = "; add its name to SLIPWAY_HOSTS"
 
 
 class Guard:
-    """ASGI middleware. `hosts` are names beyond the loopback ones; None takes any, where a credential is needed.
-    `domain` is that of the origins of workloads."""
+    """ASGI middleware that refuses wrong host names and origins.
+
+    `hosts` are permitted names in addition to the loopback names; None permits any, when a credential is required.
+    `domain` is the parent domain of the origins of workloads.
+    """
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None, domain: str = "") -> None:
         self._app = app
@@ -62,7 +65,7 @@ class Guard:
         if id_ and not origins.is_inside(id_, str(scope.get("method", "WEBSOCKET")), scope["path"]):
             return _INSIDE, f"this is the origin of {id_[:80]}; the api has another name"
         if scope["path"] == origins.ENTER:
-            return None  # it comes from our own origin, and looks at that itself
+            return None  # the request comes from the api's own origin, which the handler checks itself
         changes = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         is_read = not changes and web_guard.is_navigation(header)
         elsewhere = None if is_read else web_guard.check_page(header)

@@ -1,7 +1,7 @@
-"""Which allocations stood where at a moment of the past. Pure.
+"""The allocations and their phases at a past moment. Pure.
 
-From what the objects remember (the ring), what their streams remember beyond it, and what the firehose remembers of
-objects that are gone. What none of them remembers is not made up: it is said to be unknown.
+The sources are the transitions in the objects (the ring), older transitions in their streams, and the firehose for
+deleted objects. A phase that no source has is reported as unknown.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ UNKNOWN = "Unknown"
 
 
 class PastAllocation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One allocation as it stood."""
+    """One allocation as it was at the moment."""
 
     id: str
     name: str
@@ -30,22 +30,22 @@ class PastAllocation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pool: str
     queue: str
     phase: str
-    """Unknown when the transitions of that time are no longer kept"""
+    """the phase; Unknown when the transitions of that time are no longer stored"""
     attempt: int
     since: str
-    """since when it stood so"""
+    """when this phase began"""
     reason: str
     nodes: list[str]
     ranks: dict[str, int]
-    """{node: how many of its ranks stood there}"""
+    """{node: number of its ranks on the node}"""
     gpus: dict[str, int] | None
-    """{node: whole devices that these ranks had}; null where that is not known any more"""
+    """{node: number of whole devices of these ranks}; null when that is not known any more"""
     source: str
-    """object, stream or firehose: who remembers it"""
+    """the source of this item: object, stream or firehose"""
 
 
 class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
-    """`counts` is by phase. `lossy` says what this answer cannot know."""
+    """The allocations at a moment. `counts` is by phase; `lossy` lists what this answer may lack."""
 
     at: str
     items: list[PastAllocation]
@@ -54,19 +54,19 @@ class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def needs_stream(allocation: Allocation, at: float) -> bool:
-    """Whether the object itself no longer remembers the moment."""
+    """Whether the object's ring no longer has the transitions of the moment."""
     first = ring_of(allocation)[0]
     return first.seq > 1 and parse_time(first.time) > at
 
 
 def existed(allocation: Allocation, at: float) -> bool:
-    """Whether it was there."""
+    """Whether the allocation existed at the moment."""
     stamp = allocation.metadata.creation_timestamp
     return bool(stamp) and parse_time(stamp or "") <= at
 
 
 def of_object(allocation: Allocation, at: float, stream: Sequence[AllocationEvent] = ()) -> PastAllocation | None:
-    """How it stood; None when it had ended. `stream` is read where the object is not enough."""
+    """Return the allocation at the moment; None when it had ended. `stream` replaces the ring when it is not empty."""
     events = list(stream) or [event_of(allocation, entry) for entry in ring_of(allocation)]
     spec = allocation.spec
     found = _at(events, at)
@@ -93,7 +93,10 @@ def of_object(allocation: Allocation, at: float, stream: Sequence[AllocationEven
 
 
 def of_the_gone(events: Iterable[AllocationEvent], known: frozenset[str], at: float) -> list[PastAllocation]:
-    """Those without an object: from the firehose alone, at least once and in no order over allocations."""
+    """Return the allocations without an object, from events of the firehose.
+
+    Events may repeat, and have no order between allocations.
+    """
     by_id: dict[str, dict[int, AllocationEvent]] = {}
     for event in events:
         if event.allocation_id not in known:
@@ -103,7 +106,7 @@ def of_the_gone(events: Iterable[AllocationEvent], known: frozenset[str], at: fl
 
 
 def counts(items: Iterable[PastAllocation]) -> dict[str, int]:
-    """How many stood in each phase."""
+    """Return {phase: number of allocations}."""
     found: dict[str, int] = {}
     for each in items:
         found[each.phase] = found.get(each.phase, 0) + 1
@@ -137,13 +140,13 @@ def _of_events(events: list[AllocationEvent], at: float) -> PastAllocation | Non
 
 
 def _at(events: Sequence[AllocationEvent], at: float) -> AllocationEvent | None:
-    """The last that had happened."""
+    """Return the last event before the moment; None when there is none."""
     before = [event for event in events if event.time and parse_time(event.time) <= at]
     return before[-1] if before else None
 
 
 def _ranks(events: Sequence[AllocationEvent], found: AllocationEvent | None) -> dict[str, int]:
-    """Where it stood: the admission of that attempt names the nodes, each with how many ranks it has there."""
+    """Return {node: number of ranks} by the admission of the attempt; empty while pending, or when it is unknown."""
     if found is None or found.phase is Phase.PENDING:
         return {}
     for event in reversed(events):
@@ -155,8 +158,11 @@ def _ranks(events: Sequence[AllocationEvent], found: AllocationEvent | None) -> 
 
 
 def _gpus(allocation: Allocation, found: AllocationEvent | None, ranks: dict[str, int]) -> dict[str, int] | None:
-    """The devices of these ranks: by their places where the object still has those of that attempt, else by what each
-    rank asks for, where all ask for the same."""
+    """Return {node: number of devices} of these ranks; None when it is not known.
+
+    The placements of the attempt are used while the object has them; or else the requests, if all roles request the
+    same number.
+    """
     if not ranks or found is None:
         return {}
     asks = gpus_by_role(allocation)

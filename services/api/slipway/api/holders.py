@@ -1,4 +1,4 @@
-"""Who holds what something waits for: the admitted allocations of its pool, queue or job, the largest first. Pure."""
+"""Finds the allocations that hold what an allocation waits for, in its pool, queue or job; the largest first. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
@@ -16,7 +16,7 @@ _OF_POOL = frozenset({Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL, Gate.MAKING_ROOM, Ga
 
 
 def waits_for_others(code: str, message: str) -> bool:
-    """Whether the end of other work would let it start."""
+    """Whether the end of other allocations would let it start."""
     return code in (*_OF_POOL, Gate.WAITING_FOR_QUOTA, Gate.JOB_MAX_SLOTS) and not says_never(message)
 
 
@@ -29,11 +29,11 @@ def holders(
     message: str = "",
     parents: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[list[Holder], int]:
-    """(the largest, how many others hold something too); `sees`: whether the viewer may look into that workspace.
+    """Return (the largest holders, the number of other holders); `sees`: whether the caller may see the workspace.
 
-    What waits for quota waits for work of the queue that `message` names, its own or one above it, and of those below
-    that one (`parents` is {queue: the queue above it}). Where that holds nothing, all of the pool: what the queue lacks
-    is lent or in use elsewhere.
+    An allocation that waits for quota waits for the queue that `message` names (its own queue or a parent) and for the
+    queues below that one; `parents` is {queue: its parent}. If these queues hold nothing, the holders are all of the
+    pool: then the missing quota is lent to, or in use by, other queues.
     """
     spec = waiting.spec
     held = [each for each in live if each.spec.pool == spec.pool and is_admitted(each)]
@@ -49,14 +49,14 @@ def holders(
 
 
 def _queue_that_is_short(own: str, message: str, parents: Mapping[str, str]) -> str:
-    """The queue that the scheduler's sentence names, among `own` and those above it; `own` where it names none."""
+    """Return the queue that the scheduler's sentence names: `own` or a parent; `own` when it names none."""
     words = message.replace(",", " ").replace(";", " ").replace(":", " ").split()
     named = {after for before, after in pairwise(words) if before == "queue"}
     return next((name for name in _upwards(own, parents) if name in named), own)
 
 
 def _upwards(queue: str, parents: Mapping[str, str]) -> list[str]:
-    """The queue and those above it."""
+    """Return the queue and its parents."""
     found: list[str] = []
     while queue and queue not in found:
         found.append(queue)

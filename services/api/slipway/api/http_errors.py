@@ -1,21 +1,21 @@
-"""Refusals that only an HTTP edge knows, as parts of the one error tree.
+"""Errors that only the HTTP edge needs, as parts of the one error tree.
 
-`problems.py` says which status each one is answered with.
+`problems.py` maps each error to its HTTP status.
 """
 
 from slipway.errors import DeadlineError, InvalidError, PermanentError, StaleError, ThrottledError, UnavailableError
 
 
 class MalformedError(InvalidError):
-    """The body or a parameter cannot even be read."""
+    """The body or a parameter cannot be parsed."""
 
 
 class UnsupportedMediaError(InvalidError):
-    """The body is of a type that is not taken."""
+    """The media type of the body is not accepted."""
 
 
 class NotAcceptableError(InvalidError):
-    """Nothing that this resource has is of a type that the client accepts."""
+    """The resource has no media type that the client accepts."""
 
 
 class BodyTooLargeError(PermanentError):
@@ -23,7 +23,7 @@ class BodyTooLargeError(PermanentError):
 
 
 class ArchiveRefusedError(InvalidError):
-    """An uploaded archive is damaged, or holds what it may not."""
+    """An uploaded archive is damaged, or contains something that is not allowed."""
 
 
 class PreconditionError(StaleError):
@@ -31,11 +31,11 @@ class PreconditionError(StaleError):
 
 
 class PageExpiredError(StaleError):
-    """A list is asked to go on from a page that is too old."""
+    """The `continue` of a list names a page that is too old."""
 
 
 class KeyReusedError(InvalidError):
-    """An Idempotency-Key came again with another body."""
+    """An Idempotency-Key was used again with another body."""
 
 
 class AmbiguousError(PermanentError):
@@ -43,23 +43,23 @@ class AmbiguousError(PermanentError):
 
 
 class ConflictError(PermanentError):
-    """The request contradicts where the object stands now."""
+    """The request contradicts the present state of the object."""
 
 
 class TooManyStreamsError(ThrottledError):
-    """This process serves as many open streams as it may."""
+    """This process has reached its limit of open streams."""
 
 
 class TooManyStreamsOfOneError(TooManyStreamsError):
-    """One user, workspace or rank has as many open streams as it may; others still get theirs."""
+    """One user, workspace or rank has reached its limit of open streams; other callers are not affected."""
 
 
 class BadGatewayError(UnavailableError):
-    """A workload gave the proxy no proper answer."""
+    """A workload gave the proxy no valid answer."""
 
 
 class NotListeningError(UnavailableError):
-    """A workload runs, and does not accept connections on its port yet."""
+    """A workload runs, but does not accept connections on its port yet."""
 
 
 class UnauthorizedError(PermanentError):
@@ -67,24 +67,24 @@ class UnauthorizedError(PermanentError):
 
 
 class UpgradeRequiredError(InvalidError):
-    """The path serves WebSockets, and the request is none."""
+    """The path serves WebSockets only, and the request is no WebSocket."""
 
 
 class ForbiddenError(PermanentError):
-    """It is known who calls, and this is not theirs."""
+    """The caller is authenticated, but does not have the permission."""
 
 
 class ReplacedError(ConflictError):
-    """The same request came again and took the place of this one."""
+    """A newer request with the same id has replaced this one."""
 
 
 class PeersMissingError(DeadlineError):
-    """Not all peers came in time."""
+    """Not all peers arrived in time."""
 
 
 class IssuerAwayError(UnavailableError):
-    """The issuer of single sign-on cannot be reached, or answers what cannot be used."""
+    """The issuer of single sign-on cannot be reached, or its answer cannot be used."""
 
 
 class RedisAwayError(UnavailableError):
-    """What was asked for is kept in Redis only, and Redis cannot be reached."""
+    """The requested data are in Redis only, and Redis cannot be reached."""

@@ -1,5 +1,7 @@
-"""Who calls, as the handlers need it: the name that stands in what is made. It is never taken from the request itself,
-but for mode `none`, where everybody may say who they are."""
+"""The caller's name, which handlers write into the objects that they create.
+
+The name comes from the authentication and never from the request itself, except in mode `none`.
+"""
 
 import re
 
@@ -11,11 +13,11 @@ from slipway.errors import InvariantError
 
 PRINCIPAL_KEY = "slipway.principal"
 _KNOWN = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,252}")
-"""Accounts of Kubernetes have long names."""
+"""Permitted names of authenticated users; longer than in mode `none`, because Kubernetes accounts have long names."""
 
 
 def principal_of(connection: HTTPConnection) -> Principal:
-    """Who calls. Raises InvariantError where nobody has asked: that must not be served."""
+    """Return the caller. Raises InvariantError when the request was not authenticated: it must not be served."""
     found: Principal | None = connection.scope.get(PRINCIPAL_KEY)
     if found is None:
         raise InvariantError(f"{connection.scope['path']} is served without asking who calls")
@@ -23,7 +25,7 @@ def principal_of(connection: HTTPConnection) -> Principal:
 
 
 def user_of(connection: HTTPConnection) -> str:
-    """The caller's name. Raises MalformedError when it cannot be one."""
+    """Return the caller's name. Raises MalformedError or ForbiddenError when it is no valid name."""
     principal = principal_of(connection)
     if isinstance(principal, Anybody):
         if SAID.fullmatch(principal.name) is None:

@@ -1,7 +1,8 @@
-"""Changes of the job queue: of jobs, of places, many at once.
+"""Changes of jobs and of queue positions, one or many at once.
 
-Owns what a change means for work that runs. Nothing that runs and cannot be preempted is ended by a change here: such
-a change is refused and says whose work it is. Every write of a job carries its resourceVersion and uid.
+Owns the effect of a change on running allocations. A change here never ends a running allocation that cannot be
+preempted: such a change is refused, and the error names the allocations. Every write of a job carries its
+resourceVersion and uid.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -25,17 +26,17 @@ from slipway.model.lifecycle import Phase
 
 NAMED_MAX = 5
 TRIES_MAX = 4
-"""Decisions on what was read, each refused because it had changed meanwhile."""
+"""Limit of tries of a change that conflicts with concurrent changes of the same object."""
 WHY_PREEMPTED = "the priority of its job has changed"
 DEFAULT_WORKSPACE = "default"
 
 
 Permit = Callable[[str, str], Awaitable[None]]
-"""Raises when the caller may not change things of that kind in that workspace."""
+"""Checks `patch` on a kind of resource in a workspace. Raises when the caller does not have the permission."""
 
 
 class Effects(msgspec.Struct, frozen=True, kw_only=True):
-    """A changed job, and what the change meant for its members."""
+    """A changed job, and the effect of the change on its members: ids, and sentences about unchanged members."""
 
     job: Job
     preempted: tuple[str, ...] = ()
@@ -43,12 +44,12 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def change_job(parts: ApiDeps, job: Job, change: JobChange, permit: Permit, *, version: str = "") -> Effects:
-    """Change a job. `permit` is asked before a member is changed with it: one that moves or has to begin again.
+    """Change a job. `permit` is called before a member changes too, because it moves or has to restart.
 
     Raises:
         ForbiddenError: members would change, and the caller may not change allocations there.
-        ConflictError: work of it runs, cannot be preempted, and would have to begin again.
-        InvalidError: there is no such queue, or it belongs to a pool in which nothing of the job waits.
+        ConflictError: a member would have to restart, but runs and cannot be preempted.
+        InvalidError: the queue does not exist, or belongs to a pool in which no member of the job waits.
     """
     fields = _fields(change)
     members = await _members(parts, job)
@@ -72,7 +73,7 @@ async def change_job(parts: ApiDeps, job: Job, change: JobChange, permit: Permit
 
 
 async def delete_job(parts: ApiDeps, job: Job) -> None:
-    """Remove a job that nothing uses. Raises ConflictError while something of it waits or runs."""
+    """Delete a job. Raises ConflictError while a member has not ended."""
     members = await _members(parts, job)
     if members:
         raise ConflictError(
@@ -85,7 +86,7 @@ async def delete_job(parts: ApiDeps, job: Job) -> None:
 
 
 async def kill_job(parts: ApiDeps, job: Job) -> list[str]:
-    """Cancel everything of it; the ids of what had not ended."""
+    """Cancel all members of a job. Return the ids of the members that had not ended."""
     members = await _members(parts, job)
     for each in members:
         await parts.changes.kill(each)
@@ -93,7 +94,7 @@ async def kill_job(parts: ApiDeps, job: Job) -> list[str]:
 
 
 async def change_job_now(parts: ApiDeps, job: Job, change: JobChange, permit: Permit) -> Effects:
-    """The same, decided again when somebody else changes the job at the same moment."""
+    """Change a job, and retry when another writer changes the job at the same moment."""
     for _ in range(TRIES_MAX - 1):
         try:
             return await change_job(parts, job, change, permit)
@@ -103,9 +104,9 @@ async def change_job_now(parts: ApiDeps, job: Job, change: JobChange, permit: Pe
 
 
 async def move(parts: ApiDeps, subject: Subject, body: MoveBody, permit: Permit) -> Effects | Allocation:
-    """Put it right before or behind another; nothing is written when it stands there.
+    """Move a subject directly before or behind another; nothing is written when it is already there.
 
-    Decided again when somebody else changes it at the same moment.
+    The move is retried when another writer changes the subject at the same moment.
     """
     for _ in range(TRIES_MAX - 1):
         try:
@@ -149,7 +150,7 @@ async def _move(parts: ApiDeps, subject: Subject, body: MoveBody, permit: Permit
 
 
 async def batch(parts: ApiDeps, updates: Iterable[QueueUpdate], permit: Permit) -> BatchView:
-    """Every update in order; one that is refused keeps no other from being made. `permit` is asked for each."""
+    """Make every update in order; a refused update does not stop the others. `permit` is called for each."""
     items = [await _tried(parts, number, update, permit) for number, update in enumerate(updates)]
     failed = [item for item in items if not item.ok]
     return BatchView(
@@ -158,7 +159,7 @@ async def batch(parts: ApiDeps, updates: Iterable[QueueUpdate], permit: Permit) 
 
 
 async def find_job(parts: ApiDeps, name: str, workspace: str) -> Job:
-    """The job. Raises NotFoundError with the way to the list."""
+    """Return the job. Raises NotFoundError, with the path of the list."""
     try:
         return await parts.kube.get(JOBS, name, namespace=workspace)
     except NotFoundError as error:
@@ -167,7 +168,7 @@ async def find_job(parts: ApiDeps, name: str, workspace: str) -> Job:
 
 
 async def find_anchor(parts: ApiDeps, text: str, workspace: str) -> Subject:
-    """What a move is relative to: `workspace/job`, a job of the same workspace, or an allocation."""
+    """Return the target of a move: `workspace/job`, a job of the same workspace, or an allocation."""
     if "/" in text:
         where, _, name = text.partition("/")
         return await find_job(parts, name, where)
@@ -182,7 +183,7 @@ async def find_anchor(parts: ApiDeps, text: str, workspace: str) -> Subject:
 
 
 async def all_jobs(parts: ApiDeps) -> dict[tuple[str, str], Job]:
-    """Every job, of everybody, as the order of queues needs them."""
+    """Return the jobs of all workspaces, which the order of queues needs."""
     listed = await parts.whole.list(JOBS)
     return {(job.metadata.namespace, job.metadata.name): job for job in listed.items}
 
@@ -244,7 +245,7 @@ async def _maybe_move(
 
 
 def _fields(change: JobChange) -> dict[str, Any]:
-    """What is written to the job's spec."""
+    """Return the fields to write to the job's spec."""
     found: dict[str, Any] = msgspec.to_builtins(change)
     return {name: value for name, value in found.items() if name not in ("queue", "interrupt")}
 
@@ -255,7 +256,7 @@ def _after(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
 
 
 async def _members(parts: ApiDeps, job: Job) -> list[Allocation]:
-    """Those that have not ended."""
+    """Return the members that have not ended."""
     listed = await parts.kube.list(
         ALLOCATIONS, namespace=job.metadata.namespace, field_selector=f"status.phase!={Phase.TERMINATED}"
     )
@@ -272,7 +273,7 @@ def _running_at_another_priority(members: Iterable[Allocation], job: Job, after:
 
 
 async def _queue_of(parts: ApiDeps, members: Iterable[Allocation], name: str) -> Queue:
-    """The queue, in the pool of at least one of those that could move. Raises InvalidError at `/queue`."""
+    """Return the queue. Raises InvalidError at `/queue` when it is in no pool of a member that could move."""
     queue = await parts.catalog.queue(name)
     pools = sorted({each.spec.pool for each in members if _may_move(each)})
     if pools and queue.spec.pool not in pools:
@@ -281,7 +282,7 @@ async def _queue_of(parts: ApiDeps, members: Iterable[Allocation], name: str) ->
 
 
 async def _to_queue(parts: ApiDeps, members: Iterable[Allocation], queue: Queue) -> list[str]:
-    """Move what was never admitted and is of the queue's pool; why the rest stays."""
+    """Move the members that were never admitted and are in the queue's pool. Return why each other member stays."""
     stays: list[str] = []
     name = queue.metadata.name
     for each in members:

@@ -1,4 +1,4 @@
-"""The bodies of the job queue: jobs, their members, moves, bulk changes, figures."""
+"""The bodies and answers of job routes: jobs, their members, moves, bulk changes, statistics."""
 
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ UPDATES_MAX = 500
 
 
 class JobBody(Request, kw_only=True, frozen=True):
-    """A new job: what groups allocations that name it."""
+    """A new job: a group of the allocations that name it."""
 
     name: Name
     workspace: Name = "default"
@@ -27,20 +27,20 @@ class JobBody(Request, kw_only=True, frozen=True):
 
 
 class JobChange(Request, kw_only=True, frozen=True):
-    """What may change of a job; null takes a limit or the priority away."""
+    """The fields of a job that can change; null removes a limit or the priority."""
 
     max_slots: Count | msgspec.UnsetType | None = msgspec.UNSET
     priority: Priority | msgspec.UnsetType | None = msgspec.UNSET
     weight: Weight | msgspec.UnsetType = msgspec.UNSET
     queue_position: Position | msgspec.UnsetType = msgspec.UNSET
     queue: Name | msgspec.UnsetType = msgspec.UNSET
-    """its members that were never admitted move there"""
+    """queue to which the members that were never admitted move"""
     interrupt: bool = True
-    """a new priority begins running work again; false: it counts from the next attempt on"""
+    """whether a new priority restarts running members; false: it applies from their next attempt on"""
 
 
 class MoveBody(Request, kw_only=True, frozen=True):
-    """One of the two: a job (`name`, or `workspace/name`) or the id of an allocation."""
+    """The target of a move, in exactly one of aheadOf and behind: a job (`name`, `workspace/name`) or an allocation."""
 
     ahead_of: Id | msgspec.UnsetType = msgspec.UNSET
     behind: Id | msgspec.UnsetType = msgspec.UNSET
@@ -48,7 +48,7 @@ class MoveBody(Request, kw_only=True, frozen=True):
 
 
 class QueueUpdate(Request, kw_only=True, frozen=True):
-    """One change of many: of a job or of an allocation."""
+    """One of many changes: of a job or of an allocation."""
 
     job: Name | msgspec.UnsetType = msgspec.UNSET
     workspace: Name = "default"
@@ -63,13 +63,13 @@ class QueueUpdate(Request, kw_only=True, frozen=True):
 
 
 class BatchBody(Request, kw_only=True, frozen=True):
-    """Each is tried, in order, whatever became of the others."""
+    """Many changes. They are made in order, and a refused change does not stop the others."""
 
     updates: Annotated[list[QueueUpdate], Meta(min_length=1, max_length=UPDATES_MAX)]
 
 
 class Updated(Wire, kw_only=True, frozen=True):
-    """What became of one update; `error` when it was refused."""
+    """The outcome of one update; `error` is the reason when it was refused."""
 
     subject: str
     ok: bool
@@ -78,7 +78,7 @@ class Updated(Wire, kw_only=True, frozen=True):
 
 
 class BatchView(msgspec.Struct, kw_only=True, frozen=True):
-    """`failed` of `items` were refused; `error` joins their reasons."""
+    """The outcomes of many updates: `failed` is the number of refused updates, `error` joins their reasons."""
 
     items: list[Updated]
     failed: int
@@ -95,28 +95,28 @@ class Member(Wire, kw_only=True, frozen=True):
     slots: int = 0
     preemptible: bool = False
     position: int = 0
-    """in its queue, while it waits"""
+    """position in its queue, from 1; 0 when it does not wait"""
     ahead: int = 0
     code: str = ""
-    """the gate that keeps it waiting"""
+    """the gate for which it waits"""
     message: str = ""
     result: str = ""
 
 
 class JobView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """One job; `members` are filled in when one job is asked for."""
+    """One job; `members` is filled only in the answer about one job."""
 
     name: str
     workspace: str
     state: str
-    """Running, Scheduled, Queued, or Idle when nothing of it is left: the furthest of its members"""
+    """Running, Scheduled or Queued, by its most advanced member; Idle without members that wait or run"""
     queues: list[str]
     position: int
-    """of the first of its members that waits, in its queue; 0 when none does"""
+    """position of its first waiting member in that member's queue, from 1; 0 when no member waits"""
     ahead: int
-    """how many allocations are before that one"""
+    """number of allocations before that member"""
     jobs_ahead: int
-    """how many jobs, and allocations without one, are before that one"""
+    """number of jobs, and allocations without a job, before that member"""
     pending: int
     live: int
     ended: int
@@ -132,18 +132,18 @@ class JobView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 
 
 class JobChanged(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """The job after a change, and what that meant for its members."""
+    """The job after a change, and the effect of the change on its members."""
 
     job: JobView
     preempted: list[str]
-    """asked to save their work; they begin again under the new priority"""
+    """ids of members that were signalled to save their work; they restart with the new priority"""
     unchanged: list[str]
-    """why members stay as they are"""
+    """sentences that explain why members did not change"""
 
 
 class Killed(msgspec.Struct, kw_only=True, frozen=True):
     killed: list[str]
-    """the ids of what had not ended"""
+    """ids of the members that had not ended"""
 
 
 class JobList(msgspec.Struct, kw_only=True, frozen=True):
@@ -152,23 +152,23 @@ class JobList(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class QueueStats(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """What waits and runs in one queue of one pool."""
+    """The waiting and running allocations of one queue of one pool."""
 
     pool: str
     queue: str
     queued: int
-    """wait for a place"""
+    """number of allocations that wait for admission"""
     scheduled: int
-    """have a place, and do not run yet"""
+    """number of allocations that are admitted and do not run yet"""
     running: int
     slots_queued: int
     slots_in_use: int
     oldest_s: float
-    """how long the one that waits longest has waited"""
+    """longest waiting time of an allocation that waits now, in seconds"""
 
 
 class DayWaits(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """How long what was admitted on one day (UTC) had waited."""
+    """The waiting times of the allocations that were admitted on one day (UTC)."""
 
     day: str
     pool: str
@@ -181,5 +181,5 @@ class DayWaits(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 class StatsView(msgspec.Struct, kw_only=True, frozen=True):
     queues: list[QueueStats]
     pools: list[QueueStats]
-    """the same summed over the queues of each pool; `queue` is empty"""
+    """the sums over the queues of each pool; `queue` is empty"""
     days: list[DayWaits]

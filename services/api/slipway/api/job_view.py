@@ -1,4 +1,4 @@
-"""Jobs as the REST API shows them: state, members, and places in the queue. Pure."""
+"""Jobs as the REST API shows them: state, members, and positions in the queue. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -34,7 +34,10 @@ def job_views(
     first: Precedence = NONE_FIRST,
     with_members: bool = False,
 ) -> list[JobView]:
-    """The jobs; `allocations` are all that have not ended, or all, `jobs` all that order them."""
+    """Return the views of the jobs in `wanted`.
+
+    `allocations` are all allocations, or all that have not ended; `jobs` are all jobs, which order them.
+    """
     waiting = {each.id: each for each in waiting_of(allocations, jobs, first)}
     members: dict[tuple[str, str], list[Allocation]] = {}
     for each in allocations:
@@ -47,7 +50,7 @@ def job_views(
 
 
 def has_place(allocation: Allocation) -> bool:
-    """Whether it holds a place: admitted, and not yet over."""
+    """Whether the allocation is admitted and has not ended."""
     return is_admitted(allocation) and allocation.status.phase is not Phase.TERMINATED
 
 
@@ -81,7 +84,7 @@ def _view(job: Job, members: list[Allocation], waiting: dict[str, Waiting], *, w
 
 
 def _state(members: Iterable[Allocation]) -> JobState:
-    # What was cancelled before it had a place is on its way out: it neither waits nor runs.
+    # A member that was cancelled before its admission neither waits nor runs, so it does not matter here.
     counted = (each for each in members if is_waiting(each) or has_place(each))
     return max((JOB_STATE_OF[each.status.phase] for each in counted), key=STATES.index, default=JobState.IDLE)
 
@@ -97,7 +100,7 @@ def _member(allocation: Allocation, waits: Waiting | None) -> Member:
         kind=spec.kind,
         phase=status.phase,
         queue=spec.queue,
-        # What has ended is at hand in short: what it had, not what it asked for.
+        # An ended allocation is cached without its requests, so its slots are those that it had.
         slots=status.slots if status.phase is Phase.TERMINATED else slots_of(allocation),
         preemptible=spec.preemptible,
         position=waits.position if waits else 0,
@@ -109,7 +112,7 @@ def _member(allocation: Allocation, waits: Waiting | None) -> Member:
 
 
 def queue_stats(live: Iterable[Allocation], now: float, *, units_by: UnitsBy = gpu_units_of) -> list[QueueStats]:
-    """What waits and runs, per queue of each pool."""
+    """Return the waiting and running allocations, by queue of each pool."""
     groups: dict[tuple[str, str], list[Allocation]] = {}
     for each in live:
         groups.setdefault((each.spec.pool, each.spec.queue), []).append(each)
@@ -117,7 +120,8 @@ def queue_stats(live: Iterable[Allocation], now: float, *, units_by: UnitsBy = g
 
 
 def pool_stats(queues: Iterable[QueueStats]) -> list[QueueStats]:
-    """The same per pool, of what its queues have."""
+    """Return the sums over the queues of each pool."""
+
     pools: dict[str, list[QueueStats]] = {}
     for each in queues:
         pools.setdefault(each.pool, []).append(each)

@@ -1,12 +1,14 @@
-"""The launch: a request becomes one Allocation in the Kubernetes API, or says exactly why not.
+"""The launch: a request creates one Allocation in the Kubernetes API, or is refused with the exact reason.
 
-Owns idempotency. The name makes the create idempotent: it comes from the client, from the Idempotency-Key, or is made
-up once per request; the server lets one create of it win. Who finds the name taken reads the object: its annotations
-say whether it is this very request (a create whose answer was lost), an earlier one with the same key, or foreign. That
-a key is used with one name only is the work of `claims.py`.
+Owns idempotency. The name makes the create idempotent: it comes from the client, from the Idempotency-Key, or is
+generated once per request, and the API server lets only one create of a name succeed. A request that finds its name
+taken reads the object. The object's annotations show whether it was created by this very request (a create whose answer
+was lost), by an earlier request with the same key, or by another launch. `claims.py` makes sure that a key is used with
+one name only.
 
-Invariants: nothing is answered 2xx before the create has committed, and the secret values of the launch are kept
-(`secret_values.py`); one key makes one allocation; the streams are told afterwards and never waited for.
+Invariants: no answer is 2xx before the create has committed and the secret values of the launch are stored
+(`secret_values.py`). One key creates one allocation. The streams are notified afterwards, and the answer does not wait
+for them.
 """
 
 import asyncio
@@ -67,31 +69,31 @@ NAME_TRIES_MAX = 4
 KEY_PATTERN = re.compile(r"[\x20-\x7e]{1,255}")
 DEFAULT_WORKSPACE = "default"
 BESIDE_THE_LOOP = 2000
-"""Pairs of node and role that are compared on the loop: more are compared by a thread."""
+"""Limit of (node, role) pairs that are compared on the event loop; more are compared in a thread."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """A launch as it came in. `body` is the client's, before anything was merged into it."""
+    """A launch as it was requested. `body` is the client's, before defaults and templates are merged into it."""
 
     body: Json
     user: str
     request_id: str
     workspace: str = ""
-    """the only one that it may go to, as it was authorised; empty: any"""
+    """the authorised workspace, which is the only permitted one; empty permits any"""
     key: str = ""
     values: SecretValues = SecretValues()
-    """which `body` only names"""
+    """the secret values; `body` contains only their names"""
     kind: Kind | None = None
-    """of a collection that launches one kind"""
+    """the kind of the collection that the request was sent to; None for the general collection"""
     traceparent: str = ""
 
     def for_one(self, body: Json, *, key: str, request_id: str) -> "Order":
-        """The order of one launch of many: what differs in it."""
+        """Return the order of one launch of a batch, with its own body, key and request id."""
         return msgspec.structs.replace(self, body=body, key=key, request_id=request_id)
 
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True):
-    """The allocation; `created` is false when the key had launched it before."""
+    """The launched allocation; `created` is false when a request with the same key had launched it before."""
 
     allocation: Allocation
     created: bool
@@ -99,7 +101,7 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchRequests:
-    """Carries out launches."""
+    """Launches allocations, and runs dry runs of launches."""
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class LaunchRequests:
         random: Random,
         audiences: Collection[str] = (),
     ) -> None:
-        """`audiences`: those that projected tokens in pod templates may be for; none: every one."""
+        """`audiences` are the permitted audiences of projected tokens in pod templates; none permits every audience."""
         self._kube = kube
         self._audiences = audiences or None
         self._contexts = contexts
@@ -126,7 +128,7 @@ class LaunchRequests:
         self._random = random
 
     async def launch(self, order: Order) -> Launched:
-        """Create what is ordered, or find what the same key made before."""
+        """Create the ordered allocation, or find the allocation that the same key created before."""
         check_key(order.key)
         try:
             launched = await self._create_named(order, await self._composed(order))
@@ -145,8 +147,10 @@ class LaunchRequests:
         return launched
 
     async def rehearse(self, order: Order, live: Callable[[], Awaitable[list[Allocation]]]) -> Rehearsal:
-        """What `launch` would create; the API server judges it too, and nothing is kept. `live` reads the allocations
-        that have not ended."""
+        """Return what `launch` would create. The API server validates it too, in a dry run, and stores nothing.
+
+        `live` reads the allocations that have not ended.
+        """
         composed = await self._composed(order)
         body = composed.body
         draft = await self._draft(composed, body.name or self._made_up(body.kind))
@@ -170,14 +174,14 @@ class LaunchRequests:
         )
 
     async def _composed(self, order: Order) -> Composed:
-        """The client's body, complete with all that lies under it."""
+        """Return the client's body merged over defaults and templates."""
         request = dict(order.body)
         if order.kind is not None:
             _check_kind(request, order.kind)
             request["kind"] = order.kind.value
         composed = await compose(self._catalog, request)
         if order.workspace and composed.body.workspace != order.workspace:
-            # A template that was applied by hand may say anything.
+            # A template that was created with kubectl was not checked, and can name another workspace.
             detail = f"a template says {composed.body.workspace}; only the request itself says where it goes"
             raise InvalidError(f"workspace: {detail}", fields=(FieldError("/workspace", detail),))
         if composed.body.secret_variables != order.values.names:
@@ -225,7 +229,7 @@ class LaunchRequests:
         return await asyncio.to_thread(capacity_warnings, allocation, pool, offers)
 
     async def _create_named(self, order: Order, composed: Composed) -> Launched:
-        """Create under the client's or the key's name; a made-up name that is taken is made up again."""
+        """Create the allocation under the client's or the key's name, or else under a generated name."""
         body = composed.body
         key = _key_name(order, body.workspace)
         chosen = body.name or key
@@ -234,7 +238,7 @@ class LaunchRequests:
             return await self._create_first(order, body, draft, chosen)
 
     async def _create_first(self, order: Order, body: LaunchBody, draft: Draft, chosen: str) -> Launched:
-        """Create it under the `chosen` name, or, without one, under the first made-up one that is free."""
+        """Create the allocation under the `chosen` name, or without one under the first generated name that is free."""
         if order.key:
             await self._claims.settle(_key_name(order, body.workspace), body.workspace, chosen)
         for _ in range(NAME_TRIES_MAX):
@@ -251,13 +255,13 @@ class LaunchRequests:
         raise TransientError("could not find a free name; try again")
 
     async def _create(self, manifest: Json) -> Allocation:
-        """One create; repeated when its outcome is unknown, because a second one of the name cannot succeed too."""
+        """Create the object; retry when the outcome is unknown, because only one create of a name can succeed."""
 
         async def attempt() -> Allocation:
             try:
                 return await self._kube.create(ALLOCATIONS, manifest)
             except StaleError as error:
-                # Not of the object, which is new, but of a quota that was counted at the same time: nothing was made.
+                # The conflict is not about this new object, but about a quota that was updated: nothing was created.
                 raise TransientError(f"the create was not carried out: {error}") from error
             except InvalidError as error:
                 raise admission.client_errors(error) from error
@@ -280,7 +284,10 @@ class LaunchRequests:
             return None
 
     def _same_key(self, found: Allocation | None, order: Order, taken: AlreadyExistsError) -> Launched:
-        """The allocation that this key made before. Raises when the name is another's, or another body's."""
+        """Return the allocation that this key created before.
+
+        Raises when another launch has the name, or when the key was used with another body.
+        """
         if found is None or found.metadata.deletion_timestamp is not None:
             raise _deleting(found) from taken
         if not _has_key(found, order):
@@ -295,7 +302,10 @@ class LaunchRequests:
         return Launched(allocation=found, created=False)
 
     async def _replayed(self, order: Order) -> Launched | None:
-        """What this key and body launched before, although the body would be refused now (its template is gone...)."""
+        """Return the earlier launch with this key and body, or None.
+
+        It is needed for a body that is refused now, for example because its template was deleted.
+        """
         name, workspace = order.body.get("name"), order.body.get("workspace", DEFAULT_WORKSPACE)
         if not order.key or not isinstance(workspace, str) or (name is not None and not isinstance(name, str)):
             return None
@@ -312,7 +322,7 @@ class LaunchRequests:
 
 
 def _from_workspace(sources: Sources, at: str) -> list[str]:
-    """The fields below the pointer that no layer above the workspace says."""
+    """Return the fields below the pointer whose value comes from the workspace, and from no layer above it."""
     return [
         known.removeprefix(at)
         for known, source in sources.items()
@@ -321,7 +331,7 @@ def _from_workspace(sources: Sources, at: str) -> list[str]:
 
 
 def _manifest(order: Order, draft: Draft, body: LaunchBody) -> Json:
-    """The object as it is sent."""
+    """Return the object as it is sent to the API server."""
     annotations = {ANNOTATION_USER: order.user, ANNOTATION_REQUEST_ID: order.request_id}
     if order.traceparent:
         annotations[ANNOTATION_TRACE] = order.traceparent
@@ -348,24 +358,24 @@ def _renamed(draft: Draft, name: str) -> Draft:
 
 
 def _hash_of(order: Order) -> str:
-    """The hash of the client's body; a collection's kind is part of what was asked for."""
+    """Return the hash of the client's body; the kind of the collection is part of it."""
     kind = {"kind": order.kind.value} if order.kind is not None else {}
     return request_hash({**order.body, **kind})
 
 
 def _key_name(order: Order, workspace: str) -> str:
-    """One name per (workspace, user, key), whatever the kind: else one key could launch once per kind."""
+    """Return one name per (workspace, user, key), whatever the kind: otherwise a key could launch once per kind."""
     return name_from_key(workspace, order.user, order.key, Kind.TRAINING) if order.key else ""
 
 
 def _has_key(found: Allocation, order: Order) -> bool:
-    """Whether this user launched it with this key; the same key of another user is another key."""
+    """Whether this user launched the allocation with this key; the same key of another user is a different key."""
     annotation = found.metadata.annotations.get(ANNOTATION_IDEMPOTENCY_KEY)
     return bool(order.key) and annotation == key_hash(order.key) and user_of(found) == order.user
 
 
 def _is_ours(found: Allocation, order: Order) -> bool:
-    """Whether this very request created it, and only the answer was lost."""
+    """Whether this very request created the allocation, and only the answer was lost."""
     return found.metadata.annotations.get(ANNOTATION_REQUEST_ID) == order.request_id
 
 
@@ -378,7 +388,7 @@ def _deleting(found: Allocation | None) -> ControlPlaneError:
 
 
 def check_key(key: str) -> None:
-    """Raises InvalidError for an Idempotency-Key that cannot be one."""
+    """Raise InvalidError for an Idempotency-Key that is not valid."""
     if key and KEY_PATTERN.fullmatch(key) is None:
         raise InvalidError("Idempotency-Key: must be 1 to 255 printable ASCII characters")
 
@@ -391,6 +401,6 @@ def _check_kind(request: Json, kind: Kind) -> None:
 
 
 def _kind_label(order: Order) -> str:
-    """The kind as a metric label: a closed set."""
+    """Return the kind as a metric label, which is a closed set."""
     given = cast(Any, order.kind.value if order.kind else order.body.get("kind"))
     return given if isinstance(given, str) and given in set(Kind) else "none"

@@ -1,5 +1,7 @@
-"""Why a launch that has its nodes does not start: what the pod worker (Stuck) and the watcher (StartBlocked) wrote to
-the object, in sentences for people. Pure."""
+"""Explains why an admitted allocation does not start. Pure.
+
+The sources are the conditions that the pod worker (Stuck) and the watcher (StartBlocked) write to the object.
+"""
 
 from slipway.api.schemas import Change
 from slipway.crd.meta import Condition, condition_of
@@ -50,7 +52,7 @@ _REPLAY = "; once that is mended, slipway dead replay has it tried at once"
 
 
 def stuck_of(allocation: Allocation) -> Condition | None:
-    """What keeps the launch of this attempt from going on, if anything does."""
+    """Return the condition that blocks the launch of this attempt; None when there is none."""
     status = allocation.status
     if status.phase not in _STARTING:
         return None
@@ -65,7 +67,7 @@ def stuck_of(allocation: Allocation) -> Condition | None:
 
 
 def sentence(stuck: Condition) -> str:
-    """The server's own words, and what became of the launch."""
+    """Return a sentence with the state of the launch and the server's own words."""
     if stuck.type == CONDITION_BLOCKED:
         return f"the start is blocked: {stuck.message}"
     begun = "the launch is stuck" if stuck.status == "True" else "the launch is tried again and again"
@@ -73,7 +75,7 @@ def sentence(stuck: Condition) -> str:
 
 
 def change(stuck: Condition) -> Change:
-    """What a person could do about it."""
+    """Return what a person could do about it."""
     kind, detail = _HELP.get(stuck.reason, _WAIT)
     if VALUES_PREFIX in stuck.message:
         kind, detail = _VALUES

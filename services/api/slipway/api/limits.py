@@ -1,7 +1,7 @@
-"""What will end an allocation by itself, and when: its deadlines, in words. Pure.
+"""The deadlines of an allocation, in words: the times at which it is ended automatically, and why. Pure.
 
-The times are those that the scheduler fires by: stored in the object, or following from it. That of idleness is put off
-by use, which is known to Redis alone.
+The times are the deadlines that the scheduler uses: they are stored in the object, or computed from it. Use postpones
+the idle deadline, and only Redis has the record of use.
 """
 
 from collections.abc import Mapping
@@ -28,17 +28,17 @@ Seen = Mapping[str, float]
 
 
 def is_watched(allocation: Allocation) -> bool:
-    """Whether it matters when it was last in use."""
+    """Whether the allocation has an idle deadline, so that its last use matters."""
     return IDLE in allocation.status.deadlines and _is_open(allocation)
 
 
 def limits(allocation: Allocation, seen: Seen | None, now: float) -> list[Deadline]:
-    """Its deadlines, the next one first; `seen` is None while Redis cannot be asked."""
+    """Return the deadlines, the next one first; `seen` is None while Redis is unavailable."""
     if not _is_open(allocation):
         return []
     known = deadlines_of(allocation)
     if stop_reason(allocation) is not None:
-        # Something stops it already: what is left is its grace.
+        # The allocation is already being stopped, so only its grace period is left.
         known = {name: at for name, at in known.items() if name == PREEMPTION}
     if known.get(START, 0.0) > known.get("pending", float("inf")):
         known.pop(START)

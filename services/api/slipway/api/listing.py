@@ -1,6 +1,6 @@
-"""Pages of allocations, filtered: by the server where it can, else here.
+"""Filtered pages of allocations. The API server applies the filters that it supports; this module applies the others.
 
-Invariant: following `continue` to its end shows every allocation that matches throughout, once.
+Invariant: a client that follows `continue` to the end gets every allocation that matches all the time, once.
 """
 
 import msgspec
@@ -17,17 +17,20 @@ from slipway.model.reasons import Result
 from slipway.model.times import parse_time
 
 PAGES_READ_MAX = 20
-"""A filter that only we can apply may leave pages empty: so many are skipped in one request."""
+"""Limit of pages that one request reads, because a filter that is applied here can leave pages empty."""
 
 
 class TimeRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Times from `after` to before `before` (epoch seconds); None: no bound. What has no time is in no bounded span."""
+    """The times from `after` until before `before` (epoch seconds); None means no bound.
+
+    An item without a time is in no bounded range.
+    """
 
     after: float | None = None
     before: float | None = None
 
     def has(self, time: str) -> bool:
-        """Whether an RFC 3339 time lies in it."""
+        """Whether an RFC 3339 time is in the range."""
         if self.after is None and self.before is None:
             return True
         if not time:
@@ -37,7 +40,7 @@ class TimeRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client wants to see; empty means everything."""
+    """The filter of a list; an empty field matches everything."""
 
     workspace: str = ""
     queue: str = ""
@@ -52,10 +55,10 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
     ended: TimeRange = TimeRange()
     label_selector: str = ""
     words: tuple[str, ...] = ()
-    """each has to be in the id, the name or the user; whether letters are capital does not matter"""
+    """each word has to be in the id, the name or the user, in any case"""
 
     def has(self, allocation: Allocation) -> bool:
-        """Whether it matches; labels are the server's to decide."""
+        """Whether the allocation matches, except for labels, which the API server checks."""
         if self.phases and allocation.status.phase not in self.phases:
             return False
         if self.is_active and len(self.phases) != 1 and allocation.status.phase is Phase.TERMINATED:
@@ -85,12 +88,12 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_of_view(self) -> bool:
-        """Whether matches can be told without the server."""
+        """Whether the whole filter can be applied without the API server."""
         return not self.label_selector
 
     @property
     def field_selector(self) -> str:
-        """What the server can decide."""
+        """The part of the filter that the API server can apply."""
         parts = [f"spec.queue={self.queue}"] if self.queue else []
         parts += [f"spec.pool={self.pool}"] if self.pool else []
         if len(self.phases) == 1:
@@ -101,7 +104,7 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_all(kube: Kube, wanted: ListFilter) -> Listed[Allocation]:
-    """All that the server finds for this filter, in one LIST."""
+    """Return all allocations that the API server finds for this filter, in one LIST."""
     return await kube.list(
         ALLOCATIONS,
         namespace=wanted.workspace or None,
@@ -111,7 +114,7 @@ async def list_all(kube: Kube, wanted: ListFilter) -> Listed[Allocation]:
 
 
 async def list_page(kube: Kube, wanted: ListFilter, *, limit: int, continue_: str) -> Listed[Allocation]:
-    """The next page that is not empty, or the last one. Raises PageExpiredError when the page before is too old."""
+    """Return the next page that is not empty, or the last page read. Raises PageExpiredError for an old `continue_`."""
     page: Listed[Allocation] | None = None
     for _ in range(PAGES_READ_MAX):
         try:

@@ -1,14 +1,16 @@
-"""The log lines of one allocation: from its stream, or straight from its pods where there is no stream.
+"""The log lines of one allocation: from its stream, or directly from its pods when there is no stream.
 
-Owns which lines a client asked for (rank, attempt, container, since), where lines are missing, and when following ends.
-Lines of the pods themselves have no cursor: they cannot be resumed by id.
+Owns the filter of lines (rank, attempt, container, since), the marks of missing lines, and the end of following. Lines
+from pods have no cursor, so a client cannot resume after them.
 
-Promises: each stored line once, in the order of its log; a mark with a count where lines of a rank are missing,
-whatever was asked for; a mark where an answer from the pods is cut; a mark for each log of what has ended that is not
-stored to its end; an error, and no empty answer, where neither the stream nor the pods can be read; following ends when
-the log of each rank is stored to its end and was sent, or when nothing has come for `END_S` after the end of the
-allocation.
-Not promised: lines of a pod that is gone while Redis is away.
+Promises:
+- Each stored line is sent once, in the order of its log.
+- Where lines of a rank are missing, there is a mark with their number, whatever the filter is. Where an answer from the
+  pods is cut, there is a mark. For an ended allocation, each log that is not stored to its end has a mark.
+- When neither the stream nor the pods can be read, the answer is an error and not empty.
+- Following ends when the log of each rank is stored to its end and was sent, or when no line has arrived for `END_S`
+  after the end of the allocation.
+Not promised: lines of a deleted pod while Redis is unavailable.
 """
 
 import asyncio
@@ -41,48 +43,49 @@ from slipway.streams.ports import LogLines
 
 LINES_MAX = 10_000
 LINES_AT_ONCE = 2000
-"""How many are read from the store together."""
+"""Number of lines in one read of the store."""
 CHARS_AT_ONCE = 65_536
-"""How much is searched before others get their turn."""
+"""Number of characters that are searched before the event loop serves other requests."""
 LOOK_S = 0.5
-"""How often following looks whether the allocation has ended."""
+"""Interval at which following checks whether the allocation has ended."""
 SETTLE_S = 1.0
-"""How long after the end lines of pods may still arrive, where nothing says that all have."""
+"""How long after the end of an allocation lines may still arrive when no position marks the end of a log."""
 END_S = 20.0
-"""How long after the end, and after the last line, a log is waited for that is not stored to its end."""
+"""How long following waits for a log that is not stored to its end, after the allocation's end and the last line."""
 ENDS_S, ENDS_LOOK_S = 3.0, 0.1
-"""Who asks so soon after the end of an allocation waits, until then at most, for its logs to be stored to their end."""
+"""A read that begins within ENDS_S after the end of an allocation waits, at most until then, for its complete logs."""
 OPEN_SAID_MAX = 100
-"""Of so many logs of an allocation it is said that they are not stored to their end; the others are counted."""
+"""Limit of marks for logs that are not stored to their end; the last mark has the number of the others."""
 MAY_COME_S = 600.0
-"""So long after the end of an allocation what is not stored of its logs may still come."""
+"""How long after the end of an allocation missing lines may still be stored."""
 
 STORE_TRIES = 3
 STORE_WAIT_S = 0.5
-"""So often, and after so long, the store is asked before the pods are: a busy server is not away."""
+"""Tries of the store, and the pause between them, before the pods are read: a busy server may answer later."""
 RETRY_AFTER_S = 2.0
 POD_LINES_MAX = 10_000
-"""Of each pod the last lines are read."""
+"""Limit of lines that are read from one pod: its last ones."""
 PODS_BYTES_MAX = 32 * 1024 * 1024
-"""What is read of all pods of an allocation for one answer."""
+"""Limit of bytes that are read from all pods of an allocation for one answer."""
 
 INBOX_MAX = 8
-"""Pages of lines that wait for a client that reads slowly."""
+"""Limit of pages of lines that wait for a slow client."""
 
 Emit = Callable[[Sequence[LogLineView]], Awaitable[None]]
 T = TypeVar("T")
 
 
 class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which lines: None means all. `since` and `until` are epoch seconds; `search` is a text in any case, or a pattern.
+    """The lines that a client wants; None means all.
 
-    `is_reversed` puts the newest first, and with `tail` it is still the newest that are meant.
+    `since` and `until` are epoch seconds. `search` is a text in any case, or a pattern. `is_reversed` puts the newest
+    line first; `tail` selects the newest lines also then.
     """
 
     ranks: frozenset[int] | None = None
     attempt: int | None = None
     container: str = ""
-    """of an init container or a sidecar; empty: the main one"""
+    """name of an init container or a sidecar; empty for the main container"""
     streams: frozenset[str] | None = None
     search: str | Pattern | None = None
     is_reversed: bool = False
@@ -93,7 +96,7 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     after: str | None = None
 
     def has(self, line: LogLineView) -> bool:
-        """Whether the line was asked for."""
+        """Whether the client wants the line."""
         if self.ranks is not None and line.rank not in self.ranks:
             return False
         if line.container != self.container:
@@ -111,13 +114,13 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_of_all(self) -> bool:
-        """Whether every line is wanted, so that the last lines are the last of those that were asked for."""
+        """Whether every line is wanted, so that the last lines of the log are also the last wanted lines."""
         asked = (self.ranks, self.attempt, self.streams, self.search, self.since, self.until)
         return not self.container and all(each is None for each in asked)
 
     @property
     def lines_of_pod(self) -> int:
-        """How many lines a pod is asked for: its last ones."""
+        """The number of last lines to request from a pod."""
         return self.tail if self.tail and self.is_of_all else POD_LINES_MAX
 
 
@@ -131,15 +134,16 @@ class LogFeed:
         self._clock = clock
 
     async def containers(self, allocation: Allocation) -> set[str]:
-        """The init containers and sidecars whose lines are stored."""
+        """Return the init containers and sidecars with stored lines."""
         positions = await self._asked(lambda: self._logs.positions(id_of(allocation)))
         return {source.container for source in positions if source.container}
 
     async def page(self, allocation: Allocation, wanted: LogFilter) -> list[LogLineView]:
-        """The lines that there are now, in the order that was asked for: at most `LINES_MAX`, besides marks of gaps.
+        """Return the lines that exist now, in the wanted order: at most `LINES_MAX`, not counting marks of gaps.
 
-        Of more than that these are the oldest, or the newest with `tail` or `is_reversed`; go on after the last cursor.
-        The oldest end with a line, not with a mark: a mark has no cursor, and comes with the line behind it.
+        If there are more, these are the oldest lines, or the newest with `tail` or `is_reversed`. The next page begins
+        after the last cursor. A page of the oldest lines ends with a line and not with a mark, because a mark has no
+        cursor: the mark is sent with the line behind it.
         """
         is_newest = wanted.head is None and (wanted.tail is not None or wanted.is_reversed)
         limit = LINES_MAX if wanted.head is None else wanted.head
@@ -156,21 +160,21 @@ class LogFeed:
                         break
         lines = list(found) if is_newest else _first(found, limit)
         if len(lines) < len(found) and wanted.head is None and not any(line.cursor for line in lines):
-            # Nobody can go on after lines of pods: the newest ones say most.
+            # Lines of pods have no cursor for a next page, so the newest lines are the most useful ones.
             lines = [_older_left_out(found[-limit]), *list(found)[-limit:]]
         if wanted.tail is not None:
             lines = lines[-wanted.tail :] if wanted.tail else []
         is_to_the_end = limit > 0 and (is_newest or len(lines) == len(found))
         if is_to_the_end and not (lines and all(line.cursor == "" for line in lines)):
-            # Where no line has a cursor they come from the pods, which have said themselves what is cut.
+            # Lines without any cursor come from the pods, and already contain marks where they are cut.
             lines += open_
         return lines[::-1] if wanted.is_reversed else lines
 
     async def marks_of_open(self, allocation: Allocation, wanted: LogFilter) -> list[LogLineView]:
-        """For an allocation that has ended: a mark for each log that is not stored to its end. Empty while the store
-        does not answer.
+        """Return a mark for each log of an ended allocation that is not stored to its end.
 
-        Ask for the marks before the lines: then a log without a mark is read to its end.
+        Empty while the store does not answer. Call it before reading the lines: then a log without a mark is read to
+        its end.
         """
         status = allocation.status
         if status.phase is not Phase.TERMINATED:
@@ -187,7 +191,7 @@ class LogFeed:
             await self._clock.sleep(ENDS_LOOK_S)
 
     async def pages(self, allocation: Allocation, wanted: LogFilter) -> AsyncGenerator[list[LogLineView]]:
-        """All lines that there are now and that were asked for, oldest first, with the marks of gaps.
+        """Yield all wanted lines that exist now, oldest first, with the marks of gaps.
 
         Raises:
             TransientError: neither the store nor the pods can be read, or the store stopped answering half-way.
@@ -199,7 +203,7 @@ class LogFeed:
                     is_begun = True
                     yield lines
         except TransientError as error:
-            # Lines of pods have no cursor: they cannot go on where those of the store ended.
+            # Lines of pods have no cursor, so they cannot continue after the last line of the store.
             if is_begun:
                 raise
             lines = await self._of_pods(allocation, wanted)
@@ -214,10 +218,10 @@ class LogFeed:
             yield await self._of_pods(allocation, wanted) or []
 
     async def _stored(self, allocation: Allocation, wanted: LogFilter) -> AsyncGenerator[list[LogLineView]]:
-        """The pages of the store that have lines."""
+        """Yield the pages of the store that have lines."""
         id_, cursor = id_of(allocation), wanted.after
         positions = await self._asked(lambda: self._logs.positions(id_))
-        # The newest lines can be read from the end, unless lines that were not asked for stand between them.
+        # The newest lines can be read from the end, unless unwanted lines are between them.
         is_tail = wanted.after is None and wanted.tail is not None and wanted.is_of_all
         if is_tail and not any(source.container for source in positions):
             stored = await self._asked(lambda: self._logs.tail(id_, limit=max(1, wanted.tail or 0)))
@@ -235,7 +239,7 @@ class LogFeed:
                 return
 
     async def _asked(self, ask: Callable[[], Awaitable[T]], *, tries: int = STORE_TRIES) -> T:
-        """The answer of the store, which is asked again a few times. Raises what the store raises."""
+        """Return the answer of the store, with a few retries. Raises the error of the last try."""
         for _ in range(tries - 1):
             try:
                 return await ask()
@@ -244,7 +248,7 @@ class LogFeed:
         return await ask()
 
     async def follow(self, allocation: Allocation, wanted: LogFilter, emit: Emit) -> None:
-        """Emit the lines that there are and those that come, until the allocation has ended and all were sent."""
+        """Emit all present and new lines, until the allocation has ended and all lines were sent."""
         inbox = asyncio.Queue[list[LogLineView]](INBOX_MAX)
         session = _Session(allocation, wanted)
         async with TaskGroup() as tasks:
@@ -279,8 +283,10 @@ class LogFeed:
                 return
 
     async def _say_open(self, session: "_Session", emit: Emit) -> None:
-        """Following is over: of which logs not all was stored. While the store is away, and the pods have said nothing
-        either, that is said of each rank that ran."""
+        """Emit, at the end of following, the marks of logs that are not stored to their end.
+
+        If the store is unavailable and the pods have returned no line either, each rank that ran has a mark.
+        """
         try:
             positions = await self._logs.positions(id_of(session.allocation))
         except TransientError:
@@ -292,13 +298,15 @@ class LogFeed:
                 await emit(marks)
 
     async def _is_complete(self, session: "_Session", quiet_s: float, emit: Emit) -> bool:
-        """Whether all lines of what has ended were sent, or will not come any more. What was never stored is sent from
-        the pods, while they are there."""
+        """Whether all lines of an ended allocation were sent, or no further line will arrive.
+
+        If no line was ever stored, the lines of the pods are sent, while the pods exist.
+        """
         if session.gaps is None or quiet_s >= END_S:
             return quiet_s >= SETTLE_S
         try:
             positions = await self._logs.positions(id_of(session.allocation))
-            # Lines and positions are stored together: what is behind the cursor now is still to be sent.
+            # Lines and positions are stored together, so a line behind the cursor now has still to be sent.
             rest = await self._logs.read(id_of(session.allocation), after=session.cursor, limit=1)
         except TransientError:
             return quiet_s >= END_S
@@ -314,7 +322,7 @@ class LogFeed:
         return Gaps(await self._logs.positions(id_of(allocation)), is_whole=wanted.after is None)
 
     async def _source(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]]) -> None:
-        """Lines into the inbox: from the stream, and while that is away from the pods."""
+        """Put lines into the inbox: from the stream, or from the pods while the stream is unavailable."""
         allocation, wanted = session.allocation, session.wanted
         cursor = wanted.after
         is_first, is_away = True, False
@@ -323,7 +331,7 @@ class LogFeed:
                 if session.gaps is None:
                     session.gaps = await self._gaps(allocation, wanted)
                 if is_first and wanted.tail is not None and cursor is None:
-                    # The last lines of those that are there, then all that come.
+                    # The client gets the last lines that exist now, and then all new lines.
                     session.cursor = cursor = await self._start_with_tail(session, inbox)
                 is_first = False
                 async with aclosing(self._logs.follow(id_of(allocation), after=cursor)) as found:
@@ -337,7 +345,7 @@ class LogFeed:
                             await inbox.put(lines)
                         session.cursor = cursor
             except TransientError:
-                # What came from pods is not told again from the store, also where the pods had only the last of it.
+                # Lines that came from pods are not repeated from the store, also if the pods had only the last ones.
                 is_away = not await self._answers(id_of(allocation), tries=1 if is_away else STORE_TRIES)
                 if is_away:
                     await self._poll_pods(session, inbox)
@@ -380,18 +388,20 @@ class LogFeed:
         return session.allocation.status.phase is Phase.TERMINATED
 
     async def _poll_pods(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]]) -> None:
-        """What the pods have said since, each rank after its own last line: a slow one is not passed over."""
+        """Put the new lines of the pods into the inbox, for each rank those after its own last line."""
         wanted = session.wanted
         if session.has_met_any:
-            # Of what comes then no line is left out.
+            # After the first lines, `tail` must not drop any new line.
             wanted = msgspec.structs.replace(wanted, tail=None)
         fresh = session.take_polled(await self._of_pods(session.allocation, wanted) or [])
         if fresh:
             await inbox.put(fresh)
 
     async def _of_pods(self, allocation: Allocation, wanted: LogFilter) -> list[LogLineView] | None:
-        """The lines of the pods that are there and that were asked for, all ranks merged by time, with marks where they
-        are cut; None when no pod could be read."""
+        """Return the wanted lines of the existing pods, all ranks merged by time, with marks where they are cut.
+
+        None when no pod could be read.
+        """
         selector = f"{LABEL_ALLOCATION_UID}={allocation.metadata.uid}"
         try:
             pods = await self._kube.list(PODS, namespace=allocation.metadata.namespace, label_selector=selector)
@@ -435,7 +445,7 @@ def _older_left_out(first: LogLineView) -> LogLineView:
 
 
 class _RankRun(NamedTuple):
-    """What ran as a rank in an attempt."""
+    """A container of a rank in an attempt."""
 
     attempt: int
     rank: int
@@ -447,7 +457,7 @@ class _RankRun(NamedTuple):
         return cls(number_label(labels, LABEL_ATTEMPT), number_label(labels, LABEL_RANK), container)
 
     def lines(self, text: bytes, wanted: LogFilter) -> list[LogLineView]:
-        """Those that were asked for, of what the kubelet gives of its log, with marks where that is cut."""
+        """Return the wanted lines of a log from the kubelet, with marks where it is cut."""
         all_ = [self.line(each) for each in text.decode("utf-8", "replace").splitlines()]
         found = [line for line in all_ if wanted.has(line)]
         if all_ and len(all_) >= POD_LINES_MAX and wanted.lines_of_pod == POD_LINES_MAX:
@@ -459,7 +469,7 @@ class _RankRun(NamedTuple):
         return found
 
     def line(self, text: str) -> LogLineView:
-        """A line as the kubelet gives it: the time, a blank, the text."""
+        """Parse a line of the kubelet: the time, a blank, the text."""
         time, _, rest = text.partition(" ")
         try:
             parse_time(time)
@@ -470,7 +480,7 @@ class _RankRun(NamedTuple):
         )
 
     def mark(self, time: str, what: str, most: str) -> LogLineView:
-        """What readers are told where an answer from a pod is cut."""
+        """Return the mark for readers at the place where an answer from a pod is cut."""
         text = f"{what}: this answer comes from the nodes, not from the store of logs, and has {most}"
         return LogLineView(
             attempt=self.attempt, rank=self.rank, stream=EVENT, time=time, text=text, container=self.container
@@ -478,25 +488,25 @@ class _RankRun(NamedTuple):
 
 
 class _Session:
-    """One client that follows: what it has been sent."""
+    """The state of one client that follows: what was sent to it."""
 
     def __init__(self, allocation: Allocation, wanted: LogFilter) -> None:
         self.allocation = allocation
         self.wanted = wanted
         self.cursor = wanted.after
-        """of the last entry whose lines wait to be sent, or were"""
+        """cursor of the last entry whose lines were sent, or wait in the inbox"""
         self.gaps: Gaps | None = None
-        """None while the store has not answered"""
+        """None until the store has answered"""
         self.is_of_pods = False
-        """nothing was stored, and the pods have told what they had"""
+        """whether no line was stored and the lines of the pods were sent instead"""
         self._newest_s: dict[_RankRun, float] = {}
-        """when each rank said its last line that came from the store"""
+        """{rank: time of its newest line from the store, epoch seconds}"""
         self._polled_s: dict[_RankRun, float] = {}
-        """the same of lines that were read from its pod"""
+        """{rank: time of its newest line from its pod, epoch seconds}"""
         self._last: dict[LogKey, int] = {}
 
     def is_new(self, line: LogLine) -> bool:
-        """Whether this line was not met before: a store that lost its lines is filled again from the pods."""
+        """Whether this line of the store is new: a store that lost its lines is filled again from the pods."""
         if line.number <= 0 or line.stream != STDOUT:
             return True
         source = line.source
@@ -510,16 +520,16 @@ class _Session:
 
     @property
     def has_met_any(self) -> bool:
-        """Whether any line was met so far."""
+        """Whether the client has got any line so far."""
         return bool(self._newest_s or self._polled_s)
 
     def was_polled(self, line: LogLine) -> bool:
-        """Whether this line of the store was read from the pod before, while the store was away."""
+        """Whether this line of the store was already read from the pod, while the store was unavailable."""
         polled_s = self._polled_s.get(_RankRun(line.attempt, line.rank, line.container))
         return polled_s is not None and bool(line.time) and parse_time(line.time) <= polled_s
 
     def take_polled(self, lines: Iterable[LogLineView]) -> list[LogLineView]:
-        """Those lines of pods, in their order, that were met neither here nor in the store."""
+        """Return the lines of pods, in their order, that have come neither from the pods nor from the store before."""
         known = {**self._newest_s, **{run: max(at, self._newest_s.get(run, at)) for run, at in self._polled_s.items()}}
         fresh: list[LogLineView] = []
         for line in lines:
@@ -533,8 +543,10 @@ class _Session:
 
 
 def open_logs(allocation: Allocation, positions: Mapping[LogKey, LogPosition]) -> list[LogKey]:
-    """Those of the logs that there are, and of the ranks which ran in the last attempt, that are not stored to their
-    end."""
+    """Return the logs that are not stored to their end.
+
+    These are stored logs without a marked end, and logs of ranks that ran in the last attempt.
+    """
     status = allocation.status
     ran = {
         LogKey(attempt=status.attempt, rank=rank)
@@ -548,7 +560,7 @@ def open_logs(allocation: Allocation, positions: Mapping[LogKey, LogPosition]) -
 
 
 def _open_marks(allocation: Allocation, wanted: LogFilter, open_: Sequence[LogKey], *, now: float) -> list[LogLineView]:
-    """One mark for each log that is not stored to its end; it has the rank of that log."""
+    """Return one mark for each wanted log that is not stored to its end, with the rank of that log."""
     mine = [
         source
         for source in open_
@@ -574,8 +586,10 @@ def _open_marks(allocation: Allocation, wanted: LogFilter, open_: Sequence[LogKe
 
 
 async def _chosen(stored: Sequence[StoredLine], wanted: LogFilter, gaps: Gaps) -> list[LogLineView]:
-    """Those that were asked for, and where lines are missing; others get their turn now and then, as a search through
-    many lines takes a while."""
+    """Return the wanted lines, with marks where lines are missing.
+
+    It yields to the event loop now and then, because a search through many lines takes long.
+    """
     found: list[LogLineView] = []
     looked_at = 0
     for each in stored:
@@ -584,7 +598,7 @@ async def _chosen(stored: Sequence[StoredLine], wanted: LogFilter, gaps: Gaps) -
             looked_at = 0
             await asyncio.sleep(0)
         if gaps.is_known(each.line):
-            # A store that lost where a log stands is filled again under the same numbers.
+            # A store that lost the position of a log is filled again with lines of the same numbers.
             continue
         mark = gaps.before(each.line)
         if mark is not None:
@@ -598,12 +612,12 @@ async def _chosen(stored: Sequence[StoredLine], wanted: LogFilter, gaps: Gaps) -
 
 
 def _count(lines: Iterable[LogLineView]) -> int:
-    """How many there are besides marks of gaps."""
+    """Return the number of lines without marks of gaps."""
     return sum(1 for line in lines if not _is_mark(line))
 
 
 def _first(lines: Iterable[LogLineView], limit: int) -> list[LogLineView]:
-    """The first ones, with the marks before them."""
+    """Return the first `limit` lines, with the marks before them."""
     found: list[LogLineView] = []
     for line in lines:
         if limit <= 0:
@@ -614,7 +628,7 @@ def _first(lines: Iterable[LogLineView], limit: int) -> list[LogLineView]:
 
 
 def _is_mark(line: LogLineView) -> bool:
-    """Whether it is no line of the log: it says that lines are missing."""
+    """Whether the line is a mark of missing lines and no line of the log."""
     return bool(line.missing) or (line.stream == EVENT and not line.cursor)
 
 

@@ -1,8 +1,8 @@
-"""From what a client calls an allocation to the object: the AllocationID, its name, or the beginning of the id.
+"""Finds the allocation that a client names by its AllocationID, its name, or the beginning of its id.
 
-An AllocationID names no namespace, so the object is found by LIST with a field selector over all of them, and the uid
-decides. Names and beginnings are for people: they cost more and must be unique. An allocation that is gone and whose
-log is archived is found by its whole AllocationID, by callers who may look into its workspace; for others it does not
+An AllocationID contains no namespace, so the object is found by LIST with a field selector over all namespaces, and the
+uid decides. Names and beginnings of ids are for people: they cost more and must be unique. A deleted allocation with an
+archived log is found by its whole AllocationID, by callers who may see its workspace; for other callers it does not
 exist.
 """
 
@@ -26,7 +26,7 @@ PREFIX_LENGTH_MIN = 3
 MATCHES_SHOWN_MAX = 5
 HOMES_MAX = 20_000
 Sight = Callable[[], Awaitable[VisibleWorkspaces]]
-"""Where somebody may look, found out when it is needed."""
+"""Returns the workspaces that the caller may see; it is called only when it is needed."""
 _SAFE = re.compile(r"[a-z][-a-z0-9]{0,62}")
 _log = log.get_logger(__name__)
 
@@ -36,7 +36,7 @@ async def _everywhere() -> VisibleWorkspaces:
 
 
 class Lookup:
-    """Finds allocations."""
+    """Finds the allocations that a caller may see."""
 
     def __init__(
         self,
@@ -53,9 +53,10 @@ class Lookup:
         self._held: dict[str, Allocation] = {}
 
     def within(self, sight: VisibleWorkspaces) -> "Lookup":
-        """The same for somebody who may look into these workspaces only: what is elsewhere does not exist for them.
+        """Return a lookup for a caller who may see these workspaces only: it finds nothing in other workspaces.
 
-        It takes the same steps for what is elsewhere as for what is nowhere, so that time does not tell them apart.
+        It takes the same steps for an allocation in another workspace as for one that does not exist, so that the time
+        of the answer does not reveal the difference.
         """
 
         async def known() -> VisibleWorkspaces:
@@ -64,26 +65,26 @@ class Lookup:
         return Lookup(self._kube, known, self._homes, self._brief)
 
     def seen_by(self, sight: Sight) -> "Lookup":
-        """The same; where they may look is asked with each search, so that who searches for nothing asks nothing."""
+        """Return a lookup that calls `sight` at each search, so that a request without a search needs no check."""
         return Lookup(self._kube, sight, self._homes, self._brief)
 
     def hold(self, text: str, allocation: Allocation) -> None:
-        """It has just been found: the next who asks for `text` gets it without a read."""
+        """Store an allocation that was just found: the next `find` of `text` returns it without a read, once."""
         self._held[text] = allocation
 
     def remember(self, allocation: Allocation) -> None:
-        """Where an AllocationID is found: that never changes, so that reading it again is one GET."""
+        """Remember the namespace and name of an AllocationID, which never change: the next read is one GET."""
         meta = allocation.metadata
         self._homes[id_of(allocation)] = (meta.namespace, meta.name)
         while len(self._homes) > HOMES_MAX:
             del self._homes[next(iter(self._homes))]
 
     async def find(self, text: str) -> Allocation:
-        """The allocation that `text` means.
+        """Return the allocation that `text` names.
 
         Raises:
-            NotFoundError: there is none.
-            AmbiguousError: there are several.
+            NotFoundError: no allocation fits.
+            AmbiguousError: several allocations fit.
         """
         held = self._held.pop(text, None)
         if held is not None:
@@ -99,10 +100,12 @@ class Lookup:
         return found
 
     async def workspace_of(self, id_: str) -> str:
-        """Where an AllocationID is, without a read once that is known, also to those who may not look there.
+        """Return the workspace of an AllocationID, without a read when it is already known.
+
+        A known workspace is returned also to a caller who may not see it.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: no allocation fits.
         """
         home = self._homes.get(id_)
         if home is None:
@@ -110,7 +113,7 @@ class Lookup:
         return home[0]
 
     async def _at_home(self, text: str, sight: VisibleWorkspaces) -> Allocation | None:
-        """The object of a whole id that was found before."""
+        """Return the object of an AllocationID that was found before; None when it is unknown or deleted."""
         home = self._homes.get(text)
         if home is None or not sight.has(home[0]):
             return None
@@ -133,7 +136,7 @@ class Lookup:
                 if found.metadata.uid.startswith(uid_prefix):
                     return found
             for found in named:
-                # It was restored from a backup, and is still asked for by its id of before.
+                # An allocation that was restored from a backup can still be named by its former id.
                 if text in found.metadata.annotations.get(ANNOTATION_FORMER_IDS, "").split(","):
                     return found
         matches = await self._named(text, sight)
@@ -149,11 +152,11 @@ class Lookup:
         return matches[0]
 
     async def sees(self, workspace: str) -> bool:
-        """Whether the caller may look into that workspace."""
+        """Whether the caller may see that workspace."""
         return (await self._sight()).has(workspace)
 
     async def again(self, allocation: Allocation) -> Allocation:
-        """The same object now. Raises NotFoundError when it is gone, also when its name was taken over."""
+        """Read the same object again. Raises NotFoundError when it was deleted, also if another object has its name."""
         meta = allocation.metadata
         found = await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
         if found.metadata.uid != meta.uid:
@@ -166,13 +169,14 @@ class Lookup:
 
 
 async def find_logged(lookup: Lookup, archive: LogArchive | None, text: str) -> Allocation:
-    """The allocation whose log is read: the object, or what the archive kept of it when the object is gone.
+    """Return the allocation whose log is read: the object, or the record in the archive when the object was deleted.
 
     Raises:
-        NotFoundError: there is none, also not in the archive.
-        AmbiguousError: there are several.
-        TransientError: it is no object, and the archive does not answer.
+        NotFoundError: neither an object nor a record in the archive fits.
+        AmbiguousError: several allocations fit.
+        TransientError: no object fits, and the archive does not answer.
     """
+
     try:
         return await lookup.find(text)
     except NotFoundError:

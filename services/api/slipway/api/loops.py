@@ -1,7 +1,7 @@
-"""The loops of the api, and how long the work of each may stand still.
+"""The loops of the api, and how long each may make no progress.
 
-Owns the table. What a bound means is said in `runtime/liveness.py`. That requests are answered is no loop: the probe
-itself is a request, and fails when none is answered.
+Owns the table. `runtime/liveness.py` defines the meaning of a bound. Answering requests is no loop in this table: the
+probe itself is a request, and fails when no request is answered.
 """
 
 from slipway.runtime.liveness import Loop
