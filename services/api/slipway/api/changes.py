@@ -102,7 +102,7 @@ class SpecWriter:
     async def rework(
         self, allocation: Allocation, work: Callable[[Allocation], Mapping[str, Any]], *, version: str = ""
     ) -> Allocation:
-        """Change the program of a held allocation; `work` computes the fields (wire names) from the current object.
+        """Change image, command, env or resources of a held allocation; `work` computes the fields (wire names).
 
         Raises:
             ConflictError: the allocation is not held, or was admitted.
@@ -185,8 +185,8 @@ class SpecWriter:
     async def pause(self, allocation: Allocation, reason: str) -> Allocation:
         """Hold the allocation. Placed ranks are signalled to save their work; after a resume, another attempt follows.
 
-        Hold and signal are one write, so that the allocation is never held and still running on, or preempted and not
-        held.
+        Hold and signal are one write. So the allocation is never held without the signal, or signalled without the
+        hold.
         """
         attempt, at = allocation.status.attempt, format_time(self._clock.now())
 
@@ -254,7 +254,7 @@ def check_limits(fields: Mapping[str, str], pool: ResourcePool) -> None:
 
 
 def check_reworkable(allocation: Allocation) -> None:
-    """Raise ConflictError unless the program of the allocation can still change."""
+    """Raise ConflictError unless image, command, env and resources of the allocation can still change."""
     name = id_of(allocation)
     if has_ended(allocation):
         raise ConflictError(f"allocation {name} has ended; nothing of it can change")

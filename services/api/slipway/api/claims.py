@@ -7,8 +7,8 @@ Promises: of all requests with one key and different names, at any replicas and 
 allocation. A request with the key and a name, and a request with the key alone, find the same allocation. A repeated
 request is never refused. The cost is one create for a key with a name, and one read for a key without.
 
-Not promised: this for two requests with one key at two replicas within the same few milliseconds, one with a name and
-one without. One replica handles such requests one after the other (`turn`).
+Not promised: these guarantees for two requests with one key at two replicas within the same few milliseconds, one with
+a name and one without. One replica handles such requests one after the other (`turn`).
 """
 
 import asyncio

@@ -228,7 +228,8 @@ def connect(
 def _publishing(
     streams: Streams, kube: WatchingKube, *, clock: Clock, random: Random
 ) -> tuple[SeenAllocations, LaunchPublisher]:
-    """What tells of launches and changes, and what answers with them."""
+    """Return (the cache of allocations, the publisher of launches and changes, which updates that cache)."""
+
     seen = SeenAllocations(kube, clock, random)
     return seen, LaunchPublisher(streams.events, streams.wake, clock, on_write=seen.saw, on_delete=seen.deleted)
 

@@ -69,7 +69,7 @@ class IssuerTokens(msgspec.Struct, frozen=True, kw_only=True):
     id_token: str = ""
     refresh_token: str = ""
     expires_in: float = 0.0
-    """seconds"""
+    """lifetime of the access token in seconds; 0 when the answer does not state it"""
 
 
 class IssuerHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -78,8 +78,8 @@ class Refusals:
     ) -> AsyncGenerator[None]:
         """Surround the check of a credential; an UnauthorizedError or ForbiddenError of the check is a refusal.
 
-        Without `is_remembered` a refusal is not repeated from the cache: for a check that costs nothing or that can
-        end differently the next time.
+        Without `is_remembered` a refusal is not repeated from the cache: for a check that costs nothing, or for a
+        credential that is never sent twice.
 
         Raises:
             UnauthorizedError, ForbiddenError: the credential was refused a moment ago.

@@ -139,7 +139,7 @@ class VisibleKube:
         return self._kube.exec(namespace, pod, container=container, command=command, stdin=stdin, tty=tty)
 
     async def _sight(self, verb: str, resource: Resource[Any]) -> VisibleWorkspaces:
-        """Return the workspaces where the caller may see the kind; for other API groups, may see allocations."""
+        """Return the workspaces where the caller may see the kind; other API groups are visible with allocations."""
         kind = resource.plural if resource.group == API_GROUP else "allocations"
         return await self._principal.sight(PermissionCheck(verb, kind))
 

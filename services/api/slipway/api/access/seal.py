@@ -47,7 +47,7 @@ class SealKeys:
         self._folder = folder
         self._clock = clock
         self._keys: dict[str, Fernet] = {}
-        """{text of a key: its cipher}, the newest file name first"""
+        """{text of a key: its cipher}, the last file name in the alphabet first"""
         self._since: dict[str, float] = {}
         """{text of a key: when this process first read it}, by the monotonic clock"""
         self._ignored: tuple[str, ...] = ()

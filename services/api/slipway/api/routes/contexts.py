@@ -28,7 +28,8 @@ _TYPES = (
 
 
 async def upload(request: Request) -> Response:
-    """Store a gzipped tar of at most 95 MiB. Its id is its SHA-256; a second upload of the same archive is no copy."""
+    """Store a gzipped tar of at most 95 MiB. Its id is its SHA-256, so the same archive is stored only once."""
+
     parts = parts_of(request)
     workspace = request.query_params.get("workspace") or DEFAULT_WORKSPACE
     wanted = request.query_params.get("id", "")

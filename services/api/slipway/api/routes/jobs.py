@@ -107,7 +107,7 @@ async def change(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """Delete a job without members that have not ended."""
+    """Delete a job. Raises ConflictError while a member has not ended."""
     await job_changes.delete_job(parts_of(request), await _found(request))
     return Response(status_code=204)
 
@@ -156,7 +156,7 @@ async def stats(request: Request) -> Response:
     """Return what waits and runs in each queue and pool, and how long admitted allocations had waited, by day."""
     parts, now = parts_of(request), parts_of(request).clock.now()
     with_days, days = flag_param(request, "days", default=True), days_of(request, now)
-    # Ended allocations matter only for the days, and there may be a hundred times as many, so they are skipped else.
+    # Ended allocations are needed for the days only, and there may be a hundred times as many as live ones.
     allocations = await parts.seen.brief() if with_days else await parts.seen.live()
     live = [each for each in allocations if each.status.phase is not Phase.TERMINATED]
     pool = request.query_params.get("pool", "")

@@ -44,7 +44,7 @@ async def change(request: Request) -> Response:
 
 
 async def remove(request: Request) -> Response:
-    """Remove a workspace. A namespace that Slipway created is deleted with everything in it."""
+    """Remove a workspace. Its namespace is deleted with everything in it if Slipway created it; else it stays."""
 
     await parts_of(request).workspaces.remove(request.path_params["name"])
     return Response(status_code=204)
