@@ -45,7 +45,7 @@ class Lookup:
         homes: dict[str, tuple[str, str]] | None = None,
         brief: Callable[[], Awaitable[list[Allocation]]] | None = None,
     ) -> None:
-        """`brief` reads all allocations, whose parts but for the id may be left out; None: a LIST does."""
+        """`brief` reads all allocations, which may lack all fields except the id; when None, a LIST reads them."""
         self._kube = kube
         self._brief = brief
         self._sight = sight
