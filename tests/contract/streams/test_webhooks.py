@@ -64,9 +64,9 @@ async def test_a_delivery_stays_until_it_is_done(streams: Streams) -> None:
     first, second = await again.held(["x", "none"])
     assert seqs([first, second]) == [1, 2]
     assert await streams.webhooks("b").held(["x"]) == []
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.6)
     await again.heartbeat([second])
-    assert seqs(await streams.webhooks("b").claim_left(["x", "none"], min_idle_s=0.04, limit=10)) == [1]
+    assert seqs(await streams.webhooks("b").claim_left(["x", "none"], min_idle_s=0.5, limit=10)) == [1]
     await streams.webhooks("b").done([first])
     await again.done([second])
     assert await hooks.backlog(["x"]) == [0]
