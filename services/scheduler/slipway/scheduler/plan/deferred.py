@@ -1,6 +1,7 @@
-"""What of a plan cannot happen at once: admissions to room that its evictions, or what leaves already, have to give.
+"""The admissions of a plan that cannot start at once: they need room that its evictions, or leaving work, must release.
 
-Pure; knows nothing of how long a victim needs. A simulation, in which evictions are instant, has no use for it.
+Pure. How long a victim needs to leave is not known here. A simulation, in which evictions are instant, does not need
+this.
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,10 @@ from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 def deferred(
     snapshot: PoolSnapshot, tree: QueueTree, admits: Sequence[Admit], evictions: Sequence[Evict]
 ) -> frozenset[str]:
-    """uids of those of `admits` that cannot start yet, because they take places, quota or slots of what leaves: they
-    are nominated. `tree` is what is used now; it is written on."""
+    """Return the uids of those `admits` that cannot start yet and become nominations.
+
+    They need nodes, quota or slots that leaving work still uses. `tree` contains what is used now; it is changed.
+    """
     evicted = {evict.uid for evict in evictions}
     usage, slots = snapshot.usage.copy(), dict(snapshot.slots)
     later: set[str] = set()
@@ -44,7 +47,7 @@ def deferred(
 
 
 def bundles(plan: Plan) -> list[frozenset[str]]:
-    """uids of what stands or falls together: evictions, and what their room is for."""
+    """Return sets of uids that must be applied together: evictions, and the admissions that need their room."""
     found: list[frozenset[str]] = []
     keys = {admit.allocation: admit.uid for admit in plan.admits}
     links = [frozenset((admit.uid, *admit.victims)) for admit in plan.admits if admit.victims]
@@ -56,7 +59,7 @@ def bundles(plan: Plan) -> list[frozenset[str]]:
 
 
 def _exceeds(snapshot: PoolSnapshot, slots: dict[tuple[str, str], int], fact: AllocationFact, asked: int) -> bool:
-    """Whether its job has too many slots in use for `asked` more."""
+    """Whether `asked` more GPU slots would exceed the job's `maxSlots`."""
     job = snapshot.job_of(fact)
     used = slots.get((fact.namespace, fact.job), 0)
     return job is not None and job.max_slots is not None and asked > 0 and used + asked > job.max_slots

@@ -1,7 +1,8 @@
 """Lint: the rules of every plan, checked on (snapshot, plan) alone before anything is committed.
 
-Makes no choice; it counts again. A bound that was exceeded before the plan (a node that shrank, a limit that was
-lowered) is no violation, as long as the plan does not add to it. Work that is evicted for other work frees its room.
+Lint makes no choice; it computes the sums again. A bound that was exceeded before the plan (a node that shrank, a limit
+that was lowered) is no violation, as long as the plan does not add to it. Work that is evicted for other work releases
+its room.
 """
 
 from enum import StrEnum
@@ -40,7 +41,7 @@ class Broken(StrEnum):
 
 
 Gone = list[tuple[Holding, tuple[int, ...]]]
-"""The work that makes room, and which of its ranks."""
+"""The holdings that leave, and which of their ranks."""
 
 
 class PlanViolation(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class PlanViolation(msgspec.Struct, frozen=True):
 
 
 def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
-    """Everything that `plan` breaks; empty for a sound plan."""
+    """Return every rule that `plan` breaks; empty for a sound plan."""
     found: list[PlanViolation] = []
     admitted: list[tuple[Admit | Grow, AllocationFact]] = []
     seen: set[str] = set()
@@ -92,7 +93,7 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
     found += _strange_evictions(snapshot, plan)
     gone = _gone(snapshot, plan)
     if gone:
-        # Work that is not deferred starts before any victim has left.
+        # An admission that is not deferred starts before any victim has left, so it must fit without their room.
         at_once = [(admit, fact) for admit, fact in admitted if admit.uid not in plan.deferred]
         found += (*_nodes(snapshot, at_once, []), *_quota(snapshot, at_once, []), *_slots(snapshot, at_once, []))
     return (
@@ -107,7 +108,7 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
 
 
 def _windows(snapshot: PoolSnapshot, admitted: list[tuple[Admit | Grow, AllocationFact]]) -> list[PlanViolation]:
-    """Ranks on nodes that a window of the pool closes to them."""
+    """Return ranks on nodes that a window of the pool closes to them."""
     windows = windows_of(snapshot, snapshot.now) if admitted else None
     if windows is None:
         return []
@@ -124,7 +125,7 @@ def _windows(snapshot: PoolSnapshot, admitted: list[tuple[Admit | Grow, Allocati
 
 
 def _roles(admit: Admit | Grow, fact: AllocationFact) -> list[tuple[RoleFact, list[str]]]:
-    """(role, nodes of its placed ranks)."""
+    """Return (role, nodes of its placed ranks) for each role."""
     result: list[tuple[RoleFact, list[str]]] = []
     base = 0
     for role in fact.roles:
@@ -166,7 +167,7 @@ def _strange_evictions(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation
 
 
 def _too_often(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
-    """Evictions beyond what the limits of the pool and its queues leave."""
+    """Return evictions beyond what the limits of the pool and its queues permit."""
     limits, levels = limits_of(snapshot), {level.scope: level for level in snapshot.evicted}
     left = {scope: limit.left(levels.get(scope), snapshot.now) for scope, limit in limits.items()}
     made = made_by(snapshot, plan.evictions)
@@ -178,8 +179,12 @@ def _too_often(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
 
 
 def _gone(snapshot: PoolSnapshot, plan: Plan) -> Gone:
-    """The work that leaves its places by this plan: what it evicts for other work, and what it takes down if some of
-    that is placed again. If an admission waits for victims, also the work that is leaving already."""
+    """Return the work whose room this plan may use.
+
+    It is the work that the plan evicts for other work. If an evicted allocation is placed again, it is also the work
+    that the plan evicts for its own reasons. If an admission waits for victims, it is also the work that is leaving
+    already.
+    """
     found: Gone = []
     coming = {admit.uid for admit in plan.admits}
     is_again = any(evict.uid in coming for evict in plan.evictions if not evict.by)
@@ -196,7 +201,7 @@ def _gone(snapshot: PoolSnapshot, plan: Plan) -> Gone:
 
 
 def _victims(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
-    """Victims are preemptible, the work that they make room for starts, and a shrunk gang keeps its minimum."""
+    """Check that victims are preemptible, that their preemptors start, and that a shrunk gang keeps its minimum."""
     found: list[PlanViolation] = []
     coming = {admit.allocation for admit in plan.admits}
     for evict in plan.evictions:
@@ -215,7 +220,7 @@ def _victims(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
 
 
 def _goes_on(holding: Holding, evict: Evict) -> bool:
-    """Whether the remaining ranks are enough, for each role and in all."""
+    """Whether the remaining ranks are enough, for each role and in total."""
     fact = holding.allocation
     staying = [rank for rank in holding.charges if rank not in evict.ranks and rank not in holding.leaving]
     roles = [role_index(fact, rank) for rank in staying]
@@ -226,7 +231,7 @@ def _goes_on(holding: Holding, evict: Evict) -> bool:
 def _nodes(
     snapshot: PoolSnapshot, admitted: list[tuple[Admit | Grow, AllocationFact]], gone: Gone
 ) -> list[PlanViolation]:
-    """Amounts and devices, recounted on a copy of the usage."""
+    """Check amounts and devices on a copy of the usage."""
     if not admitted:
         return []
     table, usage = snapshot.table, snapshot.usage.copy()
@@ -260,7 +265,7 @@ def _nodes(
 
 
 def _devices(table: NodeTable, before: Devices, after: Devices) -> list[PlanViolation]:
-    """No device is used beyond its whole, and each GPU in use is named."""
+    """Check that no device is used above its whole, and that each GPU in use has a known device number."""
     found = [
         PlanViolation(Broken.DEVICE, table.names[at], f"device {number}: {MILLI + beyond} thousandths used")
         for (number, at), beyond in sorted(after.over.items())

@@ -1,15 +1,21 @@
 """plan(): one tick of scheduling as a pure function of (snapshot, policy, now, seed).
 
-The rooms, in the order in which an allocation passes through them: `gates` (is it to be started at all), `lines` and
-`ordering` (who goes first), `quota` (may its queue have it), `gang` and below it `fill`, `topology`, `rows`, `filters`,
-`scores` (is there a place, and which is best), `explain` and `offers` (why not, and what would help).
-`preempt` makes room where running work may be evicted, `nominations` hold that room until the victims have left it,
-`reserve` keeps places for blocked heads. `state` is what all of them take from.
+An allocation passes through these packages in this order:
 
-Promises: equal inputs give equal plans, whatever the order of the snapshot's tuples; a gang is admitted with its
-minimum or not at all; no node goes above allocatable, no queue above a bound; planning again on the state that a plan
-leads to admits nothing that was not waiting for lack of decisions. Integers, total orders, uid last.
-`seed` counts only where a pool asks for sampling: every node is looked at otherwise.
+1. `queueing`: `admission_checks` decide whether the allocation may start at all; `queue_cursor`, `fair_share` and
+   `state/ordering.py` decide the order; `queue_tree` decides whether the allocation's queue has the quota.
+2. `placement`: `gang`, and below it `fill`, `topology`, `feasibility`, `filters` and `scores`, look for the best nodes.
+   `placement/explain.py` states why there are none, and `explanation` what would help.
+3. `preemption`: `preemptor` evicts running work to make room. `nominations` hold that room until the victims have left.
+4. `reservation` reserves nodes for the blocked heads of queues.
+
+All of them read and change `placement/tick_state.py`.
+
+Promises: equal inputs give equal plans, whatever the order of the snapshot's tuples. A gang is admitted with at least
+its minimum, or not at all. No node is used above its allocatable amounts, and no queue above a bound of its quota. A
+second plan, on the state that the first plan leads to, admits only allocations that the first plan did not reach.
+Only integers are computed with, and each order is total, with the uid as its last key. `seed` has an effect only in a
+pool that uses sampling; in other pools each node is looked at.
 """
 
 from collections import deque
@@ -53,15 +59,15 @@ from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 from slipway.scheduler.plan.state.windows import Windows
 
 FORESEEN_MAX = 8
-"""Groups of a queue among which its head is looked for before anybody has had a turn."""
+"""Number of groups of each queue that are searched for its head, before any queue has had a turn."""
 RETOLD_MAX = 64
-"""Blocked shapes that are explained again at the end of a tick."""
+"""The largest number of blocked shapes that are explained again at the end of a tick."""
 HELD_MAX = 64
-"""Blocked shapes of which it is said who holds the nodes that they are confined to."""
+"""The largest number of blocked roles for which the explanation names the queues that use the required nodes."""
 
 
 Watch = Callable[[AllocationFact, WhatIf], None]
-"""Told of each allocation that is about to be placed, and the what-if copy as it stands then."""
+"""Called with each allocation that is about to be placed, and with the what-if copy as it is then."""
 
 
 def plan(
@@ -74,11 +80,12 @@ def plan(
     watch: Watch | None = None,
     grows: bool = False,
 ) -> Plan:
-    """What to admit, what to take down, and why the rest waits.
+    """Return what to admit and what to evict, and why the other allocations wait.
 
-    `grows`: running elastic gangs below their count may get ranks. Only for callers that can carry that out.
+    `grows`: running elastic gangs below their count may get ranks. Set it only in a caller that can apply such a
+    decision.
 
-    `answers` is what extenders have said so far; None: there are none, whatever the policy names.
+    `answers`: the answers that extenders have given so far. None: extenders are ignored, even if the policy names some.
     """
     windows = windows_of(snapshot, now)
     evictions = _to_take_down(snapshot, windows)[: policy.decisions_max]
@@ -100,7 +107,7 @@ def plan(
 
 
 def windows_of(snapshot: PoolSnapshot, now: float) -> Windows | None:
-    """The windows of the pool as a plan at `now` sees them; None where none occurs any more."""
+    """Return the windows of the pool as a plan at `now` sees them; None when no window occurs any more."""
     if not snapshot.pool.windows:
         return None
     aside = set_aside(snapshot.queues)
@@ -110,7 +117,7 @@ def windows_of(snapshot: PoolSnapshot, now: float) -> Windows | None:
 
 
 def queue_tree(snapshot: PoolSnapshot) -> QueueTree:
-    """The snapshot's queues with what its holdings use."""
+    """Return the tree of the snapshot's queues, with what their holdings use."""
     total, closed = snapshot.table.total, snapshot.table.closed_total
     if snapshot.pool.flavors:
         table, flavors = snapshot.table, snapshot.pool.flavors
@@ -129,8 +136,11 @@ def queue_tree(snapshot: PoolSnapshot) -> QueueTree:
 
 
 def _to_take_down(snapshot: PoolSnapshot, windows: Windows | None) -> tuple[Evict, ...]:
-    """Gangs that were placed with less than their minimum, what stands on a disabled node, and what a window that has
-    begun evicts: they go at once."""
+    """Return the evictions that no other allocation asks for.
+
+    They are the gangs that were placed with less than their minimum, the work on disabled nodes, and the work that a
+    window which has begun evicts.
+    """
     reasons = {holding.allocation.uid: (holding.allocation, Reason.BELOW_MINIMUM) for holding in snapshot.broken}
     disabled = frozenset(snapshot.table.labelled(SCHEDULING_LABEL, DISABLED))
     if disabled:
@@ -147,7 +157,7 @@ def _to_take_down(snapshot: PoolSnapshot, windows: Windows | None) -> tuple[Evic
 
 
 def _coming_again(snapshot: PoolSnapshot, evictions: tuple[Evict, ...], now: float) -> tuple[PendingGroup, ...]:
-    """The next attempts of what is taken down, as they would wait: they stand in line with what waits already."""
+    """Return the next attempts of the evicted allocations, as pending groups; they queue with the pending work."""
     work = PendingWork()
     work.set_jobs(snapshot.jobs, now)
     work.set_aging(snapshot.pool.aging, now)
@@ -158,18 +168,18 @@ def _coming_again(snapshot: PoolSnapshot, evictions: tuple[Evict, ...], now: flo
 
 
 _ROOM_HELPS = frozenset({Gate.WAITING_FOR_QUOTA, Gate.JOB_MAX_SLOTS, Gate.TOPOLOGY_TOO_SMALL, Gate.NO_FIT})
-"""What may be cured by evicting or moving others."""
+"""The gates that evicting or moving other work may open."""
 _NO_HEAD = frozenset({Gate.JOB_MAX_SLOTS, Gate.RESOURCE_QUOTA, Gate.WAITING_FOR_EXTENDER})
-"""What waits for something of its own keeps nothing from others."""
+"""The gates that only the allocation itself is subject to. An allocation that they block reserves no quota."""
 
 
 class _NoPlace(msgspec.Struct, frozen=True):
-    """Why a shape has no place, and for whom that was found."""
+    """Why a shape has no place, and the allocation for which that was found."""
 
     why: Explanation
     fact: AllocationFact
     made: int
-    """how often room had been made by then"""
+    """the value of `_Tick.made` when it was found"""
 
 
 class _Tick:
@@ -187,7 +197,9 @@ class _Tick:
         self.reservations = Reservations(self.state)
         self.flavors = FlavorChoices(snapshot, self.state.tree)
         self.in_flavors: dict[int, tuple[Explanation, list[tuple[str, Explanation]], int]] = {}
-        """{id of what is told of work that was tried in several flavors: (it, what holds in each, which is told)}"""
+        """{id of the explanation of work that was tried in several flavors: (that explanation, (flavor, explanation) of
+        each flavor, index of the flavor that the explanation is about)}
+        """
         self.contest = Contest(self.state.tree)
         self.lines: dict[str, QueueCursor] = {}
         self.shut: list[Walk] = []
@@ -195,16 +207,16 @@ class _Tick:
         """{shape: why it has no place}"""
         self.may_evict = True
         self.made = 0
-        """how often room has been made in this tick"""
+        """number of times that room was made in this tick"""
         self.taken_down: dict[str, Holding] = {}
-        """{uid: what it has} of what this tick takes down whatever else it decides"""
+        """{uid: its holding} of the allocations that `_to_take_down` evicts, whatever else this tick decides"""
         self.again: set[str] = set()
-        """uids of those that have places for their next attempt; what they had is removed from the state"""
+        """uids of evicted allocations whose next attempt has places; their old charges are removed from the state"""
         self.reserved: set[str] = set()
-        """uids of the heads that have been given a reservation"""
+        """uids of the blocked heads for which quota was reserved (`_keep_for`)"""
 
     def run(self, evictions: tuple[Evict, ...], below: list[Holding], later: float) -> Plan:
-        """The steps of a tick, in order; `later` is when another gang may grow."""
+        """Run the steps of a tick, in order; `later` is when another gang may grow."""
         state = self.state
         state.evicted |= {evict.uid: evict for evict in evictions}
         self.nominations.honour()
@@ -216,7 +228,7 @@ class _Tick:
         self._walk()
         self._walk_on()
         if len(state.evicted) > len(evictions):
-            # What was evicted may have left room besides: those that were blocked are looked at once more.
+            # An eviction may leave more room than its preemptor uses, so the blocked allocations are tried once more.
             self.may_evict = False
             for line in self.lines.values():
                 line.reopen()
@@ -263,7 +275,7 @@ class _Tick:
         )
 
     def _look_again(self, later: float) -> float:
-        """When time alone will change what is to be planned; 0 for never."""
+        """Return when the plan may change although only time has passed; 0 for never."""
         closed = self.state.tree.exhausted
         times = [closed[walk.group.sample.queue].until for walk in self.shut if walk.group.sample.queue in closed]
         others = (later, self.snapshot.backlog.next_change(), self.nominations.look_again, self.state.look_again)
@@ -271,7 +283,7 @@ class _Tick:
         return min(times, default=0.0)
 
     def _walk(self) -> None:
-        """Admit what may be admitted, line by line, whose head comes first."""
+        """Admit what fits, one head of a queue after the other, in the order of `Contest`."""
         state = self.state
         self.contest = Contest(state.tree)
         for line in self.lines.values():
@@ -284,8 +296,11 @@ class _Tick:
             self._enter(self.lines[name])
 
     def _walk_on(self) -> None:
-        """Where ranks look at who stands beside them, or had places kept for them, whoever starts may be what others
-        waited for: they are looked at once more, until nobody starts any more. Room is not made anew for that."""
+        """Try the blocked allocations again while admissions may have helped them.
+
+        An admission can help when ranks depend on the pods beside them, or when a head that had a reservation has
+        started. The loop ends when a round admits nothing. Nothing is evicted in these rounds.
+        """
         state, seen, may_evict = self.state, 0, self.may_evict
         self.may_evict = False
         is_watched = state.whatif.usage.peers.is_watched
@@ -310,7 +325,7 @@ class _Tick:
             self.contest.enter(line.queue.name, demand.amounts, key)
 
     def _step(self, line: QueueCursor) -> None:
-        """Admit the next of a line, or say why not."""
+        """Admit the next allocation of a queue, or record why it waits."""
         found = line.next()
         if found is None:
             return
@@ -337,7 +352,10 @@ class _Tick:
             self._keep_for(line, fact, group, why)
 
     def _bound(self, fact: AllocationFact, group: PendingGroup) -> tuple[AllocationFact, PendingGroup]:
-        """The same with the windows of the pool that are closed to it: what has a place then is alike in that too."""
+        """Return `fact` and `group` with the pool's windows that are closed to `fact`.
+
+        The group's shape then includes these windows, so work of equal shape still fits the same nodes.
+        """
         windows = self.state.windows
         if windows is None:
             return fact, group
@@ -347,15 +365,18 @@ class _Tick:
         return bound, msgspec.structs.replace(group, shape=group.shape + windows.key_of(bound))
 
     def _take_room(self, fact: AllocationFact, group: PendingGroup, why: Explanation) -> bool:
-        """Admit what waits for `why` where room is held for work with less right to it, or where others are evicted or
-        moved for it."""
+        """Admit an allocation that waits for `why` by means of room that other work has or is promised.
+
+        Return whether it was admitted: with the room of a nomination that ranks below it, or by evicting or moving
+        work.
+        """
         if why.is_never:
             return False
         self.reservations.renew()
         if self.nominations.yield_to(fact, lambda: self._retry(fact, group)):
             return True
         if self.state.windows is not None:
-            # It starts once its victims have left: it has to end in time also then.
+            # The allocation starts only when its victims have left, so it must also end in time if it starts that late.
             fact = self.state.windows.bound(fact, self.policy.nomination_margin_s)
         if self.nominations.take_over(fact, self.reservations.settle):
             return True
@@ -365,7 +386,7 @@ class _Tick:
         if made is None:
             return False
         self.state.admitted.append(made)
-        # What was evicted may have left room besides, and its queues further below their due.
+        # The eviction may leave more room than this allocation uses, and the victims' queues have a smaller share now.
         self.made += 1
         self.contest.renew(self.snapshot.holdings[uid].allocation.queue for uid in made.victims)
         return True
@@ -373,7 +394,7 @@ class _Tick:
     def _start_in_a_flavor(
         self, queue: QueueFact, choices: list[FlavorChoice], group: PendingGroup
     ) -> Explanation | None:
-        """Admit it in the first flavor that its queue's policy settles for; or say why in none."""
+        """Admit it in the first flavor that the queue's policy permits; otherwise return why no flavor works."""
         whys: dict[int, Explanation] = {}
         is_patient = queue.when_can_borrow == TRY_NEXT
         later = [number for number, each in enumerate(choices) if is_patient and self.flavors.would_borrow(each)]
@@ -401,7 +422,7 @@ class _Tick:
         return why
 
     def _upcoming(self, line: QueueCursor) -> list[AllocationFact]:
-        """The first of each of the next groups of a line, in order."""
+        """Return the first allocation of each of the next groups of a queue, in order."""
         if not self.flavors.is_any:
             return line.upcoming(FORESEEN_MAX)
         return [self.flavors.likely(*each).fact for each in line.upcoming_of_groups(FORESEEN_MAX)]
@@ -412,13 +433,15 @@ class _Tick:
         return deferred(self.snapshot, queue_tree(self.snapshot), admits, evicted)
 
     def _retry(self, fact: AllocationFact, group: PendingGroup) -> bool:
-        """The same after others have given something up."""
+        """Try `fact` again, after a nomination has released its room. Return whether it was admitted."""
         self.no_place.pop(group.shape, None)
         return self._try(fact, group) is None
 
     def _may_lead(self, fact: AllocationFact, group: PendingGroup, why: Explanation) -> bool:
-        """Whether what waits for `why` may be the head of its line, which keeps its place from what comes after it.
-        What can never start keeps nothing, also where its quota was looked at first."""
+        """Whether an allocation that waits for `why` may be the head of its queue, which reserves its place.
+
+        An allocation that can never start is no head, even when the quota was the first gate that blocked it.
+        """
         if why.is_never or why.gate in _NO_HEAD:
             return False
         if fact.uid in self.reserved or not self.reservations.entitles(fact):
@@ -428,7 +451,7 @@ class _Tick:
         return self.reservations.make(likely) or any(self.reservations.is_ever(each) for each in choices)
 
     def _keep_for(self, line: QueueCursor, fact: AllocationFact, group: PendingGroup, why: Explanation) -> None:
-        """The quota that a blocked head of line keeps from others; who waits for another's reservation keeps none."""
+        """Reserve the quota of a blocked head; a head that waits behind another reservation reserves none."""
         if fact.uid in self.reserved:
             return
         self.reserved.add(fact.uid)
@@ -437,7 +460,7 @@ class _Tick:
             self.state.tree.keep(line.queue.name, demand.amounts)
 
     def _try(self, fact: AllocationFact, group: PendingGroup) -> Explanation | None:
-        """Quota, job slots, then a place: takes all of it, or nothing and the reason."""
+        """Check the quota and the job's slots, then place it. Return None when it was admitted, else the reason."""
         demand, state = group.demand, self.state
         why = state.may_use(fact, demand)
         if why is not None:
@@ -460,7 +483,10 @@ class _Tick:
         return why
 
     def _try_again(self, fact: AllocationFact, group: PendingGroup) -> Explanation | None:
-        """Places for the next attempt of what is taken down, as if all such had left: they are held until it has."""
+        """Find places for the next attempt of an evicted allocation, as if all evicted work had left.
+
+        Return None when it has places, which are reserved until the old attempt has left; otherwise return the reason.
+        """
         state = self.state
         self.reservations.renew()
         leaving = [holding for uid, holding in self.taken_down.items() if uid not in self.again]
@@ -482,7 +508,10 @@ class _Tick:
         return why
 
     def _full_pool(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
-        """Why there is no room for what the queues let nothing more have, where that is because the pool is full."""
+        """Return the placement failure when the root's borrowing bound blocks `fact` only because the pool is full.
+
+        None when another bound blocks it, when the pool is not full, or when `fact` would have a place.
+        """
         state = self.state
         short = state.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
         is_of_root = short is not None and (short.queue, short.kind) == (ROOT, "borrowing")
@@ -495,7 +524,7 @@ class _Tick:
         return None
 
     def _has_room(self, fact: AllocationFact) -> bool:
-        """Whether each of its roles that is needed has at least one node."""
+        """Whether each role of the smallest gang has at least one feasible node."""
         rows = [
             self.state.whatif.row(role) for role, want in zip(fact.roles, gang_size.targets(fact), strict=True) if want
         ]
@@ -504,7 +533,7 @@ class _Tick:
         return all(bool(row.fits.any()) for row in rows)
 
     def _settle(self, placed: gang.PlacedGang, demand: Resources) -> Explanation | None:
-        """Admit what has its places, if quota and reservations let it have just these."""
+        """Admit a placed gang if its actual demand passes the quota and the reservations. Else return the reason."""
         fact, state = placed.allocation, self.state
         actual = demand if placed.is_as_wanted else placed.demand()
         why = None if actual is demand else state.may_use(fact, actual)
@@ -519,14 +548,16 @@ class _Tick:
         return None
 
     def _memo(self) -> Memo | None:
-        """What was found out about this state before, while nothing of it has been taken."""
+        """Return what earlier plans found on this state; None once this plan has changed the state, or when extenders
+        or nominations make the findings unusable.
+        """
         state = self.state
         if state.admitted or state.evicted or state.whatif.panel is not None or self.snapshot.nominations:
             return None
         return self.snapshot.memo.under(self.policy)
 
     def _grow(self) -> None:
-        """Surplus ranks, and whoever waited for one of those as a neighbour, until nobody starts any more."""
+        """Add surplus ranks, and admit allocations that needed one of them as a neighbour, until no more start."""
         started = -1
         while len(self.state.admitted) > started:
             started = len(self.state.admitted)
@@ -535,8 +566,11 @@ class _Tick:
                 self._walk_on()
 
     def _grow_running(self, below: list[Holding]) -> tuple[Grow, ...]:
-        """More ranks for running gangs, once all that could start has started. While anything waits for room, or a
-        place is about to be left for somebody, nobody grows: the room may be what it waits for."""
+        """Return decisions that add ranks to running gangs, after every allocation that could start has started.
+
+        No gang grows while an allocation waits for room, or while the plan evicts or a nomination exists: that
+        allocation may need the room.
+        """
         state = self.state
         if not below or state.evicted or self.snapshot.nominations or self._is_anybody_waiting_for_room():
             return ()
@@ -549,15 +583,18 @@ class _Tick:
         return tuple(grow for each in gangs if (grow := each.decision(state.whatif)) is not None)
 
     def _is_anybody_waiting_for_room(self) -> bool:
-        """Whether something that can ever start waits for more than a matter of its own, or was not looked at."""
+        """Whether an allocation that can ever start is blocked by more than its own limits, or was not tried."""
         if len(self.state.admitted) >= self.policy.decisions_max:
             return True
         walks = [walk for line in self.lines.values() for walk in line.walks if walk.first(1)]
         return any(walk.why is None or not (walk.why.is_never or walk.why.gate in _NO_HEAD) for walk in walks)
 
     def _add_surplus(self, gangs: list[gang.PlacedGang]) -> None:
-        """Ranks beyond the minimum, once all minima were tried: by the share that one more would give the queue, as
-        heads are compared; within a queue in the order of `gangs`."""
+        """Add ranks beyond the minimum, after all minima were tried.
+
+        The queue whose share would be least after one more rank has the next turn, as with heads of queues. Within a
+        queue the order is that of `gangs`.
+        """
         contest = Contest(self.state.tree)
         open_gangs: dict[str, deque[gang.PlacedGang]] = {}
         for placed in gangs:
@@ -571,7 +608,7 @@ class _Tick:
             self._enter_surplus(contest, name, open_gangs[name], order[name])
 
     def _enter_surplus(self, contest: Contest, name: str, gangs: deque[gang.PlacedGang], number: int) -> None:
-        """The next rank that queue `name` may add to one of its `gangs`."""
+        """Enter the next rank that queue `name` may add to one of its `gangs` into the contest."""
         while gangs:
             fact = gangs[0].allocation
             chosen = gang_size.next_role(fact.roles, [len(part.nodes) for part in gangs[0].parts])
@@ -581,7 +618,7 @@ class _Tick:
             gangs.popleft()
 
     def _extend(self, placed: gang.PlacedGang) -> bool:
-        """One more rank for a gang: of the role that is most behind and that may have one."""
+        """Add one rank to a gang, of the role with the smallest part of its range that may have one more."""
         fact = placed.allocation
         full: frozenset[int] = frozenset()
         while True:
@@ -599,7 +636,7 @@ class _Tick:
             full |= {chosen}
 
     def _say_why_now(self) -> None:
-        """What found no place in the middle of the tick is explained by how things stand at its end."""
+        """Explain allocations that found no place during the tick again, by the state at the end of the tick."""
         if not self.state.admitted or not self.policy.changes_max:
             return
         whatif = self.state.whatif
@@ -616,7 +653,10 @@ class _Tick:
                 walk.why = in_flavors or now.get(id(walk.why), walk.why)
 
     def _now_in_flavors(self, why: Explanation | None, now: dict[int, Explanation]) -> Explanation | None:
-        """What is told of work that was tried in several flavors, with what holds in each `now`."""
+        """Return the explanation of work that was tried in several flavors, with the reasons of each flavor `now`.
+
+        None when `why` is no such explanation.
+        """
         known = self.in_flavors.get(id(why))
         if known is None or known[0] is not why:
             return None
@@ -624,7 +664,7 @@ class _Tick:
         return explain.in_flavors([(flavor, now.get(id(part), part)) for flavor, part in parts], told)
 
     def _say_who_stays(self) -> None:
-        """Why nobody made room, where somebody might have."""
+        """Add the reason why no work was evicted, where eviction was possible."""
         for line in self.lines.values() if self.state.notes else ():
             for walk in line.walks:
                 first = walk.first(1)
@@ -633,7 +673,7 @@ class _Tick:
                     walk.why = explain.with_note(walk.why, note)
 
     def _say_who_holds(self) -> None:
-        """On nodes that work is confined to: how much of them is held, and by which queues above their share."""
+        """Add, for work confined to some nodes, how much of them is used, and by which queues above their share."""
         left = HELD_MAX
         for line in self.lines.values():
             for walk in line.walks:
