@@ -7,9 +7,9 @@ An allocation passes through these packages in this order:
 2. `placement`: `gang`, and below it `fill`, `topology`, `feasibility`, `filters` and `scores`, look for the best nodes.
    `placement/explain.py` states why there are none, and `explanation` what would help.
 3. `preemption`: `preemptor` evicts running work to make room. `nominations` hold that room until the victims have left.
-4. `reservation` reserves nodes for the blocked heads of queues.
-
-All of them read and change `placement/tick_state.py`.
+Promises: equal inputs give equal plans, whatever the order of the snapshot's tuples. A gang is admitted with at least
+its minimum, or not at all. No node is used above its allocatable amounts, and no queue above a bound of its quota. A
+second plan, on the state that the first plan leads to, admits only work that `decisions_max` kept out of the first.
 
 Promises: equal inputs give equal plans, whatever the order of the snapshot's tuples. A gang is admitted with at least
 its minimum, or not at all. No node is used above its allocatable amounts, and no queue above a bound of its quota. A

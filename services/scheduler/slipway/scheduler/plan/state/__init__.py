@@ -1,1 +1,1 @@
-"""What a plan looks at: the nodes and what is used on them, what waits, what the queues have used. Decides nothing."""
+"""The state that a plan reads: nodes, their usage, pending work, and the queues' past use. Decides nothing."""

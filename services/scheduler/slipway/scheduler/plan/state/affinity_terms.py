@@ -1,7 +1,7 @@
-"""What a pod wants of the pods beside it: affinity terms and spread constraints, parsed. Pure data.
+"""Parsed affinity terms and spread constraints: what a pod requires or prefers of the pods beside it. Pure data.
 
-Owns the reading of `podAffinity`, `podAntiAffinity` and `topologySpreadConstraints` as kube-scheduler reads them. Who
-stands where is `pod_index.py`; what follows is the filters' and scores' of the same names.
+Owns the parsing of `podAffinity`, `podAntiAffinity` and `topologySpreadConstraints`, as kube-scheduler reads them.
+`pod_index.py` counts the pods on each node. The filters and scores of the same names apply the terms.
 Source: kube-scheduler 1.37 framework/types.go (AffinityTerm), podtopologyspread/common.go.
 """
 
@@ -40,10 +40,10 @@ class Term(msgspec.Struct, frozen=True):
     namespaces: tuple[str, ...]
     namespace_selector: Selector
     weight: int = 0
-    """of a preference; negative to keep away"""
+    """the weight of a preference, negative for anti-affinity; 0 for a required term"""
 
     def matches(self, namespace: str, labels: Mapping[str, str], namespaces: Namespaces) -> bool:
-        """Whether it means a pod with `labels` in `namespace`."""
+        """Whether the term is about a pod with `labels` in `namespace`."""
         if namespace not in self.namespaces:
             if self.namespace_selector.is_nothing:
                 return False
@@ -54,7 +54,7 @@ class Term(msgspec.Struct, frozen=True):
 
 
 class Wishes(msgspec.Struct, frozen=True):
-    """`near` and `apart` are required; `liked` are preferences with their signed weights."""
+    """The terms of one pod: `near` and `apart` are required; `liked` are preferences with their signed weights."""
 
     near: tuple[Term, ...] = ()
     apart: tuple[Term, ...] = ()
@@ -76,13 +76,13 @@ class Spread(msgspec.Struct, frozen=True):
     min_domains: int = 1
     is_hard: bool = True
     honours_affinity: bool = True
-    """nodes that the pod's node affinity refuses do not count"""
+    """whether nodes that the pod's node affinity refuses are left out of the count"""
     honours_taints: bool = False
-    """nodes that the pod's tolerations refuse do not count"""
+    """whether nodes that the pod's tolerations refuse are left out of the count"""
 
 
 def wishes_of(affinity: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> Wishes:
-    """The terms of a pod in `namespace` with `labels`."""
+    """Return the affinity terms of a pod in `namespace` with `labels`."""
     near, apart = mapping_of(affinity.get("podAffinity")), mapping_of(affinity.get("podAntiAffinity"))
     if not near and not apart:
         return NO_WISHES
@@ -94,12 +94,14 @@ def wishes_of(affinity: Mapping[str, Any], namespace: str, labels: Mapping[str, 
 
 
 def spreads_of(constraints: Iterable[Mapping[str, Any]], labels: Mapping[str, str]) -> tuple[Spread, ...]:
-    """The constraints of a pod with `labels`."""
+    """Return the spread constraints of a pod with `labels`."""
     return tuple(_spread(item, labels) for item in constraints)
 
 
 def default_spreads(labels: Mapping[str, str]) -> tuple[Spread, ...]:
-    """What kube-scheduler asks for where a pod does not say: softly over hosts and zones, among pods that are alike."""
+    """Return kube-scheduler's default constraints for a pod without its own: soft ones over hosts and zones, among pods
+    with the same labels.
+    """
     if not labels:
         return ()
     selector = Selector(tuple(LabelRequirement(key, IN, (value,)) for key, value in sorted(labels.items())))

@@ -1,7 +1,8 @@
 """Budgets: which queues have used up their GPU-hours of a window, and when the next window begins.
 
-Owns the arithmetic of windows, which follow one another from time 0. What was used is a fact of the snapshot. A budget
-closes its queue and all below it to new work that asks for GPUs; what runs is left alone. Pure; whole milliseconds.
+Owns the arithmetic of budget windows, which follow one another from time 0. Past use is a fact of the snapshot. An
+exhausted budget closes its queue, and all queues below it, to new work that requests GPUs. Running work continues.
+Pure; computes in whole milliseconds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +18,9 @@ Spent = Mapping[float, Mapping[str, int]]
 
 
 class QueueUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the queues had used at one moment, by the day, and what they held then: from that it goes on."""
+    """What the queues had used up to one moment, per day, and the GPUs that they had then. Later use is computed from
+    these GPUs.
+    """
 
     at: float = 0.0
     days: Mapping[float, Mapping[str, int]] = {}
@@ -26,7 +29,7 @@ class QueueUsage(msgspec.Struct, frozen=True, kw_only=True):
     """{queue: GPUs, in `GPU_UNITS`}"""
 
     def spent(self, lengths: Iterable[float], now: float) -> Spent:
-        """What was used in the current windows of these lengths, which are whole days."""
+        """Return what was used in the current windows of these lengths; each length is a number of whole days."""
         found: dict[float, dict[str, int]] = {}
         for window_s in lengths:
             begin = begin_of(window_s, now)
@@ -41,7 +44,7 @@ class QueueUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exhausted(msgspec.Struct, frozen=True):
-    """Nothing with GPUs starts before `until` (epoch seconds): `queue` has used up `budget`."""
+    """Queue `queue` has used up `budget`, so no work with GPUs starts before `until` (epoch seconds)."""
 
     queue: str
     budget: BudgetFact
@@ -49,18 +52,18 @@ class Exhausted(msgspec.Struct, frozen=True):
 
 
 def begin_of(window_s: float, now: float) -> float:
-    """When the current window began."""
+    """Return when the current window began (epoch seconds)."""
     length_ms = max(1, milliseconds(window_s))
     return milliseconds(now) // length_ms * length_ms / 1000
 
 
 def windows(queues: Mapping[str, QueueFact]) -> list[float]:
-    """The lengths of window that somebody asks about, ascending."""
+    """Return the window lengths that any budget uses, ascending."""
     return sorted({budget.window_s for queue in queues.values() for budget in queue.budgets})
 
 
 def exhausted(queues: Mapping[str, QueueFact], spent: Spent, now: float) -> dict[str, Exhausted]:
-    """{queue: the budget that closes it for longest}, its own or that of a queue above it."""
+    """Return {queue: the exhausted budget that closes it for longest}; the budget may be that of a queue above it."""
     budgeted = [queue for queue in queues.values() if queue.budgets]
     if not budgeted:
         return {}

@@ -1,6 +1,6 @@
-"""What an allocation takes where it is placed, booked as a whole: for places that are promised and not taken yet.
+"""The whole usage of an allocation on its nodes, booked for places that are promised and not yet used.
 
-Owns the question whether promises and what stands there are too much together. Knows no decisions.
+Decides whether promised and existing usage exceed a node together. Knows no ledger decisions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,18 +15,18 @@ from slipway.scheduler.plan.state.usage import Charge, NodeUsage
 def charges_of(
     fact: AllocationFact, placements: Mapping[int, str], devices: Mapping[int, tuple[int, ...]]
 ) -> list[Charge]:
-    """What its ranks take where they are placed."""
+    """Return what its ranks use on the nodes of `placements`."""
     roles = [(rank, role, node) for rank, node in placements.items() if (role := fact.role_of(rank)) is not None]
     return [charge_of_rank(role, node, devices.get(rank, ()), fact) for rank, role, node in roles]
 
 
 def demand_of(fact: AllocationFact, placements: Mapping[int, str]) -> Resources:
-    """The same as quota counts it."""
+    """Return what its placed ranks use, as quota counts it."""
     return total(quota_of(role) for rank in placements if (role := fact.role_of(rank)) is not None)
 
 
 def book(usage: NodeUsage, charges: Iterable[Charge], times: int = 1) -> None:
-    """Charge all of them, -1 gives them back; what is on no node of the table is left out."""
+    """Add `charges` `times` times (-1 removes them). Charges on nodes that the table lacks are skipped."""
     for charge in charges:
         node = usage.table.index.get(charge.node)
         if node is not None:
@@ -34,8 +34,9 @@ def book(usage: NodeUsage, charges: Iterable[Charge], times: int = 1) -> None:
 
 
 def is_over(usage: NodeUsage, charges: Iterable[Charge]) -> bool:
-    """Whether a node has less than what `charges`, which are booked, and all others take there: amounts, devices,
-    ports."""
+    """Whether a node of `charges` is over its amounts, devices or ports. `charges` must be booked in `usage`
+    already.
+    """
     table = usage.table
     for charge in charges:
         node = table.index[charge.node]

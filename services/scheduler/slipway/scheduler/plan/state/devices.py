@@ -1,12 +1,12 @@
-"""The GPUs of nodes one by one: how much of each device is taken, and which devices the next rank gets.
+"""The GPUs of nodes, device by device: how much of each device is used, and which devices the next rank gets.
 
-Only for nodes that share their GPUs (`SHARING_LABEL`): there the planner says which device a rank uses. Everywhere else
-the node's device plugin chooses, and GPUs are a number. A share goes to the device that is left with the least; whole
-GPUs go to untouched devices, lowest numbers first, never to one that is partly used. Where something runs on devices
-that nobody knows, no further device is opened.
+Only for nodes that share their GPUs (`SHARING_LABEL`): there the planner chooses the device of each rank. On other
+nodes the device plugin chooses, and GPUs are only a number. A share of a GPU goes to the fitting device with the least
+free capacity. Whole GPUs go to unused devices, lowest numbers first, never to a partly used device. If ranks on a node
+use devices with unknown numbers, no unused device of that node is given to a further rank.
 
-Invariants: no device is given beyond its thousand by what is taken here (what is charged is taken as it is found);
-taking and giving back leaves the same columns.
+Invariants: `take` never gives a device beyond its thousand thousandths; `charge` books existing usage as it is found.
+Taking and then giving back leaves the same columns.
 """
 
 import numpy as np
@@ -16,11 +16,11 @@ from slipway.scheduler.plan.state.nodes import At, Bools, Ints, NodeTable
 
 Numbers = tuple[int, ...]
 Deltas = tuple[int, int]
-"""(GPUs touched, thousandths taken) more on a node"""
+"""(GPUs newly touched, thousandths newly used) on a node"""
 
 
 class Devices:
-    """`left[device, node]` in thousandths; zero where there is no such device."""
+    """`left[device, node]` is the free capacity in thousandths; zero where the device does not exist."""
 
     def __init__(self, table: NodeTable) -> None:
         self.count: Ints = np.where(table.shares, table.allocatable[table.row[GPU]], 0)
@@ -28,15 +28,15 @@ class Devices:
         devices = np.arange(int(self.count.max(initial=0)), dtype=np.int64)[:, None]
         self.left: Ints = np.where(devices < self.count, MILLI, 0)
         self.over: dict[tuple[int, int], int] = {}
-        """{(device, node): thousandths beyond the whole of it}, where charges overlap"""
+        """{(device, node): thousandths used beyond the whole device}, where charges overlap"""
         self.unknown: Ints = np.zeros(len(table), dtype=np.int64)
-        """GPUs in use whose numbers nobody knows, per node"""
+        """GPUs in use whose device numbers are unknown, per node"""
         self.unknowns = 0
         self.given: dict[tuple[bytes, int], list[Numbers]] = {}
-        """{(ask key, node): devices of its ranks}, in the order of taking"""
+        """{(request key, node): devices of its ranks}, in the order of taking"""
 
     def copy(self) -> "Devices":
-        """An independent copy, which remembers what was taken too."""
+        """Return an independent copy, which includes the record of taken devices."""
         other = Devices.__new__(Devices)
         other.count = self.count
         other.left, other.unknown, other.unknowns = self.left.copy(), self.unknown.copy(), self.unknowns
@@ -45,11 +45,13 @@ class Devices:
         return other
 
     def state_of(self, node: int) -> bytes:
-        """Equal for nodes whose devices are worth the same, whatever their numbers."""
+        """Return a key that is equal for nodes whose devices have the same free capacities, whatever their numbers."""
         return np.sort(self.left[:, node]).tobytes() + bytes([int(self.unknown[node] > 0)])
 
     def fits(self, milli: int, at: At) -> Bools:
-        """The nodes of `at` with a device for a share; for whole GPUs (0), those where one may be opened at all."""
+        """Whether each node of `at` has a device for a share; for whole GPUs (0), whether an unused device may be
+        given.
+        """
         if not milli:
             return self.unknown[at] == 0
         left = self._usable(at)
@@ -57,17 +59,21 @@ class Devices:
         return fits
 
     def room(self, milli: int, at: At, most: int) -> Ints:
-        """How many more shares each node of `at` holds, at most `most`."""
+        """Return how many more shares fit each node of `at`, at most `most`."""
         if not milli:
             return np.where(self.unknown[at] == 0, most, 0)
         return np.minimum((self._usable(at) // milli).sum(axis=0), most)
 
     def is_blocked(self, at: At) -> Bools:
-        """The nodes of `at` where no further device is opened, since something runs on devices that nobody knows."""
+        """Whether each node of `at` gives out no unused device, because devices with unknown numbers are in use
+        there.
+        """
         return self.unknown[at] > 0
 
     def take(self, key: bytes, node: int, ranks: int, gpus: int, milli: int) -> Deltas:
-        """The best devices for each of `ranks` more; what that is beyond what their ask books by itself."""
+        """Take the best devices for each of `ranks` more; return what that uses beyond what the request books
+        itself.
+        """
         given = self.given.setdefault((key, node), [])
         left: list[int] = self.left[:, node].tolist()
         is_open = self.unknown[node] == 0
@@ -87,12 +93,12 @@ class Devices:
         return (touched, 0) if milli else (0, gpus * MILLI * ranks)
 
     def give(self, key: bytes, node: int, gpus: int, milli: int) -> Deltas:
-        """Undo the last `take` of such a rank there."""
+        """Undo the last `take` of a rank with this request on this node."""
         numbers = self.given[key, node].pop()
         return self._book(node, numbers, gpus, milli, -1)
 
     def _choose(self, node: int, left: list[int], gpus: int, milli: int, *, is_open: bool) -> Numbers:
-        """The devices that the next rank gets; for a share that has no room the one with the most left."""
+        """Return the devices that the next rank gets. If no device fits a share, return the one with the most free."""
         if milli:
             fitting = [
                 (free, number) for number, free in enumerate(left) if free >= milli and (is_open or free < MILLI)
@@ -102,17 +108,17 @@ class Devices:
         return tuple(free[:gpus]) if is_open and len(free) >= gpus else ()
 
     def most_left(self, at: At) -> Ints:
-        """The most that is left of one device that may be used, per node of `at`."""
+        """Return the largest free capacity of one usable device, per node of `at`."""
         return self._usable(at).max(axis=0, initial=0)
 
     def free(self, node: int, milli: int) -> None:
-        """As if `milli` more were left of the device that has the most left."""
+        """Pretend that the device with the most free capacity has `milli` more."""
         left: list[int] = self.left[:, node].tolist()
         for number in self._most_free(node, left, is_open=self.unknown[node] == 0):
             self._add(node, number, -milli)
 
     def beyond(self, before: "Devices") -> dict[int, int]:
-        """{node: thousandths by which its devices are booked beyond their whole, and were not `before`}"""
+        """Return {node: thousandths by which its devices are over their whole now, and were not `before`}."""
         result: dict[int, int] = {}
         for (number, node), amount in sorted(self.over.items()):
             more = amount - before.over.get((number, node), 0)
@@ -127,7 +133,7 @@ class Devices:
         return (min(usable)[1],) if usable else ()
 
     def charge(self, node: int, gpus: int, milli: int, numbers: Numbers, times: int) -> Deltas:
-        """Book what is there already, -1 gives it back; devices that are not told are unknown."""
+        """Book usage that exists already (-1 removes it); devices that `numbers` does not name are unknown."""
         known = frozenset(number for number in numbers if 0 <= number < self.count[node])
         if milli and len(known) == 1:
             touched = self._add(node, next(iter(known)), milli * times)
@@ -147,7 +153,9 @@ class Devices:
         return 0, gpus * MILLI * times
 
     def _add(self, node: int, number: int, milli: int) -> int:
-        """Take `milli` of a device, or give it back; answers whether it is touched now (1) or untouched again (-1)."""
+        """Take `milli` of a device (negative gives back). Return 1 if that touches the device, -1 if it is unused
+        again.
+        """
         before = MILLI - int(self.left[number, node]) + self.over.get((number, node), 0)
         after = before + milli
         self.left[number, node] = max(MILLI - after, 0)

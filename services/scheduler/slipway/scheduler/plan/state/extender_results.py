@@ -1,5 +1,6 @@
-"""What HTTP extenders say of one ask, over all nodes of a table: part of the ask that filters and scores read; and what
-they are offered where others would have to go."""
+"""The answers of HTTP extenders about one rank request, over all nodes of a table, for filters and scores; and the
+victims that extenders are asked about.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -12,54 +13,56 @@ from slipway.scheduler.plan.state.nodes import Bools, Ints
 
 
 class Leaver(msgspec.Struct, frozen=True):
-    """A rank that would have to go."""
+    """A rank that would have to be evicted."""
 
     allocation: AllocationFact
     rank: int
 
     @property
     def id(self) -> str:
-        """The same for as long as this rank of this attempt stands."""
+        """An id that stays the same while this rank of this attempt has its place."""
         return f"{self.allocation.uid}-{self.allocation.attempt}-{self.rank}"
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A node with the ranks that would have to go from it, least important first."""
+    """A node with the ranks that would have to be evicted from it, least important first."""
 
     node: str
     leavers: tuple[Leaver, ...]
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Of those that would go."""
+        """The ids of these ranks."""
         return tuple(leaver.id for leaver in self.leavers)
 
 
 class Saying(msgspec.Struct, frozen=True):
-    """Nodes that may not be used and why: `reason` is counted, `one` and `many` are its verb phrases."""
+    """Nodes that must not be used and why. The nodes are counted under `reason`; `one` and `many` are its verb
+    phrases.
+    """
 
     reason: str
     one: str
     many: str
     is_final: bool
-    """no eviction would help"""
+    """whether no eviction would help"""
     nodes: Bools
 
 
 class Outside(msgspec.Struct, frozen=True, eq=False):
-    """The outcome of asking all of them."""
+    """The combined answers of all extenders to one request."""
 
     allowed: Bools
     sayings: tuple[Saying, ...]
-    """in the order in which they count"""
+    """in the order in which they are applied"""
     bonus: Ints
     """added to the weighted sum of the scores"""
     scores: tuple[tuple[str, Ints], ...]
-    """(extender, its 0..100 before its weight)"""
+    """(extender, its score 0..100 before its weight)"""
 
 
 class ExtenderVerb(StrEnum):
-    """What is asked."""
+    """The extender's operation."""
 
     FILTER = "filter"
     PRIORITIZE = "prioritize"
@@ -67,45 +70,45 @@ class ExtenderVerb(StrEnum):
 
 
 Key = tuple[str, ExtenderVerb, bytes]
-"""(the extender's url, verb, key of the ask)"""
+"""(the extender's url, verb, key of the request)"""
 
 
 class ExtenderAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One extender's word on one ask; with a `fault` it has not given any."""
+    """The answer of one extender about one request; if `fault` is set, the extender gave no answer."""
 
     asked: frozenset[str] = frozenset()
-    """the nodes that it was asked about"""
+    """the nodes that the extender was asked about"""
     passed: frozenset[str] = frozenset()
     reasons: dict[str, str] = {}
-    """{node: why not}, of nodes that did not pass"""
+    """{node: reason for the refusal}"""
     final: frozenset[str] = frozenset()
-    """refused nodes that no eviction would help"""
+    """refused nodes for which no eviction would help"""
     scores: dict[str, int] = {}
     """{node: 0..10}"""
     offered: dict[str, tuple[str, ...]] = {}
-    """{node: the ids of those that would go} of a question about who goes"""
+    """{node: the ids of the ranks that would be evicted}, for a question about victims"""
     fault: str = ""
     is_stale: bool = False
-    """it still counts, and is asked for again"""
+    """the answer is still valid, but is requested again"""
 
 
 Answers = Mapping[Key, ExtenderAnswer]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """To be asked: `extender` about ranks of `role` on `nodes`, in the order of the table."""
+    """A question to send: to `extender`, about ranks of `role` on `nodes`, in the order of the table."""
 
     extender: ExtenderFact
     verb: ExtenderVerb
     ask: bytes
     role: RoleFact
     owner: AllocationFact | None
-    """one of those that ask so"""
+    """one allocation with this request"""
     nodes: tuple[str, ...]
     offers: tuple[Offer, ...] = ()
-    """who would go from each of them, where that is asked"""
+    """the victims on each of these nodes, for the verb that asks about victims"""
 
     @property
     def key(self) -> Key:
-        """What its answer is kept under."""
+        """The key under which the answer is stored."""
         return (self.extender.url, self.verb, self.ask)

@@ -1,10 +1,10 @@
-"""Flavors: the named kinds of nodes of a pool, and in which of them work is placed and counted.
+"""Flavors: the named kinds of nodes of a pool, and the flavors in which work is placed and counted.
 
-Owns which flavor a node is of, which flavors work accepts, and what work is once one was chosen: its ranks with GPUs
-are confined to the nodes of that flavor, and its GPUs are counted under the name of the flavor besides. Knows nothing
-of quotas and of which choice is best. In a pool without flavors nothing here is called.
+Owns which flavor a node has, which flavors work accepts, and how work changes when its flavor is chosen. Its ranks with
+GPUs are then confined to the nodes of that flavor, and its GPUs are also counted under the name of the flavor. Knows
+nothing of quotas or of which choice is best. In a pool without flavors nothing here is called.
 
-Invariant: a gang is of one flavor, and of the one that its nodes are of.
+Invariant: a gang has one flavor, which is the flavor of its nodes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,11 +18,11 @@ from slipway.model.resources import GPU, Resources, counted_gpus, gpus_of
 from slipway.scheduler.plan.state.nodes import Bools, NodeTable
 
 NO_FLAVOR = ""
-"""The nodes that are of none of the pool's flavors."""
+"""The flavor name of nodes that match none of the pool's flavors."""
 
 
 def labelled(node: NodeFact, flavors: Sequence[FlavorFact]) -> NodeFact:
-    """The node with its flavor as a label; without one where there are no flavors."""
+    """Return the node with its flavor as a label; without that label when the pool has no flavors."""
     labels = {key: value for key, value in node.labels.items() if key != FLAVOR_LABEL}
     if flavors:
         found = (flavor.name for flavor in flavors if flavor.node_labels.items() <= labels.items())
@@ -31,7 +31,7 @@ def labelled(node: NodeFact, flavors: Sequence[FlavorFact]) -> NodeFact:
 
 
 def totals(table: NodeTable, flavors: Iterable[FlavorFact], among: Bools) -> Resources:
-    """The GPUs of each of `flavors` on the nodes `among`, as quota counts them, with the zeros."""
+    """Return the GPUs of each of `flavors` on the nodes `among`, as quota counts them, zeros included."""
     column = table.label(FLAVOR_LABEL)
     rows = _gpu_rows(table)
     found: dict[str, int] = {}
@@ -42,7 +42,7 @@ def totals(table: NodeTable, flavors: Iterable[FlavorFact], among: Bools) -> Res
 
 
 def flavored(table: NodeTable, nodes: Iterable[str]) -> Resources:
-    """The GPUs of `nodes` by their flavors, as quota counts them."""
+    """Return the GPUs of `nodes` by flavor, as quota counts them."""
     found: dict[str, int] = {}
     for node in (table.facts[table.index[name]] for name in nodes):
         if flavor := node.labels.get(FLAVOR_LABEL):
@@ -51,7 +51,7 @@ def flavored(table: NodeTable, nodes: Iterable[str]) -> Resources:
 
 
 def accepted(fact: AllocationFact, queue: QueueFact | None, pool: PoolFact, table: NodeTable) -> tuple[str, ...]:
-    """The flavors to try for `fact`, in order; none where it may go to every node."""
+    """Return the flavors to try for `fact`, in order; empty when `fact` may use every node."""
     named = [role.node_selector[FLAVOR_LABEL] for role in fact.roles if FLAVOR_LABEL in role.node_selector]
     if fact.flavors or named:
         return fact.flavors or (named[0],)
@@ -64,12 +64,12 @@ def accepted(fact: AllocationFact, queue: QueueFact | None, pool: PoolFact, tabl
 
 
 def is_chosen(fact: AllocationFact) -> bool:
-    """Whether a flavor was chosen for it."""
+    """Whether a flavor was chosen for the allocation."""
     return any(role.flavor is not None for role in fact.roles)
 
 
 def of_flavor(fact: AllocationFact, flavor: str) -> AllocationFact:
-    """`fact` in `flavor`: its ranks with GPUs, or all where none has, go to the nodes of it."""
+    """Return `fact` confined to the nodes of `flavor`: its ranks with GPUs, or all its ranks when none has GPUs."""
     is_any = not any(_has_gpus(role) for role in fact.roles)
     return msgspec.structs.replace(
         fact, roles=tuple(_confined(role, flavor) if is_any or _has_gpus(role) else role for role in fact.roles)
@@ -77,7 +77,7 @@ def of_flavor(fact: AllocationFact, flavor: str) -> AllocationFact:
 
 
 def where_it_stands(fact: AllocationFact, placements: Mapping[int, str], table: NodeTable) -> AllocationFact:
-    """`fact` in the flavor of the nodes that its ranks are on; as it is where that says nothing."""
+    """Return `fact` in the flavor of the nodes of its ranks; unchanged when these nodes do not determine it."""
     column = table.label(FLAVOR_LABEL)
     is_any = not any(_has_gpus(role) for role in fact.roles)
     if is_any and not fact.flavors:
@@ -95,7 +95,9 @@ def flavor_of_gpus(
     find: Callable[[str], NodeFact | None],
     flavors: Sequence[FlavorFact],
 ) -> str:
-    """The flavor that the GPUs of `fact` are of, by the nodes of its ranks; `NO_FLAVOR` where that says nothing."""
+    """Return the flavor of the GPUs of `fact`, by the nodes of its ranks; `NO_FLAVOR` when these do not determine
+    it.
+    """
     for rank, name in placements.items() if flavors else ():
         role, node = fact.role_of(rank), find(name)
         if role is not None and node is not None and _has_gpus(role):
@@ -104,13 +106,13 @@ def flavor_of_gpus(
 
 
 def _has_others(table: NodeTable) -> bool:
-    """Whether some node with GPUs is of no flavor."""
+    """Whether a node with GPUs has no flavor."""
     nodes = table.label(FLAVOR_LABEL).select((NO_FLAVOR,))
     return any(bool(table.allocatable[row, nodes].any()) for row, _ in _gpu_rows(table))
 
 
 def _gpu_rows(table: NodeTable) -> list[tuple[int, int]]:
-    """(row of the table, what one of it is in `GPU_UNITS`) of whole GPUs and of each kind of slice."""
+    """Return (row of the table, `GPU_UNITS` of one unit) for whole GPUs and for each kind of slice."""
     rows = [(table.row[name], slice_units(name)) for name in slices_in(table.resources)]
     return [(table.row[GPU], GPU_UNITS), *rows] if GPU in table.row else rows
 

@@ -1,4 +1,4 @@
-"""How many ranks of each role the smallest gang has that may start, and what they use. Pure."""
+"""How many ranks of each role the smallest gang that may start has, and what they use. Pure."""
 
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.resources import Resources, total
@@ -6,8 +6,11 @@ from slipway.scheduler.plan.state.rank_request import quota_of
 
 
 def targets(allocation: AllocationFact) -> list[int]:
-    """Ranks per role of the smallest gang that may start: the roles' minima, then up to the gang's own minimum the
-    same part of each role's range."""
+    """Return the ranks per role of the smallest gang that may start.
+
+    Each role gets its minimum. Ranks that the gang's own minimum still requires are added so that each role gets the
+    same part of its range from minimum to count.
+    """
     if len(allocation.roles) == 1:
         only = allocation.roles[0]
         return [max(only.minimum, min(allocation.minimum, only.count))]
@@ -23,7 +26,7 @@ def targets(allocation: AllocationFact) -> list[int]:
 
 
 def next_role(roles: tuple[RoleFact, ...], counts: list[int], skip: frozenset[int] = frozenset()) -> int | None:
-    """The role that has got the smallest part of its range so far, the first among equals; None when all are full."""
+    """Return the role with the smallest part of its range so far, the first among equals; None when all are full."""
     best: int | None = None
     for index, role in enumerate(roles):
         if counts[index] >= role.count or index in skip:
@@ -39,6 +42,6 @@ def _is_behind(role: RoleFact, count: int, other: RoleFact, other_count: int) ->
 
 
 def smallest_demand(allocation: AllocationFact) -> Resources:
-    """What the smallest gang that may start uses."""
+    """Return what the smallest gang that may start uses."""
     counts = targets(allocation)
     return total(quota_of(role) * count for role, count in zip(allocation.roles, counts, strict=True) if count)

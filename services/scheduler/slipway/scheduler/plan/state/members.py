@@ -1,7 +1,7 @@
-"""The members of a group in their order, kept in blocks: a change costs its own block, whatever the group holds.
+"""The members of a group in order, stored in blocks: a change costs one block, whatever the size of the group.
 
-Owns the order and the blocks. `Roll` is written to; what it hands out, `Members`, never changes and shares the blocks
-that stayed as they were. What is left of members once some are dealt with is a view: nothing is copied for it.
+Owns the order and the blocks. `Roll` is changed in place. `Members`, which it returns, never changes, and shares the
+unchanged blocks. The members after the first few are a view: nothing is copied for it.
 """
 
 from bisect import bisect_left, insort
@@ -13,13 +13,13 @@ from slipway.model.facts import AllocationFact
 from slipway.model.position import WorkKey
 
 BLOCK = 256
-"""Members of a block that was filled in order; one that is filled from within has at most twice as many."""
+"""Members of a block that was filled in order; a block that was filled by inserts has at most twice as many."""
 
 Member = tuple[WorkKey, AllocationFact]
 
 
 def order_of(member: Member) -> WorkKey:
-    """Where it stands."""
+    """Return the member's key in the order."""
     return member[0]
 
 
@@ -28,7 +28,7 @@ def _last(block: Sequence[Member]) -> WorkKey:
 
 
 class Members(Sequence[Member]):
-    """Members in order; immutable. A slice is a tuple of its own, `after` a view."""
+    """An immutable sequence of members in order. A slice is a new tuple; `after` returns a view."""
 
     __slots__ = ("_ends", "_start", "blocks")
 
@@ -37,15 +37,15 @@ class Members(Sequence[Member]):
     ) -> None:
         self.blocks = blocks
         self._ends = ends or tuple(accumulate(map(len, blocks)))
-        """how many members stand in each block and before it"""
+        """number of members up to and including each block"""
         self._start = start
 
     def after(self, count: int) -> "Members":
-        """All but the first `count`."""
+        """Return all members but the first `count`."""
         return self if not count else Members(self.blocks, ends=self._ends, start=self._start + count)
 
     def index_of(self, key: WorkKey) -> int:
-        """How many stand before `key`."""
+        """Return how many members are before `key`."""
         block = bisect_left(self.blocks, key, key=_last)
         before = self._ends[block - 1] if block else 0
         if block < len(self.blocks):
@@ -53,7 +53,7 @@ class Members(Sequence[Member]):
         return max(0, before - self._start)
 
     def before(self, prefix: tuple[int, int], *, is_behind: bool) -> int:
-        """How many have an order that begins with less than `prefix`; with `is_behind`, with no more than it."""
+        """Return how many members have an order that begins below `prefix`; with `is_behind`, at or below `prefix`."""
         if not is_behind:
             return self.index_of((*prefix, (-1, 0), 0, 0, 0, ""))
         return self.index_of((prefix[0], prefix[1] + 1, (-1, 0), 0, 0, 0, ""))
@@ -87,7 +87,7 @@ class Members(Sequence[Member]):
 
 
 class Roll:
-    """The members of one group, as they come and go."""
+    """The members of one group, which are added and removed."""
 
     __slots__ = ("_block", "_blocks", "_frozen")
 
@@ -95,10 +95,10 @@ class Roll:
         self._block = block
         self._blocks: list[list[Member]] = []
         self._frozen: list[tuple[Member, ...] | None] = []
-        """each block as it was handed out last; None once it has changed"""
+        """each block as `freeze` returned it last; None once it has changed"""
 
     def add(self, member: Member) -> None:
-        """One more."""
+        """Add a member."""
         blocks, frozen, key = self._blocks, self._frozen, member[0]
         if not blocks or (key > _last(blocks[-1]) and len(blocks[-1]) >= self._block):
             blocks.append([member])
@@ -113,7 +113,7 @@ class Roll:
             frozen.insert(at, None)
 
     def remove(self, key: WorkKey) -> None:
-        """The member that stands at `key`."""
+        """Remove the member with the order `key`."""
         blocks, frozen = self._blocks, self._frozen
         at = bisect_left(blocks, key, key=_last)
         block = blocks[at]
@@ -127,7 +127,7 @@ class Roll:
             del blocks[at], frozen[at]
 
     def freeze(self) -> Members:
-        """All of them as they are now."""
+        """Return all members as they are now."""
         frozen = self._frozen
         for at, known in enumerate(frozen):
             if known is None:

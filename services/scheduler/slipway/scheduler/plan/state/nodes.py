@@ -1,8 +1,8 @@
 """The nodes of one pool as columns: what does not change while a tick plans.
 
 Owns the order of nodes (by name: the index of a node is its rank by name, and the last tie-breaker of every
-placement), allocatable amounts, label columns and taint sets. Knows nothing of what is used (`usage.py`).
-Invariant: a NodeTable is never changed after it is built; label columns are computed on first use and kept.
+placement), allocatable amounts, label columns and taint sets. `usage.py` has what is used on the nodes.
+Invariant: a NodeTable is never changed after it is built; label columns are computed on first use and cached.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,15 +19,15 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.int32]
 At = Ints | slice
-"""Which nodes a vector expression is over: an index array, or `EVERY`."""
+"""The nodes that a vector expression covers: an index array, or `EVERY`."""
 
 EVERY = slice(None)
 AMOUNT_MAX = 2**50
-"""Base units; more than any machine has, and so little that what is reckoned with it stays within 64 bits."""
+"""Base units. More than any machine has, and small enough that computations with it stay within 64 bits."""
 UNLIMITED = 2**40
 """Pods of a node that states no pod limit."""
 ABSENT = -1
-"""Code of a node that lacks the label."""
+"""The code of a node that lacks the label."""
 
 
 class LabelColumn(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class LabelColumn(msgspec.Struct, frozen=True):
     """{value: its code}"""
 
     def select(self, accepted: Iterable[str], *, absent: bool = False) -> Bools:
-        """The nodes whose value is in `accepted`; those without the label when `absent`."""
+        """Return the nodes whose value is in `accepted`, and with `absent` also those without the label."""
         codes = [self.code[value] for value in accepted if value in self.code]
         if len(codes) == 1 and not absent:
             return self.codes == codes[0]
@@ -59,18 +59,18 @@ class NodeTable:
         self.index: dict[str, int] = {name: index for index, name in enumerate(self.names)}
         others = {name for node in facts for name in node.allocatable.amounts} - {CPU, MEMORY, PODS}
         self.shares: Bools = np.fromiter((_shares(node) for node in facts), np.bool_, len(facts))
-        """nodes whose GPUs are handed out device by device"""
+        """nodes whose GPUs the planner gives out device by device"""
         others |= {GPU_MILLI} if self.shares.any() else set()
         self.resources: tuple[str, ...] = (CPU, MEMORY, PODS, *sorted(others))
         self.row: dict[str, int] = {name: row for row, name in enumerate(self.resources)}
         self.allocatable: Ints = _allocatable(facts, self.resources)
         self.divisors: Ints = np.maximum(self.allocatable, 1)
         self.is_everywhere: tuple[bool, ...] = tuple(bool(row.all()) for row in self.allocatable > 0)
-        """per resource: whether every node has some"""
+        """per resource: whether every node has some of it"""
         self.unschedulable: Bools = np.fromiter((node.unschedulable for node in facts), np.bool_, len(facts))
         self.ready: Bools = np.fromiter((node.ready for node in facts), np.bool_, len(facts))
         self.is_clear: bool = not self.unschedulable.any()
-        """no node is cordoned"""
+        """whether no node is cordoned"""
         self.is_ready: bool = bool(self.ready.all())
         self.taint_sets: tuple[tuple[Taint, ...], ...]
         self.taint_codes: Codes
@@ -78,30 +78,32 @@ class NodeTable:
         self.has_images: bool = any(node.images for node in facts)
         self.total: Resources = total(node.allocatable for node in facts)
         self.closed: Bools = np.fromiter((not takes_work(node) for node in facts), np.bool_, len(facts))
-        """nodes that take no work now"""
+        """nodes that accept no work now"""
         self.closed_total: Resources = total(node.allocatable for node in facts if not takes_work(node))
         self._labels: dict[str, LabelColumn] = {}
         self.most: dict[tuple[bytes, tuple[Toleration, ...], int], int] = {}
-        """{(ask, what it tolerates besides, ranks): how many of them the empty pool holds}, as far as asked"""
+        """{(request, additional tolerations, ranks): how many of the ranks fit the empty pool}, filled when asked
+        for
+        """
         self._images: dict[str, Ints] = {}
 
     def __len__(self) -> int:
         return len(self.names)
 
     def stranded(self, placements: Mapping[int, str]) -> list[int]:
-        """The ranks of `placements` on nodes that take no work, or that are gone."""
+        """Return the ranks of `placements` whose nodes accept no work or do not exist any more."""
         index, closed = self.index, self.closed
         return [rank for rank, node in placements.items() if node not in index or closed[index[node]]]
 
     @cached_property
     def kinds(self) -> list[int]:
-        """Per node a number, equal for nodes of equal allocatable amounts."""
+        """A number per node, equal for nodes with equal allocatable amounts."""
         numbers: dict[bytes, int] = {}
         columns = np.ascontiguousarray(self.allocatable.T)
         return [numbers.setdefault(column.tobytes(), len(numbers)) for column in columns]
 
     def label(self, key: str) -> LabelColumn:
-        """The column of label `key`, computed once."""
+        """Return the column of label `key`, computed once."""
         column = self._labels.get(key)
         if column is None:
             column = _column([node.labels.get(key) for node in self.facts])
@@ -109,14 +111,14 @@ class NodeTable:
         return column
 
     def labelled(self, key: str, value: str) -> list[str]:
-        """The nodes whose label `key` is `value`."""
+        """Return the nodes whose label `key` is `value`."""
         column = self.label(key)
         if value not in column.code:
             return []
         return [self.names[node] for node in np.flatnonzero(column.select((value,))).tolist()]
 
     def image(self, name: str) -> Ints:
-        """Bytes of image `name` per node, 0 where it is not; computed once."""
+        """Return the bytes of image `name` per node, 0 where the node lacks it; computed once."""
         column = self._images.get(name)
         if column is None:
             column = np.fromiter((node.images.get(name, 0) for node in self.facts), np.int64, len(self.facts))
@@ -124,11 +126,11 @@ class NodeTable:
         return column
 
     def name_column(self) -> LabelColumn:
-        """`metadata.name` as a column (for matchFields)."""
+        """Return `metadata.name` as a column (for matchFields)."""
         return LabelColumn(np.arange(len(self.names), dtype=np.int32), self.names, self.index)
 
     def by_taints(self, blocked: Sequence[bool]) -> Bools:
-        """Spread a verdict per taint set over the nodes."""
+        """Return the verdict of each node, given one verdict per taint set."""
         return np.asarray(blocked, dtype=np.bool_)[self.taint_codes]
 
 

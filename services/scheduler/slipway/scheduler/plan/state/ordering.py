@@ -1,11 +1,13 @@
-"""Who goes first: a total order within a queue, and between the heads of queues.
+"""The order of pending work: a total order within a queue, and between the heads of queues.
 
-Within a queue: what has aged, by how long it waits; then priority, place, the job's weight, the allocation's own
-priority, age and uid (`model/position.py`). A job that has a priority gives it to its allocations; one that has a place
-gives it to those that have none of their own. Between queues (`fair_share.py`): whose head would leave it least
-above its due, then queue priority, the head's priority, age, name.
+Within a queue, work that has aged comes first, the longest wait first. Then the order is by priority, position, the
+job's weight, the allocation's own priority, age and uid (`model/position.py`). A job that has a priority gives it to
+all its allocations. A job that has a position gives it to its allocations that have none of their own.
 
-The order within a queue changes as time passes, when something ages: `ages_at` says when. Pure, integers only.
+Between queues (`fair_share.py`) the first head is the one that leaves its queue least above its deserved share. Then
+the order is by queue priority, the head's priority, age and name.
+
+The order within a queue changes with time when an allocation ages: `ages_at` returns when. Pure, integers only.
 """
 
 from slipway.model import position
@@ -16,28 +18,30 @@ HeadKey = tuple[int, int, int, str, str]
 
 
 def priority_of(allocation: AllocationFact, job: JobFact | None) -> int:
-    """The job's priority when it has one, else the allocation's own."""
+    """Return the job's priority when it has one, else the allocation's own."""
     return allocation.priority if job is None or job.priority is None else job.priority
 
 
 def waits_since(allocation: AllocationFact) -> float:
-    """Since when this attempt waits (epoch seconds)."""
+    """Return since when this attempt waits (epoch seconds)."""
     return allocation.waiting_since or allocation.created
 
 
 def ages_at(allocation: AllocationFact, aging: float) -> float | None:
-    """When it will go before all younger work of its queue; None where `aging` (seconds) is off."""
+    """Return when it will come before all younger work of its queue (epoch seconds); None when `aging` (seconds) is
+    off.
+    """
     return position.ages_at(waits_since(allocation), aging)
 
 
 def is_aged(allocation: AllocationFact, aging: float, now: float) -> bool:
-    """Whether it has waited so long that it goes before all younger work of its queue."""
+    """Whether it has waited so long that it comes before all younger work of its queue."""
     at = ages_at(allocation, aging)
     return at is not None and at <= now
 
 
 def work_key(allocation: AllocationFact, job: JobFact | None, aging: float = 0.0, now: float = 0.0) -> WorkKey:
-    """Ascending within a queue, as things stand at `now`."""
+    """Return the sort key of an allocation within its queue at `now`; ascending."""
     return position.work_key(
         priority_of(allocation, job),
         allocation.position or (job.position if job else ""),
@@ -50,5 +54,7 @@ def work_key(allocation: AllocationFact, job: JobFact | None, aging: float = 0.0
 
 
 def head_key(queue: QueueFact, head: AllocationFact, job: JobFact | None) -> HeadKey:
-    """Ascending between heads that would leave their queues equally far above their due."""
+    """Return the sort key between heads that would leave their queues equally far above what they deserve;
+    ascending.
+    """
     return (-queue.priority, -priority_of(head, job), milliseconds(head.created), head.name, queue.name)

@@ -1,8 +1,8 @@
-"""What waits, grouped and in order: kept by deltas, so that a tick costs what there are groups and not work.
+"""Pending work in ordered groups, updated by deltas: a tick costs the number of groups, not the amount of work.
 
-A group is pending work of one queue that differs in nothing that the planner looks at but its place in the order: what
-holds for its first member holds for all. What groups hand out is immutable (`members.py`); a put or a drop touches one
-block of its own group. Invariant: after any deltas the groups are those of a backlog filled afresh with the same work.
+A group contains pending work of one queue that differs only in its position, so what is true of its first member is
+true of all. The groups that are returned are immutable (`members.py`). A put or a drop changes one block of its own
+group. Invariant: after any deltas the groups equal those of a new backlog with the same work.
 """
 
 import heapq
@@ -27,24 +27,23 @@ class PendingGroup(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     key: bytes
     alike: bytes
-    """equal for groups of one queue that differ in nothing but the user: what blocks one of them blocks all"""
+    """equal for groups of one queue that differ only in the user: a gate that blocks one of them blocks all"""
     shape: bytes
-    """equal for those that have a place where the other has one: roles, minimum, nodes to avoid, flavors,
-    topology"""
+    """equal for work that fits the same nodes: roles, minimum, nodes to avoid, flavors, topology"""
     demand: Resources
-    """of the smallest gang that may start"""
+    """the demand of the smallest gang that may start"""
     members: Members
-    """in order"""
+    """the allocations, in order"""
     is_leaving: bool = False
-    """it does not wait yet: the attempt before is being taken down"""
+    """whether the group is not pending yet, because the previous attempt is being evicted"""
 
     @property
     def sample(self) -> AllocationFact:
-        """The first of them."""
+        """The first allocation of the group."""
         return self.members.blocks[0][0][1]
 
     def index(self, key: WorkKey) -> int:
-        """How many members stand before `key`."""
+        """Return how many members are before `key`."""
         return self.members.index_of(key)
 
 
@@ -55,7 +54,9 @@ class _Entry(msgspec.Struct):
 
 
 class _Open(msgspec.Struct):
-    """A group as it is kept: `frozen` is what is handed out, made when first asked for after a change."""
+    """A group as it is stored: `frozen` is the value that `groups` returns, made when first requested after a
+    change.
+    """
 
     alike: bytes
     shape: bytes
@@ -65,7 +66,7 @@ class _Open(msgspec.Struct):
 
 
 class PendingWork:
-    """All pending work of one pool that somebody wants."""
+    """All pending and wanted allocations of one pool."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
@@ -75,15 +76,15 @@ class PendingWork:
         self._jobs: Mapping[JobKey, JobFact] = {}
         self._aging = 0.0
         self._user_queues: frozenset[str] = frozenset()
-        """queues whose users take turns: a group of them holds the work of one user"""
+        """queues whose users take turns; each group of such a queue contains the work of one user"""
         self._timers: list[tuple[float, str]] = []
-        """(when its group or its order changes by itself, uid)"""
+        """(time at which the group or the order of `uid` changes by itself, uid)"""
         self._frozen: tuple[PendingGroup, ...] | None = None
         self._evicted: dict[str, AllocationFact] = {}
-        """{uid: fact} of what has made room for others before"""
+        """{uid: fact} of pending work that was evicted for other work before"""
 
     def put(self, fact: AllocationFact, now: float) -> None:
-        """Pending work, new or changed."""
+        """Add pending work, or replace it with its changed fact."""
         self.drop(fact.uid)
         if not fact.is_wanted:
             return
@@ -93,7 +94,7 @@ class PendingWork:
         if known is None:
             known = self._shapes[shape] = (fact, smallest_demand(fact))
         elif fact.roles is not known[0].roles:
-            # One set of role objects per shape: what is computed of a role is computed once.
+            # Equal shapes share one tuple of role objects, so that what is computed for a role is computed once.
             fact = msgspec.structs.replace(fact, roles=known[0].roles)
         key = alike = _group_key(fact, job, shape, now)
         if fact.queue in self._user_queues:
@@ -113,7 +114,7 @@ class PendingWork:
             heapq.heappush(self._timers, (at, fact.uid))
 
     def drop(self, uid: str) -> None:
-        """It waits no longer, or is not wanted."""
+        """Remove an allocation that is not pending or not wanted any more."""
         entry = self._entries.pop(uid, None)
         self._evicted.pop(uid, None)
         if entry is None:
@@ -131,7 +132,7 @@ class PendingWork:
                 del self._of_job[fact.namespace, fact.job]
 
     def set_jobs(self, jobs: Mapping[JobKey, JobFact], now: float) -> None:
-        """All jobs: the work of those that have changed is put in again."""
+        """Set all jobs; allocations of changed jobs are put again."""
         before, self._jobs = self._jobs, jobs
         for key in before.keys() | jobs.keys():
             if before.get(key) != jobs.get(key):
@@ -139,14 +140,14 @@ class PendingWork:
                     self.put(self._entries[uid].fact, now)
 
     def set_aging(self, aging: float, now: float) -> None:
-        """After how many seconds of waiting something goes before all that is younger; 0 for never."""
+        """Set the seconds of waiting after which an allocation comes before all younger ones; 0 for never."""
         if aging != self._aging:
             self._aging = aging
             for entry in list(self._entries.values()):
                 self.put(entry.fact, now)
 
     def set_user_queues(self, queues: frozenset[str], now: float) -> None:
-        """The queues whose users take turns."""
+        """Set the queues whose users take turns."""
         if queues != self._user_queues:
             changed, self._user_queues = queues ^ self._user_queues, queues
             for entry in list(self._entries.values()):
@@ -154,14 +155,16 @@ class PendingWork:
                     self.put(entry.fact, now)
 
     def next_change(self) -> float | None:
-        """When, after the time of the last `groups`, the order or a gate of what waits changes by itself; perhaps
-        earlier, never later."""
+        """Return when the order or a gate of pending work changes by itself, after the time of the last `groups`.
+
+        The real change may come later, never earlier. None when no change is expected.
+        """
         while self._timers and self._timers[0][1] not in self._entries:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
     def groups(self, now: float) -> tuple[PendingGroup, ...]:
-        """The groups, in the order of their keys."""
+        """Return the groups, in the order of their keys."""
         while self._timers and self._timers[0][0] <= now:
             _, uid = heapq.heappop(self._timers)
             entry = self._entries.get(uid)
@@ -174,21 +177,21 @@ class PendingWork:
         return self._frozen
 
     def evicted(self) -> Iterable[AllocationFact]:
-        """What waits and has made room for others before."""
+        """Return pending work that was evicted for other work before."""
         return self._evicted.values()
 
     def get(self, uid: str) -> AllocationFact | None:
-        """The fact, if it waits."""
+        """Return the fact of an allocation; None when it is not pending."""
         entry = self._entries.get(uid)
         return entry.fact if entry else None
 
     def group_of(self, uid: str) -> bytes | None:
-        """The key of its group, if it waits."""
+        """Return the key of the allocation's group; None when it is not pending."""
         entry = self._entries.get(uid)
         return entry.group if entry else None
 
     def order_of(self, uid: str) -> WorkKey | None:
-        """Its place in the order, if it waits."""
+        """Return the allocation's key in the order; None when it is not pending."""
         entry = self._entries.get(uid)
         return entry.order if entry else None
 
@@ -196,11 +199,11 @@ class PendingWork:
         return len(self._entries)
 
     def _changes_of(self, fact: AllocationFact, now: float) -> list[float]:
-        """When its group or its order changes by itself, after `now`."""
+        """Return the times after `now` at which its group or its order changes by itself."""
         return [at for at in (fact.not_before, ages_at(fact, self._aging)) if at is not None and at > now]
 
     def _forget_timers(self, now: float) -> None:
-        """Those of what waits no longer, or was put in more than once, now and then."""
+        """Remove the timers of work that is not pending any more or was put twice; only when there are too many."""
         if len(self._timers) > 3 * len(self._entries) + 64:
             facts = [entry.fact for entry in self._entries.values()]
             self._timers = [(at, fact.uid) for fact in facts for at in self._changes_of(fact, now)]
@@ -211,7 +214,7 @@ class PendingWork:
         self._frozen = None
 
     def _forget_shapes(self) -> None:
-        """Shapes that nobody asks for any more, now and then."""
+        """Remove shapes that no group uses any more; only when there are too many."""
         if len(self._shapes) > 2 * len(self._groups) + 64:
             used = {group.shape for group in self._groups.values()}
             self._shapes = {shape: known for shape, known in self._shapes.items() if shape in used}
@@ -226,8 +229,10 @@ def _freeze(key: bytes, group: _Open) -> PendingGroup:
 
 
 def _group_key(fact: AllocationFact, job: JobFact | None, shape: bytes, now: float) -> bytes:
-    """Equal for work that is alike, whoever's it is. A job counts where it caps its work, or is missing; a backoff
-    while it lasts."""
+    """Return a key that is equal for work that is alike, whoever its user is.
+
+    The job is part of the key when it limits its work or does not exist; a backoff is part of it until it ends.
+    """
     return _encode(
         (
             fact.queue,

@@ -1,6 +1,6 @@
-"""What a plan says: admissions, evictions, and for everything that waits the reason why.
+"""The result of a plan: admissions, evictions, and the reason why each other allocation waits.
 
-Frozen values that `apply` carries out without choosing anything. A Plan is a pure function of (snapshot, policy,
+Frozen values that `apply` carries out without making any choice. A Plan is a pure function of (snapshot, policy,
 now, seed): equal inputs give equal plans.
 """
 
@@ -14,7 +14,7 @@ from slipway.scheduler.plan.state.extender_results import Question
 
 
 class Admit(msgspec.Struct, frozen=True, kw_only=True):
-    """Start attempt `attempt` of `allocation`; a rank that is not in `placements` does not take part."""
+    """Start attempt `attempt` of `allocation`; a rank that is not in `placements` is not part of the attempt."""
 
     allocation: str
     """`<namespace>/<name>`"""
@@ -26,12 +26,13 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True):
     """{rank: device numbers} where the planner chose devices"""
     spec_hash: str = ""
     victims: tuple[str, ...] = ()
-    """uids that this plan evicts and whose places it takes: it starts when they are gone"""
+    """uids that this plan evicts and whose places this allocation gets; it starts when they have left"""
 
 
 class Evict(msgspec.Struct, frozen=True, kw_only=True):
-    """Take down attempt `attempt` of `allocation`, whole or only `ranks`; `by` is the key of the allocation that it
-    makes room for, if any."""
+    """Evict attempt `attempt` of `allocation`, whole or only `ranks`; `by` is the key of the allocation that gets the
+    room, if there is one.
+    """
 
     allocation: str
     uid: str
@@ -39,11 +40,11 @@ class Evict(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason
     by: str = ""
     ranks: tuple[int, ...] = ()
-    """surplus ranks of an elastic gang, which goes on with the rest; all of it when empty"""
+    """surplus ranks of an elastic gang, which continues with the others; empty when the whole attempt is evicted"""
 
 
 class Grow(msgspec.Struct, frozen=True, kw_only=True):
-    """Attempt `attempt` of an elastic gang, which runs, gets places for ranks that have none; the others stay."""
+    """Give places to ranks of a running elastic gang (attempt `attempt`) that have none; the other ranks stay."""
 
     allocation: str
     uid: str
@@ -57,18 +58,19 @@ class Grow(msgspec.Struct, frozen=True, kw_only=True):
 class Remedy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One part of a smallest unblocking change. Only the fields that its `kind` names are set.
 
-    maxRuntime: it asks for a run limit of at most `seconds`; with `until`, for one that ends it by then. uncordon:
-    `node` takes new work again. tolerate: it tolerates the taint `name` (`key=value:effect`).
+    maxRuntime: the allocation sets a run limit of at most `seconds`, or with `until` one that ends it by then.
+    uncordon: `node` accepts new work again. tolerate: the allocation tolerates the taint `name` (`key=value:effect`).
 
     free: `amounts` more are free on `node`. limit | nominal | borrowing: that bound of queue `name` is raised by
-    `amounts`. maxSlots: job `name` gets `slots` more. release: `hold` is false. wait: until `until` (epoch seconds).
+    `amounts`. maxSlots: job `name` gets `slots` more. release: `hold` is false. wait: wait until `until` (epoch
+    seconds).
     """
 
     kind: str
     node: str = ""
     name: str = ""
     amounts: dict[str, int] = {}
-    """base units: milli for cpu"""
+    """base units: milli-cpu for cpu"""
     slots: int = 0
     until: float = 0.0
     seconds: float = 0.0
@@ -82,27 +84,27 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[str, int] = {}
     """{reason: nodes}, each node once, at its first failing filter"""
     change: tuple[Remedy, ...] | None = None
-    """together, the smallest change that would admit it; None when it is not known"""
+    """all parts together are the smallest change that would admit it; None when that is unknown"""
     position: int = 0
-    """1 for the first that waits in its queue; 0 where there is no queue to stand in"""
+    """1 for the first pending allocation of the queue; 0 when the allocation is in no queue"""
     ahead: int = 0
-    """how many wait in its queue before it"""
+    """number of pending allocations before it in its queue"""
     ahead_slots: int = 0
-    """the whole GPUs that those ask for"""
+    """the whole GPUs that those request"""
     is_never: bool = False
-    """it can never start as the pool and its queues stand"""
+    """whether it can never start with the pool and its queues as they are"""
 
 
 class ReservedPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """Places that are kept for the blocked head of a queue."""
+    """Places that are reserved for the blocked head of a queue."""
 
     allocation: str
     """`<namespace>/<name>`"""
     uid: str
     start: float | None
-    """epoch seconds, at the latest; None: as soon as they are free, whenever that is"""
+    """epoch seconds: the latest time at which it starts; None when the places have no known end and are awaited"""
     placements: dict[int, str]
-    """{rank: node name}, ascending ranks; as good as any others that are free then"""
+    """{rank: node name}, ascending ranks; no other nodes that are free then are better"""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,24 +115,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     grows: tuple[Grow, ...] = ()
     explanations: Mapping[str, Explanation] = {}
     deferred: frozenset[str] = frozenset()
-    """uids of `admits` that take what `evictions` leave: they start once that is really free"""
+    """uids of `admits` that need what `evictions` release; they start once that is free"""
     dropped: tuple[str, ...] = ()
-    """nominations (ids of decisions) that hold no longer"""
+    """nominations (ids of decisions) that are not valid any more"""
     look_again: float = 0.0
-    """when time alone may change the plan, beside deadlines and backoffs (epoch seconds); 0 for never"""
+    """when the plan may change only because time passes, apart from deadlines and backoffs (epoch seconds); 0: never"""
     kept: tuple[ReservedPlaces, ...] = ()
-    """the reservations that held in this tick, in the order of their heads"""
+    """the reservations that were valid in this tick, in the order of their heads"""
     questions: tuple[Question, ...] = ()
-    """what extenders have to be asked before more can be decided"""
+    """questions that extenders have to answer before more can be decided"""
 
     @property
     def is_empty(self) -> bool:
-        """Nothing to decide."""
+        """Whether the plan decides nothing."""
         return not (self.admits or self.evictions or self.grows)
 
 
 def as_data(explanation: Explanation) -> dict[str, Any]:
-    """The explanation as plain data, for JSON."""
+    """Return the explanation as plain data, for JSON."""
     data: dict[str, Any] = {
         "code": explanation.gate.value,
         "message": explanation.message,
@@ -145,6 +147,6 @@ def as_data(explanation: Explanation) -> dict[str, Any]:
 
 
 def encoded(plan: Plan) -> bytes:
-    """The whole plan as bytes, equal for equal plans."""
+    """Return the plan's decisions and explanations as bytes, equal for equal plans."""
     parts = (plan.admits, plan.evictions, dict(plan.explanations), plan.grows)
     return msgspec.json.encode(msgspec.to_builtins(parts, str_keys=True), order="sorted")

@@ -1,9 +1,9 @@
-"""Who stands on which node, by labels: what spreading and inter-pod affinity count.
+"""The pods on each node, counted by labels, for topology spreading and inter-pod affinity.
 
-Owns the counts per kind of pod and their log. Pods are not looked at one by one: those that are alike are one peer, and
-a question ("how many pods like these are on each node?") is a tally that is made once and then kept current from the
-log. Nobody asks: then a move costs one entry of a list. Invariant: a tally is what counting afresh would give.
-A copy shares what it copies until one of the two changes.
+Owns the counts per class of pods, and the log of their changes. Pods that are alike are counted as one class. A
+question ("how many pods like these are on each node?") is a tally: it is counted once and then updated from the log.
+While there are no questions, a change costs one entry of a list. Invariant: a tally equals a new count. A copy shares
+its data with the original until one of the two changes.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -22,7 +22,7 @@ _BESIDE = frozenset({"podAffinity", "podAntiAffinity"})
 
 
 class TermKind(Flag):
-    """How somebody means a term."""
+    """The kinds of terms as which pods use a term."""
 
     APART = auto()
     NEAR = auto()
@@ -30,21 +30,21 @@ class TermKind(Flag):
 
 
 class PodClass(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods that are alike to everybody who looks for neighbours."""
+    """A class of pods that affinity and spreading cannot tell apart."""
 
     namespace: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     """sorted"""
     uid: str = ""
-    """of its allocation; "" for a stranger"""
+    """uid of the pods' allocation; "" for pods that are not ours"""
     allocation: str = ""
-    """its AllocationID"""
+    """the AllocationID of the pods' allocation"""
     role: str = ""
     wishes: Wishes = NO_WISHES
     is_leaving: bool = False
 
     def all_labels(self) -> dict[str, str]:
-        """With those that every rank of ours gets, but for its number and attempt."""
+        """Return the labels, with those that every rank of ours gets, except its number and attempt."""
         labels = dict(self.labels)
         if self.uid:
             labels |= labels_of_rank(self.uid, self.allocation, self.role)
@@ -52,7 +52,7 @@ class PodClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sorted_labels(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """As a peer keeps them."""
+    """Return labels in the form that PodClass stores."""
     return tuple(sorted(labels.items()))
 
 
@@ -60,7 +60,7 @@ NOBODY = PodClass()
 
 
 def peer_of(role: RoleFact, owner: AllocationFact | None = None) -> PodClass:
-    """The pods of `role`, of `owner`, before they exist."""
+    """Return the class of the pods of `role` of `owner`, before they exist."""
     return PodClass(
         namespace=role.namespace,
         labels=sorted_labels(role.labels) if role.labels else (),
@@ -72,7 +72,7 @@ def peer_of(role: RoleFact, owner: AllocationFact | None = None) -> PodClass:
 
 
 def peer_of_pod(pod: PodFact) -> PodClass:
-    """A pod that stands."""
+    """Return the class of an existing pod."""
     return PodClass(
         namespace=pod.namespace,
         labels=sorted_labels(pod.labels) if pod.labels else (),
@@ -85,18 +85,18 @@ def peer_of_pod(pod: PodFact) -> PodClass:
 
 
 def is_watching(roles: Iterable[RoleFact]) -> bool:
-    """Whether any of them looks at who stands beside it."""
+    """Whether a role has a spread constraint or an inter-pod affinity term."""
     return any(role.spread or (role.affinity and not _BESIDE.isdisjoint(role.affinity)) for role in roles)
 
 
 Weigh = Callable[[PodClass, Mapping[str, str]], int]
-"""How much one pod of a peer counts, given all its labels."""
+"""Returns how much one pod of a class adds to a tally, given all its labels."""
 Standing = dict[tuple[PodClass, int], int]
-"""{(peer, node): pods}"""
+"""{(class, node): pods}"""
 
 
 class _Tally:
-    """One question: its counts per node, up to `at` in the log."""
+    """The counts of one question per node, up to entry `at` of the log."""
 
     def __init__(self, weigh: Weigh, nodes: int, at: int) -> None:
         self.weigh = weigh
@@ -106,24 +106,24 @@ class _Tally:
 
 
 class Peers:
-    """The pods on `nodes` nodes, by kind."""
+    """The pods on `nodes` nodes, by class."""
 
     def __init__(self, nodes: int) -> None:
         self.namespaces: Namespaces = {}
         self.is_watched = True
-        """whether anybody may ask: without that nothing is written down"""
+        """whether any question is possible; otherwise pod changes are not recorded"""
         self.spreads_all = False
-        """ranks with labels are spread among their like without saying so"""
+        """whether ranks with labels get default spread constraints"""
         self._nodes = nodes
         self._base: Standing = {}
         self._is_shared = False
         self._log: list[tuple[PodClass, tuple[int, ...], int]] = []
         self._tallies: dict[Hashable, _Tally] = {}
         self.terms: dict[Term, TermKind] = {}
-        """every term of whoever ever stood here, once; it only grows between two copies"""
+        """every term of each pod that was ever here, once; between two copies it only grows"""
 
     def copy(self) -> "Peers":
-        """An independent copy with an empty log."""
+        """Return an independent copy with an empty log."""
         self._fold()
         other = Peers(self._nodes)
         other.namespaces, other.is_watched, other.spreads_all = self.namespaces, self.is_watched, self.spreads_all
@@ -132,13 +132,15 @@ class Peers:
         return other
 
     def move(self, who: PodClass, nodes: tuple[int, ...], times: int) -> None:
-        """`times` more pods of `who` on each of `nodes`; negative takes away."""
+        """Add `times` pods of class `who` to each of `nodes`; negative removes them."""
         self._log.append((who, nodes, times))
         if who.wishes:
             self._learn(who.wishes)
 
     def tally(self, key: Hashable, weigh: Weigh) -> Ints:
-        """Per node the sum of what its pods weigh; `key` names `weigh`. Not to be written to."""
+        """Return per node the sum of what its pods weigh; `key` identifies `weigh`. The caller must not change the
+        result.
+        """
         found = self._tallies.get(key)
         if found is None:
             found = self._tallies[key] = _Tally(weigh, self._nodes, 0)
@@ -171,7 +173,7 @@ class Peers:
         return known
 
     def _fold(self) -> None:
-        """Bring the log into the base; tallies start again when somebody asks."""
+        """Add the log to the base counts; tallies are counted again at the next question."""
         if not self._log:
             return
         if self._is_shared:
