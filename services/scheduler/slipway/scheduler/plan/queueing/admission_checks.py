@@ -1,6 +1,6 @@
-"""The gates before any node is looked at: is it to be started at all, and is its request sound?
+"""The admission checks before any node is considered: may the allocation start at all, and is its request sound?
 
-Each answer is an Explanation, or None when the gate is open; the order is that of `Gate`.
+Each check returns an Explanation, or None when its gate is open. The order of the checks is that of `Gate`.
 """
 
 from datetime import UTC, datetime
@@ -13,12 +13,12 @@ from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 AWAITED_SHOWN_MAX = 2
-"""Allocations that an explanation names, of those that one waits for."""
+"""Number of awaited allocations that an explanation names."""
 _VERBS = {DependencyEnd.SUCCEEDED: "succeed", DependencyEnd.FAILED: "fail", DependencyEnd.ENDED: "end"}
 
 
 def closed_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueTree, now: float) -> Explanation | None:
-    """The first closed gate, from Invalid to WaitingForVolume; then budgets, which close a queue whatever it has."""
+    """Return the first closed gate, from Invalid to WaitingForVolume, then the budget; None when all are open."""
     if allocation.invalid:
         return Explanation(gate=Gate.INVALID, message=allocation.invalid, is_never=True)
     if allocation.namespace not in snapshot.workspaces:
@@ -77,7 +77,7 @@ def _queue_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueT
 
 
 def _flavor_gate(allocation: AllocationFact, snapshot: PoolSnapshot) -> Explanation | None:
-    """A flavor that the pool has not is waited for, as a queue is."""
+    """Closed when the pool lacks an accepted flavor; the allocation waits for it, as it would for a missing queue."""
     known = [flavor.name for flavor in snapshot.pool.flavors]
     for flavor in allocation.flavors:
         if flavor not in known:
@@ -88,7 +88,7 @@ def _flavor_gate(allocation: AllocationFact, snapshot: PoolSnapshot) -> Explanat
 
 
 def _job_gate(allocation: AllocationFact, snapshot: PoolSnapshot) -> Explanation | None:
-    """Without its job nothing would hold the job's limits."""
+    """Closed without the job, because the job's limits could not be enforced."""
     if not allocation.job or snapshot.job_of(allocation) is not None:
         return None
     return Explanation(
@@ -99,7 +99,7 @@ def _job_gate(allocation: AllocationFact, snapshot: PoolSnapshot) -> Explanation
 
 
 def _pods_gate(allocation: AllocationFact) -> Explanation | None:
-    """A gang is valid when its ranks number at least the minimum, per role and in all."""
+    """Closed unless a gang has at least its minimum of ranks, per role and in total."""
     for role in allocation.roles:
         if role.count < role.minimum:
             return _too_few(f"role {role.name} has {role.count} ranks and needs {role.minimum}")
@@ -112,21 +112,21 @@ def _pods_gate(allocation: AllocationFact) -> Explanation | None:
 
 
 def _range_gate(allocation: AllocationFact) -> Explanation | None:
-    """A pod that a LimitRange refuses is refused whenever it is made."""
+    """Closed when a LimitRange refuses one of the pods, since it would refuse the pod at any time."""
     if not allocation.out_of_range:
         return None
     return Explanation(gate=Gate.LIMIT_RANGE, message=f"{NEVER}: {allocation.out_of_range}", is_never=True)
 
 
 def _volume_gate(allocation: AllocationFact, snapshot: PoolSnapshot) -> Explanation | None:
-    """A pod whose claim has no volume hangs on its node: it is not placed before."""
+    """Closed while a claim has no volume, because its pod could not start on any node."""
     volumes = snapshot.usage.volumes
     if not volumes:
         return None
     for claim in dict.fromkeys(claim for role in allocation.roles for claim in role.claims):
         volume = volumes.get((allocation.namespace, claim))
         if volume is not None and volume.waits:
-            # What is true for a moment only is written to no object.
+            # A state that lasts only a moment is not written to an object.
             gate = Gate.NOT_YET_CONSIDERED if volume.is_unread else Gate.WAITING_FOR_VOLUME
             return Explanation(gate=gate, message=volume.waits)
     return None
@@ -145,7 +145,7 @@ def _budget_gate(allocation: AllocationFact, tree: QueueTree) -> Explanation | N
 
 
 def _awaited(waits_for: tuple[tuple[str, str], ...]) -> str:
-    """Which allocations it waits for; of many, the first."""
+    """Return the text that names the awaited allocations; only the first when there are many."""
     shown = [f"{name} to {_VERBS[DependencyEnd(when)]}" for name, when in waits_for[:AWAITED_SHOWN_MAX]]
     more = len(waits_for) - len(shown)
     if more > 0:

@@ -1,8 +1,8 @@
-"""The queue tree as a shape: who hangs below whom, what each owns and lends, and what each deserves.
+"""The queue tree as a shape: which queue is below which, what each owns and lends, and what each deserves.
 
-Owns the arithmetic that does not depend on use, and which queues are set aside: those whose parents go round in a
-circle or do not exist, and those that nobody understands. Nothing starts in what is set aside, nor below it; every
-other queue goes on as if it were not there. GPUs are counted in `GPU_UNITS`, since a rank may use a part of one.
+Owns the arithmetic that does not depend on use. Also decides which queues are set aside: queues whose parents form a
+circle or do not exist, and invalid queues. Nothing starts in a queue that is set aside, nor below it; for all other
+queues it does not exist. GPUs are counted in `GPU_UNITS`, since a rank may use a part of one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,12 +18,14 @@ from slipway.scheduler.plan.state.past_use import STEPS, PastUse, step_of
 
 ROOT = ""
 ROOT_NAMES = ("", "root")
-"""How a queue names the implicit root as its parent."""
+"""The names by which a queue names the implicit root as its parent."""
 
 
 def counted(amounts: Mapping[str, int]) -> Mapping[str, int]:
-    """Base units as quota counts them: whole GPUs, parts of one and slices are `GPU_UNITS` of GPUs together. A slice
-    is counted under its own name as well: a queue may have a quota of it."""
+    """Return base units as quota counts them: whole GPUs, parts of GPUs and slices are added up as `GPU_UNITS` of GPUs.
+
+    A slice is also counted under its own name, because a queue may have a quota of it.
+    """
     if GPU not in amounts and GPU_MILLI not in amounts and not units_in(amounts):
         return amounts
     result = {name: amount for name, amount in amounts.items() if name not in (GPU_MILLI, GPU_SHARES)}
@@ -32,7 +34,7 @@ def counted(amounts: Mapping[str, int]) -> Mapping[str, int]:
 
 
 Due = int | Fraction
-"""An amount that a queue deserves, or a share: exact, so that a third of a pool is not a little less than a third."""
+"""An amount that a queue deserves, or a share. It is exact: a third of a pool is not rounded to less than a third."""
 
 
 class Branch:
@@ -42,50 +44,53 @@ class Branch:
         self.name = name
         self.weight = max(fact.weight, 1) if fact else 1
         self.own: dict[str, int] | None = _amounts(fact.nominal) if fact else None
-        """its own nominal, if it has one"""
+        """its own nominal; None when it has none"""
         self.borrowing = (_amounts(fact.borrowing_limit) if fact else None) or {}
         self.lending = (_amounts(fact.lending_limit) if fact else None) or {}
         self.limit = (_amounts(fact.limit) if fact else None) or {}
         self.parent: Branch | None = None
         self.children: list[Branch] = []
         self.line: tuple[Branch, ...] = (self,)
-        """this branch and those above it, the root last"""
+        """this branch and all above it, the root last"""
         self.nominal: dict[str, int] = {}
-        """its own nominal and all below it"""
+        """its own nominal plus the nominal of all queues below it"""
         self.quota: dict[str, int] = {}
-        """the same without what queues below it do not lend"""
+        """`nominal` without what the queues below it do not lend"""
         self.unlent: dict[str, int] = {}
         """the part of `quota` that it does not lend"""
         self.firm_own: dict[str, int] = {}
-        """its own nominal; of the root, what belongs to nobody"""
+        """its own nominal; for the root, what no queue's nominal includes"""
         self.deserved: dict[str, Due] = {}
         self.shifted: dict[str, int] = {}
-        """the same, shifted by what the queue and its siblings used before; empty where the past does not count"""
+        """`deserved`, shifted by the past use of the queue and its siblings; empty when the past has no effect"""
         self.step = STEPS
-        """eighths: by how much its weight counts then"""
+        """the factor of its weight in `shifted`, in eighths"""
         self.used: dict[str, int] = {}
-        """what the subtree uses as seen from the parent's arithmetic: own use + what children take beyond their own"""
+        """what the subtree uses of this branch's quota: its own use, and what its children use beyond their unlent
+        quota
+        """
         self.whole: dict[str, int] = {}
-        """everything the subtree uses"""
+        """everything that the subtree uses"""
         self.firm: dict[str, int] = {}
-        """what cannot be preempted: its own, and what passes beyond the nominal of the queues below it"""
+        """use that cannot be preempted: its own, and what exceeds the nominal of the queues below it"""
         self.stranded: dict[str, int] = {}
-        """the part of `used` that is on nodes that take no work; of the root, what it holds besides its quota"""
+        """the part of `used` on nodes that accept no work; the root's quota is extended by it"""
         self.stranded_firm: dict[str, int] = {}
-        """the same part of `firm`"""
+        """the part of `firm` on nodes that accept no work"""
         self.kept: dict[str, int] = {}
-        """unused nominal that a blocked head keeps from borrowers"""
+        """unused nominal that a blocked head reserves against borrowers"""
 
     def names(self) -> set[str]:
-        """The resources that its bounds name."""
+        """Return the resources that its bounds name."""
         return {*(self.own or ()), *self.borrowing, *self.lending, *self.limit}
 
 
 def grow(queues: Mapping[str, QueueFact], total: Resources) -> tuple[dict[str, Branch], tuple[str, ...]]:
-    """({queue: its branch}, the resources that some queue names); the root is `ROOT`. `total`: what the nodes of the
-    pool can take, counted; 0 of a resource that is only on nodes that take no work.
+    """Return ({queue: its branch}, the resources that some queue names); the root is `ROOT`.
 
-    `queues` are those that are not set aside.
+    `total` is what the nodes of the pool can take, counted; 0 for a resource that only closed nodes have.
+
+    `queues` must not contain queues that are set aside.
     """
     branches = {name: Branch(name, fact) for name, fact in queues.items()}
     root = branches[ROOT] = Branch(ROOT, None)
@@ -113,10 +118,11 @@ def grow(queues: Mapping[str, QueueFact], total: Resources) -> tuple[dict[str, B
 
 
 def shift(branches: Mapping[str, Branch], named: tuple[str, ...], past: PastUse) -> bool:
-    """Set `shifted` and `step` of every queue by its past use of GPUs; False where no queue stands otherwise by it.
+    """Set `shifted` and `step` of every queue by its past use of GPUs; return False when no queue's weight changes.
 
-    Siblings are held against one another: what a queue used, beside what it deserved in the same time, or the part of
-    its parent's that its weight gives it where that is more. Quota is nobody's past: `nominal` stays as it is.
+    Siblings are compared with one another. Each queue's past use is measured against what it deserved in the same time,
+    or against its weight's part of its parent's amount, whichever is more. The past does not change quota: `nominal`
+    stays.
     """
     root = branches[ROOT]
     levels = _levels(root)
@@ -151,7 +157,9 @@ def _step(child: Branch, used: int, past: PastUse) -> int:
 
 
 def run_limit_of(find: Callable[[str], QueueFact | None], name: str) -> float | None:
-    """The longest that work of queue `name` may run (seconds), by its own `maxRuntime` or that of a queue above it."""
+    """Return the longest time that work of queue `name` may run (seconds): the least `maxRuntime` of it and the queues
+    above it; None when none has one.
+    """
     limit: float | None = None
     seen: set[str] = set()
     while (fact := find(name)) is not None and name not in seen:
@@ -163,8 +171,10 @@ def run_limit_of(find: Callable[[str], QueueFact | None], name: str) -> float | 
 
 
 def min_runtime_of(find: Callable[[str], QueueFact | None], name: str) -> float | None:
-    """How long work of queue `name` runs before it makes room (seconds): its own `minRuntime`, else that of the nearest
-    queue above it that has one."""
+    """Return how long work of queue `name` runs before it may be evicted for other work (seconds).
+
+    It is the queue's own `minRuntime`, else that of the nearest queue above it that has one; None when none has one.
+    """
     seen: set[str] = set()
     while (fact := find(name)) is not None and name not in seen:
         seen.add(name)
@@ -175,7 +185,7 @@ def min_runtime_of(find: Callable[[str], QueueFact | None], name: str) -> float 
 
 
 def with_run_limits(queues: Mapping[str, QueueFact]) -> dict[str, QueueFact]:
-    """The queues, each with the `maxRuntime` and the `minRuntime` that hold for its work."""
+    """Return the queues, each with the `maxRuntime` and the `minRuntime` that apply to its work."""
     if all(queue.max_runtime is None and queue.min_runtime is None for queue in queues.values()):
         return dict(queues)
     return {
@@ -187,10 +197,10 @@ def with_run_limits(queues: Mapping[str, QueueFact]) -> dict[str, QueueFact]:
 
 
 def set_aside(queues: Iterable[QueueFact]) -> dict[str, str]:
-    """{queue: why nothing starts in it}."""
+    """Return {queue: why nothing starts in it}."""
     facts = {queue.name: queue for queue in queues}
     known: dict[str, str] = dict.fromkeys(ROOT_NAMES, "")
-    """{queue: why it is set aside, or "" }"""
+    """{queue: why it is set aside, or ""}"""
     for name in sorted(facts):
         path: dict[str, None] = {}
         at = name
@@ -224,7 +234,7 @@ def _circle(names: list[str]) -> str:
 
 
 def _amounts(amounts: Resources | None) -> dict[str, int] | None:
-    """A bound, counted. One of slices is about these alone: it bounds no GPUs."""
+    """Return a bound, counted. A bound on slices is not added up with GPUs: it limits only that kind of slice."""
     if amounts is None:
         return None
     slices = {name: amounts.amounts[name] for name in slices_in(amounts)}
@@ -232,7 +242,7 @@ def _amounts(amounts: Resources | None) -> dict[str, int] | None:
 
 
 def _levels(root: Branch) -> list[list[Branch]]:
-    """The branches by their depth, the root first."""
+    """Return the branches by depth, the root first."""
     levels = [[root]]
     while level := [child for branch in levels[-1] for child in branch.children]:
         levels.append(level)
@@ -240,7 +250,7 @@ def _levels(root: Branch) -> list[list[Branch]]:
 
 
 def _set_quota(branch: Branch) -> None:
-    """Once those below it have theirs."""
+    """Set the branch's quota from its own nominal and from its children, which must be set before."""
     branch.nominal = dict(branch.own or {})
     branch.firm_own = dict(branch.own or {})
     branch.quota = dict(branch.nominal)
@@ -257,10 +267,10 @@ def _set_quota(branch: Branch) -> None:
 def _divided(
     branch: Branch, deserved: Mapping[str, Due], named: tuple[str, ...], weight_of: Callable[[Branch], int]
 ) -> Iterator[tuple[Branch, dict[str, Due]]]:
-    """Each child with its due of `deserved`: its nominal, or by weight of what the nominals leave.
+    """Yield each child with its due of `deserved`: its nominal, or by weight a part of what the nominals leave.
 
-    A child with a nominal deserves nothing of what others name and it does not; what nobody names is nobody's due. One
-    without a nominal of its own deserves no less than the nominals below it.
+    A child with a nominal deserves nothing of a resource that only other queues name. A resource that no queue names is
+    deserved by none of these children. A child without a nominal deserves at least the nominals below it.
     """
     rest = dict(deserved)
     for child in branch.children:
@@ -284,7 +294,7 @@ def _part(amount: Due, weight: int, weights: int) -> Due:
 
 
 def raised(fact: QueueFact, kind: str, resource: str, more: int) -> QueueFact:
-    """`fact` with one bound raised by `more` base units."""
+    """Return `fact` with one bound raised by `more` base units."""
     field = {"limit": "limit", "nominal": "nominal"}.get(kind, "borrowing_limit")
     before: Resources | None = getattr(fact, field)
     known = dict(before.amounts) if before else {}

@@ -1,14 +1,15 @@
-"""Whose head is next: a contest through the queue tree, level by level.
+"""Which queue's head is next: a contest through the queue tree, level by level.
 
-At each inner queue the heads of its children meet, and the one whose branch would be left least above its due with
-that head admitted goes on to the next level; so what one team of a department leaves unused goes to its other teams
-before it goes to another department. Equal shares are decided by `ordering.head_key`, which is about the head and its
-own queue; where the pool counts past use, the branch that has used less by its weight wins right after the priority of
-the head's queue. In a tree without inner queues this is the plain order by share. Knows nothing of why a head is
-blocked.
+At each inner queue the heads of its children compete. The winner is the head whose branch would be left least above its
+due after that head's admission; it continues to the next level. So what one team of a department leaves unused is given
+to its other teams before it is given to another department.
 
-Costs O(depth x log queues) per step: only the branches above a queue change when it takes something. A queue that
-gives something back is entered again (`renew`). Source: Kueue's fair-sharing tournament, Volcano's hdrf.
+Equal shares are decided by `ordering.head_key`, which depends on the head and its own queue. Where the pool counts past
+use, it comes right after the priority of the head's queue: the branch with less past use by weight wins. In a tree
+without inner queues the result is the plain order by share. Knows nothing of why a head is blocked.
+
+Costs O(depth x log queues) per step: an admission changes only the branches above its queue. A queue whose use
+decreases is entered again (`renew`). Source: Kueue's fair-sharing tournament, Volcano's hdrf.
 """
 
 import heapq
@@ -19,8 +20,9 @@ from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
 from slipway.scheduler.plan.state.ordering import HeadKey
 
 _Entry = tuple[Due, int, int, HeadKey, str, int]
-"""(share, first of the head's key, past use of the child, key of the head, child, version): valid while it is the
-child's newest"""
+"""(share, first part of the head's key, past use of the child, key of the head, child, version). Only the newest entry
+of a child is valid.
+"""
 
 
 class Contest:
@@ -29,28 +31,30 @@ class Contest:
     def __init__(self, tree: QueueTree) -> None:
         self._tree = tree
         self._heads: dict[str, tuple[Mapping[str, int], HeadKey]] = {}
-        """{leaf queue: what its head asks for, and its key}"""
+        """{leaf queue: (what its head requests, the head's key)}"""
         self._meetings: dict[str, list[_Entry]] = {ROOT: []}
-        """{inner queue: the heads that its children send}"""
+        """{inner queue: the entries of its children}"""
         self._versions: dict[str, int] = {}
         self._stale: str | None = None
-        """the queue whose head was taken last: what it used since then is not in the shares above it yet"""
+        """the queue whose head was taken last; its use since then is not yet in the shares above it"""
 
     def enter(self, name: str, demand: Mapping[str, int], key: HeadKey) -> None:
-        """The head of queue `name` from now on."""
+        """Set the head of queue `name`."""
         self._heads[name] = (demand, key)
         if self._stale == name:
-            self._stale = None  # it rises now, and what it used with it
+            self._stale = None  # the shares are updated below, with what the queue has used since `take`
         self._settle()
         self._rise(name)
 
     def renew(self, names: Iterable[str]) -> None:
-        """These queues use less than they did."""
+        """Update the shares of queues whose use has decreased."""
         for name in sorted(set(names)):
             self._rise(name)
 
     def take(self) -> str | None:
-        """The queue whose head is next, which leaves the contest until it enters again; None when there is none."""
+        """Return the queue whose head is next; the queue leaves the contest until it enters again. None when none is
+        left.
+        """
         self._settle()
         name = ROOT
         while (top := self._top(name)) is not None:
@@ -67,7 +71,7 @@ class Contest:
             self._rise(stale)
 
     def _rise(self, name: str) -> None:
-        """Send the best head of `name` to the queue above it, and so on to the root."""
+        """Enter the best head of `name` into the queue above it, and so on to the root."""
         while name != ROOT:
             above = self._tree.above(name)
             version = self._versions[name] = self._versions.get(name, 0) + 1
@@ -80,7 +84,7 @@ class Contest:
             name = above
 
     def _best(self, name: str) -> str | None:
-        """The leaf queue whose head wins within `name`."""
+        """Return the leaf queue whose head wins within `name`; None when there is no head."""
         while name not in self._heads:
             top = self._top(name)
             if top is None:

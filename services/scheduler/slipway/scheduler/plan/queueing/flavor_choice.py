@@ -1,8 +1,8 @@
-"""In which flavor waiting work is tried first, second, and so on, and of which its reason is told.
+"""The order in which flavors are tried for pending work, and the flavor that its explanation is about.
 
-Work accepts flavors in an order: its own, else its queue's, else its pool's. Each of them is tried with the quotas and
-the nodes of that flavor. Owns the order and the queue's policy of going on to the next one; knows nothing of places.
-Source: Kueue's flavorFungibility (KEP-582), whose names and defaults the policy has.
+Work accepts flavors in an order: its own, else its queue's, else its pool's. Each flavor is tried with its quotas and
+its nodes. Owns the order and the queue's policy for going on to the next flavor; knows nothing of places. Source:
+Kueue's flavorFungibility (KEP-582), from which the policy's names and defaults come.
 """
 
 import msgspec
@@ -19,12 +19,12 @@ BORROW, PREEMPT, TRY_NEXT = "Borrow", "Preempt", "TryNextFlavor"
 
 
 class FlavorChoice(msgspec.Struct, frozen=True):
-    """Work in one of the flavors that it accepts; `flavor` is None where it may go to every node."""
+    """Work in one of the flavors that it accepts; `flavor` is None when the work may use every node."""
 
     flavor: str | None
     fact: AllocationFact
     group: PendingGroup
-    """with what one of its members takes in this flavor"""
+    """with the demand of one of its members in this flavor"""
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -40,13 +40,13 @@ class FlavorChoices:
         self._snapshot = snapshot
         self._tree = tree
         self.is_any = bool(snapshot.pool.flavors)
-        """the pool has flavors"""
+        """whether the pool has flavors"""
         self._known: dict[bytes, list[_Known]] = {}
         self._told: dict[bytes, str] = {}
-        """{group: the flavor of which the reason is told}"""
+        """{group: the flavor that its explanation is about}"""
 
     def of(self, fact: AllocationFact, group: PendingGroup) -> list[FlavorChoice]:
-        """What to try for a member of `group`, in order; never empty."""
+        """Return the choices to try for a member of `group`, in order; never empty."""
         known = self._of_group(group)
         if not known:
             return [FlavorChoice(None, fact, group)]
@@ -60,7 +60,7 @@ class FlavorChoices:
         ]
 
     def likely(self, fact: AllocationFact, group: PendingGroup) -> FlavorChoice:
-        """The first that quota lets it have; the first of all when there is none."""
+        """Return the first choice that quota permits; the first of all when quota permits none."""
         choices = self.of(fact, group)
         for each in choices if len(choices) > 1 else ():
             demand = each.group.demand.amounts
@@ -69,16 +69,16 @@ class FlavorChoices:
         return choices[0]
 
     def would_borrow(self, choice: FlavorChoice) -> bool:
-        """Whether its queue would have more GPUs than it deserves of them, or of that flavor."""
+        """Whether its queue would then use more GPUs than it deserves, of all GPUs or of that flavor."""
         return self._tree.would_borrow(choice.fact.queue, choice.group.demand.amounts)
 
     def tell(self, group: PendingGroup, flavor: str | None) -> None:
-        """What is told of `group` holds in `flavor`."""
+        """Record that the explanation of `group` is about `flavor`."""
         if flavor is not None:
             self._told[group.alike] = flavor
 
     def told(self, fact: AllocationFact, group: PendingGroup) -> AllocationFact:
-        """A member of `group` in the flavor of which the reason is told."""
+        """Return a member of `group` in the flavor that its explanation is about."""
         known = self._of_group(group)
         flavor = self._told.get(group.alike)
         found = next((each for each in known if each.flavor == flavor), known[0] if known else None)

@@ -1,13 +1,13 @@
-"""May the pods of a gang be made, or does a ResourceQuota of its namespace refuse them?
+"""Whether the pods of a gang may be created, or a ResourceQuota of its namespace refuses them.
 
-Owns what is in use of each ResourceQuota in one tick: what Kubernetes has counted, what is admitted without pods yet,
-and what the plan admits. Knows nothing of queues. A gang passes only when all of its pods fit, so that gangs do not
-each make a part of their pods and then wait for one another.
+Owns the use of each ResourceQuota in one tick: what Kubernetes has counted, what is admitted without pods yet, and what
+the plan admits. Knows nothing of queues. A gang passes only when all its pods fit. Otherwise two gangs could each
+create some of their pods and then wait for each other.
 
-Kubernetes counts with a delay: what it says is raised by what is admitted and not released (its pods may not exist
-yet), and is never less than what our admitted ranks ask for. So a gang may wait a moment longer than it must. Not
-known here: admissions of other pools whose pods do not exist yet, and quotas of other objects than pods. The pod
-worker meets those at the launch, and gives its pods back.
+Kubernetes counts with a delay. So admissions that are not released, whose pods may not exist yet, are added to its
+count, and the use is never less than what our admitted ranks request. A gang may therefore wait a moment longer than
+necessary. Not known here: admissions of other pools whose pods do not exist yet, and quotas of objects other than pods.
+The pod worker meets these at the launch, and then deletes the pods that it created.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,17 +20,17 @@ from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 
 Amounts = dict[str, int]
 Refusal = tuple[QuotaFact, str, int, int]
-"""(the quota, the resource as it names it, what is asked, what is in use), in thousandths"""
+"""(the quota, its name for the resource, the requested amount, the amount in use); amounts in thousandths"""
 
 
 class NamespaceQuotas:
-    """The ResourceQuotas of a snapshot, with what is in use of them."""
+    """The ResourceQuotas of a snapshot, with their use."""
 
     def __init__(self, snapshot: PoolSnapshot) -> None:
         self._quotas = snapshot.quotas
         self._used: dict[tuple[str, str], Amounts] = {}
         self._asks: dict[tuple[int, str], Amounts] = {}
-        """{(identity of a role, quota): what one rank counts as}; the snapshot keeps the roles alive"""
+        """{(id of a role, quota): the amounts of one rank}; the snapshot keeps the roles alive"""
         held: dict[str, list[Holding]] = {}
         for holding in snapshot.holdings.values():
             if holding.allocation.namespace in snapshot.quotas:
@@ -40,8 +40,10 @@ class NamespaceQuotas:
                 self._used[namespace, quota.name] = self._in_use(quota, held.get(namespace, ()))
 
     def refusal(self, fact: AllocationFact, demand: Resources) -> Refusal | None:
-        """The first quota that does not have `demand` more of `fact`; None when all do. One that could never hold it
-        comes first."""
+        """Return the first quota that `demand` more of `fact` exceeds; None when all permit it.
+
+        A quota that the demand alone exceeds is returned before others.
+        """
         first: Refusal | None = None
         for quota in self._quotas.get(fact.namespace, ()):
             used = self._used[fact.namespace, quota.name]
@@ -56,7 +58,7 @@ class NamespaceQuotas:
         return first
 
     def take(self, fact: AllocationFact, demand: Resources, times: int = 1) -> None:
-        """Count `demand` of `fact`; -1 gives it back."""
+        """Add `demand` of `fact` to the use; `times` = -1 removes it."""
         for quota in self._quotas.get(fact.namespace, ()):
             used = self._used[fact.namespace, quota.name]
             for name, amount in self._asked(fact, demand, quota).items():
@@ -85,7 +87,7 @@ class NamespaceQuotas:
         return found
 
     def _asked(self, fact: AllocationFact, demand: Resources, quota: QuotaFact) -> Amounts:
-        """What the ranks that `demand` is of count as."""
+        """Return the amounts of the ranks that `demand` consists of."""
         ranks = demand.get(PODS)
         each = [self._of_rank(role, quota) for role in fact.roles]
         if len(each) == 1:
@@ -102,7 +104,7 @@ class NamespaceQuotas:
 
 
 def _most(each: list[Amounts], counts: list[int], ranks: int) -> Amounts:
-    """What `ranks` ranks of a mix that is not known count as at most."""
+    """Return the largest possible amounts of `ranks` ranks when the number per role is unknown."""
     most = Amounts()
     for name in sorted({name for amounts in each for name in amounts}):
         left = ranks

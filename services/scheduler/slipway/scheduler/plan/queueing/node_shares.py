@@ -1,8 +1,9 @@
-"""What queues hold of one set of nodes, beside their part of what these nodes have.
+"""What queues use of one set of nodes, compared with their part of that set.
 
-A queue deserves the same part of each set of nodes as of the whole pool: one that deserves half of the pool's GPUs
-deserves half of the H100s. Shares on the set are reckoned as shares of the pool are (`QueueTree.share`): the dominant
-excess above that part, as a part of the set, by weight. Knows nothing of nodes and of who holds what: both are given.
+A queue deserves the same part of each set of nodes as of the whole pool: a queue that deserves half of the pool's GPUs
+deserves half of the H100s. Shares on the set are computed as shares of the pool are (`QueueTree.share`): the dominant
+excess above that part, relative to the set, by weight. Knows nothing of nodes or of which work uses them: the caller
+supplies both.
 
 Invariant: `take` and its opposite leave the same amounts; all values are exact.
 """
@@ -21,11 +22,11 @@ class Standings(Protocol):
     """How far each queue is above its due: in the pool (`QueueTree`), or on a set of nodes (`NodeShares`)."""
 
     def shares(self, name: str) -> tuple[Due, ...]:
-        """The shares of `name` and of all queues above it, from the top; none of a queue that is not in the tree."""
+        """Return the shares of `name` and of all queues above it, from the top; empty for a queue outside the tree."""
         ...
 
     def top(self, name: str) -> str:
-        """The queue right below the root that `name` is, or is below; `name` where it is not in the tree."""
+        """Return the queue right below the root that `name` is or is below; `name` when it is not in the tree."""
         ...
 
 
@@ -37,30 +38,30 @@ class NodeShares:
         self.total = total
         self._dues: dict[str, dict[str, Due]] = {}
         self._used: dict[str, dict[str, int]] = {}
-        """{queue: what it and all below it use on the set}"""
+        """{queue: what it and all queues below it use on the set}"""
 
     def take(self, name: str, demand: Mapping[str, int], times: int = 1) -> None:
-        """Record use in `name`; -1 gives it back. A queue that is gone counts for the root alone."""
+        """Record use in `name`; `times` = -1 removes it. Use of a deleted queue is added to the root alone."""
         for above in self._tree.line(name):
             used = self._used.setdefault(above, {})
             for resource, amount in counted(demand).items():
                 used[resource] = used.get(resource, 0) + amount * times
 
     def used(self, name: str, resource: str) -> int:
-        """What `name` and all below it use of `resource` on the set (GPUs in `GPU_UNITS`)."""
+        """Return what `name` and all queues below it use of `resource` on the set (GPUs in `GPU_UNITS`)."""
         return self._used.get(name, {}).get(resource, 0)
 
     def due(self, name: str, resource: str) -> Due | None:
-        """What `name` deserves of `resource` on the set; None where that is of no queue."""
+        """Return what `name` deserves of `resource` on the set; None when no queue deserves any of it."""
         return self._due(name).get(resource)
 
     def above_due(self, name: str, resource: str) -> Due:
-        """By how much `name` uses more of `resource` on the set than it deserves there."""
+        """Return by how much the use of `name` on the set exceeds what it deserves there (may be negative)."""
         due = self.due(name, resource)
         return 0 if due is None else self.used(name, resource) - due
 
     def share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> Due:
-        """How far `name` would be above its due on the set with `demand` more."""
+        """Return how far `name` would be above its due on the set with `demand` more."""
         demand = counted(demand)
         worst = Fraction(0)
         for resource, due in self._due(name).items():
@@ -71,11 +72,11 @@ class NodeShares:
         return worst / self._tree.weight(name)
 
     def shares(self, name: str) -> tuple[Due, ...]:
-        """As `Standings` says."""
+        """Implements `Standings.shares`."""
         return tuple(self.share(above) for above in self._tree.line(name)[-2::-1])
 
     def top(self, name: str) -> str:
-        """As `Standings` says."""
+        """Implements `Standings.top`."""
         return self._tree.top(name)
 
     def _due(self, name: str) -> dict[str, Due]:
@@ -91,5 +92,5 @@ class NodeShares:
 
 
 def is_part(total: Mapping[str, int], tree: QueueTree, resource: str) -> bool:
-    """Whether a set with `total` has less of `resource` than all nodes that take work."""
+    """Whether a set with `total` has less of `resource` than all nodes that accept work."""
     return total.get(resource, 0) < tree.open_total().get(resource, 0)

@@ -1,10 +1,10 @@
-"""The lines of a tick: each queue's pending work in order, and how far the tick has got with it.
+"""The queue cursors of a tick: each queue's pending work in order, and how far the tick has processed it.
 
-A line is walked over its groups (`pending.py`): what is blocked, blocks its whole group, so that a long queue costs
-what it has groups, not what it has members. Where the users of a queue take turns, each group is of one user, and what
-its user has used comes right behind the priority.
+A cursor walks over groups (`pending.py`): a reason that blocks one member blocks its whole group. So a long queue costs
+as much as it has groups, not members. Where the users of a queue take turns, each group has one user, and the user's
+past use is compared right after the priority.
 
-Invariant: of each group a prefix has been dealt with, the rest waits.
+Invariant: of each group the tick has processed a prefix; the other members wait.
 """
 
 import heapq
@@ -24,7 +24,7 @@ from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 STRICT = "StrictFIFO"
 
 LineKey = tuple[int, int, int, WorkKey]
-"""(the first two of the order, what the user has used, the order): ascending in a line"""
+"""(first two parts of the order, what the user has used, the order); ascending"""
 
 NOT_YET = Explanation(
     gate=Gate.NOT_YET_CONSIDERED, message="not looked at yet: this tick has made all the decisions that it may"
@@ -32,28 +32,28 @@ NOT_YET = Explanation(
 
 
 def behind_head(queue: str, head: AllocationFact) -> Explanation:
-    """BehindQueueHead: queue keeps strict order."""
+    """Return the explanation BehindQueueHead, for a queue with strict order."""
     return Explanation(
         gate=Gate.BEHIND_QUEUE_HEAD, message=f"queue {queue} keeps strict order and {head.key} is before it and waits"
     )
 
 
 class Walk:
-    """One group in its line: members before `at` are dealt with, the rest waits for `why`, once that is known."""
+    """One group in its queue: the members before `at` are processed, the others wait for `why`, once that is known."""
 
     def __init__(self, group: PendingGroup) -> None:
         self.group = group
         self.at = 0
         self.why: Explanation | None = None
         self.current = group.sample
-        """the member at `at`, while there is one"""
+        """the member at `at`, if there is one"""
 
     def waiting(self) -> Members:
-        """The members that wait."""
+        """Return the members that wait."""
         return self.group.members.after(self.at)
 
     def first(self, most: int) -> tuple[Member, ...]:
-        """The first of those that wait."""
+        """Return the first `most` members that wait."""
         members, at = self.group.members, self.at
         begin = members.blocks[0]
         is_enough = at + most <= len(begin) or len(members.blocks) == 1
@@ -61,8 +61,11 @@ class Walk:
 
 
 class QueueCursor:
-    """One queue's pending work. `settled` (uids) was dealt with before the line was walked, and is passed over. With
-    `turns` its users take turns."""
+    """One queue's pending work, in order.
+
+    `settled` are uids that were decided before the walk; the cursor skips them. With `turns`, the queue's users take
+    turns.
+    """
 
     def __init__(
         self,
@@ -76,12 +79,12 @@ class QueueCursor:
         self.walks = [Walk(group) for group in groups]
         self.settled = settled
         self.head: AllocationFact | None = None
-        """the first that was blocked"""
+        """the first blocked allocation that may be the head"""
         self.is_closed = False
-        """nothing may pass the head"""
+        """whether no other work may pass the head"""
         self._heap: list[tuple[LineKey, int]] = []
         self._alike: dict[bytes, list[Walk]] = {}
-        """the groups that differ only in their users, where users take turns"""
+        """{`alike` key: the groups that differ only in their users}; filled where users take turns"""
         for number, walk in enumerate(self.walks):
             if turns is not None and not walk.group.is_leaving:
                 self._alike.setdefault(walk.group.alike, []).append(walk)
@@ -90,7 +93,7 @@ class QueueCursor:
         heapq.heapify(self._heap)
 
     def next(self) -> tuple[AllocationFact, PendingGroup] | None:
-        """The next to be looked at, and its group; None at the end or behind a head that nothing may pass."""
+        """Return the next allocation to try and its group; None at the end, or behind a head that no work may pass."""
         if self.is_closed:
             return None
         if self._turns is not None:
@@ -101,16 +104,16 @@ class QueueCursor:
         return walk.current, walk.group
 
     def upcoming(self, most: int) -> list[AllocationFact]:
-        """The first of each of the next groups, in order, at most `most`."""
+        """Return the first allocation of each of the next `most` groups, in order."""
         return [self.walks[number].current for _, number in heapq.nsmallest(most, self._current())]
 
     def upcoming_of_groups(self, most: int) -> list[tuple[AllocationFact, PendingGroup]]:
-        """The same, each with its group."""
+        """Return the same allocations, each with its group."""
         walks = [self.walks[number] for _, number in heapq.nsmallest(most, self._current())]
         return [(walk.current, walk.group) for walk in walks]
 
     def admit(self) -> None:
-        """The next has been admitted."""
+        """Record that the next allocation was admitted."""
         number = self._top()
         heapq.heappop(self._heap)
         walk = self.walks[number]
@@ -120,7 +123,9 @@ class QueueCursor:
         self._push(number)
 
     def block(self, why: Explanation, *, is_head: bool) -> bool:
-        """The next is blocked, and with it all that is alike; answers whether it is the head of the line now."""
+        """Record that the next allocation, and all that is alike, is blocked; return whether it becomes the queue's
+        head.
+        """
         number = self._top()
         heapq.heappop(self._heap)
         walk = self.walks[number]
@@ -134,7 +139,7 @@ class QueueCursor:
         return True
 
     def reopen(self) -> None:
-        """What was blocked is looked at again, the head first."""
+        """Let the tick try blocked allocations again, the head first; those that can never start stay blocked."""
         self.head, self.is_closed = None, False
         if self._turns is not None:
             self._heap = [entry for entry in self._heap if self.walks[entry[1]].why is None]
@@ -145,7 +150,7 @@ class QueueCursor:
                 self._push(number)
 
     def explanation(self, walk: Walk, fact: AllocationFact) -> Explanation:
-        """Why `fact`, a waiting member of `walk`, waits."""
+        """Return why `fact`, a waiting member of `walk`, waits."""
         head = self.head if self.is_closed else None
         if walk.why is not None and (head is None or fact.uid == head.uid or not self._is_of_head(walk)):
             return walk.why
@@ -155,7 +160,7 @@ class QueueCursor:
         return self.head is not None and walk.current.uid == self.head.uid and walk.at < len(walk.group.members)
 
     def waiting(self) -> Iterable[tuple[WorkKey, AllocationFact, Walk]]:
-        """All that wait, in order."""
+        """Yield all waiting allocations, in order."""
         parts = [
             [(self.line_key(order, fact.user), number) for order, fact in walk.waiting()]
             for number, walk in enumerate(self.walks)
@@ -169,17 +174,17 @@ class QueueCursor:
                 yield key[3], fact, walk
 
     def line_key(self, order: WorkKey, user: str) -> LineKey:
-        """Where work of `user` that stands at `order` has its place in the line, as things stand."""
+        """Return the present key of `user`'s work with the order `order`."""
         return (order[0], order[1], self._turns.level(user) if self._turns is not None else 0, order)
 
     def ahead(self, order: WorkKey, user: str) -> int:
-        """How many wait before work of `user` that stands at `order`."""
+        """Return how many allocations wait before `user`'s work with the order `order`."""
         mine = self.line_key(order, user)
         before = sum(max(0, self._index(walk.group, mine) - walk.at) for walk in self.walks)
         return before if not self.settled else before - sum(key < mine for key in self._settled_keys())
 
     def _index(self, group: PendingGroup, mine: LineKey) -> int:
-        """How many members of a group stand before `mine`."""
+        """Return how many members of a group are before `mine`."""
         theirs = self.line_key(mine[3], group.sample.user)
         if theirs == mine:
             return group.index(mine[3])
@@ -190,7 +195,7 @@ class QueueCursor:
         return [self.line_key(order, fact.user) for order, fact in waiting if fact.uid in self.settled]
 
     def _top(self) -> int:
-        """The walk that is next. What a user has used only grows in a plan: a key that has grown moves back."""
+        """Return the next walk. A user's use only grows in a plan, so an entry whose key has grown moves back."""
         while self._turns is not None:
             self._pass_blocked()
             key, number = self._heap[0]
@@ -201,7 +206,7 @@ class QueueCursor:
         return self._heap[0][1]
 
     def _current(self) -> list[tuple[LineKey, int]]:
-        """All that may be next, with their keys as things stand."""
+        """Return all entries that may be next, with their present keys."""
         if self._turns is None:
             return self._heap
         walks = self.walks
@@ -209,7 +214,7 @@ class QueueCursor:
         return [(self.line_key(key[3], walks[number].current.user), number) for key, number in waiting]
 
     def _pass_blocked(self) -> None:
-        """Take those from the top that were blocked with another of their kind."""
+        """Remove entries from the top that were blocked together with a group that is alike."""
         while self._heap and self.walks[self._heap[0][1]].why is not None:
             heapq.heappop(self._heap)
 
@@ -218,7 +223,7 @@ class QueueCursor:
             heapq.heappush(self._heap, entry)
 
     def _entry(self, number: int) -> tuple[LineKey, int] | None:
-        """Where the next member of a group stands that is to be looked at; None when there is none."""
+        """Return the entry of the group's next member that is not settled; None when there is none."""
         walk = self.walks[number]
         while found := walk.first(1):
             order, walk.current = found[0]
@@ -235,13 +240,15 @@ def line_up(
     settled: frozenset[str] = frozenset(),
     leaving: Iterable[PendingGroup] = (),
 ) -> tuple[dict[str, QueueCursor], list[Walk]]:
-    """({queue: its line}, the groups that stand at a closed gate and in no line). `leaving`: groups that stand in line
-    although they do not wait yet."""
+    """Return ({queue: its cursor}, the groups that a closed gate blocks, which are in no cursor).
+
+    `leaving`: groups that queue although they are not pending yet.
+    """
     open_groups: dict[str, list[PendingGroup]] = {}
     shut: list[Walk] = []
     gates: dict[bytes, Explanation | None] = {}
     for group in (*snapshot.groups, *leaving):
-        # What is alike but for its users stands at the same gate.
+        # Groups that differ only in their users have the same gate.
         if group.is_leaving or group.alike not in gates:
             gates[group.alike] = closed_gate(group.sample, snapshot, tree, now)
         closed = gates[group.alike]

@@ -1,19 +1,21 @@
 """Quota along the queue tree: what a queue may use, own and borrowed, and how far it is above its due.
 
-Per resource that some queue names. Quota of a queue = its own nominal + its children's. What it does not lend
-(quota above `lendingLimit`) is its alone; the rest, and what the implicit root holds beyond all nominals, may be
-borrowed from the parent up to `borrowingLimit` beyond the queue's own quota. `limit` caps the subtree outright.
-A resource that a queue's nominal does not name is not bounded by that queue; a demand above the whole pool is
-not a matter of quota (it does not fit). Work that cannot be preempted does not borrow: it stays within its queue's own
-nominal; that of queues without one stays together within the nominal of the first queue above that has one, or within
-what belongs to nobody.
+The arithmetic is per resource that some queue names. The quota of a queue is its own nominal plus its children's quota.
+Only the queue itself may use the part that it does not lend (quota above `lendingLimit`). The rest, and what the
+implicit root has beyond all nominals, may be borrowed from the parent, up to `borrowingLimit` beyond the queue's own
+quota. `limit` caps the whole subtree. A resource that a queue's nominal does not name is not bounded by that queue. A
+demand above the whole pool is no matter of quota: it does not fit.
 
-What the pool has is what its nodes can take: a node that is cordoned, not Ready, disabled or draining adds nothing to
-the root's quota nor to what queues deserve. What stands on such a node is used all the same (`strand`); the root holds
-that much more as long as it stands there, since it takes no room on the other nodes.
+Work that cannot be preempted does not borrow: it stays within its queue's own nominal. For queues without a nominal,
+such work of all of them together stays within the nominal of the first queue above that has one, or else within what no
+queue's nominal includes.
 
-Invariants: `take` never refuses (it records what is); `shortfall` is the only judge. Amounts come in base units;
-inside, and in what is answered, GPUs are counted in `GPU_UNITS`, since a rank may use a part of one (`counted`).
+The pool has what its nodes can take. A node that is cordoned, not Ready, disabled or draining adds nothing to the
+root's quota nor to what queues deserve. Work on such a node is still counted as used (`strand`). The root's quota is
+larger by that amount while the work is there, since it uses no room on the other nodes.
+
+Invariants: `take` never refuses (it records what is); only `shortfall` judges. Callers pass amounts in base units.
+Inside, and in returned values, GPUs are counted in `GPU_UNITS`, since a rank may use a part of one (`counted`).
 Source: Kueue's cache/scheduler/resource_node.go for the borrowing arithmetic.
 """
 
@@ -44,13 +46,15 @@ __all__ = ["ROOT", "QueueTree", "Shortfall", "counted"]
 
 DEMANDS_MAX = 4096
 _STEPS_LCM = lcm(*range(1, STEP_MAX + 1))
-"""divides by every step: shifted shares are whole numbers as shares are"""
+"""Divisible by every step, so that shifted shares are whole numbers as shares are."""
 _NO_AMOUNTS: Mapping[str, int] = {}
 _CLOSED_NONE = Resources()
 
 
 class Shortfall(msgspec.Struct, frozen=True):
-    """What stops a demand: `queue` lacks `short` of `resource` under its `kind` of bound (GPUs in `GPU_UNITS`)."""
+    """The bound that stops a demand: `queue` lacks `short` of `resource` under its bound `kind` (GPUs in
+    `GPU_UNITS`).
+    """
 
     queue: str
     kind: str
@@ -62,7 +66,7 @@ class Shortfall(msgspec.Struct, frozen=True):
 
     @property
     def raise_by(self) -> int:
-        """By how many base units the bound has to be raised: quotas are in whole GPUs."""
+        """By how many base units the bound must be raised; GPU quotas are in whole GPUs."""
         gpus = -(-self.short // GPU_UNITS)
         if self.resource == GPU:
             return gpus
@@ -70,8 +74,10 @@ class Shortfall(msgspec.Struct, frozen=True):
 
 
 class QueueTree:
-    """The queues of one pool with their use; `total` is the whole pool's allocatable, `closed` what of it is on nodes
-    that take no work."""
+    """The queues of one pool with their use.
+
+    `total` is the whole pool's allocatable, and `closed` is the part of it on nodes that accept no work.
+    """
 
     def __init__(self, queues: Iterable[QueueFact], total: Resources, closed: Resources = _CLOSED_NONE) -> None:
         given = sorted(queues, key=lambda item: item.name)
@@ -83,13 +89,15 @@ class QueueTree:
         self._whole = Resources(dict(counted(total.amounts)))
         shut = counted(closed.amounts)
         self._open = Resources({name: amount - shut.get(name, 0) for name, amount in self._whole.amounts.items()})
-        """what the nodes can take, with the zeros"""
+        """what the nodes that accept work can take, zeros included"""
         self._branches, self.named = grow(self._facts, self._open)
         there = {name: self._open.get(name) or most for name, most in self._whole.amounts.items() if most > 0}
         self.unit = lcm(*there.values(), 1) * lcm(*(branch.weight for branch in self._branches.values()))
-        """what a share of all that the nodes can take is: then every share of whole amounts is a whole number"""
+        """The share that stands for all that the nodes can take. With it, every share of whole amounts is a whole
+        number.
+        """
         self._parts = {name: self.unit // amount for name, amount in there.items()}
-        """{resource: one of it as a share of what the nodes can take, or of all there is where that is nothing}"""
+        """{resource: the share of one unit of it in what the open nodes can take; in the whole pool when that is 0}"""
         self._is_named = frozenset(self.named)
         self._root = self._branches[ROOT]
         self._empty: QueueTree | None = None
@@ -97,21 +105,21 @@ class QueueTree:
         self._stranded: dict[tuple[str, bool], dict[str, int]] = {}
         self._demands: dict[int, tuple[Mapping[str, int], Mapping[str, int]]] = {}
         self._above: dict[str, set[str]] = {}
-        """{resource that was asked about: the queues that are above their due in it}"""
+        """{resource that a caller asked about: the queues above their due in it}"""
         self._meetings: dict[tuple[str, str], tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self.exhausted: Mapping[str, Exhausted] = {}
         """{queue: the budget that closes it to work with GPUs}"""
         self._past: PastUse | None = None
         self._used_before: dict[str, int] = {}
         self.is_shifted = False
-        """whether what some queue used before shifts what it deserves"""
+        """whether past use changes what some queue deserves"""
 
     def spend(self, spent: Spent, now: float) -> None:
-        """Hold the budgets against what was used in their current windows."""
+        """Compare the budgets with what was used in their current windows."""
         self.exhausted = exhausted(self._facts, spent, now)
 
     def remember(self, past: PastUse | None) -> None:
-        """Hold what the queues used before against what they deserve. None: the past does not count."""
+        """Apply the queues' past use to what they deserve. None: the past has no effect."""
         self._past = past
         if past is None:
             return
@@ -122,31 +130,35 @@ class QueueTree:
                 self._used_before[above.name] = self._used_before.get(above.name, 0) + past.of_queue(name)
 
     def used_before(self, name: str) -> int:
-        """What `name` and all below it used before, in GPU-minutes by weight; 0 where the past does not count."""
+        """Return the past use of `name` and all queues below it, in GPU-minutes by weight; 0 when the past has no
+        effect.
+        """
         if not self._used_before:
             return 0
         return level(self._used_before.get(name, 0)) // self._branches[name].weight
 
     def queue(self, name: str) -> QueueFact | None:
-        """The queue called `name`, as it was given, but with the `maxRuntime` and the `minRuntime` that hold for its
-        work; None also when it is set aside."""
+        """Return the queue called `name`, with the `maxRuntime` and the `minRuntime` that apply to its work.
+
+        None when it does not exist or is set aside.
+        """
         return self._facts.get(name)
 
     def aside(self, name: str) -> str:
-        """Why nothing starts in queue `name`, which is there; "" when it is as it should be."""
+        """Return why nothing starts in the existing queue `name`; "" when it is not set aside."""
         return self._aside.get(name, "")
 
     def is_leaf(self, name: str) -> bool:
-        """Whether work may sit in `name`."""
+        """Whether `name` has no queues below it, so that allocations may use it."""
         return name not in self._inner
 
     def above(self, name: str) -> str:
-        """The queue above `name`; ROOT at the top."""
+        """Return the queue above `name`; ROOT at the top."""
         parent = self._branches[name].parent
         return parent.name if parent else ROOT
 
     def take(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
-        """Record use in `name` (negative amounts give it back); a queue that is gone counts for the root."""
+        """Record use in `name` (negative amounts remove it); use of a deleted queue is added to the root."""
         self._take(name, self._counted(demand), preemptible=preemptible)
 
     def _take(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
@@ -164,7 +176,7 @@ class QueueTree:
                     (known.add if self.above_due(above.name, resource) > 0 else known.discard)(above.name)
 
     def strand(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
-        """Record what of the use of `name` is on nodes that take no work (negative amounts: no longer)."""
+        """Record the part of the use of `name` on nodes that accept no work (negative amounts remove it)."""
         self._strand(name, self._counted(demand), preemptible=preemptible)
 
     def _strand(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
@@ -178,11 +190,11 @@ class QueueTree:
                     _pass_up(branch.line, resource, amount, lambda at: (at.stranded_firm, at.firm_own))
 
     def with_open(self, opened: Resources) -> "QueueTree":
-        """The tree as it would be if `opened` of what is on nodes that take no work were on nodes that do."""
+        """Return the tree as it would be if `opened` of the closed nodes' amounts were on nodes that accept work."""
         return self._again(self._facts.values(), self._closed - opened)
 
     def keep(self, name: str, demand: Mapping[str, int]) -> None:
-        """Keep the unused nominal of `name`, up to `demand`, from borrowers (not from its own work)."""
+        """Reserve the unused nominal of `name`, up to `demand`, against borrowers (not against its own work)."""
         self._keep(name, counted(demand))
 
     def _keep(self, name: str, demand: Mapping[str, int]) -> None:
@@ -196,7 +208,7 @@ class QueueTree:
                 _add(branch, resource, unused)
 
     def is_above_limit(self, name: str) -> bool:
-        """Whether the queue, or one above it, uses more than its hard limit: it was made smaller meanwhile."""
+        """Whether the queue, or one above it, uses more than its `limit`, because the limit was lowered."""
         return any(
             above.whole.get(resource, 0) > bound
             for above in self._branches[name].line
@@ -204,7 +216,7 @@ class QueueTree:
         )
 
     def shortfall(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> Shortfall | None:
-        """The first bound that `demand` more would break now; None when it fits."""
+        """Return the first bound that `demand` more would break now; None when it fits."""
         branch = self._branches[name]
         if not branch.kept:
             return self._shortfall(branch, self._counted(demand), preemptible=preemptible)
@@ -219,13 +231,15 @@ class QueueTree:
                 _add(branch, resource, amount)
 
     def never(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> Shortfall | None:
-        """The first bound that `demand` would break even if nothing else ran and all nodes took work."""
+        """Return the first bound that `demand` would break if nothing else ran and all nodes accepted work; None if
+        none.
+        """
         if self._empty is None:
             self._empty = QueueTree(self._facts.values(), self._pool)
         return self._empty.shortfall(name, demand, preemptible=preemptible)
 
     def is_full(self, demand: Mapping[str, int]) -> bool:
-        """Whether the pool has less left in all than `demand`: what waits then waits for room, whatever quota says."""
+        """Whether the whole pool has less free than `demand`: the work then waits for room, whatever the quota."""
         stranded = self._stranded.values()
         for resource, amount in self._counted(demand).items():
             there = self._open.get(resource) + sum(amounts.get(resource, 0) for amounts in stranded)
@@ -234,7 +248,7 @@ class QueueTree:
         return False
 
     def with_more(self, short: Shortfall) -> "QueueTree":
-        """The tree as it would be if the bound of `short` were raised by what is short."""
+        """Return the tree as it would be if the bound of `short` were raised by the missing amount."""
         facts = dict(self._facts)
         if short.queue in facts:
             facts[short.queue] = raised(facts[short.queue], short.kind, short.resource, short.raise_by)
@@ -254,9 +268,11 @@ class QueueTree:
         return other
 
     def share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> Due:
-        """How far `name`, with all below it, would be above its due with `demand` more: the dominant excess, as a part
-        of the pool, by weight. Exact, counted in `unit`: to compare with others of the same tree.
-        O(resources of the pool)."""
+        """Return how far `name`, with all queues below it, would be above its due with `demand` more.
+
+        The share is the dominant excess, as a part of the pool, divided by weight. It is exact and counted in `unit`,
+        so it can only be compared with shares of the same tree. O(resources of the pool).
+        """
         branch = self._branches[name]
         demand, parts, whole = self._counted(demand), self._parts, branch.whole
         worst: Due = 0
@@ -267,8 +283,10 @@ class QueueTree:
         return worst // branch.weight if isinstance(worst, int) else worst / branch.weight
 
     def shifted_share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> Due:
-        """`share` above what `name` deserves by its past use as well; `share` itself where the past does not count.
-        To compare with others of its kind alone."""
+        """Like `share`, but above what `name` deserves by its past use; equal to `share` when the past has no effect.
+
+        It can only be compared with other results of this method.
+        """
         if not self.is_shifted:
             return self.share(name, demand)
         branch = self._branches[name]
@@ -281,8 +299,11 @@ class QueueTree:
         return worst * (STEPS * _STEPS_LCM) // (branch.weight * branch.step)
 
     def withholds(self, ours: str, theirs: str, demand: Mapping[str, int], used: Mapping[str, int]) -> bool:
-        """Whether the past keeps `ours` from taking work that uses `used` from `theirs` for `demand`: it would be above
-        what it deserves by its past, and no less so than the other one."""
+        """Whether past use forbids `ours` to reclaim work that uses `used` from `theirs` for `demand`.
+
+        It does when `ours` would be above what it deserves by its past, and at least as far above as `theirs` is before
+        and farther than `theirs` afterwards.
+        """
         if not self.is_shifted:
             return False
         mine = self.shifted_share(ours, demand)
@@ -292,8 +313,10 @@ class QueueTree:
         return mine > after and mine >= self.shifted_share(theirs)
 
     def would_borrow(self, name: str, demand: Mapping[str, int]) -> bool:
-        """Whether `name` would use more GPUs, of all or of a flavor, than it deserves with `demand` more; of what no
-        queue states a limit it borrows nothing."""
+        """Whether `name` would use more GPUs, of all or of a flavor, than it deserves with `demand` more.
+
+        A resource that no queue names is never borrowed.
+        """
         return any(
             amount > 0 and self.above_due(name, resource) + amount > 0
             for resource, amount in self._counted(demand).items()
@@ -301,52 +324,60 @@ class QueueTree:
         )
 
     def shares(self, name: str) -> tuple[Due, ...]:
-        """The shares of `name` and of all queues above it, from the top, by their past use as well; none of a queue
-        that is not in the tree."""
+        """Return the shares of `name` and of all queues above it, from the top, with past use applied; empty for a
+        queue outside the tree.
+        """
         branch = self._branches.get(name)
         return () if branch is None else tuple(self.shifted_share(above.name) for above in branch.line[-2::-1])
 
     def line(self, name: str) -> tuple[str, ...]:
-        """`name` and all queues above it, the root last; of a queue that is not in the tree, the root alone."""
+        """Return `name` and all queues above it, the root last; only the root for a queue outside the tree."""
         return tuple(branch.name for branch in self._branches.get(name, self._root).line)
 
     def shifted(self, name: str) -> Mapping[str, Due]:
-        """What `name` deserves by its past use as well: its quota, or a part of what the quotas leave."""
+        """Return what `name` deserves with past use applied: its quota, or a part of what the quotas leave."""
         branch = self._branches[name]
         return branch.shifted if self.is_shifted else branch.deserved
 
     def weight_factor(self, name: str) -> float:
-        """By how much its weight counts by its past: 1 where that does not, or is as its siblings' is."""
+        """Return the factor of its weight by past use; 1 when the past has no effect or its siblings have the same
+        factor.
+        """
         return self._branches[name].step / STEPS
 
     def dues(self, name: str) -> Mapping[str, Due]:
-        """What `name` deserves of each resource in which it deserves anything or nothing: exact, counted."""
+        """Return what `name` deserves of each resource, exact and counted; a missing resource is not divided among
+        queues.
+        """
         return self._branches[name].deserved
 
     def weight(self, name: str) -> int:
-        """By what the excess of `name` is divided."""
+        """Return the weight that divides the excess of `name`."""
         return self._branches[name].weight
 
     def open_total(self) -> Mapping[str, int]:
-        """What the nodes that take work can hold, counted, with the zeros."""
+        """Return what the nodes that accept work can take, counted, zeros included."""
         return self._open.amounts
 
     def top(self, name: str) -> str:
-        """The queue right below the root that `name` is, or is below; `name` where it is not in the tree."""
+        """Return the queue right below the root that `name` is or is below; `name` when it is not in the tree."""
         branch = self._branches.get(name)
         return name if branch is None or len(branch.line) < 2 else branch.line[-2].name
 
     def deserved(self, name: str) -> Resources:
-        """What `name` deserves: its quota, or its weight's part of what its parent has beyond its siblings' quotas.
-        GPUs in `GPU_UNITS`, rounded down."""
+        """Return what `name` deserves: its quota, or by weight a part of what its siblings' quotas leave of its
+        parent's.
+
+        GPUs in `GPU_UNITS`, rounded down.
+        """
         return Resources.of({name: int(due) for name, due in self._branches[name].deserved.items()})
 
     def whole(self, name: str) -> Resources:
-        """Everything used in the subtree of `name`, GPUs in `GPU_UNITS`."""
+        """Return everything used in the subtree of `name`, GPUs in `GPU_UNITS`."""
         return Resources.of(self._branches[name].whole)
 
     def branches(self, name: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The queues from `name` and from `other` upwards, each up to where their branches meet and without that."""
+        """Return the queues from `name` and from `other` upwards, each up to but without their common queue."""
         known = self._meetings.get((name, other))
         if known is None:
             ours = [node.name for node in self._branches[name].line]
@@ -357,15 +388,18 @@ class QueueTree:
         return known
 
     def above_in(self, resource: str) -> Set[str]:
-        """The queues that use more of `resource` than they deserve; follows what is taken and given back."""
+        """Return the queues that use more of `resource` than they deserve; the set is updated as use changes."""
         known = self._above.get(resource)
         if known is None:
             known = self._above[resource] = {name for name in self._branches if self.above_due(name, resource) > 0}
         return known
 
     def above_due(self, name: str, resource: str) -> Due:
-        """By how much `name` uses more of `resource` than it deserves (an inner queue no less than what is nominal
-        below it). What it has no due in, it is above with all that it uses, if any queue has a quota of it."""
+        """Return by how much `name` uses more of `resource` than it deserves (may be negative).
+
+        An inner queue deserves at least the nominals below it. If some queue names the resource and this queue deserves
+        none of it, the result is all its use. If no queue deserves or names the resource, the result is 0.
+        """
         node = self._branches[name]
         due = node.deserved.get(resource, 0 if resource in self.named else None)
         if due is None:
@@ -380,7 +414,7 @@ class QueueTree:
         return above == ROOT or (node is not None and any(each.name == above for each in node.line))
 
     def violations(self) -> list[Shortfall]:
-        """Limits that are broken by what is used now."""
+        """Return the limits that are exceeded now."""
         return [
             Shortfall(branch.name, "limit", resource, used - bound, bound, used)
             for branch in self._branches.values()
@@ -389,7 +423,7 @@ class QueueTree:
         ]
 
     def _counted(self, demand: Mapping[str, int]) -> Mapping[str, int]:
-        """`counted`, once per demand: what is alike asks with the very same mapping."""
+        """Return `counted(demand)`, computed once per mapping object: work that is alike passes the same object."""
         known = self._demands.get(id(demand))
         if known is not None and known[0] is demand:
             return known[1]
@@ -435,7 +469,7 @@ class QueueTree:
 def _pass_up(
     line: tuple[Branch, ...], resource: str, amount: int, of: Callable[[Branch], tuple[dict[str, int], dict[str, int]]]
 ) -> None:
-    """Add to one sum of each branch what passes beyond its own; `of`: (the sums, what is its own)."""
+    """Add to one sum of each branch what exceeds its own part below; `of` returns (the sums, what the branch owns)."""
     for current in line:
         if not amount:
             return
@@ -446,7 +480,7 @@ def _pass_up(
 
 
 def _add(branch: Branch, resource: str, amount: int) -> None:
-    """Add to `used`, and to the ancestors' what passes beyond the queue's own, unlent quota."""
+    """Add to `used`, and to that of the ancestors what exceeds the queue's own, unlent quota."""
     for current in branch.line:
         if not amount:
             return
@@ -457,7 +491,7 @@ def _add(branch: Branch, resource: str, amount: int) -> None:
 
 
 def _add_firm(branch: Branch, resource: str, amount: int) -> None:
-    """The same for what cannot be preempted: what is beyond the queue's own nominal is its ancestors'."""
+    """Add to `firm`, and to that of the ancestors what exceeds the queue's own nominal."""
     for current in branch.line:
         if not amount:
             return
@@ -477,7 +511,7 @@ def _over_limit(branch: Branch, resource: str, amount: int) -> Shortfall | None:
 
 
 def _available(branch: Branch, resource: str) -> tuple[int, Branch]:
-    """What `branch` may still use, and the one whose bound that is."""
+    """Return what `branch` may still use, and the branch whose bound determines it."""
     line = branch.line
     tightest = line[-1]
     held = tightest.quota.get(resource, 0) + tightest.stranded.get(resource, 0)
@@ -491,6 +525,6 @@ def _available(branch: Branch, resource: str) -> tuple[int, Branch]:
             if mine <= available:
                 available, tightest = mine, current
         if own > used:
-            # What it does not lend is its own, however far others are above their bounds.
+            # The part that the queue does not lend stays its own, however far other queues are above their bounds.
             available = max(0, available) + own - used
     return available, tightest

@@ -102,7 +102,7 @@ class ReservedPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """`<namespace>/<name>`"""
     uid: str
     start: float | None
-    """epoch seconds: the latest time at which it starts; None when the places have no known end and are awaited"""
+    """epoch seconds: the latest time of the start; None: as soon as the places are free, at an unknown time"""
     placements: dict[int, str]
     """{rank: node name}, ascending ranks; no other nodes that are free then are better"""
 

@@ -22,7 +22,7 @@ _BESIDE = frozenset({"podAffinity", "podAntiAffinity"})
 
 
 class TermKind(Flag):
-    """The kinds of terms as which pods use a term."""
+    """The ways in which pods use a term."""
 
     APART = auto()
     NEAR = auto()

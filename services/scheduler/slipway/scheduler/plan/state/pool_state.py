@@ -1,9 +1,9 @@
-"""Facts in, snapshot out: the observed state of one pool, kept as columns.
+"""The observed state of one pool as columns: facts go in, snapshots come out.
 
-Owns who uses what. A rank (allocation uid, attempt, rank) counts once: by its pod once that is bound, else by its
-admission, else by an open decision; a rank that has ended uses nothing. Pods that are not ours count by their node.
-A missing pod is not an ended one. Deltas are level-triggered: `set_*` with the newest fact, in any order and any
-number of times, ends in the same columns as `build` over the newest facts (a property test says so).
+Owns who uses what. A rank (allocation uid, attempt, rank) is charged once: by its pod once that is bound, else by its
+admission, else by an open decision. A rank that has ended uses nothing. Pods that are not ours are charged to their
+node. A missing pod is not an ended pod. Deltas are level-triggered: `set_*` with the newest fact, in any order and any
+number of times, leads to the same columns as `build` over the newest facts (a property test checks this).
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -57,7 +57,7 @@ class Columns:
         self._allocations: dict[str, AllocationFact] = {}
         self._decisions: dict[str, OpenDecision] = {}
         self._leaving: frozenset[tuple[str, int]] = frozenset()
-        """(uid, attempt) with an open decision to evict, whole"""
+        """(uid, attempt) with an open decision to evict the whole attempt"""
         self._shrinking: dict[tuple[str, int], frozenset[int]] = {}
         """{(uid, attempt): ranks with an open decision to evict}"""
         self._growing: dict[str, OpenDecision] = {}
@@ -88,7 +88,7 @@ class Columns:
         """allocations that look at the labels of others"""
 
     def set_pool(self, pool: PoolFact) -> None:
-        """A changed policy."""
+        """Set the pool's changed policy."""
         before, self._pool = self._pool, pool
         self._memo = Memo()
         if before.flavors != pool.flavors:
@@ -96,7 +96,7 @@ class Columns:
             self._table = self._usage = None
 
     def set_nodes(self, nodes: Iterable[NodeFact]) -> None:
-        """All nodes of the pool; costs nothing when none has changed."""
+        """Set all nodes of the pool; cheap when no node has changed."""
         fresh = {node.name: self._with_flavor(node) for node in nodes}
         if fresh != self._nodes:
             self._nodes = fresh
@@ -104,7 +104,7 @@ class Columns:
             self._memo = Memo()
 
     def set_node(self, node: NodeFact) -> None:
-        """One node, new or changed."""
+        """Set one node, new or changed."""
         node = self._with_flavor(node)
         if self._nodes.get(node.name) != node:
             self._nodes[node.name] = node
@@ -112,13 +112,13 @@ class Columns:
             self._memo = Memo()
 
     def drop_node(self, name: str) -> None:
-        """A node that is gone or of another pool now."""
+        """Remove a node that was deleted or now belongs to another pool."""
         if self._nodes.pop(name, None) is not None:
             self._table = self._usage = None
             self._memo = Memo()
 
     def set_pod(self, pod: PodFact) -> None:
-        """One pod, new or changed."""
+        """Set one pod, new or changed."""
         key = (pod.namespace, pod.name, pod.uid)
         before = self._pods.get(key)
         if before == pod:
@@ -133,13 +133,13 @@ class Columns:
             self._dirty.add(pod.allocation_uid)
 
     def drop_pod(self, namespace: str, name: str, uid: str) -> None:
-        """A pod that is gone."""
+        """Remove a pod that was deleted."""
         pod = self._pods.pop((namespace, name, uid), None)
         if pod is not None:
             self._forget_pod((namespace, name, uid), pod)
 
     def set_allocation(self, allocation: AllocationFact) -> None:
-        """One allocation, new or changed; those of other pools are left out."""
+        """Set one allocation, new or changed; an allocation of another pool is removed."""
         if allocation.pool != self._pool.name:
             self.drop_allocation(allocation.uid)
         elif self._allocations.get(allocation.uid) != allocation:
@@ -151,37 +151,37 @@ class Columns:
                 self._watching.discard(allocation.uid)
 
     def drop_allocation(self, uid: str) -> None:
-        """An allocation that is gone."""
+        """Remove an allocation that was deleted."""
         if self._allocations.pop(uid, None) is not None:
             self._dirty.add(uid)
             self._watching.discard(uid)
 
     def set_queues(self, queues: Iterable[QueueFact]) -> None:
-        """All queues; those of other pools are left out."""
+        """Set all queues; queues of other pools are ignored."""
         own = [queue for queue in queues if queue.pool == self._pool.name]
         self._queues = tuple(sorted(own, key=lambda queue: queue.name))
         self._memo = Memo()
 
     def set_jobs(self, jobs: Iterable[JobFact]) -> None:
-        """All jobs."""
+        """Set all jobs."""
         self._jobs = {(job.namespace, job.name): job for job in jobs}
         self._is_jobs_new = True
         self._memo = Memo()
 
     def set_spent(self, spent: Spent) -> None:
-        """What the queues have used in the windows of their budgets."""
+        """Set what the queues have used in the windows of their budgets."""
         self._spent = spent
 
     def set_decayed(self, usage: DecayedUsage) -> None:
-        """What queues and users have used before; looked at only where the pool has `fairShare`."""
+        """Set the past use of queues and users; it has an effect only when the pool has `fairShare`."""
         self._decayed = usage
 
     def set_workspaces(self, workspaces: frozenset[str]) -> None:
-        """The namespaces in which allocations may run."""
+        """Set the namespaces in which allocations may run."""
         self._workspaces = workspaces
 
     def set_quotas(self, quotas: Iterable[QuotaFact]) -> None:
-        """All ResourceQuotas."""
+        """Set all ResourceQuotas."""
         found: dict[str, list[QuotaFact]] = {}
         for quota in quotas:
             if quota.hard:
@@ -189,12 +189,12 @@ class Columns:
         self._quotas = {space: tuple(sorted(own, key=lambda each: each.name)) for space, own in found.items()}
 
     def set_namespaces(self, labels: Mapping[str, Mapping[str, str]]) -> None:
-        """{namespace: its labels}, of all of them."""
+        """Set {namespace: its labels} of all namespaces."""
         self._namespaces = dict(labels)
         self._memo = Memo()
 
     def set_volumes(self, volumes: Iterable[VolumeFact]) -> None:
-        """All volume claims of which it is known where their volumes are."""
+        """Set all volume claims whose volumes have a known location."""
         self._volumes = {(volume.namespace, volume.name): volume for volume in volumes}
         self._memo = Memo()
 
@@ -205,8 +205,11 @@ class Columns:
         *,
         evicted: tuple[EvictionLevel, ...] = (),
     ) -> PoolSnapshot:
-        """The state as it is known, with `open_decisions` of the ledger standing for admissions not yet seen, and with
-        what it says is used of the eviction limits."""
+        """Return the state as it is known.
+
+        `open_decisions` of the ledger replace admissions that are not observed yet. `evicted` is the use of the
+        eviction limits by the ledger.
+        """
         self._set_decisions(open_decisions)
         if self._is_jobs_new:
             self._backlog.set_jobs(self._jobs, now)
@@ -258,7 +261,7 @@ class Columns:
         return labelled(node, self._pool.flavors) if self._pool.flavors else node
 
     def _current(self, now: float) -> tuple[NodeTable, NodeUsage]:
-        """Table and usage, with every dirty allocation booked afresh."""
+        """Return the table and the usage, after each dirty allocation was booked again."""
         if self._table is None or self._usage is None:
             self._table = NodeTable(self._nodes.values())
             self._usage = NodeUsage(self._table)
@@ -334,7 +337,7 @@ class Columns:
             self._dirty.add(pod.allocation_uid)
 
     def _book(self, uid: str, usage: NodeUsage, now: float) -> None:
-        """Give back what was booked for `uid` beyond its pods, and book what stands now."""
+        """Remove what was booked for `uid` beyond its pods, and book its present usage."""
         self._apply(self._charges.pop(uid, []), usage, -1)
         self._broken.pop(uid, None)
         self._below.pop(uid, None)
@@ -355,7 +358,8 @@ class Columns:
         if self._pool.flavors:
             allocation = where_it_stands(allocation, {**admitted, **coming}, usage.table)
         bound, ended = self._seen(uid, allocation, coming.keys())
-        # The object may say sooner than the pods that a rank has left: until they do, its room is not free.
+        # The object may report that a rank has left before its pod is gone. Until the pod is gone, its room is not
+        # free.
         gone = set(allocation.left_ranks) - bound.keys()
         admitted = {rank: node for rank, node in admitted.items() if rank not in gone} | coming
         devices = _devices(allocation, decision)
@@ -386,7 +390,7 @@ class Columns:
             self._broken[uid] = holding
 
     def _tally(self, holding: Holding, times: int) -> None:
-        """Add to the sums per queue and job, or take from them."""
+        """Add the holding to the sums per queue and job, or remove it with `times` = -1."""
         self._memo = Memo()
         fact = holding.allocation
         key = (fact.queue, fact.preemptible)
@@ -413,10 +417,11 @@ class Columns:
                 usage.charge(charge, node, times)
 
     def _seen(self, uid: str, allocation: AllocationFact, coming: Set[int]) -> tuple[dict[int, PodFact], set[int]]:
-        """({rank: its bound live pod} of this attempt, ranks that have ended); `coming` are ranks to be added.
+        """Return ({rank: its bound live pod} of this attempt, ranks that have ended); `coming` are ranks to be added.
 
-        Of a rank that was added or started again, the pod that stood for it before may still be there; and a rank that
-        has failed may start again in its place. So the end of such a rank is the object's to tell.
+        A rank that was added or started again may still have its previous pod. A rank that has failed may start again
+        in its place. So the end of such ranks is read from the object (`ended_ranks`, `told_ends`), not from their
+        pods.
         """
         bound: dict[int, PodFact] = {}
         ended, told = set(allocation.ended_ranks) - coming, coming | set(allocation.told_ends)
@@ -431,7 +436,7 @@ class Columns:
 
 
 def charge_of_pod(pod: PodFact) -> Charge:
-    """What a bound pod takes from its node: its requests and one place for a pod."""
+    """Return the charge of a bound pod on its node: its requests and one pod slot."""
     role = RoleFact(name="", count=1, minimum=1, requests=pod.requests)
     return Charge(
         node=pod.node,
@@ -446,7 +451,7 @@ def charge_of_pod(pod: PodFact) -> Charge:
 def charge_of_rank(
     role: RoleFact, node: str, devices: tuple[int, ...] = (), owner: AllocationFact | None = None
 ) -> Charge:
-    """What a rank takes from the node that it was given, before its pod is seen there."""
+    """Return the charge of a rank on its assigned node, before its pod is observed there."""
     return Charge(
         node=node,
         requests=requests_of(role),
@@ -458,7 +463,7 @@ def charge_of_rank(
 
 
 def _admitted(allocation: AllocationFact, decision: OpenDecision | None) -> dict[int, str]:
-    """{rank: node} of this attempt: by the admission, else by a decision that stands for it."""
+    """Return {rank: node} of this attempt: from the admission, else from an open decision in its place."""
     if allocation.placements:
         return allocation.placements
     if decision is None or decision[0].attempt != allocation.attempt or allocation.phase is not Phase.PENDING:
@@ -467,7 +472,7 @@ def _admitted(allocation: AllocationFact, decision: OpenDecision | None) -> dict
 
 
 def _growing(allocation: AllocationFact, entry: OpenDecision | None) -> OpenDecision | None:
-    """The open decision that adds ranks to this attempt, unless the object shows them already."""
+    """Return the open decision that adds ranks to this attempt; None when the object already shows those ranks."""
     if entry is None or allocation.phase is not Phase.RUNNING:
         return None
     is_of_it = entry[0].attempt == allocation.attempt and entry[0].id != allocation.growth_decision
@@ -475,14 +480,14 @@ def _growing(allocation: AllocationFact, entry: OpenDecision | None) -> OpenDeci
 
 
 def _devices(allocation: AllocationFact, decision: OpenDecision | None) -> dict[int, tuple[int, ...]]:
-    """{rank: its devices} of what `_admitted` answers, where they were chosen."""
+    """Return {rank: its devices} for the ranks that `_admitted` returns, where devices were chosen."""
     if allocation.placements or decision is None:
         return allocation.devices
     return {int(rank): numbers for rank, numbers in decision[0].devices.items()}
 
 
 def placements_of(decision: Decision, nodes: tuple[str, ...]) -> dict[int, str]:
-    """{rank: node} of a decision under its node table."""
+    """Return {rank: node} of a decision, given the node table that it indexes."""
     return {rank: nodes[index] for rank, index in enumerate(decision.placements) if 0 <= index < len(nodes)}
 
 
@@ -513,7 +518,7 @@ def _holding(
 
 
 def _is_enough(allocation: AllocationFact, admitted: dict[int, str]) -> bool:
-    """Whether the ranks that were given places number at least the minimum, per role and in all."""
+    """Whether enough ranks have places for the minimum, per role and in total."""
     base, whole = 0, 0
     for role in allocation.roles:
         placed = sum(1 for rank in range(base, base + role.count) if rank in admitted)
@@ -536,7 +541,9 @@ def build(  # noqa: PLR0913 - one argument per kind of fact
     quotas: Iterable[QuotaFact] = (),
     now: float = 0.0,
 ) -> PoolSnapshot:
-    """The snapshot of `pool`: its `nodes`, all pods, and those of `allocations`, `queues` that are the pool's."""
+    """Return the snapshot of `pool`: its `nodes`, all pods, and those `allocations` and `queues` that are in the
+    pool.
+    """
     columns = Columns(pool)
     columns.set_nodes(nodes)
     for pod in pods:

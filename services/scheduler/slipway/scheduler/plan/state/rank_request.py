@@ -1,6 +1,6 @@
-"""What one rank asks, compiled against a node table: the unit that filters, scores and placement work on.
+"""The request of one rank, compiled against a node table: the unit that filters, scores and placement work on.
 
-Ranks that ask the same share one Ask (equal `key`), and so share one feasibility row. Pure data.
+Ranks with equal requests share one RankRequest (equal `key`), and so share one feasibility row. Pure data.
 """
 
 from collections.abc import Hashable
@@ -17,17 +17,17 @@ from slipway.scheduler.plan.state.nodes import Bools, Ints, NodeTable
 from slipway.scheduler.plan.state.pod_index import PodClass, peer_of
 
 SCORED_DEFAULTS = {CPU: 100, MEMORY: 200 * 1024 * 1024}
-"""What a rank without a request counts as, in scoring only (milli-cpu, bytes). Source: kube-scheduler's util."""
+"""What scoring assumes for a rank without a request (milli-cpu, bytes). Source: kube-scheduler's util."""
 
 
 class RankRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One rank's needs. `missing` are the resources asked for that no node has."""
+    """One rank's needs. `missing` are the requested resources that no node has."""
 
     key: bytes
     requests: Resources
     """with `pods: 1`"""
     steps: tuple[tuple[int, int], ...]
-    """(row, amount) of each resource that is asked for and that some node has"""
+    """(row, amount) of each requested resource that some node has"""
     missing: tuple[str, ...]
     step_rows: Ints
     step_amounts: Ints
@@ -35,36 +35,38 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     scored_steps: tuple[tuple[int, int], ...]
     """`scored_rows` and `scored_amounts` as (row, amount)"""
     scored_rows: Ints
-    """what scores look at: cpu, memory and the extended resources asked for"""
+    """the resources that scores read: cpu, memory and the requested extended resources"""
     scored_amounts: Ints
-    """per scored row, shape (n, 1), with what a rank without a request counts as"""
+    """per scored row, shape (n, 1); a missing request is replaced by its default"""
     plain_amounts: Ints
     """per scored row, shape (n, 1), as requested"""
     is_everywhere: bool
-    """every node has some of each scored resource"""
+    """whether every node has some of each scored resource"""
     node_selector: dict[str, str]
     affinity: dict[str, Any]
     tolerations: tuple[Toleration, ...]
     host_ports: tuple[int, ...]
     topology: TopologyFact | None
     role: RoleFact
-    """one of those that ask so; wherever anybody looks at labels they all have the same"""
+    """one of the roles with this request; for users of labels, all of them have the same labels"""
     peer: PodClass
-    """what its pods are to others"""
+    """the class of its pods for affinity and spreading"""
     spread: tuple[Spread, ...]
     memo: dict[Hashable, Bools] = msgspec.field(default_factory=dict[Hashable, Bools])
-    """nodes that were found out once, by what was asked; they do not change in a tick"""
+    """{question: nodes} of answers that do not change in a tick, so that they are computed once"""
     avoid: tuple[str, ...]
     gpus: int = 0
-    """whole GPUs of the kind that is shared"""
+    """whole GPUs, requested under `GPU`"""
     gpu_milli: int = 0
     """thousandths of one GPU"""
     outside: Outside | None = None
-    """what extenders say of it"""
+    """what extenders answered about this request"""
 
 
 def quota_of(role: RoleFact) -> Resources:
-    """What one rank of `role` takes, as quota counts it: its GPUs under the name of its flavor too, if it has one."""
+    """Return what one rank of `role` uses, as quota counts it: its GPUs also under the name of its flavor, if it has
+    one.
+    """
     requests = requests_of(role)
     if not role.flavor:
         return requests
@@ -73,7 +75,7 @@ def quota_of(role: RoleFact) -> Resources:
 
 
 def requests_of(role: RoleFact) -> Resources:
-    """What one rank of `role` takes, as nodes count it. A share of a GPU is no whole one."""
+    """Return what one rank of `role` uses, as nodes count it. A share of a GPU is not a whole GPU."""
     amounts = dict(role.requests.amounts)
     milli = role.gpu_milli or amounts.get(GPU_MILLI, 0)
     if milli:
@@ -84,7 +86,7 @@ def requests_of(role: RoleFact) -> Resources:
 
 
 def ask_key(role: RoleFact, avoid: tuple[str, ...] = ()) -> bytes:
-    """Equal for ranks that may share a feasibility row."""
+    """Return a key that is equal for ranks that may share a feasibility row."""
     parts = (
         role.requests.amounts,
         role.node_selector,
@@ -104,19 +106,19 @@ def ask_key(role: RoleFact, avoid: tuple[str, ...] = ()) -> bytes:
 
 
 def label_key(role: RoleFact) -> bytes:
-    """What of it others look at, who count pods by their labels."""
+    """Return a key of the role's namespace and labels, by which other pods' terms select its pods."""
     return msgspec.json.encode((role.namespace, role.labels), order="sorted")
 
 
 def image_key(role: RoleFact) -> bytes:
-    """The images that a node may have already."""
+    """Return a key of the images that a node may have already."""
     return msgspec.json.encode(role.images)
 
 
 def compile_ask(
     role: RoleFact, table: NodeTable, *, tolerations: tuple[Toleration, ...] = (), avoid: tuple[str, ...] = ()
 ) -> RankRequest:
-    """Compile `role`; `tolerations` are the pool's, `avoid` the nodes to leave out."""
+    """Compile `role`; `tolerations` are the pool's, `avoid` are the nodes to exclude."""
     requests = requests_of(role)
     names = sorted(requests.amounts.keys() - {GPU_SHARES})
     known = [name for name in names if name in table.row]

@@ -1,8 +1,8 @@
-"""What runs as columns, one row per rank: where it is, what it frees there, and when it ends at the latest.
+"""Running work as columns, one row per rank: its node, what it releases there, and its latest end.
 
-Kept by the columns of the pool once a plan has asked for it, so that a pool without reservations pays nothing. What
-cannot be given back as numbers alone (parts of a GPU, devices that nobody knows, host ports) makes its rows `odd`:
-while there are any, a plan goes over the holdings one by one.
+`pool_state` updates the rows once a plan has requested them, so that a pool without reservations pays nothing. Some
+usage cannot be released as numbers alone: shares of a GPU, devices with unknown numbers, host ports. Such rows are
+`odd`. While any row is odd, a plan goes through the holdings one by one.
 
 Invariant: `free` leaves a usage as `NodeUsage.charge(..., -1)` of each of its rows would.
 """
@@ -22,15 +22,15 @@ from slipway.scheduler.plan.state.usage import Charge, NodeUsage
 
 Floats = npt.NDArray[np.float64]
 LIMIT = "maxRuntime"
-"""The stored deadline that ends an attempt."""
+"""Key of the stored deadline that ends an attempt."""
 GRACE = "preemption"
-"""The stored deadline of what is being stopped."""
+"""Key of the stored deadline of an attempt that is being stopped."""
 _FIRST = 256
 _NOWHERE = -1
 
 
 class RankUse(msgspec.Struct, frozen=True):
-    """What a kind of rank uses of its queue and its job."""
+    """What a rank uses of its queue and its job; equal ranks share one value."""
 
     queue: str
     preemptible: bool
@@ -42,24 +42,24 @@ class RankUse(msgspec.Struct, frozen=True):
 
 
 class RunEnds:
-    """The rows. `is_on` once somebody has asked for them."""
+    """The rows. `is_on` is set when a plan first requests them."""
 
     def __init__(self) -> None:
         self.is_on = False
         self.odd = 0
-        """rows that cannot be freed as numbers"""
+        """number of rows that cannot be released as numbers"""
         self.uses: list[RankUse] = []
         self.queues: list[str] = []
         self._rows_of: dict[str, dict[int, int]] = {}
         """{uid: {rank: its row}}"""
         self._unused: list[int] = []
         self._top = 0
-        """rows below it have been in use"""
+        """all rows that were ever used are below this one"""
         self._use_codes: dict[tuple[object, ...], int] = {}
         self._queue_codes: dict[str, int] = {}
         self._kind_codes: dict[tuple[object, ...], int] = {}
         self._kinds: list[tuple[dict[int, int], dict[int, int]]] = []
-        """{row of the table: amount} that a kind frees of `used`, and of `scored`"""
+        """({row of the table: amount} that the kind releases of `used`, the same of `scored`), per kind"""
         self._freed: tuple[Ints, Ints] | None = None
         self._node: Ints = np.zeros(_FIRST, dtype=np.int64)
         self._queue: Ints = np.zeros(_FIRST, dtype=np.int64)
@@ -72,10 +72,10 @@ class RunEnds:
         self._alive: Bools = np.zeros(_FIRST, dtype=np.bool_)
         self._odd: Bools = np.zeros(_FIRST, dtype=np.bool_)
         self._devices: Ints = np.full((_FIRST, 0), _NOWHERE, dtype=np.int64)
-        """the numbers of the devices of each row, in as many columns as a node has at most"""
+        """the device numbers of each row, in as many columns as a node has devices at most"""
 
     def start(self, holdings: "Iterable[tuple[AllocationFact, dict[int, Charge]]]", table: NodeTable) -> "RunEnds":
-        """The rows of all that has places; costs something the first time alone."""
+        """Fill the rows from all holdings at the first call; later calls cost nothing."""
         if not self.is_on:
             self.is_on = True
             most = int(table.allocatable[table.row[GPU]].max(initial=0)) if table.shares.any() else 0
@@ -85,7 +85,7 @@ class RunEnds:
         return self
 
     def put(self, fact: AllocationFact, charges: dict[int, Charge], table: NodeTable) -> None:
-        """What an allocation has now; it had nothing before, or that was dropped."""
+        """Add the rows of an allocation that has none."""
         if not self.is_on or not charges:
             return
         fixed, base, limit = _end_of(fact)
@@ -108,7 +108,7 @@ class RunEnds:
             self.odd += int(self._odd[row])
 
     def drop(self, uid: str) -> None:
-        """It has no places any more."""
+        """Remove the rows of an allocation that has no places any more."""
         for row in self._rows_of.pop(uid, {}).values():
             self.odd -= int(self._odd[row])
             self._alive[row], self._odd[row] = False, False
@@ -116,14 +116,14 @@ class RunEnds:
             self._unused.append(row)
 
     def rows_of(self, uid: str, ranks: Iterable[int]) -> list[int]:
-        """The rows of some ranks."""
+        """Return the rows of `ranks`."""
         own = self._rows_of.get(uid, {})
         return [own[rank] for rank in ranks if rank in own]
 
     def in_order(self, run_limit: Callable[[str], float | None], now: float) -> tuple[Ints, Floats, Ints]:
-        """(rows whose end is known, by that end; these ends; the rows of which nobody knows it).
+        """Return (rows with a known end, in the order of that end; these ends; the rows without a known end).
 
-        `run_limit`: {queue: the longest that its work may run}.
+        `run_limit` returns the longest time that work of a queue may run; None when there is no limit.
         """
         rows = np.flatnonzero(self._alive[: self._top])
         limits = np.array([np.inf if (limit := run_limit(name)) is None else limit for name in self.queues] or [np.inf])
@@ -147,8 +147,11 @@ class RunEnds:
         owners: frozenset[str],
         evicts: bool,
     ) -> tuple[Floats, Bools]:
-        """For each of `count` nodes: how long after `at` (seconds; infinite when nobody knows) work of others than
-        `owners` (queues) is still there, and whether work of `owners` is. With `evicts` preemptible work has gone."""
+        """Return two columns over `count` nodes about the time `at`.
+
+        The first is how long after `at` (seconds; infinite when unknown) work stays that is not of the queues `owners`.
+        The second is whether work of `owners` is on the node. With `evicts`, preemptible work is treated as gone.
+        """
         known, ends, unknown = self.in_order(run_limit, now)
         is_owner = np.array([name in owners for name in self.queues] or [False])
         is_soft = np.array([use.preemptible and evicts for use in self.uses] or [False])
@@ -162,7 +165,7 @@ class RunEnds:
         return late, is_own
 
     def free(self, usage: NodeUsage, rows: Ints) -> None:
-        """As if what stands in `rows` had left."""
+        """Change `usage` as if the ranks of `rows` had left."""
         rows = rows[self._node[rows] != _NOWHERE]
         if not rows.size:
             return
@@ -178,31 +181,31 @@ class RunEnds:
         usage.forget(nodes)
 
     def add_freed(self, free: Ints, resource: int, rows: Ints, resources: int) -> None:
-        """Add what `rows` free of one of `resources` resources to `free`, per node."""
+        """Add to `free`, per node, what `rows` release of one of `resources` resources."""
         rows = rows[self._node[rows] != _NOWHERE]
         amounts = self._amounts(resources)[0][resource]
         np.add.at(free, self._node[rows], amounts[self._kind[rows]])
 
     def add_freed_at(self, free: Ints, at: Ints, resource: int, rows: Ints, resources: int) -> None:
-        """The same of each of `rows` at its own place `at` of the first axis of `free`."""
+        """Like `add_freed`, but each of `rows` is added at its own index `at` of the first axis of `free`."""
         nodes = self._node[rows]
         is_there = nodes != _NOWHERE
         amounts = self._amounts(resources)[0][resource]
         np.add.at(free, (at[is_there], nodes[is_there]), amounts[self._kind[rows[is_there]]])
 
     def used_by(self, rows: Ints) -> list[tuple[RankUse, int]]:
-        """What `rows` use of queues and jobs: (a kind of use, how many ranks)."""
+        """Return what `rows` use of queues and jobs, as (kind of use, number of ranks)."""
         counts = np.bincount(self._use[rows], minlength=len(self.uses))
         return [(self.uses[code], int(counts[code])) for code in np.flatnonzero(counts).tolist()]
 
     def is_plain(self, usage: NodeUsage) -> bool:
-        """Whether all rows can be freed as numbers in `usage`."""
+        """Whether all rows can be released as numbers in `usage`."""
         devices = usage.devices
         is_known = devices is None or not (devices.over or devices.unknowns)
         return is_known and not self.odd and not usage.peers.is_watched
 
     def _amounts(self, resources: int) -> tuple[Ints, Ints]:
-        """Per resource and kind, what a rank of the kind frees of `used` and of `scored`."""
+        """Return per resource and kind what a rank of the kind releases of `used` and of `scored`."""
         if self._freed is None or self._freed[0].shape[1] != len(self._kinds):
             found = np.zeros((2, resources, len(self._kinds)), dtype=np.int64)
             for code, pair in enumerate(self._kinds):
@@ -238,7 +241,7 @@ class RunEnds:
         return self._top - 1
 
     def _grow(self) -> None:
-        """Twice as many rows."""
+        """Double the number of rows."""
         size = self._node.size
 
         def more(column: Ints) -> Ints:
@@ -260,8 +263,11 @@ def _more_floats(column: Floats) -> Floats:
 
 
 def _end_of(fact: AllocationFact) -> tuple[float, float, float]:
-    """(its end where that is stored, NaN elsewhere; when it began to run, infinite where it does not; its run limit,
-    infinite where it has none)."""
+    """Return (stored end, start of the run, run limit).
+
+    The stored end is NaN where none is stored. The start is infinite when the attempt does not run, and the limit is
+    infinite when it has none.
+    """
     limit = np.inf if fact.max_runtime is None else fact.max_runtime
     if fact.stopping or fact.deleting or fact.desired == "Stopped":
         return fact.deadlines.get(GRACE) or fact.phase_since, np.inf, limit
@@ -271,7 +277,7 @@ def _end_of(fact: AllocationFact) -> tuple[float, float, float]:
 
 
 def _is_odd(charge: Charge, node: int, table: NodeTable) -> bool:
-    """Whether it takes more of its node than amounts and whole devices with known numbers."""
+    """Whether the charge includes more than amounts and whole devices with known numbers."""
     if charge.ports:
         return True
     amounts = charge.requests.amounts
@@ -283,7 +289,7 @@ def _is_odd(charge: Charge, node: int, table: NodeTable) -> bool:
 
 
 def _amounts_of(charge: Charge, table: NodeTable, *, is_shared: bool) -> tuple[dict[int, int], dict[int, int]]:
-    """What `NodeUsage.charge` adds to `used` and to `scored`, of a charge that is not odd."""
+    """Return what `NodeUsage.charge` adds to `used` and to `scored` for a charge that is not odd."""
     amounts = dict(charge.requests.amounts)
     by_name: dict[str, int] = {}
     if GPU in amounts or GPU_MILLI in amounts:

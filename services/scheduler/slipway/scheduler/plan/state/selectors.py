@@ -1,7 +1,7 @@
 """Label selectors: parsed once, matched often. Pure data.
 
-What is not shaped like a selector matches nothing: the API server refuses such a pod, so nothing depends on it.
-Source: apimachinery's labels.Requirement; a null selector matches nothing, an empty one everything.
+A value without the shape of a selector matches nothing: the API server refuses such a pod, so nothing depends on it.
+Source: apimachinery's labels.Requirement; a null selector matches nothing, an empty selector matches everything.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ class LabelRequirement(msgspec.Struct, frozen=True):
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether `labels` meet it; a label that is absent is not in any set."""
+        """Whether `labels` satisfy the condition; an absent label is in no set."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -35,22 +35,22 @@ class LabelRequirement(msgspec.Struct, frozen=True):
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """All `requirements` together; `is_nothing` matches nothing at all."""
+    """A selector that matches when all `requirements` do; with `is_nothing` it never matches."""
 
     requirements: tuple[LabelRequirement, ...] = ()
     is_nothing: bool = False
 
     @property
     def is_everything(self) -> bool:
-        """Whether it matches whatever there is."""
+        """Whether the selector matches everything."""
         return not self.requirements and not self.is_nothing
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether `labels` are selected."""
+        """Whether the selector matches `labels`."""
         return not self.is_nothing and all(item.matches(labels) for item in self.requirements)
 
     def also(self, more: tuple[LabelRequirement, ...]) -> "Selector":
-        """The same with more requirements; nothing stays nothing."""
+        """Return the selector with additional requirements; a selector of nothing stays one."""
         return self if self.is_nothing or not more else Selector((*self.requirements, *more))
 
 
@@ -58,7 +58,7 @@ NOTHING = Selector(is_nothing=True)
 
 
 def selector_of(data: Any) -> Selector:
-    """A metav1.LabelSelector as JSON."""
+    """Parse a metav1.LabelSelector from JSON."""
     if not isinstance(data, Mapping):
         return NOTHING
     requirements: list[LabelRequirement] = []
@@ -73,12 +73,12 @@ def selector_of(data: Any) -> Selector:
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
-    """`value` when it is a JSON object, else an empty one."""
+    """Return `value` if it is a JSON object, else an empty one."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def mappings_of(value: Any) -> Iterator[Mapping[str, Any]]:
-    """The JSON objects in the list `value`."""
+    """Yield the JSON objects in the list `value`."""
     if isinstance(value, list | tuple):
         for item in cast("list[Any]", value):
             if isinstance(item, Mapping):
@@ -86,5 +86,5 @@ def mappings_of(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def strings_of(value: Any) -> tuple[str, ...]:
-    """The entries of the list `value` as strings, sorted."""
+    """Return the entries of the list `value` as strings, sorted; empty when `value` is no list."""
     return tuple(sorted(str(item) for item in cast("list[Any]", value))) if isinstance(value, list | tuple) else ()

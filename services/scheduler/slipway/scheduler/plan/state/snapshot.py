@@ -1,7 +1,7 @@
-"""The snapshot: everything that one plan looks at, frozen.
+"""The snapshot: everything that one plan reads, frozen.
 
-Owns the shape of the planner's input, and which nodes are a pool's. It is made by `pool_state.py`, from a whole LIST
-(`build`) or kept current from deltas.
+Owns the shape of the planner's input, and which nodes belong to a pool. `pool_state.py` makes it, from a whole LIST
+(`build`) or from deltas.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,91 +28,92 @@ OpenDecision = tuple[Decision, tuple[str, ...]]
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation that has places: by its pods, its admission or an open decision."""
+    """An allocation that has places, by its pods, its admission or an open decision."""
 
     allocation: AllocationFact
     charges: dict[int, Charge]
-    """{rank: what it takes and where} of the ranks that still use something, ascending"""
+    """{rank: its charge} of the ranks that still use something, ascending"""
     admitted: dict[int, str]
-    """{rank: node} of all ranks of this attempt, ended ones too"""
+    """{rank: node} of all ranks of this attempt, including ended ranks"""
     used: dict[str, int] = {}
     """base units over `charges`, as quota counts them"""
     slots: int = 0
     """whole GPUs over `charges`"""
     gpu_units: int = 0
-    """the same in `GPU_UNITS`: a slice counts as the part of a GPU that it is"""
+    """the GPUs over `charges` in `GPU_UNITS`: a slice is counted as its part of a GPU"""
     stranded: dict[str, int] = {}
-    """the part of `used` that is on nodes that take no work, or that are gone"""
+    """the part of `used` on nodes that accept no work or do not exist any more"""
     leaving: tuple[int, ...] = ()
-    """the ranks of `charges` that are on their way out: nobody needs to evict them"""
+    """the ranks of `charges` that are leaving already, so that they need no eviction"""
     is_growing: bool = False
-    """a decision to add ranks to it is open"""
+    """whether a decision to add ranks to it is open"""
 
     @property
     def placements(self) -> dict[int, str]:
-        """{rank: node} of the ranks that still use something."""
+        """Return {rank: node} of the ranks that still use something."""
         return {rank: charge.node for rank, charge in self.charges.items()}
 
     def used_by(self, ranks: Iterable[int]) -> Resources:
-        """What `ranks` use, as quota counts them."""
+        """Return what `ranks` use, as quota counts it."""
         roles = [role for rank in ranks if (role := self.allocation.role_of(rank)) is not None]
         return total(quota_of(role) for role in roles)
 
 
 class Nomination(msgspec.Struct, frozen=True, kw_only=True):
-    """Places that the ledger holds for attempt `attempt` of an allocation until whoever stands there has left."""
+    """Places that the ledger holds for attempt `attempt` of an allocation until the victims have left them."""
 
     id: str
-    """of the decision"""
+    """id of the decision"""
     number: int
-    """its place in the ledger"""
+    """its index in the ledger"""
     uid: str
     attempt: int
     allocation: AllocationFact | None
-    """as it stands; None when it is gone. What moves may still be in the attempt before"""
+    """the current fact; None when it was deleted. A moved allocation may still be in the attempt before `attempt`"""
     placements: dict[int, str]
     """{rank: node}"""
     devices: dict[int, tuple[int, ...]] = {}
     """{rank: device numbers} where the planner chose them"""
     victims: frozenset[str] = frozenset()
-    """uids of those that were evicted for it"""
+    """uids of the allocations that were evicted for it"""
     at: float = 0.0
     """when it was decided (epoch seconds)"""
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """What the holdings of one queue use together, in base units."""
+    """What the holdings of one queue use in total, in base units."""
 
     preemptible: dict[str, int] = {}
     fixed: dict[str, int] = {}
-    """the part that cannot be preempted"""
+    """the use of work that cannot be preempted"""
 
 
 class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Read only, although its columns are arrays: a plan copies the usage before it writes."""
+    """The input of one plan. Read only, although its columns are arrays: a plan copies the usage before it writes."""
 
     pool: PoolFact
     table: NodeTable
     usage: NodeUsage
     backlog: PendingWork
-    """what waits: of phase Pending, wanted, without an open decision. Live: it is the columns' own, and what is read
-    of it holds until they change"""
+    """pending work: of phase Pending, wanted, without an open decision. This is the live object of `pool_state`; what
+    is read from it is valid until that changes
+    """
     groups: tuple[PendingGroup, ...]
-    """the same in groups, by key; frozen"""
+    """the pending work in groups, ordered by key; frozen"""
     memo: Memo
-    """what earlier plans of the same state found out"""
+    """the findings of earlier plans on the same state"""
     holdings: Mapping[str, Holding]
-    """{allocation uid: what it has}"""
+    """{allocation uid: its holding}"""
     ends: RunEnds
-    """the same as columns, once asked for. Live, as `backlog` is"""
+    """the holdings as rows, filled when a plan requests them. Live, as `backlog` is"""
     broken: tuple[Holding, ...]
-    """those placed with less than their minimum, by key"""
+    """allocations that were placed with less than their minimum, by key"""
     below: tuple[Holding, ...] = ()
-    """those with fewer ranks than they ask for, in no order"""
+    """allocations with fewer ranks than their count, unordered"""
     use: Mapping[str, Use]
     """{queue: what its holdings use}"""
     stranded: Mapping[str, Use]
-    """{queue: the part of `use` that is on nodes that take no work, or that are gone}"""
+    """{queue: the part of `use` on nodes that accept no work or do not exist any more}"""
     slots: Mapping[tuple[str, str], int]
     """{(namespace, job): whole GPUs in use}"""
     queues: tuple[QueueFact, ...]
@@ -123,30 +124,30 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """{namespace: its ResourceQuotas, by name}"""
     now: float = 0.0
     nominations: tuple[Nomination, ...] = ()
-    """in order of the ledger; what they hold is in no usage here, the plan books it"""
+    """in the order of the ledger. `usage` does not include their places; the plan books these"""
     evicted: tuple[EvictionLevel, ...] = ()
-    """what is used of the eviction limits, as the ledger has it"""
+    """what is used of the eviction limits, from the ledger"""
     spent: Spent = {}
     """what the queues have used in the windows of their budgets"""
     past: PastUse | None = None
-    """what queues and users have used before; None where that does not count"""
+    """the past use of queues and users; None when the pool has no `fairShare`"""
 
     @property
     def pending(self) -> tuple[AllocationFact, ...]:
-        """All that waits, by group."""
+        """Return all pending work, by group."""
         return tuple(fact for group in self.groups for _, fact in group.members)
 
     def order_of(self, allocation: AllocationFact) -> WorkKey:
-        """Where it stands in its queue's order."""
+        """Return the allocation's key in the order of its queue."""
         return work_key(allocation, self.job_of(allocation), self.pool.aging, self.now)
 
     def job_of(self, allocation: AllocationFact) -> JobFact | None:
-        """The allocation's job, if it names one that exists."""
+        """Return the allocation's job; None when it names none or the job does not exist."""
         return self.jobs.get((allocation.namespace, allocation.job)) if allocation.job else None
 
 
 def nodes_of_pool(pools: Iterable[PoolFact], nodes: Iterable[NodeFact]) -> dict[str, list[NodeFact]]:
-    """{pool: its nodes}. A node that several pools select belongs to the first of them by name."""
+    """Return {pool: its nodes}. A node that several pools select belongs to the first of them by name."""
     ordered = sorted(pools, key=lambda pool: pool.name)
     result: dict[str, list[NodeFact]] = {pool.name: [] for pool in ordered}
     for node in nodes:
@@ -158,5 +159,5 @@ def nodes_of_pool(pools: Iterable[PoolFact], nodes: Iterable[NodeFact]) -> dict[
 
 
 def selects(pool: PoolFact, node: NodeFact) -> bool:
-    """Whether the pool's selector matches; an empty selector takes every node."""
+    """Whether the pool's selector matches the node; an empty selector matches every node."""
     return all(node.labels.get(key) == value for key, value in pool.node_selector.items())

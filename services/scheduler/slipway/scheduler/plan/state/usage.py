@@ -1,7 +1,7 @@
-"""What is used on each node, as columns that a plan may write on: the what-if copy.
+"""The usage of each node, as columns that a plan may change: the what-if copy.
 
-Owns the arithmetic of taking and giving back, and the log of touched nodes by which feasibility rows stay
-current without looking at every node again. Invariant: taking and giving back the same leaves the same columns.
+Owns the arithmetic of taking and giving back. Its log of touched nodes lets feasibility rows refresh only these nodes.
+Invariant: taking and giving back the same amounts leaves the same columns.
 """
 
 from collections import Counter
@@ -21,29 +21,29 @@ from slipway.scheduler.plan.state.sampling import SampleCursor
 from slipway.scheduler.plan.state.workload_mix import Mix
 
 _MANY = 8
-"""Nodes from which on one vector expression is cheaper than a loop."""
+"""From this number of nodes on, one vector expression is cheaper than a loop."""
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod, or one rank that is to become a pod, takes from its node."""
+    """What one pod, or one rank that has no pod yet, uses of its node."""
 
     node: str
     requests: Resources
-    """one place for a pod included"""
+    """including one pod slot"""
     ports: tuple[int, ...] = ()
     peer: PodClass = NOBODY
-    """what it is to those that count pods by their labels"""
+    """the pod's class for affinity and spreading"""
     scored: Resources = Resources()
-    """cpu and memory as scores count them, where that is not the requests"""
+    """cpu and memory for scores, where these differ from the requests"""
     devices: tuple[int, ...] = ()
-    """numbers of the GPUs it uses; empty when nobody knows"""
+    """numbers of the GPUs that it uses; empty when unknown"""
 
 
 class WindowNodes(msgspec.Struct, frozen=True):
-    """The nodes of one window, for the occurrence that stands or comes next."""
+    """The nodes of one window, for its current or next occurrence."""
 
     whose: str
-    """`maintenance kernel`, `queue class (window tuesday)`"""
+    """the text `maintenance kernel` or `queue class (window tuesday)`"""
     start: float
     end: float
     nodes: Bools
@@ -51,7 +51,7 @@ class WindowNodes(msgspec.Struct, frozen=True):
 
 
 class NodeUsage:
-    """`used[row, node]` in base units; `scored` the same as scores count it (ranks without requests count too)."""
+    """`used[row, node]` in base units; `scored` is the same for scores, which assume defaults for missing requests."""
 
     def __init__(self, table: NodeTable) -> None:
         self.table = table
@@ -60,21 +60,21 @@ class NodeUsage:
         self.ports: dict[int, Ints] = {}
         self.peers = Peers(len(table))
         self.sample: SampleCursor | None = None
-        """set where only a part of the feasible nodes is looked at"""
+        """set when only some of the feasible nodes are compared"""
         self.volumes: Mapping[tuple[str, str], VolumeFact] = {}
-        """{(namespace, claim): where it can be reached}"""
+        """{(namespace, claim): where its volume can be reached}"""
         self.windows: Mapping[str, WindowNodes] = {}
         """{window of the pool: the nodes that it reserves}"""
         self.devices = Devices(table) if table.shares.any() else None
-        """None where no node shares its GPUs"""
+        """None when no node shares its GPUs"""
         self.mix: Mix | None = None
-        """what is expected to ask for GPUs next, where a score looks at that"""
+        """the expected future GPU requests; None when no score uses them"""
         self.touched: list[int] = []
         self._state_of: dict[int, int] = {}
         self._states: dict[tuple[int, bytes, bytes], int] = {}
 
     def copy(self) -> "NodeUsage":
-        """An independent copy with an empty log."""
+        """Return an independent copy with an empty log."""
         other = NodeUsage.__new__(NodeUsage)
         other.table = self.table
         other.used = self.used.copy()
@@ -89,12 +89,14 @@ class NodeUsage:
         return other
 
     def see(self, namespaces: Namespaces, volumes: Mapping[tuple[str, str], VolumeFact], *, is_watched: bool) -> None:
-        """What besides the nodes decides where ranks may go; `is_watched` when anybody looks at others' labels."""
+        """Set the facts beyond nodes that restrict ranks; `is_watched`: an allocation reads the labels of other
+        pods.
+        """
         self.volumes, self.peers.namespaces = volumes, namespaces
         self.peers.is_watched = is_watched or bool(self.peers.terms)
 
     def take(self, ask: RankRequest, nodes: list[int], times: int = 1) -> None:
-        """`times` more ranks of `ask` on each of `nodes` (a node as often as it is named); negative gives back."""
+        """Take `times` more ranks of `ask` on each of `nodes` (a node may be repeated); negative gives back."""
         if len(nodes) >= _MANY:
             at, counts = np.unique(np.array(nodes, dtype=np.int64), return_counts=True)
             self.used[ask.step_rows[:, None], at] += ask.step_amounts * counts * times
@@ -120,7 +122,7 @@ class NodeUsage:
                 self._state_of.pop(node, None)
 
     def charge(self, charge: Charge, node: int, times: int = 1) -> None:
-        """Book a charge on `node`, -1 gives it back; resources that the table lacks are left out."""
+        """Book a charge on `node`, `times` = -1 removes it; resources that the table lacks are ignored."""
         rows = self.table.row
         amounts = charge.requests.amounts
         if GPU in amounts or GPU_MILLI in amounts:
@@ -154,7 +156,9 @@ class NodeUsage:
                 self._add_gpus(node, devices.give(ask.key, node, ask.gpus, ask.gpu_milli))
 
     def _charge_devices(self, charge: Charge, node: int, times: int) -> dict[str, int]:
-        """Book the devices of a charge; answers what else it takes. A share takes a whole GPU where none is shared."""
+        """Book the devices of a charge; return its other amounts. On a node that does not share, a share uses a whole
+        GPU.
+        """
         amounts = dict(charge.requests.amounts)
         milli = amounts.pop(GPU_MILLI, 0)
         if self.devices is None or not self.table.shares[node]:
@@ -169,12 +173,12 @@ class NodeUsage:
             self.scored[self.table.row[name], node] += amount
 
     def forget(self, nodes: Ints) -> None:
-        """What is used on `nodes` was changed by others: whoever has read it reads it again."""
+        """Mark `nodes` as changed by other code, so that readers read them again."""
         self.touched += nodes.tolist()
         self._state_of.clear()
 
     def port(self, port: int) -> Ints:
-        """How many pods hold host port `port`, per node."""
+        """Return how many pods use host port `port`, per node."""
         counts = self.ports.get(port)
         if counts is None:
             counts = np.zeros(len(self.table), dtype=np.int64)
@@ -182,12 +186,14 @@ class NodeUsage:
         return counts
 
     def is_port_taken(self, port: int, at: At) -> Bools:
-        """The nodes of `at` where `port` is held."""
+        """Whether `port` is in use on each node of `at`."""
         return self.port(port)[at] > 0
 
     def states_of(self, nodes: list[int]) -> list[int]:
-        """A number for each of `nodes`, equal where allocatable, used and scored amounts are, and what is left of
-        devices."""
+        """Return a number for each of `nodes`, equal for nodes in equal state.
+
+        The state is the allocatable, used and scored amounts, and the free capacity of the devices.
+        """
         known = self._state_of
         return [known[node] if node in known else self._read_state(node) for node in nodes]
 
@@ -198,7 +204,7 @@ class NodeUsage:
         return state
 
     def free(self, row: int, at: At) -> Ints:
-        """Allocatable less used of one resource."""
+        """Return allocatable minus used of one resource."""
         return self.table.allocatable[row, at] - self.used[row, at]
 
     def fits(self, ask: RankRequest, at: At) -> Bools:
@@ -213,7 +219,7 @@ class NodeUsage:
         return fits if devices is None else fits & devices.fits(ask.gpu_milli, at)
 
     def room(self, ask: RankRequest, at: At, most: int) -> Ints:
-        """How many more ranks of `ask` each node of `at` holds by resources and ports alone, at most `most`."""
+        """Return how many more ranks of `ask` fit each node of `at` by resources and ports alone, at most `most`."""
         if ask.missing:
             return np.zeros(self.table.ready[at].shape, dtype=np.int64)
         counts = np.full(self.table.ready[at].shape, most, dtype=np.int64)
@@ -229,12 +235,15 @@ class NodeUsage:
         return np.maximum(counts, 0)
 
     def devices_for(self, ask: RankRequest) -> Devices | None:
-        """The devices, where amounts alone do not say whether a rank fits: for shares, and where some are unknown."""
+        """Return the devices when amounts alone do not decide whether a rank fits; None otherwise.
+
+        Devices decide for shares of a GPU, and for whole GPUs while some device numbers are unknown.
+        """
         if self.devices is None or not (ask.gpu_milli or (ask.gpus and self.devices.unknowns)):
             return None
         return self.devices
 
 
 def pick(matrix: Ints, rows: Ints, at: At) -> Ints:
-    """The sub-matrix of `rows` and nodes `at`."""
+    """Return the sub-matrix of `rows` and nodes `at`."""
     return matrix[rows, at] if isinstance(at, slice) else matrix[rows[:, None], at]

@@ -1,11 +1,11 @@
 """The windows of a pool in one plan: which nodes they reserve, and which of them are closed to which work.
 
-Work may use the nodes of a window that is not its own if it ends before the window begins. Work without a run limit may
-only while the window is further away than its lead time. Owns the choice of nodes where a window asks for a number of
-them. Knows nothing of places. In a pool without windows nothing here is called.
+Work may use the nodes of a window that is not for it if it ends before the window begins. Work without a run limit may
+use them only while the window is further away than its lead time. Owns the choice of nodes for a window that requests a
+number of nodes. Knows nothing of placement. In a pool without windows nothing here is called.
 
 Invariant: the choice follows from the snapshot and the time alone. A node that is free of other work at the start is
-chosen before one that is not, so that what is chosen stays chosen while nothing but the clock moves.
+chosen before a node that is not. So the choice stays the same while only time passes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,38 +23,40 @@ from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 from slipway.scheduler.plan.state.usage import WindowNodes
 
 OCCURRENCES_MAX = 32
-"""Occurrences of one window among which the start of a blocked head is looked for."""
+"""The number of occurrences of one window that are searched for the start of a blocked head."""
 
 
 class ReservedTime(msgspec.Struct, frozen=True):
-    """One window with the nodes of its occurrence that stands or comes next."""
+    """One window with the nodes of its current or next occurrence."""
 
     window: WindowFact
     occurrence: Occurrence
     owners: frozenset[str]
-    """queues whose work it is for"""
+    """the queues that the window is for"""
     nodes: Bools
     key: bytes
-    """equal for equal occurrences with equal nodes, both begun or both to come"""
+    """equal for equal occurrences with equal nodes, if both have begun or neither has"""
 
 
 class Windows:
-    """All windows that still occur, as one plan sees them."""
+    """All windows that occur now or later, as one plan sees them."""
 
     def __init__(self, snapshot: PoolSnapshot, queues: Mapping[str, QueueFact], now: float) -> None:
-        """`queues` with the run limits that hold for them."""
+        """`queues` must contain the run limits that apply to them."""
         self._queues = queues
         self._now = now
         self._table = snapshot.table
         self._roles: dict[tuple[int, tuple[str, ...]], tuple[tuple[RoleFact, ...], tuple[RoleFact, ...]]] = {}
-        """{(identity of roles, closed windows): (the roles, which it keeps alive; the same with those closed)}"""
+        """{(id of a tuple of roles, closed windows): (these roles, which this reference keeps alive; their copies with
+        these windows closed)}
+        """
         self._open_roles: dict[int, tuple[RoleFact, ...]] = {}
-        """{identity of roles with closed windows: the same as they were}"""
+        """{id of a tuple of roles with closed windows: the original roles}"""
         self.standing = self._standing(snapshot)
         self._by_name = {each.window.name: each for each in self.standing}
 
     def nodes(self) -> dict[str, WindowNodes]:
-        """{window: its nodes, in words}"""
+        """Return {window: its nodes, with its purpose in words}."""
         return {
             each.window.name: WindowNodes(
                 whose=whose(each.window),
@@ -67,14 +69,16 @@ class Windows:
         }
 
     def next_change(self) -> float:
-        """When the next of them begins or ends (epoch seconds); 0 for never."""
+        """Return when the next window begins or ends (epoch seconds); 0 for never."""
         ends = (each.occurrence for each in self.standing)
         return min((each.start if each.start > self._now else each.end for each in ends), default=0.0)
 
     # --- what is closed to whom -----------------------------------------------------------------------------------
 
     def bound(self, fact: AllocationFact, later_s: float = 0.0) -> AllocationFact:
-        """`fact`, which waits, with the windows that are closed to it if it starts now, or `later_s` from now."""
+        """Return pending `fact` with the windows that are closed to it if it starts now, or `later_s` seconds from
+        now.
+        """
         queue, at = self._queues.get(fact.queue), self._now + later_s
         times = [(self._now, ends_if_started(fact, queue, self._now))]
         if later_s:
@@ -82,40 +86,47 @@ class Windows:
         return self._closed_to(fact, times)
 
     def bound_running(self, fact: AllocationFact) -> AllocationFact:
-        """`fact`, which runs, with the windows that are closed to further ranks of it."""
+        """Return running `fact` with the windows that are closed to additional ranks of it."""
         return self._closed_to(fact, [(self._now, known_end(fact, self._queues.get(fact.queue), self._now))])
 
     def key_of(self, fact: AllocationFact) -> bytes:
-        """Equal for work to which equal nodes are closed; `fact` is bound."""
+        """Return a key that is equal for work to which equal nodes are closed; `fact` must come from `bound`."""
         closed = fact.roles[0].closed if fact.roles else ()
         return b"".join(self._by_name[name].key for name in closed)
 
     def binding(self, fact: AllocationFact) -> list[ReservedTime]:
-        """Those that are not for the queue of `fact`."""
+        """Return the windows that are not for the queue of `fact`."""
         return [each for each in self.standing if fact.queue not in each.owners]
 
     def closed_to(self, fact: AllocationFact) -> list[ReservedTime]:
-        """The windows that are closed to `fact`, which waits, if it starts now."""
+        """Return the windows that are closed to pending `fact` if it starts now."""
         bound = self.bound(fact)
         return [self._by_name[name] for name in (bound.roles[0].closed if bound.roles else ())]
 
     def open_at(self, fact: AllocationFact, at: float) -> Bools | None:
-        """The nodes that no window closes to `fact` if it starts at `at` (epoch seconds); None: all."""
+        """Return the nodes that no window closes to `fact` if it starts at `at` (epoch seconds); None when all are
+        open.
+        """
         limit = run_limit(fact, self._queues.get(fact.queue))
         ends = None if limit is None else at + limit
         closed = [each.nodes for each in self.binding(fact) if self._is_closed(each, at, ends)]
         return ~np.logical_or.reduce(closed) if closed else None
 
     def limits_before(self, fact: AllocationFact) -> list[tuple[float, float]]:
-        """The run limits with which fewer windows are closed to `fact`, which is bound, as (seconds, when it then ends
-        if it starts now); longest first."""
+        """Return the run limits with which fewer windows are closed to `fact`, which must come from `bound`.
+
+        Each is (seconds, end if it starts now); the longest comes first.
+        """
         closed = fact.roles[0].closed if fact.roles else ()
         starts = {self._by_name[name].occurrence.start for name in closed}
         return [(start - self._now, start) for start in sorted(starts, reverse=True) if start > self._now]
 
     def ends_until(self, fact: AllocationFact, until: float) -> list[float]:
-        """When occurrences of windows that are not for `fact` end: those that begin by `until`, and one of each in any
-        case; bounded in number."""
+        """Return the ends of occurrences of windows that are not for `fact`.
+
+        They are those that begin by `until`, at most `OCCURRENCES_MAX` per window, and the current or next one of each
+        window.
+        """
         found: set[float] = set()
         for each in self.binding(fact):
             found.add(each.occurrence.end)
@@ -123,7 +134,7 @@ class Windows:
         return sorted(found)
 
     def _closed_to(self, fact: AllocationFact, times: list[tuple[float, float | None]]) -> AllocationFact:
-        """`times`: the runs that it may have, as (start, end)."""
+        """Return `fact` with the windows that are closed to any of `times`, its possible runs as (start, end)."""
         roles = self._open_roles.get(id(fact.roles), fact.roles)
         closed = tuple(
             each.window.name
@@ -141,7 +152,7 @@ class Windows:
         return msgspec.structs.replace(fact, roles=known[1])
 
     def _is_closed(self, each: ReservedTime, at: float, ends: float | None) -> bool:
-        """Whether a run from `at` until `ends` (None: nobody knows) may meet the window."""
+        """Whether a run from `at` until `ends` (None: unknown) may overlap the window."""
         time = each.occurrence if at < each.occurrence.end else occurrence(each.window, at)
         if time is None:
             return False
@@ -150,7 +161,9 @@ class Windows:
     # --- who goes when a window begins --------------------------------------------------------------------------------
 
     def to_evict(self, holdings: Iterable[Holding]) -> list[AllocationFact]:
-        """Preemptible work that stands on nodes of a window that has begun, is not its, and is to go by its word."""
+        """Return preemptible work on nodes of a window that has begun and evicts, if the window is not for that
+        work.
+        """
         begun = [each for each in self.standing if each.window.evicts and each.occurrence.start <= self._now]
         found: list[AllocationFact] = []
         for holding in holdings if begun else ():
@@ -165,7 +178,11 @@ class Windows:
     # --- which nodes --------------------------------------------------------------------------------------------------
 
     def _standing(self, snapshot: PoolSnapshot) -> tuple[ReservedTime, ...]:
-        """Windows that name their nodes first, then those that ask for a number; the earlier first."""
+        """Return the windows with their nodes: windows that match nodes first, then those that request a number of
+        nodes.
+
+        In each of the two groups the earlier start comes first.
+        """
         times = [(window, time) for window in snapshot.pool.windows if (time := occurrence(window, self._now))]
         times.sort(key=lambda pair: (is_counted(pair[0]), pair[1].start, pair[0].name))
         found: list[ReservedTime] = []
@@ -187,7 +204,7 @@ class Windows:
         return found.max_runtime if found is not None else None
 
     def _owners(self, window: WindowFact) -> frozenset[str]:
-        """The queues that it names, and all below them."""
+        """Return the queues that the window names, and all queues below them."""
         named, found = frozenset(window.queues), set(window.queues)
         for name in self._queues if named else ():
             line: list[str] = []
@@ -209,8 +226,11 @@ class Windows:
         owners: frozenset[str],
         among: Bools,
     ) -> Bools:
-        """So many of the nodes as it asks for: those that other work leaves first, then those that its own work is on,
-        then by name."""
+        """Return as many of the nodes as the window requests.
+
+        Nodes that other work leaves first come first, then nodes with work of the window's own queues, then the order
+        by name.
+        """
         table = self._table
         charges = ((holding.allocation, holding.charges) for holding in snapshot.holdings.values())
         late, is_own = snapshot.ends.start(charges, table).left_after(
@@ -234,17 +254,17 @@ class Windows:
 
 
 def is_counted(window: WindowFact) -> bool:
-    """Whether it asks for a number of nodes or GPUs, and not for all that match."""
+    """Whether the window requests a number of nodes or GPUs, and not all nodes that match."""
     return window.nodes is not None or window.gpus is not None
 
 
 def is_of_all_nodes(window: WindowFact) -> bool:
-    """Whether every node of the pool is reserved, also one that comes meanwhile."""
+    """Whether the window reserves every node of the pool, including nodes that are added later."""
     return not (window.node_names or window.node_selector or is_counted(window))
 
 
 def matching(window: WindowFact, table: NodeTable) -> Bools:
-    """The nodes that it may be about."""
+    """Return the nodes that the window's names or selector match."""
     if window.node_names:
         nodes = np.zeros(len(table), dtype=np.bool_)
         nodes[[table.index[name] for name in window.node_names if name in table.index]] = True
@@ -256,7 +276,7 @@ def matching(window: WindowFact, table: NodeTable) -> Bools:
 
 
 def whose(window: WindowFact) -> str:
-    """Whom it is for, in words."""
+    """Return for whom the window is, in words."""
     if not window.queues:
         return f"maintenance {window.name}"
     queues = "queue " if len(window.queues) == 1 else "queues "

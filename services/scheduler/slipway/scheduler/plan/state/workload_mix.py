@@ -1,7 +1,8 @@
-"""The mix: what sorts of ranks a pool is expected to run, by which fragmentation of GPUs is measured.
+"""The workload mix: the sorts of ranks that a pool is expected to run; the fragmentation of GPUs is measured by it.
 
-Either the pool says it, or it is what waits and runs: the commonest sorts that make up most of the ranks. Owns nothing
-of nodes. Deterministic: counts are whole, the order is by count and then by what is asked.
+Either the pool's policy states the mix, or it is computed from pending and running work: the commonest sorts that make
+up most of the ranks. Knows nothing of nodes. Deterministic: counts are integers, and the order is by count and then by
+request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,20 +25,20 @@ Sort = tuple[int, int, int]
 
 
 class Mix(msgspec.Struct, frozen=True, eq=False):
-    """The sorts as columns, with their weights; `needs` are the distinct thousandths that a device must have."""
+    """The sorts as columns, with their weights; `needs` are the distinct thousandths that sorts need of a device."""
 
     cpus: Ints
     counts: Ints
-    """devices that must have as much"""
+    """number of devices that must have `needs[need]` free, per sort"""
     need: Ints
-    """which of `needs`; -1 for a sort that asks for no GPU"""
+    """index in `needs`; -1 for a sort that requests no GPU"""
     weights: Ints
     needs: tuple[int, ...]
     total: int
 
 
 def mix_of(work: Iterable[tuple[tuple[RoleFact, ...], int]]) -> Mix | None:
-    """The mix of (roles, how many such gangs); None when there is nothing."""
+    """Return the mix of (roles, number of such gangs); None when there is no work."""
     counts: dict[Sort, int] = {}
     for roles, times in work:
         for role in roles:
@@ -48,7 +49,7 @@ def mix_of(work: Iterable[tuple[tuple[RoleFact, ...], int]]) -> Mix | None:
 
 
 def mix_said(said: Iterable[Mapping[str, Any]]) -> Mix | None:
-    """The mix that a pool says: [{cpu, gpus, gpuMilli, weight}]."""
+    """Return the mix that a pool's policy states: [{cpu, gpus, gpuMilli, weight}]."""
     counts: dict[Sort, int] = {}
     for item in said:
         sort = (parse_quantity(item.get("cpu", 0), scale=MILLI), item.get("gpus", 0), item.get("gpuMilli", 0))
@@ -57,7 +58,7 @@ def mix_said(said: Iterable[Mapping[str, Any]]) -> Mix | None:
 
 
 def _mix(counts: Mapping[Sort, int]) -> Mix | None:
-    """The commonest sorts, until they cover most of all."""
+    """Return the mix of the commonest sorts that cover most of the ranks."""
     left = sum(counts.values()) * COVERED_PERCENT
     chosen: list[tuple[Sort, int]] = []
     for sort, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:SORTS_MAX]:

@@ -1,6 +1,6 @@
-"""The registry of filters, in the order in which they refuse.
+"""The registry of filters, in the order in which they are applied.
 
-To add one: a module with `NAME` and `refuse` (see `base.py`), a line here, a test beside the others.
+To add a filter: write a module with `NAME` and `refuse` (see `base.py`), an entry here, and a test beside the others.
 """
 
 from slipway.scheduler.plan.placement.filters import (

@@ -1,6 +1,6 @@
-"""AvoidNodes: an attempt that lost its node is kept off it, as long as it can start without it.
+"""AvoidNodes: an attempt avoids the nodes that failed an earlier attempt, as long as it can start without them.
 
-It is a preference: the planner tries with it and, when that leaves no place, without.
+It is a preference: the planner tries with this filter, and if there is no place, without it.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ REFUSAL = NodeRefusal("AvoidNodes", "failed an earlier attempt", "failed an earl
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """The nodes to avoid."""
+    """Refuse the nodes to avoid."""
     if ask.avoid:
         mask = np.zeros(len(usage.table), dtype=np.bool_)
         mask[[usage.table.index[name] for name in ask.avoid if name in usage.table.index]] = True

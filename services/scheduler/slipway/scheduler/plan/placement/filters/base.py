@@ -1,7 +1,7 @@
 """The form of a filter: a module with `NAME` and one function `refuse`.
 
 `refuse(ask, usage, at)` yields pairs (NodeRefusal, mask over `at`), the most specific first; a node is counted once, at
-its first True. Filters are pure, and see the usage of the what-if copy that they get.
+its first True. Filters are pure, and read the usage of the what-if copy that they are given.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,9 +14,9 @@ from slipway.scheduler.plan.state.usage import NodeUsage
 
 
 class NodeRefusal(msgspec.Struct, frozen=True):
-    """Why a node is not feasible. `reason` is the stable word; `one` and `many` are its verb phrases in a sentence.
+    """Why a node is not feasible. `reason` is a stable identifier; `one` and `many` are its verb phrases in a sentence.
 
-    Freeing the resources that are used on the node does not cure an `is_final` refusal.
+    An `is_final` refusal stays when the resources that are used on the node are freed.
     """
 
     reason: str
@@ -25,7 +25,7 @@ class NodeRefusal(msgspec.Struct, frozen=True):
     is_final: bool = True
 
     def phrase(self, count: int) -> str:
-        """`3 lack 2 nvidia.com/gpu free`."""
+        """Return the phrase for `count` nodes, such as `3 lack 2 nvidia.com/gpu free`."""
         return f"{count} {self.one if count == 1 else self.many}"
 
 
@@ -34,12 +34,15 @@ Refuse = Callable[[RankRequest, NodeUsage, At], Refused]
 
 
 class NodeFilter(msgspec.Struct, frozen=True):
-    """One entry of the registry. A static filter does not read usage. A passing refusal is expected to end by itself,
-    so work that has no other refusal is not hopeless."""
+    """One entry of the registry.
+
+    A static filter does not read usage. A passing refusal is expected to end by itself, so work that has only passing
+    refusals can still start later.
+    """
 
     name: str
     refuse: Refuse
     is_static: bool = True
     is_passing: bool = False
     is_coupled: bool = False
-    """reads the pods near a node, so that placing one rank changes its answer for other nodes"""
+    """whether it reads the pods near a node, so that placing one rank changes its result for other nodes"""

@@ -1,4 +1,4 @@
-"""Counting by domain: pods per value of a node label, for what spreads and what keeps together. Pure."""
+"""Counts by domain: pods per value of a node label, for topology spreading and inter-pod affinity. Pure."""
 
 import numpy as np
 
@@ -11,22 +11,22 @@ from slipway.scheduler.plan.state.usage import NodeUsage
 
 
 def sums_of(counts: Ints, column: LabelColumn, where: Bools | None = None) -> Ints:
-    """Per domain the sum of `counts` over its nodes (those of `where`)."""
+    """Return per domain the sum of `counts` over its nodes (only those of `where`)."""
     present = counts != 0
     if where is not None:
         present &= where
     nodes = np.flatnonzero(present & (column.codes >= 0))
-    # Small whole numbers: exact in float64, whatever the order.
+    # The counts are small whole numbers, so float64 sums are exact in any order.
     return np.bincount(column.codes[nodes], counts[nodes], len(column.values)).astype(np.int64)
 
 
 def at_nodes(sums: Ints, column: LabelColumn) -> Ints:
-    """What its domain has, per node; 0 for a node without the label."""
+    """Return the sum of each node's domain; 0 for a node without the label."""
     return np.append(sums, 0)[column.codes]
 
 
 def alike(spread: Spread, ask: RankRequest, usage: NodeUsage) -> Ints:
-    """Pods per node that `spread` counts: selected, in the ask's namespace, and not being deleted."""
+    """Return the pods per node that `spread` counts: selected, in the request's namespace, and not being deleted."""
     if spread.selector.is_everything:
         return np.zeros(len(usage.table), dtype=np.int64)
     namespace, selector = ask.role.namespace, spread.selector
@@ -39,7 +39,7 @@ def alike(spread: Spread, ask: RankRequest, usage: NodeUsage) -> Ints:
 
 
 def has_all(usage: NodeUsage, ask: RankRequest, spreads: tuple[Spread, ...]) -> Bools:
-    """The nodes that have every label of `spreads`; found out once per ask."""
+    """Return the nodes that have every label of `spreads`; computed once per request."""
     known = ask.memo.get(spreads)
     if known is None:
         known = np.ones(len(usage.table), dtype=np.bool_)
@@ -50,7 +50,7 @@ def has_all(usage: NodeUsage, ask: RankRequest, spreads: tuple[Spread, ...]) -> 
 
 
 def included(spread: Spread, ask: RankRequest, usage: NodeUsage) -> Bools:
-    """The nodes that count for `spread`, by its node inclusion policies; found out once per ask."""
+    """Return the nodes that `spread` counts, by its node inclusion policies; computed once per request."""
     known = ask.memo.get(spread)
     if known is None:
         known = np.ones(len(usage.table), dtype=np.bool_)
@@ -65,7 +65,7 @@ def included(spread: Spread, ask: RankRequest, usage: NodeUsage) -> Bools:
 
 
 def present(spread: Spread, ask: RankRequest, column: LabelColumn, counted: Bools) -> Bools:
-    """The domains that `counted` nodes are in; found out once per ask."""
+    """Return the domains that contain `counted` nodes; computed once per request."""
     name = ("present", spread)
     known = ask.memo.get(name)
     if known is None:

@@ -1,4 +1,7 @@
-"""Extenders: a node does when every extender that manages the ask has said so. What it says is in the ask."""
+"""Extenders: a node is feasible when every extender that manages the request has passed it.
+
+The answers of the extenders are part of the request.
+"""
 
 from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At
@@ -9,6 +12,6 @@ NAME = "Extenders"
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Refuse what an extender refuses, or has not answered for."""
+    """Refuse the nodes that an extender refused or has not answered for."""
     for saying in ask.outside.sayings if ask.outside is not None else ():
         yield NodeRefusal(saying.reason, saying.one, saying.many, is_final=saying.is_final), saying.nodes[at]

@@ -1,7 +1,7 @@
-"""GpuSharing: a part of a GPU is had only on nodes whose GPUs the scheduler hands out device by device.
+"""GpuSharing: a share of a GPU is available only on nodes whose GPUs the scheduler gives out device by device.
 
-Elsewhere the node's device plugin chooses devices and knows nothing of parts, so a part could land on a device that
-another pod was given whole. Nodes without GPUs are left to NodeResourcesFit, which says so.
+On other nodes the device plugin chooses devices and does not know shares. There a share could be placed on a device
+that another pod uses as a whole. NodeResourcesFit refuses nodes without GPUs, with a clearer reason.
 """
 
 from slipway.model.facts import SHARING_LABEL
@@ -20,7 +20,7 @@ NOT_SHARED = NodeRefusal(
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Nodes that have GPUs and do not share them."""
+    """Refuse nodes that have GPUs and do not share them."""
     table = usage.table
     if ask.gpu_milli and GPU in table.row:
         yield NOT_SHARED, ~table.shares[at] & (table.allocatable[table.row[GPU], at] > 0)

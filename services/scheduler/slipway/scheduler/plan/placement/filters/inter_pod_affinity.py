@@ -1,9 +1,9 @@
-"""InterPodAffinity: what a pod requires of the pods in its domain, and what those require of it.
+"""InterPodAffinity: what a pod requires of the pods in its domain, and what those pods require of it.
 
-Required affinity: every term finds a pod that matches all terms in the node's domain of the term's label; the first of
-a series that matches its own terms may start it. Required anti-affinity holds both ways: a pod that runs keeps out what
-its terms mean. Ranks placed a moment before count like running pods.
-Source: kube-scheduler 1.37 interpodaffinity/filtering.go.
+Required affinity: for every term, the node's domain of the term's label must contain a pod that matches all terms. The
+first pod of a series whose pods match their own terms may start without one. Required anti-affinity applies both ways:
+a running pod also excludes the pods that its own terms match. Ranks that the plan has placed are treated as running
+pods. Source: kube-scheduler 1.37 interpodaffinity/filtering.go.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ EXISTING = NodeRefusal(
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Nodes without a pod that has to be near, with one that must not be, and with one that keeps the rank away."""
+    """Refuse nodes that lack a required pod, that have an excluded pod, or whose pods exclude this rank."""
     wishes = ask.peer.wishes
     if wishes.near:
         yield AFFINITY, ~_near(ask, usage)[at]
@@ -51,12 +51,12 @@ def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
 
 
 def means(term: Term, ask: RankRequest, usage: NodeUsage) -> bool:
-    """Whether a term of another pod matches the request."""
+    """Whether a term of a pod matches the request."""
     return term.matches(ask.role.namespace, ask.role.labels, usage.peers.namespaces)
 
 
 def starts_series(ask: RankRequest, usage: NodeUsage) -> bool:
-    """Whether the request matches its own required terms, and no other pod does yet."""
+    """Whether the request matches its own required terms, and no existing pod matches them yet."""
     near = ask.peer.wishes.near
     if not near or not all(means(term, ask, usage) for term in near):
         return False
@@ -77,7 +77,7 @@ def _near(ask: RankRequest, usage: NodeUsage) -> Bools:
 
 
 def _all_matching(near: tuple[Term, ...], usage: NodeUsage) -> Ints:
-    """The number of pods on each node that match all of the terms."""
+    """Return the number of pods on each node that match all of the terms."""
     spaces = usage.peers.namespaces
     return usage.peers.tally(
         ("near", near),
@@ -93,7 +93,7 @@ def _has(key: str, name: tuple[str, Term], usage: NodeUsage, term: Term) -> Bool
 
 
 def _against(key: str, ask: RankRequest, usage: NodeUsage) -> Bools:
-    """Nodes in whose domain of `key` a pod runs that forbids this rank near it."""
+    """Return the nodes in whose domain of `key` a pod runs that excludes this rank."""
     namespace, own, spaces = ask.role.namespace, ask.role.labels, usage.peers.namespaces
     counts = usage.peers.tally(
         ("against", key, namespace, tuple(sorted(own.items()))),

@@ -22,7 +22,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Nodes of another flavor, nodes outside the selector, then nodes that match no required term."""
+    """Refuse nodes of another flavor, nodes outside the selector, then nodes that match no required term."""
     table = usage.table
     if ask.node_selector:
         flavor = ask.node_selector.get(FLAVOR_LABEL)
@@ -44,12 +44,12 @@ def _not_of(flavor: str) -> NodeRefusal:
 
 
 def node_affinity(affinity: Mapping[str, Any]) -> dict[str, Any]:
-    """The `nodeAffinity` part of a pod's affinity, {} when it has none."""
+    """Return the `nodeAffinity` part of a pod's affinity; {} when it has none."""
     return cast("dict[str, Any]", affinity.get("nodeAffinity") or {})
 
 
 def match_term(term: Mapping[str, Any], table: NodeTable) -> Bools:
-    """The nodes that match all expressions and fields of one nodeSelectorTerm."""
+    """Return the nodes that match all expressions and fields of one nodeSelectorTerm."""
     expressions = cast("list[dict[str, Any]]", term.get("matchExpressions") or [])
     fields = cast("list[dict[str, Any]]", term.get("matchFields") or [])
     if not expressions and not fields:

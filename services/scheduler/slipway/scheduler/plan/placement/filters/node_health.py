@@ -1,4 +1,4 @@
-"""NodeHealth: a node that is not Ready takes nothing new."""
+"""NodeHealth: a node that is not Ready accepts no new work."""
 
 from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At
@@ -10,6 +10,6 @@ REFUSAL = NodeRefusal("NodeNotReady", "is not ready", "are not ready")
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Nodes that are not ready."""
+    """Refuse nodes that are not Ready."""
     if not usage.table.is_ready:
         yield REFUSAL, ~usage.table.ready[at]

@@ -1,4 +1,4 @@
-"""NodeName: a rank that is pinned to one node goes there or nowhere."""
+"""NodeName: a rank that names one node can only be placed there."""
 
 from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At
@@ -10,6 +10,6 @@ REFUSAL = NodeRefusal("NodeName", "is not the node that is asked for", "are not 
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """All nodes but one."""
+    """Refuse all nodes but the named one."""
     if ask.role.node_name:
         yield REFUSAL, ~usage.table.name_column().select((ask.role.node_name,))[at]

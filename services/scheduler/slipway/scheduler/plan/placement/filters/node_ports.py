@@ -12,6 +12,6 @@ REFUSAL = NodeRefusal("NodePorts", "has the host port in use", "have the host po
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Nodes where any of the ports is taken."""
+    """Refuse nodes where any of the ports is in use."""
     if ask.host_ports:
         yield REFUSAL, np.logical_or.reduce([usage.is_port_taken(port, at) for port in ask.host_ports])

@@ -1,7 +1,7 @@
-"""NodeResourcesFit: every resource asked for must be free; the number of pods is a resource too.
+"""NodeResourcesFit: every requested resource must be free; the number of pods is a resource too.
 
-A request above what is *allocatable* is final: no eviction helps. The rarest resources are named first, since
-a node that lacks both GPUs and cpu is of interest for its GPUs. A resource that is asked for as zero is not looked at.
+A request above what is *allocatable* is final: no eviction helps. The rarest resources are checked first, since the
+shortage of GPUs is more informative than that of cpu on a node that lacks both. A request of zero is not checked.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ _COMMON = (CPU, MEMORY, PODS)
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Nodes that could never hold the rank, then nodes that lack something now."""
+    """Refuse nodes that could never have room for the rank, then nodes that lack something now."""
     table = usage.table
     devices = usage.devices_for(ask)
     for name in ask.missing:
@@ -39,7 +39,7 @@ def _rarity(name: str) -> tuple[int, str]:
 
 
 def no_device(milli: int) -> NodeRefusal:
-    """There may be as much free over all devices, but not on one."""
+    """Return the refusal of a node where no single device has enough free, though all devices together may have."""
     words = f"no device with {milli} thousandths free"
     return NodeRefusal(f"Insufficient {GPU_MILLI}", f"has {words}", f"have {words}", is_final=False)
 
@@ -53,14 +53,14 @@ UNKNOWN_DEVICES = NodeRefusal(
 
 
 def too_small(name: str, amount: int) -> NodeRefusal:
-    """The node's allocatable is less than one rank asks for."""
+    """Return the refusal of a node whose allocatable amount is less than one rank requests."""
     name, amount = (GPU, 1) if name == GPU_MILLI else (name, amount)
     asked = spell(name, amount)
     return NodeRefusal(f"NodeTooSmall {name}", f"has less than {asked} in all", f"have less than {asked} in all")
 
 
 def insufficient(name: str, amount: int) -> NodeRefusal:
-    """The node has enough, but not enough of it free."""
+    """Return the refusal of a node that has enough, but not enough of it free."""
     if name == PODS:
         return NodeRefusal(f"Insufficient {name}", "is full of pods", "are full of pods", is_final=False)
     asked = spell(name, amount)
@@ -68,7 +68,7 @@ def insufficient(name: str, amount: int) -> NodeRefusal:
 
 
 def spell(name: str, amount: int) -> str:
-    """`2 nvidia.com/gpu`, `1500m cpu`, `16Gi memory`, `2 nvidia.com/gpu of flavor h100`."""
+    """Return an amount in words: `2 nvidia.com/gpu`, `1500m cpu`, `16Gi memory`, `2 nvidia.com/gpu of flavor h100`."""
     flavor = flavor_in(name)
     if flavor:
         return f"{spell_units(amount)} {GPU} of flavor {flavor}"

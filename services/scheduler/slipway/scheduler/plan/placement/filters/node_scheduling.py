@@ -1,6 +1,6 @@
-"""NodeScheduling: a node that an operator drains or has disabled takes nothing new.
+"""NodeScheduling: a node that an operator drains or has disabled accepts no new work.
 
-Nothing tolerates it: who wants the node back enables it. What runs on a disabled node is evicted by the planner.
+No toleration overrides it; the operator must enable the node again. The planner evicts what runs on a disabled node.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ _WORDS = ((DRAINING, "NodeDraining", "draining"), (DISABLED, "NodeDisabled", "di
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Nodes that are draining, nodes that are disabled; few of them by name."""
+    """Refuse draining nodes, then disabled nodes; the refusal names them if they are few."""
     column = usage.table.label(SCHEDULING_LABEL)
     for value, reason, word in _WORDS:
         if value not in column.code:

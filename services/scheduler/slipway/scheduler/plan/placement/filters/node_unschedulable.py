@@ -1,4 +1,4 @@
-"""NodeUnschedulable: a cordoned node takes nothing new, unless the cordon is tolerated."""
+"""NodeUnschedulable: a cordoned node accepts no new work, unless the rank tolerates the cordon."""
 
 from slipway.model.facts import Taint
 from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
@@ -13,6 +13,6 @@ CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Cordoned nodes."""
+    """Refuse cordoned nodes."""
     if not usage.table.is_clear and not tolerates(ask.tolerations, CORDON):
         yield REFUSAL, usage.table.unschedulable[at]

@@ -1,8 +1,8 @@
-"""PodTopologySpread: pods that are alike stay evenly over the domains of a node label.
+"""PodTopologySpread: pods that are alike are spread evenly over the domains of a node label.
 
-A node is refused when its domain would have more than `maxSkew` pods above the emptiest domain, the rank itself
-counted. Ranks placed a moment before, of the same gang or another, count like running pods.
-Source: kube-scheduler 1.37 podtopologyspread/filtering.go.
+A node is refused when its domain, including the new rank, would have more than `maxSkew` pods above the emptiest
+domain. Ranks that the plan has placed, of the same gang or another, are treated as running pods. Source: kube-scheduler
+1.37 podtopologyspread/filtering.go.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ NAME = "PodTopologySpread"
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Per constraint the nodes without its label, then those whose domain has too many already."""
+    """Refuse, per constraint, the nodes without its label, then those whose domain has too many pods already."""
     hard = tuple(spread for spread in ask.spread if spread.is_hard)
     if not hard:
         return
@@ -45,7 +45,7 @@ def _unlabelled(key: str) -> NodeRefusal:
 
 
 def _skewed(spread: Spread, emptiest: str, least: int) -> NodeRefusal:
-    """Named is the domain that holds the others back: `emptiest`, or none where there are too few domains."""
+    """Return the refusal that names the limiting domain: `emptiest`, or none when there are too few domains."""
     if emptiest:
         text = f"more than {spread.max_skew} above {spread.key} {emptiest}, which has the fewest pods like it ({least})"
     else:

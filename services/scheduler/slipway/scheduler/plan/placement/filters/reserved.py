@@ -1,7 +1,8 @@
-"""Reserved: nodes that a window of the pool reserves, for work that is not its and would not end before it.
+"""Reserved: refuses the nodes of a window to work that the window is not for and that would not end before it.
 
-Which windows are closed to a rank is found out before (`state/windows.py`), from its run limit and its queue. The
-filter only looks up their nodes. A window ends by itself, so what only it refuses is not hopeless.
+The planner determines first which windows are closed to a rank (`state/windows.py`), from its run limit and its queue.
+The filter only looks up the nodes of these windows. A window ends by itself, so work that only this filter refuses can
+still start later.
 """
 
 from slipway.model.times import format_time
@@ -14,7 +15,7 @@ NAME = "Reserved"
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Per window that is closed to the rank, its nodes."""
+    """Refuse the nodes of each window that is closed to the rank."""
     for name in ask.role.closed:
         window = usage.windows.get(name)
         if window is not None:

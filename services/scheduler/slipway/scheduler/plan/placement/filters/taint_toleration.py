@@ -1,4 +1,4 @@
-"""TaintToleration: taints NoSchedule and NoExecute keep out what does not tolerate them.
+"""TaintToleration: taints NoSchedule and NoExecute refuse ranks that do not tolerate them.
 
 Source: kube-scheduler's plugin of the same name; `ToleratesTaint` of k8s.io/api/core/v1.
 """
@@ -16,7 +16,7 @@ HARD = frozenset({"NoSchedule", "NoExecute"})
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """One refusal per taint that is not tolerated, the first of each node."""
+    """Yield one refusal per untolerated taint; of each node only its first untolerated taint is used."""
     table = usage.table
     first = [_first_untolerated(taints, ask.tolerations) for taints in table.taint_sets]
     for taint in sorted({found for found in first if found is not None}, key=lambda item: (item.key, item.value)):

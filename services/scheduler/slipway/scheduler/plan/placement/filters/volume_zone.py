@@ -1,9 +1,10 @@
-"""VolumeZone: a volume that can be reached from some nodes only keeps its pods there.
+"""VolumeZone: a volume that only some nodes can reach confines its pods to these nodes.
 
-What says so is the node affinity of the volume (a disk of a zone, a disk of a node), or its zone labels of old. Of a
-claim nothing may be known (it waits for its first consumer, or it is in no scenario): then it keeps nothing out. By
-zone labels a node without any takes every volume, as in a cluster of one zone; a node affinity has no such exception.
-Source: kube-scheduler 1.37 volumezone/volume_zone.go, volumebinding/volume_binding.go.
+The nodes follow from the node affinity of the volume (a disk of a zone, a disk of a node), or from its older zone
+labels. A claim may have no known volume: it waits for its first consumer, or a scenario does not describe it. Such a
+claim refuses no node. By zone labels, a node without any of these labels reaches every volume, as in a cluster of one
+zone. A node affinity has no such exception. Source: kube-scheduler 1.37 volumezone/volume_zone.go,
+volumebinding/volume_binding.go.
 """
 
 from collections.abc import Mapping
@@ -24,13 +25,13 @@ BETA_ZONE, BETA_REGION = "failure-domain.beta.kubernetes.io/zone", "failure-doma
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 LABELS = (BETA_ZONE, BETA_REGION, ZONE, REGION)
 SHOWN_MAX = 3
-"""Values of a label that a message names."""
+"""The number of values of a label that a message names."""
 _SUCCESSOR = {BETA_ZONE: ZONE, BETA_REGION: REGION}
 _NODE = ("kubernetes.io/hostname", "metadata.name")
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Per claim the nodes from which its volume cannot be reached."""
+    """Refuse, per claim, the nodes that cannot reach its volume."""
     table = usage.table
     for claim in ask.role.claims:
         volume = usage.volumes.get((ask.role.namespace, claim))
@@ -43,7 +44,7 @@ def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
 
 
 def reaching(volume: VolumeFact, table: NodeTable) -> Bools:
-    """The nodes from which a volume can be reached."""
+    """Return the nodes that can reach a volume."""
     reached = np.ones(len(table), dtype=np.bool_)
     if volume.zones:
         for key, values in sorted(volume.zones.items()):
@@ -55,7 +56,7 @@ def reaching(volume: VolumeFact, table: NodeTable) -> Bools:
 
 
 def reached_from(volume: VolumeFact) -> str:
-    """In words, such as `zone eu-1b`; "" where the terms of the volume are too many for a sentence."""
+    """Return these nodes in words, such as `zone eu-1b`; "" when the volume's terms are too many for a sentence."""
     if not volume.terms:
         return " and ".join(_named(key, values) for key, values in sorted(volume.zones.items()))
     if len(volume.terms) > 1:
@@ -70,7 +71,7 @@ def _words(expression: Mapping[str, Any]) -> str:
 
 
 def _named(key: str, values: tuple[str, ...]) -> str:
-    """`zone a or b`, `node n1`, `disk=fast`."""
+    """Return `zone a or b`, `node n1` or `disk=fast`."""
     kind = key.rpartition("/")[2]
     word = f"{kind} " if kind in ("zone", "region") else "node " if key in _NODE else f"{key}="
     more = f" or {len(values) - SHOWN_MAX} more" if len(values) > SHOWN_MAX else ""
@@ -78,7 +79,7 @@ def _named(key: str, values: tuple[str, ...]) -> str:
 
 
 def _is_in(table: NodeTable, key: str, values: tuple[str, ...]) -> Bools:
-    """Where label `key`, or the one that came after it, is among `values`."""
+    """Return the nodes whose label `key`, or the label that replaced it, is among `values`."""
     column = table.label(key)
     found = column.select(values)
     later = _SUCCESSOR.get(key)

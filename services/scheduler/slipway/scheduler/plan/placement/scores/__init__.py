@@ -1,6 +1,6 @@
 """The registry of scores.
 
-To add one: a module with `NAME` and `score` (see `base.py`), a line here, a test beside the others.
+To add a score: write a module with `NAME` and `score` (see `base.py`), an entry here, and a test beside the others.
 """
 
 from collections.abc import Mapping
@@ -96,7 +96,7 @@ SCORES: dict[str, Score] = {
 
 
 def scores_under(args: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Score]:
-    """The registry with a pool's args, by score."""
+    """Return the registry with a pool's args applied, by score."""
     if not args:
         return SCORES
     return SCORES | {name: SCORES[name].under(given) for name, given in args.items() if name in SCORES}

@@ -1,7 +1,7 @@
-"""Args of scores, as a pool gives them: what may be said, and what is wrong with what is said.
+"""Args of scores, as a pool gives them: which are permitted, and what is wrong with given ones.
 
-The row of a score in the registry says which args it takes. Args that are wrong are left out as a whole, so that a bad
-policy changes nothing but its own score.
+The entry of a score in the registry names the args that it accepts. If one arg of a score is wrong, all args of that
+score are ignored, so that a bad policy changes nothing but that score.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,13 +15,13 @@ from slipway.scheduler.plan.placement.scores.base import DEFAULTING, HARD_WEIGHT
 _KNOWN: Mapping[str, frozenset[str]] = {name: entry.args for name, entry in SCORES.items() if entry.args}
 WEIGHT_MAX = 100
 _SORT = {CPU: 0, "gpus": 1024, "gpuMilli": MILLI, "weight": 1_000_000}
-"""What a sort of ranks says, and the most of it."""
+"""The fields of a sort of ranks, and the maximum of each (cpu has none)."""
 Fault = tuple[str, str]
 """(path below the args, what is wrong)"""
 
 
 def faults(args: Mapping[str, Any]) -> Iterator[Fault]:
-    """Everything wrong with {score: args}."""
+    """Yield everything that is wrong with {score: args}."""
     for score, given in args.items():
         if score not in _KNOWN:
             yield score, f"takes no args; those that do are {', '.join(sorted(_KNOWN))}"
@@ -33,7 +33,7 @@ def faults(args: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def sound_args(args: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Those scores' args in which nothing is wrong."""
+    """Return the args of those scores in which nothing is wrong."""
     return {score: dict(given) for score, given in args.items() if next(faults({score: given}), None) is None}
 
 

@@ -1,8 +1,8 @@
-"""BalancedAllocation: prefers where the rank makes resources more evenly used.
+"""BalancedAllocation: prefers nodes on which the rank makes the use of resources more even.
 
 S = (1 - standard deviation of the used fractions) * 100, truncated, before and after; the score is
-50 + (50 + S_after - S_before) / 2 in integers. A rank that asks for nothing is not scored.
-Source: kube-scheduler 1.37 noderesources/balanced_allocation.go, whose float64 operations these are, one by one.
+50 + (50 + S_after - S_before) / 2 in integers. A rank that requests nothing gets 0 everywhere.
+Source: kube-scheduler 1.37 noderesources/balanced_allocation.go; the float64 operations are the same, one by one.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
-    """From 50 (makes it worse) to 100."""
+    """Return 75 when the evenness stays the same, up to 100 when it improves and down to 50 when it gets worse."""
     table = usage.table
     counted = weights_of(ask, table, args) > 0 if args else np.True_
     if not (ask.plain_amounts * counted).any():
@@ -40,12 +40,12 @@ def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mappin
 
 
 def bind(args: Mapping[str, Any]) -> ScoreNodes:
-    """The score by a pool's args: `resources`, {name: weight}; those that are not named do not count."""
+    """Return the score with a pool's args: `resources`, {name: weight}; a resource without a weight is ignored."""
     return lambda ask, usage, at, extra: score(ask, usage, at, extra, args)
 
 
 def _evenness(fractions: Floats) -> Ints:
-    """S where every resource is present."""
+    """Return S when every node has every resource."""
     count = len(fractions)
     if count == 2:
         deviation = np.abs((fractions[0] - fractions[1]) / 2)
@@ -56,7 +56,10 @@ def _evenness(fractions: Floats) -> Ints:
 
 
 def _evenness_of(present: npt.NDArray[np.bool_], fractions: Floats) -> Ints:
-    """S over the resources that each node has: with two of them half their difference, with one or none 0 apart."""
+    """Return S over the resources that each node has.
+
+    With two resources the deviation is half their difference; with one or none it is 0.
+    """
     count = present.sum(axis=0)
     safe = np.maximum(count, 1)
     mean = np.where(present, fractions, 0.0).sum(axis=0) / safe

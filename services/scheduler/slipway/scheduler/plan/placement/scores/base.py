@@ -1,9 +1,9 @@
-"""What every score is: a module with `NAME` and one function `score`, integers 0..100 per node.
+"""The form of a score: a module with `NAME` and one function `score`, which returns integers 0..100 per node.
 
-`score(ask, usage, at, extra)` says how good each node of `at` is for one more rank of `ask`, when `extra` ranks of
-it (a number, or one per node) are there beyond the usage. A score that is `normalised` gives raw counts, brought to
-0..100 over the feasible nodes as its `Normalise` says. Ratios are computed in integers, or in float64 by exactly the
-operations that kube-scheduler uses, so that values agree number for number and are the same on every machine.
+`score(ask, usage, at, extra)` rates each node of `at` for one more rank of `ask`, when `extra` ranks of it (a number,
+or one per node) are there in addition to the usage. A score with a `Normalise` other than NONE returns raw counts,
+which are scaled to 0..100 over the feasible nodes. Ratios are computed in integers, or in float64 by exactly the
+operations that kube-scheduler uses. So values agree number for number and are the same on every machine.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from slipway.scheduler.plan.state.usage import NodeUsage, pick
 SCORE_MAX = 100
 RESOURCES, SHAPE, HARD_WEIGHT, DEFAULTING = "resources", "shape", "hardPodAffinityWeight", "defaulting"
 MIX = "mix"
-"""Names of args; `args.py` says what each may be."""
+"""Names of args; `args.py` defines the permitted values."""
 NO_ARGS: Mapping[str, Any] = {}
 Extra = int | Ints
 ScoreNodes = Callable[[RankRequest, NodeUsage, At, Extra], Ints]
@@ -29,12 +29,12 @@ ScoreWhole = Callable[[RankRequest, NodeUsage, Bools], Ints]
 
 
 def zeros(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
-    """Nothing to say of any node."""
+    """Return 0 for every node."""
     return np.zeros(usage.table.ready[at].shape, dtype=np.int64)
 
 
 class Normalise(Enum):
-    """How raw values become 0..100 over the feasible nodes."""
+    """How raw values are scaled to 0..100 over the feasible nodes."""
 
     NONE = "none"
     MAX = "max"
@@ -44,29 +44,29 @@ class Normalise(Enum):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """One entry of the registry. A static score does not look at what is used.
+    """One entry of the registry. A static score does not depend on usage.
 
-    `whole` is there instead of `score` for those that look at the pods beside a node: they see all feasible nodes at
-    once, and count for ranks that somebody's labels or terms concern; for all others they are 0 everywhere.
+    Scores that read the pods beside a node have `whole` instead of `score`. They are computed over all feasible nodes
+    at once, and only for ranks that the labels or terms of pods concern; for other ranks they are 0 everywhere.
     """
 
     name: str
     score: ScoreNodes = zeros
     is_static: bool = False
     is_by_device: bool = False
-    """looks at single GPUs, which is dear for many nodes at once"""
+    """whether it reads single GPUs, which is expensive for many nodes at once"""
     is_of_amounts: bool = False
-    """looks at nothing of a node but its allocatable and used amounts"""
+    """whether it depends only on the node's allocatable and used amounts"""
     normalise: Normalise = Normalise.NONE
     args: frozenset[str] = frozenset()
-    """names of the args that a pool may give it"""
+    """names of the args that a pool may set"""
     bind: Callable[[Mapping[str, Any]], ScoreNodes] | None = None
-    """`score` under args of the pool"""
+    """returns `score` with args of the pool applied"""
     whole: ScoreWhole | None = None
     bind_whole: Callable[[Mapping[str, Any]], ScoreWhole] | None = None
 
     def under(self, args: Mapping[str, Any]) -> "Score":
-        """The same with a pool's args for it."""
+        """Return this score with a pool's args applied."""
         return msgspec.structs.replace(
             self,
             score=self.bind(args) if self.bind else self.score,
@@ -75,7 +75,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 def normalised(raw: Ints, feasible: Bools, how: Normalise) -> Ints:
-    """`raw` over all nodes brought to 0..100 by its largest feasible value."""
+    """Return `raw` over all nodes, scaled to 0..100 by its largest feasible value."""
     if how is Normalise.NONE:
         return raw
     most = int(raw[feasible].max()) if feasible.any() else 0
@@ -85,20 +85,22 @@ def normalised(raw: Ints, feasible: Bools, how: Normalise) -> Ints:
 
 
 def normalised_alike(raw: int, how: Normalise) -> int:
-    """The same where every node has the same."""
+    """Return the normalised value when every node has the same raw value."""
     if how is Normalise.NONE:
         return raw
     return SCORE_MAX if (raw > 0) is (how is Normalise.MAX) else 0
 
 
 def requested_with(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
-    """What is requested of each scored resource once the rank is there too, shape (resources, nodes)."""
+    """Return the requested amount of each scored resource including the new rank, shape (resources, nodes)."""
     return pick(usage.scored, ask.scored_rows, at) + ask.scored_amounts * (extra + 1)
 
 
 def mean_percent(ask: RankRequest, usage: NodeUsage, at: At, amounts: Ints, args: Mapping[str, Any] = NO_ARGS) -> Ints:
-    """The mean over the scored resources of floor(amount * 100 / allocatable), by the weights of `args`, each 1 without
-    any; a resource of which a node has none is left out there."""
+    """Return the mean over the scored resources of floor(amount * 100 / allocatable), weighted by `args`.
+
+    Without args each weight is 1. A resource that a node lacks is left out for that node.
+    """
     table = usage.table
     percents = amounts * SCORE_MAX // pick(table.divisors, ask.scored_rows, at)
     if ask.is_everywhere and not args:
@@ -108,7 +110,7 @@ def mean_percent(ask: RankRequest, usage: NodeUsage, at: At, amounts: Ints, args
 
 
 def weights_of(ask: RankRequest, table: NodeTable, args: Mapping[str, Any]) -> Ints:
-    """Per scored resource its weight, shape (resources, 1); those that the args leave out weigh 0."""
+    """Return the weight of each scored resource, shape (resources, 1); 0 for resources that the args do not name."""
     named: Mapping[str, int] | None = args.get("resources")
     names = [table.resources[row] for row, _ in ask.scored_steps]
     return np.array([[1 if named is None else named.get(name, 0)] for name in names], dtype=np.int64)

@@ -1,6 +1,6 @@
-"""BestFit: prefers the node that is left with the least cpu and GPU, as parts of the largest node of the pool.
+"""BestFit: prefers the node with the least free cpu and GPU afterwards, relative to the largest node of the pool.
 
-Unlike MostAllocated it compares amounts and not parts of the node itself: small nodes fill up before large ones.
+Unlike MostAllocated it compares amounts and not fractions of the node itself, so small nodes fill up before large ones.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ _HALF = SCORE_MAX // 2
 
 
 def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
-    """100 where nothing would be left; cpu and GPU count half each."""
+    """Return 100 when nothing would be free; cpu and GPU each have half the weight."""
     table = usage.table
     cpu = usage.free(table.row[CPU], at) - ask.requests.get(CPU) * (extra + 1)
     most = max(int(table.allocatable[table.row[CPU]].max(initial=0)), 1)

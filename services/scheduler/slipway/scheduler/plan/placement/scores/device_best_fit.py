@@ -1,6 +1,6 @@
-"""DeviceBestFit: prefers the node with the GPU that a share fills best: the less is left of it, the higher.
+"""DeviceBestFit: prefers the node with the GPU that a share fills best: the less is free afterwards, the higher.
 
-For shares of a GPU only; every node is alike for all else.
+It only affects shares of a GPU; for other requests all nodes are equal.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ NAME = "DeviceBestFit"
 
 
 def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
-    """100 where nothing is left of the device, 0 where there is none or where all but nothing is left."""
+    """Return 100 when nothing of the device would be free; 0 when no device fits, or nearly all of it would be free."""
     if not ask.gpu_milli or usage.devices is None:
         return zeros(ask, usage, at, extra)
     left = after_ranks(usage.devices.left[:, at], ask, extra)

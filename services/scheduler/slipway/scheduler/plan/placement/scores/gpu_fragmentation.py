@@ -1,10 +1,12 @@
-"""GpuFragmentation: prefers the node on which a rank makes the least free GPU unusable for what is expected next.
+"""GpuFragmentation: prefers the node on which a rank makes the least free GPU unusable for expected requests.
 
-The fragmentation of a node is the part of its free GPU that a rank drawn from the mix (`workload_mix.py`) cannot use,
-expected over the mix: all of it where the rank asks for no GPU or the node lacks its cpu or its number of devices, else
-what is left on devices that have too little for it. The score is 50 and more where the rank makes it smaller, less
-where it makes it larger, in steps of 80 thousandths of a GPU, so that a second score (BestFit) decides between nodes
-that are about as good. Weigh it more than 100 times as much as that other score to have it decide first.
+The fragmentation of a node is the part of its free GPU that a rank drawn from the workload mix (`workload_mix.py`)
+cannot use, on average over the mix. All of it is unusable if the rank requests no GPU, or the node lacks the rank's cpu
+or number of devices. Otherwise the free capacity of devices that have too little for the rank is unusable.
+
+The score is above 50 when the rank makes the fragmentation smaller, and below 50 when it makes it larger, in steps of
+80 thousandths of a GPU. A second score (BestFit) can thus decide between nodes that are about equally good. Give this
+score more than 100 times the weight of that other score to let it decide first.
 
 Source: Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent,
 USENIX ATC 2023, section 3.
@@ -24,17 +26,17 @@ from slipway.scheduler.plan.state.workload_mix import Mix, mix_said
 
 NAME = "GpuFragmentation"
 STEP = 80
-"""Thousandths of a GPU that are one point."""
+"""The thousandths of a GPU that are worth one point."""
 _MIDDLE = SCORE_MAX // 2
 
 
 def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
-    """50 where nothing changes."""
+    """Return 50 when the fragmentation does not change."""
     return _score(usage.mix, ask, usage, at, extra)
 
 
 def bind(args: Mapping[str, Any]) -> ScoreNodes:
-    """The same over the mix that the pool says."""
+    """Return the score over the mix that the pool's args state."""
     mix = mix_said(args.get("mix", ()))
     return lambda ask, usage, at, extra: _score(mix or usage.mix, ask, usage, at, extra)
 
@@ -51,7 +53,9 @@ def _score(mix: Mix | None, ask: RankRequest, usage: NodeUsage, at: At, extra: E
 
 
 def devices_left(usage: NodeUsage, at: At) -> Ints:
-    """Thousandths left per device, shape (devices, nodes); free GPUs of nodes that do not share them are whole."""
+    """Return the free thousandths per device, shape (devices, nodes); on nodes that do not share, free GPUs are
+    whole.
+    """
     table = usage.table
     free = usage.free(table.row[GPU], at)
     most = int(table.allocatable[table.row[GPU]].max(initial=0))
@@ -65,8 +69,10 @@ def devices_left(usage: NodeUsage, at: At) -> Ints:
 
 
 def after_ranks(left: Ints, ask: RankRequest, ranks: Extra) -> Ints:
-    """`left` once `ranks` more are there (a number, or one per node): whole GPUs from untouched devices, shares where
-    the least is left."""
+    """Return `left` after `ranks` more ranks (a number, or one per node).
+
+    Whole GPUs are taken from unused devices, and shares from the fitting device with the least free.
+    """
     if not (ask.gpus or ask.gpu_milli) or (isinstance(ranks, int) and ranks == 0):
         return left
     order = np.argsort(left, axis=0, kind="stable")
@@ -84,7 +90,7 @@ def after_ranks(left: Ints, ask: RankRequest, ranks: Extra) -> Ints:
 
 
 def fragmentation(mix: Mix, left: Ints, cpu: Ints) -> Ints:
-    """The free thousandths that a rank of the mix cannot use, summed over the mix by weight."""
+    """Return the free thousandths that a rank of the mix cannot use, summed over the mix by weight."""
     idle = left.sum(axis=0)
     if not mix.needs:
         return idle * mix.total

@@ -1,8 +1,8 @@
-"""ImageLocality: prefers nodes that have the images already, large ones most.
+"""ImageLocality: prefers nodes that have the images already, large images most.
 
-Each image counts its bytes there times the part of all nodes that have it, so that one node is not filled only because
-it was first. The sum is held between 23 MiB and 1000 MiB per container, and scaled.
-Source: kube-scheduler 1.37 imagelocality/image_locality.go.
+Each image adds its bytes on the node, multiplied by the fraction of all nodes that have it. So a node is not filled
+only because it was the first with the image. The sum is clipped to 23 MiB at least and 1000 MiB per container at most,
+and scaled. Source: kube-scheduler 1.37 imagelocality/image_locality.go.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ MOST_PER_CONTAINER = 1000 * _MEBI
 
 
 def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
-    """0 for a node without any of the images."""
+    """Return 0 for a node without any of the images."""
     table, images = usage.table, ask.role.images
     if not table.has_images or not images:
         return np.zeros(table.ready[at].shape, dtype=np.int64)
@@ -33,5 +33,5 @@ def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
 
 
 def tagged(image: str) -> str:
-    """The name with its tag: `latest` when it says none."""
+    """Return the image name with its tag; `latest` when it has none."""
     return f"{image}:latest" if image.rfind(":") <= image.rfind("/") else image

@@ -1,8 +1,8 @@
-"""InterPodAffinity: prefers domains with pods that the rank likes or that like it, and avoids the others.
+"""InterPodAffinity: prefers domains with pods that the rank prefers or that prefer it, and avoids the opposite.
 
-Per node the sum, over the pods in its domains, of the weights of the rank's preferred terms that match them, of their
-preferred terms that match the rank, and of `hardPodAffinityWeight` (arg, 1) per required term of theirs that does; then
-brought to 0..100 over the feasible nodes.
+The raw value of a node is a sum over the pods in its domains. It adds the weights of the rank's preferred terms that
+match the pod, the weights of the pod's preferred terms that match the rank, and `hardPodAffinityWeight` (an arg, by
+default 1) for each required term of the pod that matches the rank. It is scaled to 0..100 over the feasible nodes.
 Source: kube-scheduler 1.37 interpodaffinity/scoring.go.
 """
 
@@ -24,12 +24,12 @@ HARD_WEIGHT = 1
 
 
 def score_all(ask: RankRequest, usage: NodeUsage, feasible: Bools) -> Ints:
-    """0..100 over all nodes; all 0 where nobody likes or dislikes anybody."""
+    """Return 0..100 over all nodes; 0 everywhere when all feasible nodes have the same value."""
     return _score(ask, usage, feasible, {})
 
 
 def bind_all(args: Mapping[str, Any]) -> ScoreWhole:
-    """The score by a pool's args."""
+    """Return the score with a pool's args."""
     return lambda ask, usage, feasible: _score(ask, usage, feasible, args)
 
 
@@ -51,7 +51,7 @@ def _score(ask: RankRequest, usage: NodeUsage, feasible: Bools, args: Mapping[st
 
 
 def _keys(ask: RankRequest, usage: NodeUsage) -> list[str]:
-    """The node labels of all terms that may count."""
+    """Return the node labels of all terms that may add to a node's value."""
     keys = {term.key for term in ask.peer.wishes.liked}
     theirs = [term for term, kinds in usage.peers.terms.items() if kinds & (TermKind.LIKED | TermKind.NEAR)]
     return sorted(keys | {term.key for term in theirs if means(term, ask, usage)})
@@ -63,7 +63,7 @@ def _name(key: str, ask: RankRequest, hard_weight: int) -> tuple[object, ...]:
 
 
 class _Weigh:
-    """What one pod of a peer adds to the nodes of its domain of `key`."""
+    """Computes what one pod of a class adds to the nodes of its domain of `key`."""
 
     def __init__(self, key: str, ask: RankRequest, usage: NodeUsage, hard_weight: int) -> None:
         self.key, self.ask, self.usage, self.hard_weight = key, ask, usage, hard_weight

@@ -1,4 +1,4 @@
-"""LeastAllocated: spreads. Mean over resources of floor((allocatable - requested) * 100 / allocatable).
+"""LeastAllocated: spreads work. Mean over resources of floor((allocatable - requested) * 100 / allocatable).
 
 Source: kube-scheduler 1.37 noderesources/least_allocated.go.
 """
@@ -17,11 +17,11 @@ NAME = "LeastAllocated"
 
 
 def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
-    """0 where a resource would be more than full."""
+    """Return the score; a resource that would be more than full adds 0."""
     allocatable = pick(usage.table.allocatable, ask.scored_rows, at)
     return mean_percent(ask, usage, at, np.maximum(allocatable - requested_with(ask, usage, at, extra), 0), args)
 
 
 def bind(args: Mapping[str, Any]) -> ScoreNodes:
-    """The score by a pool's args: `resources`, {name: weight}."""
+    """Return the score with a pool's args: `resources`, {name: weight}."""
     return lambda ask, usage, at, extra: score(ask, usage, at, extra, args)

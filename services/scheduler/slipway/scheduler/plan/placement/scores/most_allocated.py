@@ -1,4 +1,4 @@
-"""MostAllocated: packs. Mean over resources of floor(requested * 100 / allocatable).
+"""MostAllocated: packs work. Mean over resources of floor(requested * 100 / allocatable).
 
 Source: kube-scheduler 1.37 noderesources/most_allocated.go.
 """
@@ -17,11 +17,11 @@ NAME = "MostAllocated"
 
 
 def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
-    """Requested above allocatable counts as full."""
+    """Return the score; a request above allocatable is treated as full."""
     allocatable = pick(usage.table.allocatable, ask.scored_rows, at)
     return mean_percent(ask, usage, at, np.minimum(requested_with(ask, usage, at, extra), allocatable), args)
 
 
 def bind(args: Mapping[str, Any]) -> ScoreNodes:
-    """The score by a pool's args: `resources`, {name: weight}."""
+    """Return the score with a pool's args: `resources`, {name: weight}."""
     return lambda ask, usage, at, extra: score(ask, usage, at, extra, args)

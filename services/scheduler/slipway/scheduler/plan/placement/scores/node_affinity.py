@@ -1,4 +1,4 @@
-"""NodeAffinity: the summed weights of the preferred terms a node matches, 100 for the best feasible node."""
+"""NodeAffinity: the summed weights of the preferred terms that a node matches; 100 for the best feasible node."""
 
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ NAME = "NodeAffinity"
 
 
 def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
-    """Raw: the sum of weights."""
+    """Return the raw sum of weights."""
     weights = np.zeros(len(usage.table), dtype=np.int64)
     for term in cast("list[dict[str, Any]]", node_affinity(ask.affinity).get(PREFERRED) or []):
         weight = int(term.get("weight") or 0)

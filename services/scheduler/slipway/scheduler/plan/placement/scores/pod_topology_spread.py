@@ -1,10 +1,10 @@
 """PodTopologySpread: prefers domains that have fewer pods that are alike.
 
-Per constraint `ScheduleAnyway`: pods in the node's domain times ln(domains + 2), plus maxSkew - 1; summed, rounded, and
-turned round over the feasible nodes: 100 * (max + min - s) / max. A node without one of the labels gets 0. With the arg
-`defaulting: System` a role without constraints is spread softly over hosts (skew 3) and zones (5), among the pods of
-its namespace that have the same labels.
-Source: kube-scheduler 1.37 podtopologyspread/scoring.go, in whose float64 operations the sum is made.
+Per constraint `ScheduleAnyway` the value is the pods in the node's domain times ln(domains + 2), plus maxSkew - 1. The
+values are summed, rounded, and reversed over the feasible nodes: 100 * (max + min - s) / max. A node without one of the
+labels gets 0. With the arg `defaulting: System`, a role without constraints is spread softly over hosts (skew 3) and
+zones (5), among the pods of its namespace that have the same labels. Source: kube-scheduler 1.37
+podtopologyspread/scoring.go; the sum uses the same float64 operations.
 """
 
 import math
@@ -25,12 +25,12 @@ SYSTEM = "System"
 
 
 def score_all(ask: RankRequest, usage: NodeUsage, feasible: Bools) -> Ints:
-    """0..100 over all nodes, by the constraints of the role alone."""
+    """Return 0..100 over all nodes, by the constraints of the role alone."""
     return _score(ask, usage, feasible, {})
 
 
 def bind_all(args: Mapping[str, Any]) -> ScoreWhole:
-    """The score by a pool's args."""
+    """Return the score with a pool's args."""
     return lambda ask, usage, feasible: _score(ask, usage, feasible, args)
 
 
@@ -66,7 +66,7 @@ def _score(ask: RankRequest, usage: NodeUsage, feasible: Bools, args: Mapping[st
 
 
 def _counts(spread: Spread, ask: RankRequest, usage: NodeUsage, labelled: Bools, scored: Bools) -> Ints:
-    """Pods that are alike: on the node itself for a constraint on hosts, else in its domain."""
+    """Return the pods that are alike: on the node itself for a constraint on hosts, else in its domain."""
     alike = domains.alike(spread, ask, usage)
     if spread.key == HOSTNAME:
         return alike
@@ -76,7 +76,7 @@ def _counts(spread: Spread, ask: RankRequest, usage: NodeUsage, labelled: Bools,
 
 
 def _domain_count(spread: Spread, codes: "np.ndarray[tuple[int], np.dtype[np.int32]]", scored: Bools) -> int:
-    """How many domains the feasible nodes are in; nodes without the label are one together."""
+    """Return the number of domains of the feasible nodes; all nodes without the label are one domain."""
     if spread.key == HOSTNAME:
         return int(np.count_nonzero(scored))
     return int(np.count_nonzero(np.bincount(codes[scored] + 1)))

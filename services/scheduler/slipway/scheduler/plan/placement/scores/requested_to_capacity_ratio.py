@@ -1,4 +1,4 @@
-"""RequestedToCapacityRatio: how good a utilisation is, as a curve through given points.
+"""RequestedToCapacityRatio: rates the utilisation of a node by a curve through given points.
 
 Args of the pool: `shape`, a list of {utilization: 0..100, score: 0..10} with rising utilisation, and `resources`.
 Without a shape it packs: 0 at 0, 10 at 100. Resources that score 0 are left out of the mean.
@@ -23,12 +23,12 @@ PACKING: Shape = ((0, 0), (100, SCORE_MAX))
 
 
 def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
-    """By the default shape."""
+    """Return the score with the default shape."""
     return _score(ask, usage, at, extra, {})
 
 
 def bind(args: Mapping[str, Any]) -> ScoreNodes:
-    """The score by a pool's args."""
+    """Return the score with a pool's args."""
     return lambda ask, usage, at, extra: _score(ask, usage, at, extra, args)
 
 
@@ -41,7 +41,7 @@ def _score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mappi
     weights = np.where((allocatable > 0) & (values > 0), weights_of(ask, usage.table, args), 0)
     total = weights.sum(axis=0)
     summed = (values * weights).sum(axis=0)
-    # Half away from zero, as Go rounds; nothing here is negative.
+    # This rounds half away from zero, as Go does; no value here is negative.
     return np.where(total > 0, (2 * summed + total) // np.maximum(2 * total, 1), 0)
 
 
@@ -54,7 +54,7 @@ def _shape_of(args: Mapping[str, Any]) -> Shape:
 
 
 def _on_curve(shape: Shape, utilisation: Ints) -> Ints:
-    """The broken line through `shape`, constant beyond its ends; divisions truncate towards zero."""
+    """Return values of the polyline through `shape`, constant beyond its ends; divisions truncate towards zero."""
     values = np.full(utilisation.shape, shape[-1][1], dtype=np.int64)
     for index in range(len(shape) - 1, 0, -1):
         (start, low), (end, high) = shape[index - 1], shape[index]

@@ -1,4 +1,4 @@
-"""TaintToleration: fewest taints PreferNoSchedule that are not tolerated; 100 for none of them."""
+"""TaintToleration: prefers nodes with the fewest untolerated PreferNoSchedule taints; 100 for a node with none."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ _SOFT = "PreferNoSchedule"
 
 
 def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
-    """Raw: the number of such taints."""
+    """Return the raw number of such taints."""
     table = usage.table
     if not any(taint.effect == _SOFT for taints in table.taint_sets for taint in taints):
         return np.zeros(table.ready[at].shape, dtype=np.int64)

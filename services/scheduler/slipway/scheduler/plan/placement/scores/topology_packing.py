@@ -1,7 +1,7 @@
 """TopologyPacking: prefers the domain (rack, block, NVLink island) that the rank's topology would be packed into.
 
-Ranks with a topology are placed by domain whatever the weights (`topology.py`): this score shows the same
-preference as a number per node, by what each domain still holds: the fullest domain that holds any gets 100.
+Ranks with a topology are placed by domain, whatever the weights (`topology.py`). This score shows the same preference
+as a number per node, from the room in each domain: the fullest domain that still has room gets the highest value.
 """
 
 import numpy as np
@@ -16,7 +16,9 @@ ROOM_MAX = 1 << 20
 
 
 def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
-    """100 for the domain with the least room left, down to 1 for the one with the most; 0 outside any domain."""
+    """Return nearly 100 for a domain with little room, down to 1 for the roomiest; 0 for full domains and outside
+    any.
+    """
     if ask.topology is None:
         return np.zeros(len(usage.table), dtype=np.int64)[at]
     codes = usage.table.label(ask.topology.key).codes
