@@ -1,7 +1,7 @@
-"""Which node refuses a rank, and why: the counts behind an explanation.
+"""Which nodes refuse a rank, and why: the counts behind an explanation.
 
-Every node is counted once, at its first failing filter, for the first rank that found no place: with the gang's other
-ranks standing where they would go.
+Every node is counted once, at its first failing filter. The counts are for the first rank that found no place, with the
+gang's other ranks on the nodes that they would get.
 """
 
 import msgspec
@@ -14,27 +14,27 @@ from slipway.scheduler.plan.state.usage import NodeUsage
 
 
 class NodeVerdict(msgspec.Struct, frozen=True):
-    """`refused` nodes per refusal, in filter order; `fitting` nodes pass every filter."""
+    """The number of nodes per refusal in `refused`, in filter order; `fitting` nodes pass every filter."""
 
     nodes: int
     fitting: int
     refused: tuple[tuple[NodeRefusal, int], ...]
 
     def reasons(self) -> dict[str, int]:
-        """{reason: nodes}, by reason."""
+        """Return {reason: nodes}, ordered by reason."""
         sums: dict[str, int] = {}
         for refusal, count in self.refused:
             sums[refusal.reason] = sums.get(refusal.reason, 0) + count
         return dict(sorted(sums.items()))
 
     def phrases(self) -> str:
-        """`3 lack 2 nvidia.com/gpu free, 1 is cordoned`, most first."""
+        """Return text such as `3 lack 2 nvidia.com/gpu free, 1 is cordoned`, the most frequent first."""
         ordered = sorted(self.refused, key=lambda part: (-part[1], part[0].reason, part[0].one))
         return ", ".join(refusal.phrase(count) for refusal, count in ordered)
 
 
 def diagnose(ask: RankRequest, usage: NodeUsage) -> NodeVerdict:
-    """The verdict on one more rank of `ask`."""
+    """Return the verdict on one more rank of `ask`."""
     left = np.ones(len(usage.table), dtype=np.bool_)
     refused: list[tuple[NodeRefusal, int]] = []
     for entry in (*STATIC, *DYNAMIC):

@@ -1,7 +1,7 @@
-"""The sentences: why something waits, in words that a researcher understands, with numbers.
+"""The sentences that explain why an allocation waits, in words that a researcher understands, with numbers.
 
-Owns the wording of the gates from quota on. Messages hold nothing that changes by itself (no clock, no position),
-so that an unchanged situation gives an unchanged text.
+Owns the wording of the gates from quota on. Messages contain nothing that changes by itself (no clock, no position), so
+an unchanged situation gives an unchanged text.
 """
 
 from collections.abc import Sequence
@@ -38,13 +38,13 @@ from slipway.scheduler.plan.state.rank_request import RankRequest, requests_of
 from slipway.scheduler.plan.state.selectors import mapping_of, mappings_of, strings_of
 
 PLACE = frozenset({Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL})
-"""Gates of what finds no room on the nodes."""
+"""The gates of work that finds no room on the nodes."""
 SHOWN_MAX = 3
-"""Nodes that a sentence names."""
+"""The largest number of nodes or queues that a sentence names."""
 
 
 def quota_gate(short: Shortfall, *, is_never: bool) -> Explanation:
-    """WaitingForQuota, or ExceedsMaxQuota when no end of other work would help."""
+    """Return WaitingForQuota, or ExceedsMaxQuota when the end of other work cannot help."""
     where = "the pool" if short.queue == ROOT else f"queue {short.queue}"
     bound = _quota(short.resource, short.bound)
     used = _quota(short.resource, short.used)
@@ -73,12 +73,12 @@ def quota_gate(short: Shortfall, *, is_never: bool) -> Explanation:
 
 
 def _quota(name: str, amount: int) -> str:
-    """An amount as quota counts it: GPUs in `GPU_UNITS`."""
+    """Return an amount in words, as quota counts it: GPUs in `GPU_UNITS`."""
     return f"{spell_units(amount)} {name}" if name == GPU else spell(name, amount)
 
 
 def slots_gate(job: JobFact, used: int, asked: int) -> Explanation:
-    """JobMaxSlots; ExceedsMaxQuota when the job's cap is below what one start needs."""
+    """Return JobMaxSlots; ExceedsMaxQuota when the job's cap is below the slots of one start."""
     most = job.max_slots or 0
     if asked > most:
         return Explanation(
@@ -93,7 +93,7 @@ def slots_gate(job: JobFact, used: int, asked: int) -> Explanation:
 
 
 def space_gate(quota: QuotaFact, name: str, asked: int, used: int) -> Explanation:
-    """ExceedsResourceQuota; it can never start when its pods ask for more than the quota has in all."""
+    """Return ExceedsResourceQuota; it is final when the pods ask for more than the quota's hard limit."""
     hard = quota.hard[name]
     where = f"ResourceQuota {quota.name} of namespace {quota.namespace}"
     asks, most = _of_quota(name, asked), _of_quota(name, hard)
@@ -111,7 +111,10 @@ def space_gate(quota: QuotaFact, name: str, asked: int, used: int) -> Explanatio
 
 
 def of_this_mix(why: Explanation) -> Explanation:
-    """`why` the roles that have a place now may not use what they need: another mix of them may, so it waits."""
+    """Return `why` as a reason to wait, for the mix of roles that has room now.
+
+    Another mix of roles may be within the quota, so the allocation is not hopeless.
+    """
     if not why.is_never:
         return why
     gate = Gate.WAITING_FOR_QUOTA if why.gate is Gate.EXCEEDS_MAX_QUOTA else why.gate
@@ -120,7 +123,7 @@ def of_this_mix(why: Explanation) -> Explanation:
 
 
 def _of_quota(name: str, thousandths: int) -> str:
-    """An amount in words: bytes with their unit, cpu with its fraction."""
+    """Return an amount in words: bytes with their unit, cpu with its fraction."""
     plain = name.removeprefix("requests.").removeprefix("limits.")
     if scale_of(plain) == MILLI:
         return format_quantity(thousandths, scale=MILLI)
@@ -128,7 +131,7 @@ def _of_quota(name: str, thousandths: int) -> str:
 
 
 def fit_gate(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure) -> Explanation:
-    """NoFit or TopologyTooSmall, with every node counted once."""
+    """Return NoFit, TopologyTooSmall or WaitingForExtender, with every node counted once."""
     verdict = blocked.verdict
     ask = whatif.row(blocked.role).ask
     never = _never(whatif, allocation, blocked, ask)
@@ -177,17 +180,17 @@ def _of_role(allocation: AllocationFact, blocked: PlacementFailure) -> str:
 
 
 KNOWN_MAX = 4096
-"""Shapes of which a table remembers what it would hold when empty."""
+"""The number of shapes for which a table caches how many ranks fit when it is empty."""
 
 _NOT_OF_NODES = (PODS, GPU_MILLI, GPU_SHARES)
-"""Not in what nodes say that they have."""
+"""Resources that nodes do not state as their own amounts."""
 
 
 def _never(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure, ask: RankRequest) -> str:
-    """Why it cannot start even on an empty pool, and what would fit there; "" when it could start."""
+    """Return why it cannot start even on an empty pool, and what would fit there; "" when it could start."""
     demand = smallest_demand(allocation)
     if len(allocation.roles) > 1:
-        # Roles may stand in for one another beyond their minima: only what each must have is certain.
+        # Beyond their minima, roles may replace one another, so only each role's minimum is certain.
         demand = total(requests_of(role) * role.minimum for role in allocation.roles)
     if blocked.least == 0:
         room, needed = sum(min(role.count, _most(whatif, role)) for role in allocation.roles), blocked.needed
@@ -218,9 +221,10 @@ def _never(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure
 
 
 def _largest(whatif: WhatIf, ask: RankRequest) -> str:
-    """What one node has at most of that of which a rank asks for too much; "" where the amounts are not the trouble.
+    """Return the largest amounts that one node has of the resources that a rank asks too much of.
 
-    It is the node that is closest: it has the most of the rarest among those that hold the rest.
+    The text is about the closest node: of those with enough of the other resources, the node with the most of the
+    rarest. It is "" when the amounts are not the problem.
     """
     nodes = admitting(ask, whatif.table)
     if not nodes.any():
@@ -250,7 +254,10 @@ def _largest(whatif: WhatIf, ask: RankRequest) -> str:
 
 
 def _most_together(whatif: WhatIf, allocation: AllocationFact) -> tuple[str, int, int] | None:
-    """(label, ranks, of how many) where even the empty pool has no domain for all roles that need one together."""
+    """Return (label, ranks that fit, ranks needed) when even the empty pool has no domain for all roles together.
+
+    None when the roles need not be in one domain, or when an empty domain would fit them.
+    """
     key, table, wanted = common_key(allocation), whatif.table, targets(allocation)
     if not key:
         return None
@@ -267,7 +274,7 @@ def _most_together(whatif: WhatIf, allocation: AllocationFact) -> tuple[str, int
 
 
 def _most(whatif: WhatIf, role: RoleFact) -> int:
-    """The most ranks of `role` that an empty and healthy pool would hold (in one domain, where that is required)."""
+    """Return how many ranks of `role` an empty and healthy pool has room for, in one domain when that is required."""
     ask, table = whatif.row(role).ask, whatif.table
     key = (ask.key, ask.tolerations, max(role.count, 1))
     known = table.most.get(key)
@@ -285,7 +292,7 @@ def _most(whatif: WhatIf, role: RoleFact) -> int:
 
 
 def behind_reservation(head: AllocationFact, start: float | None, now: float) -> Explanation:
-    """BehindReservation: its room is kept for the blocked head of a queue."""
+    """Return BehindReservation: the room is reserved for the blocked head of a queue."""
     if start is None:
         text = f"room is kept for {head.key}, which has waited long and starts as soon as that room is free"
         return Explanation(gate=Gate.BEHIND_RESERVATION, message=text)
@@ -296,20 +303,22 @@ def behind_reservation(head: AllocationFact, start: float | None, now: float) ->
 
 
 def with_change(why: Explanation, change: tuple[Remedy, ...] | None, domain: str = "") -> Explanation:
-    """`why` with what would help; said in words too where room has to be made on nodes, all of them in `domain`."""
+    """Return `why` with the remedies; the message names them when nodes need room, all of them in `domain`."""
     words = in_words(change, domain) if change and why.gate in PLACE else ""
     message = f"{why.message}; {words}" if words else why.message
     return msgspec.structs.replace(why, message=message, change=change)
 
 
 def with_note(why: Explanation, note: str) -> Explanation:
-    """`why` with one more half-sentence."""
+    """Return `why` with an additional clause."""
     return msgspec.structs.replace(why, message=f"{why.message}; {note}")
 
 
 def held(role: RoleFact, resource: str, total: int, used: int, holders: list[tuple[str, int, int]]) -> str:
-    """How much of what `role` is confined to is held; `holders`: (queue, what it holds, its share), amounts as quota
-    counts them."""
+    """Return how much of the nodes that `role` is confined to is used.
+
+    `holders` are (queue, what it uses there, its share); amounts are as quota counts them.
+    """
     what, scale = ("GPUs", GPU_UNITS) if resource == GPU else (resource, scale_of(resource))
     of = "all " if used >= total else f"{_plain(used, scale)} of "
     text = f"{of}{_plain(total, scale)} {what} on {_where(role)} are held"
@@ -324,12 +333,12 @@ def held(role: RoleFact, resource: str, total: int, used: int, holders: list[tup
 
 
 def _plain(amount: int, scale: int) -> str:
-    """GPUs or cores, with two decimals at most."""
+    """Return an amount of GPUs or cores with at most two decimals."""
     return f"{amount / scale:.2f}".rstrip("0").rstrip(".")
 
 
 def _where(role: RoleFact) -> str:
-    """The nodes that a role names, in words."""
+    """Return in words the nodes to which a role is confined."""
     named = [f"{key}={value}" for key, value in sorted(role.node_selector.items()) if key != FLAVOR_LABEL]
     kind = f"nodes of {_flavor(role.flavor)}" if role.flavor is not None else "nodes"
     if named or role.flavor is not None:
@@ -348,25 +357,28 @@ def _flavor(name: str) -> str:
 
 
 def in_flavors(parts: Sequence[tuple[str, Explanation]], told: int) -> Explanation:
-    """Why it starts in none of the flavors that were tried: what holds of that number `told`, with all the reasons."""
+    """Return why it starts in none of the tried flavors.
+
+    The explanation is that of flavor number `told`, with the messages of all flavors.
+    """
     words = [f"{_flavor(flavor)}: {why.message.removeprefix(f'{NEVER}: ')}" for flavor, why in parts]
     is_never = all(why.is_never for _, why in parts)
     return msgspec.structs.replace(parts[told][1], message="; ".join(words), is_never=is_never)
 
 
 def unheard(why: Explanation, what: str) -> Explanation:
-    """WaitingForExtender: room might be made, and somebody has a say in that."""
+    """Return WaitingForExtender: other work might be evicted, but an extender must be asked about it first."""
     message = f"{why.message}; before room is made it waits {what}"
     return msgspec.structs.replace(why, gate=Gate.WAITING_FOR_EXTENDER, message=message)
 
 
 def at_position(why: Explanation, ahead: int, ahead_slots: int) -> Explanation:
-    """`why` with its place in the queue."""
+    """Return `why` with the allocation's position in its queue."""
     return msgspec.structs.replace(why, position=ahead + 1, ahead=ahead, ahead_slots=ahead_slots)
 
 
 def spelled(change: Remedy) -> str:
-    """One part of a change as an instruction."""
+    """Return one part of a change as an instruction."""
     more = " and ".join(
         spell(name, amount).replace(" ", " more ", 1) for name, amount in sorted(change.amounts.items())
     )
@@ -394,9 +406,9 @@ def spelled(change: Remedy) -> str:
 
 
 def in_words(changes: tuple[Remedy, ...], domain: str = "") -> str:
-    """`needs 2 more nvidia.com/gpu on one node`, `uncordoning n3 would help`; "" when nothing is to be done to nodes.
+    """Return `needs 2 more nvidia.com/gpu on one node` or `uncordoning n3 would help`; "" when no node must change.
 
-    `domain` is where all of them are, for a gang that needs one.
+    `domain` contains all the nodes, for a gang that needs one domain.
     """
     cordoned = [change.node for change in changes if change.kind == "uncordon"]
     if cordoned:

@@ -1,10 +1,10 @@
 """The answers of HTTP extenders, as data that a plan reads. This module calls no extender.
 
-Owns how answers become a mask and a bonus over nodes, and which questions are open. Extenders filter one after another,
-each the nodes that the ones before it passed; then the extenders that score are asked about the nodes that all passed.
-A node that no answer covers is not used: it becomes part of a question, which the shell asks before it plans again.
-An answer only removes nodes or shifts scores: our own filters apply whatever an extender answers.
-
+Owns how answers become a mask and a bonus over nodes, and which questions are open. Extenders filter one after another;
+each is asked about the nodes that passed the extenders before it. Then the scoring extenders are asked about the nodes
+that passed all of them. A node that no answer covers is not used: it becomes part of a question, which the shell sends
+before it plans again. An answer only removes nodes or changes scores: our own filters apply whatever an extender
+answers.
 Source: kube-scheduler's schedule_one.go (findNodesThatPassExtenders, prioritizeNodes) and extender.go.
 """
 
@@ -32,13 +32,13 @@ UNANSWERED = "ExtenderUnanswered"
 UNAVAILABLE = "ExtenderUnavailable"
 WAITING = frozenset({UNANSWERED, UNAVAILABLE})
 SCORE_SCALE = 10
-"""Turns the 0..10 of an extender into 0..100."""
+"""The factor from an extender's 0..10 to 0..100."""
 REASONS_MAX = 8
-"""How many reasons of one answer are kept apart; the others become one."""
+"""The number of reasons of one answer that are shown separately; the others become one reason."""
 
 
 def large_enough(ask: RankRequest, table: NodeTable) -> Bools:
-    """The nodes whose allocatable amounts hold one rank, whatever is used on them."""
+    """Return the nodes whose allocatable amounts are enough for one rank, whatever is used on them."""
     if ask.missing:
         return np.zeros(len(table), dtype=np.bool_)
     return np.logical_and.reduce(table.allocatable[ask.step_rows] >= ask.step_amounts, axis=0)
@@ -54,7 +54,7 @@ class Panel:
         table: NodeTable,
         evicting: frozenset[str] = frozenset(),
     ) -> None:
-        """`evicting` are the queues whose work may evict other work."""
+        """`evicting`: the queues whose work may evict other work."""
         self._extenders = extenders
         self._preempting = tuple(each for each in extenders if each.preempt_verb)
         self._evicting = evicting
@@ -64,7 +64,7 @@ class Panel:
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """The open questions, in a total order."""
+        """Return the open questions, in a total order."""
         return tuple(self._questions[key] for key in sorted(self._questions))
 
     def looks_beyond(self, owner: AllocationFact | None) -> bool:
@@ -72,11 +72,11 @@ class Panel:
         return owner is not None and owner.queue in self._evicting
 
     def guards(self, requests: Resources) -> tuple[ExtenderFact, ...]:
-        """The extenders that have a say in the victims of work with these requests, in order."""
+        """Return the extenders that are asked about the victims of work with these requests, in order."""
         return tuple(each for each in self._preempting if each.manages(requests))
 
     def without_ignored(self, role: RoleFact) -> RoleFact:
-        """The role without resources that only an extender counts."""
+        """Return the role without the resources that only an extender manages."""
         ignored = {name for each in self._extenders for name in each.ignored_resources}
         if ignored.isdisjoint(role.requests.amounts):
             return role
@@ -86,7 +86,9 @@ class Panel:
     def consult(
         self, role: RoleFact, requests: Resources, fits: Bools, *, ask: bytes, owner: AllocationFact | None
     ) -> Outside | None:
-        """The answers about ranks of `role`, whose feasible nodes are `fits`; None if no extender manages them."""
+        """Return the combined answers about ranks of `role`, whose feasible nodes are `fits`; None if no extender
+        manages them.
+        """
         panel = [each for each in self._extenders if each.manages(requests)]
         if not panel:
             return None
@@ -100,18 +102,18 @@ class Panel:
         return sitting.outcome()
 
     def answer(self, key: Key) -> ExtenderAnswer | None:
-        """The answer to a question; None while it is open."""
+        """Return the answer to a question; None while it is open."""
         return self._answers.get(key)
 
     def mask(self, names: Iterable[str]) -> Bools:
-        """The nodes with these names; unknown names are ignored."""
+        """Return the nodes with these names; unknown names are ignored."""
         mask = np.zeros(len(self._table), dtype=np.bool_)
         index = self._table.index
         mask[[index[name] for name in names if name in index]] = True
         return mask
 
     def column(self, scores: Mapping[str, int]) -> Ints:
-        """Scores as 0..100 over all nodes; 0 where none is given."""
+        """Return scores as 0..100 over all nodes; 0 for a node without a score."""
         column = np.zeros(len(self._table), dtype=np.int64)
         for name, score in scores.items():
             at = self._table.index.get(name)
@@ -120,11 +122,11 @@ class Panel:
         return column
 
     def put_offers(self, question: Question) -> None:
-        """Ask about victims."""
+        """Add a question about victims."""
         self._questions[question.key] = question
 
     def put(self, question: Question, nodes: Bools) -> None:
-        """Ask about `nodes`, besides those that the same question is about already."""
+        """Add a question about `nodes`, together with the nodes that the same question is about already."""
         before = self._questions.get(question.key)
         if before is not None:
             nodes = nodes | self.mask(before.nodes)
@@ -133,7 +135,7 @@ class Panel:
 
 
 class _Sitting:
-    """One request of ranks before the panel. `left` are the nodes that no extender has refused so far."""
+    """The questions to all extenders about one request. `left` are the nodes that no extender has refused so far."""
 
     def __init__(self, panel: Panel, role: RoleFact, ask: bytes, owner: AllocationFact | None, fits: Bools) -> None:
         self._panel = panel
@@ -146,10 +148,10 @@ class _Sitting:
         self._bonus = np.zeros(len(fits), dtype=np.int64)
         self._scores: list[tuple[str, Ints]] = []
         self._is_open = True
-        """no answer is missing yet"""
+        """whether no answer is missing so far"""
 
     def filter(self, extender: ExtenderFact) -> None:
-        """The next extender filters the nodes that are left."""
+        """Let the next extender filter the remaining nodes."""
         if not self._is_open:
             return
         answer = self._panel.answer((extender.url, ExtenderVerb.FILTER, self._ask))
@@ -173,7 +175,7 @@ class _Sitting:
         self._left &= passed
 
     def prioritize(self, extender: ExtenderFact) -> None:
-        """The next extender scores the nodes that passed all filters; a node without a score gets no bonus."""
+        """Let the next extender score the nodes that passed all filters; a node without a score gets no bonus."""
         if not self._is_open or not self._left.any():
             return
         answer = self._panel.answer((extender.url, ExtenderVerb.PRIORITIZE, self._ask))
@@ -193,7 +195,7 @@ class _Sitting:
             self._bonus += extender.weight * column
 
     def outcome(self) -> Outside:
-        """The result of all answers."""
+        """Return the result of all answers."""
         return Outside(self._allowed, tuple(self._sayings), self._bonus, tuple(self._scores))
 
     def _put(self, extender: ExtenderFact, verb: ExtenderVerb) -> None:
@@ -206,7 +208,7 @@ class _Sitting:
         self._is_open = False
 
     def _refuse(self, extender: ExtenderFact, answer: ExtenderAnswer, nodes: Bools) -> None:
-        """Note the refused nodes by the reasons of the extender; all but the most frequent reasons become one."""
+        """Record the refused nodes by the extender's reasons; all but the most frequent reasons become one."""
         names: dict[tuple[str, bool], list[str]] = {}
         for name in sorted(answer.asked - answer.passed):
             names.setdefault((answer.reasons.get(name, ""), name in answer.final), []).append(name)

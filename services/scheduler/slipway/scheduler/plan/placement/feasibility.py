@@ -1,9 +1,9 @@
-"""Feasibility rows: for one ask, which nodes do and how good each is, over all nodes at once.
+"""Feasibility rows: the feasibility and the score of all nodes for one rank request.
 
-A row is computed once per tick and shape, and then only for the nodes that were touched since. Where the touching
-is by ranks of the row's own ask, the new value comes from a ladder: the totals of all nodes at 1, 2, ... more ranks,
-each rung computed when first needed. Invariant: after `refresh`, `total[i]` is what a fresh row would hold,
-INFEASIBLE where a filter refuses node i.
+A row is computed once per tick and request, and later only for the nodes that were touched since. If ranks of the row's
+own request touched a node, the new value comes from a ladder. The ladder contains the totals of all nodes at 1, 2, ...
+more ranks; each rung is computed when first needed. Invariant: after `refresh`, `total[i]` equals the value of a new
+row, INFEASIBLE where a filter refuses node i.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ from slipway.scheduler.plan.state.usage import NodeUsage
 INFEASIBLE = -1
 RUNGS_MAX = 128
 RECALLED_MAX = 64
-"""Up to so many touched nodes are computed one by one; for more, all nodes are."""
+"""Up to this number of touched nodes are computed one by one; for more, all touched nodes are computed at once."""
 SPARSE = 8
-"""A row is sparse if at most one node in so many passes the static filters."""
+"""A row is sparse when at most one node in this number passes the static filters."""
 _OFF_LADDER = -1
 _ROOM_MAX = 1 << 30
 
@@ -38,54 +38,54 @@ class FeasibilityRow:
         self.usage = usage
         every = [(scores[name], weight) for name, weight in sorted(weights.items())]
         self._beside = tuple((score, weight) for score, weight in every if score.whole is not None)
-        """scores that look at the pods beside a node"""
+        """scores that read the pods beside a node"""
         chosen = [(score, weight) for score, weight in every if score.whole is None]
         self._moving = tuple((score, weight) for score, weight in chosen if not score.is_static)
         self._is_of_amounts = not ask.host_ports and all(score.is_of_amounts for score, _ in self._moving)
-        """what a node is worth follows from its amounts, but for what is fixed"""
+        """whether the dynamic part of a node's total follows from the node's amounts alone"""
         is_by_device = usage.devices_for(ask) is not None or any(score.is_by_device for score, _ in self._moving)
         self._has_ladder = self._is_of_amounts and not is_by_device
-        """a whole rung costs little more than one node"""
+        """whether a ladder is used: computing a whole rung costs little more than computing one node"""
         self._still = tuple((score, weight) for score, weight in chosen if score.is_static)
         self.passed: Bools = _passed(ask, usage)
         if ask.outside is not None:
             self.passed &= ask.outside.allowed
-        """nodes that pass the static filters"""
+        """nodes that pass the static filters and the extenders"""
         few = np.flatnonzero(self.passed)
         self._few: Ints | None = few if few.size * SPARSE <= len(usage.table) else None
-        """the nodes that pass, where they are so few that only they are worth looking at"""
+        """the nodes that pass, for a sparse row, which computes only these; None for other rows"""
         self._raw: list[tuple[Score, int, Ints]] = []
-        """the static scores that tell apart the nodes that are worth looking at"""
+        """the static scores that differ between the computed nodes"""
         self._constant = 0
-        """the weighted sum of those that do not"""
+        """the weighted sum of the static scores that do not differ"""
         self._is_shifting = False
-        """what is fixed depends on which nodes are feasible"""
+        """whether the fixed part of the totals depends on which nodes are feasible"""
         self._read_static()
         self._height: Ints = np.zeros(0 if self._few is not None else len(usage.table), dtype=np.int64)
-        """how many own ranks above where the ladder stands; a sparse row has none"""
+        """per node, the row's own ranks since the ladder began; a sparse row has no ladder"""
         self._terms = -1
-        """how many terms of pods that stand were known when `is_coupled` was found out"""
+        """number of pods' terms that were known when `is_coupled` was computed"""
         self.is_coupled = False
-        """placing a rank changes what other nodes are worth, and whether they do"""
+        """whether placing a rank changes the value or the feasibility of other nodes"""
         self._couple()
         self.fits: Bools = np.zeros(len(usage.table), dtype=np.bool_)
         self._fixed: Ints = np.zeros(0, dtype=np.int64)
-        """what is fixed, of each node; never written to"""
+        """the fixed part of each node's total; never written to"""
         self.total: Ints = np.full(len(usage.table), INFEASIBLE, dtype=np.int64)
         self._cursor = len(usage.touched)
         self._rungs: list[Ints] = []
         self._by_state: dict[int, int] = {}
-        """{state of a node: what it is worth without what is fixed, or INFEASIBLE}"""
+        """{state of a node: the dynamic part of its total, or INFEASIBLE}"""
         self._own_fits: Bools = np.zeros(0, dtype=np.bool_)
         self._own_worth: Ints = np.zeros(0, dtype=np.int64)
-        """while coupled: whether each node does and what it is worth, but for its neighbours and what is fixed"""
+        """while coupled: each node's feasibility and dynamic value, without neighbours and the fixed part"""
         if self.is_coupled:
             self._update_coupled(EVERY)
         else:
             self._update(EVERY)
 
     def refresh(self) -> None:
-        """Compute the nodes again that were touched since the last refresh."""
+        """Compute again the nodes that were touched since the last refresh."""
         touched = self.usage.touched
         if self._cursor == len(touched):
             return
@@ -103,13 +103,13 @@ class FeasibilityRow:
             self._update(fresh if fresh.size * 4 < self.total.size else EVERY)
 
     def took(self, nodes: list[int]) -> None:
-        """The same after one rank of this ask was taken on each of `nodes`, by whoever had just refreshed."""
+        """Update the row after the caller took one rank of this request on each of `nodes`, right after a refresh."""
         if self.is_coupled or self._terms != len(self.usage.peers.terms):
             return
         if not self._has_ladder or self._is_shifting or self._few is not None:
             return
         if self._cursor + len(nodes) != len(self.usage.touched):
-            return  # the next refresh sees it
+            return  # other nodes were touched too; the next refresh computes them
         self._cursor = len(self.usage.touched)
         for node in nodes:
             height = int(self._height[node])
@@ -127,11 +127,11 @@ class FeasibilityRow:
                 self.fits[node] = value != INFEASIBLE
 
     def levels(self, at: Ints, extra: int) -> Ints:
-        """Totals of nodes `at` once `extra` more ranks of this ask are there (feasibility is the caller's)."""
+        """Return the totals of nodes `at` after `extra` more ranks of this request; feasibility is not checked."""
         return self._fixed[at] + self._dynamic(at, extra)
 
     def peek(self, node: int, extra: int) -> int:
-        """The total of one node once `extra` more ranks of this ask are there; INFEASIBLE where it has no room."""
+        """Return the total of one node after `extra` more ranks of this request; INFEASIBLE when it has no room."""
         if self._has_ladder and self._few is None and not self._is_shifting:
             height = int(self._height[node])
             if height != _OFF_LADDER and height + extra <= RUNGS_MAX:
@@ -142,7 +142,7 @@ class FeasibilityRow:
         return int(self.levels(at, extra)[0])
 
     def room(self, most: int, within: Bools | None = None) -> Ints:
-        """How many more ranks each node holds, at most `most`; 0 where it is infeasible or not `within`."""
+        """Return how many more ranks fit each node, at most `most`; 0 where it is infeasible or not `within`."""
         self.refresh()
         counts = self.usage.room(self.ask, EVERY, most)
         counts[~self.fits] = 0
@@ -151,7 +151,9 @@ class FeasibilityRow:
         return without_its_like(self.ask, self.usage, counts) if self.is_coupled else counts
 
     def scores_by_node(self, nodes: list[int] | None = None) -> dict[str, dict[str, int]]:
-        """{node: {plugin: value 0..100 before its weight}} over the feasible nodes, or these, for showing."""
+        """Return {node: {plugin: value 0..100 before its weight}} over the feasible nodes, or over `nodes`, for
+        display.
+        """
         self.refresh()
         parts: dict[str, Ints] = {score.name: score.score(self.ask, self.usage, EVERY, 0) for score, _ in self._moving}
         for score, _ in self._still:
@@ -167,7 +169,7 @@ class FeasibilityRow:
         }
 
     def _couple(self) -> None:
-        """Find out whether pods near a node change its value for this request."""
+        """Determine whether pods near a node change its value for this request."""
         self._terms = len(self.usage.peers.terms)
         self.is_coupled = is_coupled(self.ask, self.usage)
         if self.is_coupled and self._few is not None:
@@ -192,7 +194,7 @@ class FeasibilityRow:
         self._is_shifting = any(score.normalise is not Normalise.NONE for score, _, _ in self._raw)
 
     def _spread(self, raw: Ints) -> Ints:
-        """Values of the nodes that are worth looking at, over all nodes."""
+        """Return values of the computed nodes as a column over all nodes."""
         if self._few is None:
             return raw
         whole = np.zeros(len(self.usage.table), dtype=np.int64)
@@ -200,21 +202,25 @@ class FeasibilityRow:
         return whole
 
     def _rung(self, height: int) -> Ints:
-        """Totals of all nodes at `height` own ranks above where the ladder stands."""
+        """Return the totals of all nodes after `height` of the row's own ranks since the ladder began."""
         while len(self._rungs) < height:
             self._rungs.append(self._climb(len(self._rungs) + 1))
         return self._rungs[height - 1]
 
     def _climb(self, height: int) -> Ints:
-        """One rung. Ranks taken so far are in the usage already: each node is short of `height` by the rest."""
+        """Compute one rung. Ranks taken so far are in the usage already, so each node needs only the remaining
+        ranks.
+        """
         held = np.maximum(self._height, 0)
         extra = height - held
         fits = self.passed & (self.usage.room(self.ask, EVERY, _ROOM_MAX) + held > height)
         return np.where(fits, self._fixed + self._dynamic(EVERY, extra), INFEASIBLE)
 
     def _recall(self, nodes: list[int]) -> bool:
-        """`_update` of a few nodes from what nodes like them were worth; False, and nothing done, where that does not
-        hold."""
+        """Update a few nodes with the known values of nodes in the same state.
+
+        Return False, without any change, when the values of such nodes cannot be reused.
+        """
         usage = self.usage
         if not self._is_of_amounts:
             return False
@@ -239,7 +245,7 @@ class FeasibilityRow:
         if isinstance(at, slice) and self._few is not None:
             self._fixed = self._normalised()
             at = self._few
-        fits = self.passed[at] & self.usage.fits(self.ask, at)  # what the dynamic filters say, in one expression
+        fits = self.passed[at] & self.usage.fits(self.ask, at)  # replaces the dynamic filters of an uncoupled row
         is_shifted = isinstance(at, slice) or (self._is_shifting and bool((self.fits[at] != fits).any()))
         self.fits[at] = fits
         if is_shifted:
@@ -249,7 +255,7 @@ class FeasibilityRow:
         self.total[at] = np.where(fits, self._fixed[at] + self._dynamic(at, 0), INFEASIBLE)
 
     def _update_coupled(self, at: At) -> None:
-        """Neighbours are found out afresh for every node, the rest for those of `at`."""
+        """Compute the effect of neighbours again for every node, and the rest only for nodes `at`."""
         if not self._own_fits.size:
             self._own_fits, self._own_worth = np.zeros_like(self.fits), np.zeros_like(self.total)
         self._own_fits[at] = self.passed[at] & self.usage.fits(self.ask, at)
@@ -291,8 +297,11 @@ def _passed(ask: RankRequest, usage: NodeUsage) -> Bools:
 
 
 def admitting(ask: RankRequest, table: NodeTable, usage: NodeUsage | None = None) -> Bools:
-    """The nodes that `ask` may use, whatever they hold, once they are ready and not cordoned; where its volumes are is
-    known from `usage`, if that is given."""
+    """Return the nodes that pass the lasting static filters of `ask`, whatever is used on them.
+
+    These filters do not check whether a node is ready or cordoned. The locations of volumes are known only from
+    `usage`.
+    """
     usage = usage or NodeUsage(table)
     passed = np.ones(len(table), dtype=np.bool_)
     for entry in STATIC:
@@ -302,6 +311,6 @@ def admitting(ask: RankRequest, table: NodeTable, usage: NodeUsage | None = None
 
 
 def empty_room(ask: RankRequest, table: NodeTable, most: int) -> Ints:
-    """How many ranks each node would hold if it were empty, ready and schedulable."""
+    """Return how many ranks each node would have room for if it were empty, ready and schedulable."""
     usage = NodeUsage(table)
     return without_its_like(ask, usage, np.where(admitting(ask, table), usage.room(ask, EVERY, most), 0))

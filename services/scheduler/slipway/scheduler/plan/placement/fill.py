@@ -1,7 +1,8 @@
-"""Filling nodes with ranks of one ask in one pass: the same choice as one by one, without looking at every node again.
+"""Place several ranks of one request in one pass, with the same result as one by one but without computing every node
+each time.
 
-Greedy by score, first by name among equals, each placed rank changing the score of its own node only. So at most
-`want` nodes can be touched, and they are the best `want` as they stand: everything else is left alone.
+The choice is greedy by score, and by name among equals. Each placed rank changes only the score of its own node. So at
+most `want` nodes can get a rank, and these are the best `want` nodes at the beginning: no other node is read.
 Scores that depend on all feasible nodes (NodeAffinity, TaintToleration) are normalised once per pass.
 """
 
@@ -14,13 +15,13 @@ from slipway.scheduler.plan.placement.sequential_fill import fill_in_turn
 from slipway.scheduler.plan.state.nodes import Bools, Ints
 
 FEW = 16
-"""Ranks up to which placing one by one is the cheaper way."""
+"""Up to this number of ranks, placing one by one is cheaper."""
 
 
 def fill(row: FeasibilityRow, want: int, allowed: Bools | None = None) -> list[int]:
-    """The nodes for up to `want` ranks, in the order of placing (a node as often as it takes ranks).
+    """Return the nodes for up to `want` ranks, in the order of placing; a node is repeated for each of its ranks.
 
-    Takes nothing: the caller does. Shorter than `want` when there is no more room among the `allowed` nodes.
+    Takes nothing from the usage: the caller does. Shorter than `want` when the `allowed` nodes have no more room.
     """
     row.refresh()
     if want <= 0:
@@ -40,7 +41,7 @@ def fill(row: FeasibilityRow, want: int, allowed: Bools | None = None) -> list[i
 
 
 def _one_by_one(row: FeasibilityRow, total: Ints, want: int) -> list[int]:
-    """Best node, next best with that one's new total, and so on: for a few ranks the cheapest way."""
+    """Return the best node, then the best with that node's new total, and so on; cheapest for a few ranks."""
     if total.size == 0:
         return []
     placed: list[int] = []
@@ -59,7 +60,7 @@ def _one_by_one(row: FeasibilityRow, total: Ints, want: int) -> list[int]:
 
 
 def _best(total: Ints, want: int) -> Ints:
-    """The `want` best nodes, best first."""
+    """Return the `want` best nodes, best first."""
     nodes = np.flatnonzero(total >= 0)
     size = total.size
     keys = total[nodes] * size + (size - 1 - nodes)
@@ -70,7 +71,7 @@ def _best(total: Ints, want: int) -> Ints:
 
 
 def _merge(row: FeasibilityRow, candidates: Ints, room: Ints, want: int) -> list[int]:
-    """Merge the candidates' falling or rising score sequences; level j is computed for all when first needed."""
+    """Merge the candidates' sequences of falling or rising scores; level j is computed for all when first needed."""
     levels: list[list[int]] = [row.levels(candidates, 0).tolist()]
     nodes: list[int] = candidates.tolist()
     rooms: list[int] = room.tolist()

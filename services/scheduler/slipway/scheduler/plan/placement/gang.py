@@ -1,13 +1,13 @@
 """All-or-nothing placement of a gang on the what-if copy.
 
-A gang is placed with at least its minimum, per role and in all, or not at all: then nothing of it is left taken.
-What it may take beyond the minimum (elastic gangs) is added later with `extend`, one rank at a time and the same
-part of each role's range, once the minima of all others have been tried.
+A gang is placed with at least its minimum, per role and in total, or not at all; then all its places are given back.
+Ranks beyond the minimum (elastic gangs) are added later with `extend`, one at a time, so that each role gets the same
+part of its range. This happens after the minima of all other allocations were tried.
 
-Roles are placed one after the other, and what one takes another may have needed: a gang that finds no place in one
-order of its roles is tried in others, the role in trouble first. Roles that require the same kind of domain go to one
-domain together where one has room for all of them, else each to one of its own. A topology of the whole gang comes
-first: all roles are placed within one domain of it, as if the pool had no other nodes.
+Roles are placed one after the other, so one role may take nodes that another needs. A gang that finds no place in one
+order of its roles is tried in other orders, with the blocked role first. Roles that require the same kind of domain are
+placed in one domain together if one has room for all of them; otherwise each role gets a domain of its own. A topology
+of the whole gang is applied first: all roles are placed within one domain of it, as if the pool had no other nodes.
 """
 
 from collections.abc import Iterator
@@ -36,25 +36,25 @@ from slipway.scheduler.plan.state.nodes import Bools, Ints, LabelColumn
 from slipway.scheduler.plan.state.rank_request import quota_of
 
 ORDERS_MAX = 6
-"""Orders of roles that are tried for one gang."""
+"""The number of role orders that are tried for one gang."""
 SHARED_DOMAINS_MAX = 8
-"""Domains that are tried for several roles together."""
+"""The number of domains that are tried for several roles together."""
 
 
 class PlacedGang(msgspec.Struct, frozen=True):
-    """A gang that stands on the what-if copy; `parts` in the order of the roles."""
+    """A gang that is placed on the what-if copy; `parts` is in the order of the roles."""
 
     allocation: AllocationFact
     parts: tuple[Part, ...]
     is_as_wanted: bool
-    """each role has the ranks of the smallest gang that may start, and not another mix"""
+    """whether each role has the ranks that `targets` gives it, and the mix of roles is not another one"""
 
     def demand(self) -> Resources:
-        """What the placed ranks use together."""
+        """Return what the placed ranks use in total."""
         return total(quota_of(part.role) * len(part.nodes) for part in self.parts)
 
     def placements(self) -> dict[int, int]:
-        """{rank: node index}, ascending; ranks are numbered over the roles in order."""
+        """Return {rank: node index}, ascending; ranks are numbered over the roles in order."""
         result: dict[int, int] = {}
         base = 0
         for part in self.parts:
@@ -63,7 +63,7 @@ class PlacedGang(msgspec.Struct, frozen=True):
         return result
 
     def devices(self, whatif: WhatIf) -> dict[int, tuple[int, ...]]:
-        """{rank: numbers of the GPUs that it gets} where they are chosen here; to be asked once, after all is taken."""
+        """Return {rank: device numbers} where the planner chooses devices. Call it once, after all ranks were taken."""
         if whatif.usage.devices is None:
             return {}
         result: dict[int, tuple[int, ...]] = {}
@@ -76,9 +76,9 @@ class PlacedGang(msgspec.Struct, frozen=True):
 
 
 def place(whatif: WhatIf, allocation: AllocationFact, within: Bools | None = None) -> PlacedGang | PlacementFailure:
-    """Place the smallest gang that may start, off the nodes to avoid if that is possible; takes what it places.
+    """Place the smallest gang that may start, without the nodes to avoid if possible; the places are taken.
 
-    `within` are the nodes that may be used at all (None: every node of the pool).
+    `within` are the only nodes that may be used (None: every node of the pool).
     """
     whatif.owner = allocation
     avoid = tuple(name for name in allocation.avoid_nodes if name in whatif.table.index)
@@ -90,7 +90,7 @@ def place(whatif: WhatIf, allocation: AllocationFact, within: Bools | None = Non
 
 
 def extend(whatif: WhatIf, part: Part) -> bool:
-    """One more rank for a role, if there is room."""
+    """Add one rank to a role if there is room; return whether it was added."""
     nodes = next_node(whatif, part)
     whatif.take(part.row, nodes)
     part.nodes += nodes
@@ -103,7 +103,7 @@ def shrink(whatif: WhatIf, part: Part) -> None:
 
 
 def withdraw(whatif: WhatIf, parts: tuple[Part, ...] | list[Part]) -> None:
-    """Give back all that `parts` took."""
+    """Give back the places of all `parts`."""
     for part in parts:
         whatif.give(part.row, part.nodes)
 
@@ -132,7 +132,7 @@ def _place(
 def _rooms(
     whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], within: Bools | None
 ) -> list[tuple[Ints, int, int]]:
-    """(room per node, ranks now, ranks one day) of each role that is placed now."""
+    """Return (room per node, ranks now, ranks when fully grown) of each role that is placed now."""
     pairs = zip(allocation.roles, targets(allocation), strict=True)
     return [(whatif.row(role, avoid).room(role.count, within), want, role.count) for role, want in pairs if want]
 
@@ -140,8 +140,10 @@ def _rooms(
 def _inside_domains(
     column: LabelColumn, rooms: list[tuple[Ints, int, int]], within: Bools | None, *, is_required: bool
 ) -> Iterator[Bools]:
-    """The nodes to try for all roles together: one domain after the other; then, where that is only preferred, the
-    roomiest two, three, ... of them."""
+    """Yield the nodes to try for all roles together.
+
+    Each domain is tried alone. If the topology is only preferred, the two, three, ... roomiest domains follow.
+    """
     for domain in common_domains(column, rooms)[:SHARED_DOMAINS_MAX]:
         inside = column.codes == domain
         yield inside if within is None else within & inside
@@ -156,7 +158,7 @@ def _inside_domains(
 
 
 def _let_go_elsewhere(placed: PlacedGang, inside: Bools, within: Bools | None) -> None:
-    """The domain was only preferred: later ranks go there first, and elsewhere where it is full."""
+    """Let later ranks use nodes outside the preferred domain when that domain is full."""
     for part in placed.parts:
         part.close = inside
         if part.role.topology is None or part.role.topology.mode != REQUIRED:
@@ -170,7 +172,9 @@ def _too_small(
     column: LabelColumn,
     rooms: list[tuple[Ints, int, int]],
 ) -> PlacementFailure:
-    """The pool has room for all roles, and no domain has: told of the role that the roomiest domain lacks most of."""
+    """Return the failure of a gang that fits the pool but no domain; it names the role that the roomiest domain lacks
+    most of.
+    """
     held = most_together(column, [(room, want) for room, want, _ in rooms])
     needed, largest = sum(want for _, want, _ in rooms), int(held.max(initial=0))
     best = column.codes == int(held.argmax()) if held.size else np.zeros(len(column.codes), dtype=np.bool_)
@@ -197,7 +201,7 @@ def _place_within(
     found = _place_roles(whatif, allocation, avoid, [within] * len(wanted))
     if isinstance(found, PlacedGang):
         return found
-    # Spread out, one role may have left no node whole enough for another: packed, it leaves what it can.
+    # Spreading one role may leave no node with enough free for another role; packing leaves more whole nodes.
     whatif.is_packing = True
     packed = _place_roles(whatif, allocation, avoid, [within] * len(wanted))
     whatif.is_packing = False
@@ -207,7 +211,7 @@ def _place_within(
 def _place_one(
     whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], within: Bools | None, want: int
 ) -> PlacedGang | PlacementFailure:
-    """A gang of one role: there is no order to find, and nobody to stand in."""
+    """Place a gang of one role: no order of roles must be found, and no other role can replace its ranks."""
     role = allocation.roles[0]
     part = place_role(whatif, whatif.row(role, avoid), role, want, within)
     if isinstance(part, PlacementFailure):
@@ -224,7 +228,9 @@ def _place_one(
 def _together(
     whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], within: Bools | None, wanted: list[int]
 ) -> Iterator[list[Bools | None]]:
-    """{role: nodes} to try first: one domain for all roles that require one of the same kind."""
+    """Yield the allowed nodes per role to try first: one domain for all roles that require a domain of the same
+    label.
+    """
     keys = [role.topology.key if role.topology and role.topology.mode == REQUIRED else "" for role in allocation.roles]
     for key in sorted({key for key in keys if key}):
         members = [index for index, other in enumerate(keys) if other == key and wanted[index]]
@@ -242,7 +248,7 @@ def _together(
 def _place_roles(
     whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], allowed: list[Bools | None]
 ) -> PlacedGang | PlacementFailure:
-    """The roles in one order after the other, until the gang stands or the role in trouble would be even alone."""
+    """Try orders of the roles until the gang is placed, or until the blocked role would be blocked even when first."""
     roles = allocation.roles
     order = tuple(
         sorted(
@@ -265,7 +271,7 @@ def _place_roles(
 
 
 def _next_order(order: tuple[int, ...], short: int, tried: set[tuple[int, ...]]) -> tuple[int, ...]:
-    """The role in trouble first; where that was tried, the first order by number that was not."""
+    """Return the order with the blocked role first; if that was tried, the first order by number that was not."""
     ahead = (short, *(index for index in order if index != short))
     if ahead not in tried:
         return ahead
@@ -300,7 +306,7 @@ def _place_in_order(
 
 
 def _reach(whatif: WhatIf, allocation: AllocationFact, parts: tuple[Part, ...], needed: int) -> PlacementFailure | None:
-    """Let roles with room stand in for ranks that other roles found no place for."""
+    """Add ranks of roles that have room in place of ranks for which other roles have none."""
     full: frozenset[int] = frozenset()
     while (found := sum(len(part.nodes) for part in parts)) < needed:
         chosen = next_role(allocation.roles, [len(part.nodes) for part in parts], full)

@@ -1,7 +1,7 @@
-"""Running elastic gangs that have fewer ranks than they ask for: who may grow, and which ranks are new.
+"""Running elastic gangs that have fewer ranks than their count: which may grow, and which ranks are new.
 
-Owns the shape in which a running gang stands on the what-if copy (its places are taken there already) and the numbers
-and devices of the ranks that are added. Does not decide when a gang grows: the planner does.
+Owns how a running gang is represented on the what-if copy (its places are taken there already), and the numbers and
+devices of the added ranks. The planner decides when a gang grows.
 Invariant: a rank that has a place keeps it; a new rank has the lowest free number of its role.
 """
 
@@ -30,7 +30,7 @@ class GrowingGang(msgspec.Struct, frozen=True):
     """{rank: node}"""
 
     def decision(self, whatif: WhatIf) -> Grow | None:
-        """The ranks that were added; None when there are none. To be asked once, after all is taken."""
+        """Return the added ranks; None when there are none. Call it once, after all ranks were taken."""
         placements: dict[int, str] = {}
         devices: dict[int, tuple[int, ...]] = {}
         base = 0
@@ -51,31 +51,33 @@ class GrowingGang(msgspec.Struct, frozen=True):
 
 
 def may_grow(holding: Holding, now: float) -> bool:
-    """Whether it runs, goes on, has fewer ranks than it asks for, and nothing of it changes already."""
+    """Whether the gang runs, continues, has fewer ranks than its count, and is not changing already."""
     fact = holding.allocation
     is_below = fact.is_elastic and len(holding.admitted) < fact.rank_count
     is_leaving = bool(holding.leaving) or not set(fact.leaving_ranks) <= set(fact.left_ranks)
-    # Where a rank has ended well, the others are about to.
+    # When a rank has ended well, the other ranks are about to end too.
     is_ending = not holding.admitted.keys() - holding.charges.keys() <= set(fact.failed_ranks)
     is_whole = fact.phase is Phase.RUNNING and fact.is_wanted and not (is_leaving or holding.is_growing)
     return is_below and is_whole and not is_ending and fact.grows_after <= now
 
 
 def below_count(holdings: Iterable[Holding], now: float) -> list[Holding]:
-    """Those that may grow: the one that has run longest first."""
+    """Return the gangs that may grow, the one that has run longest first."""
     found = [holding for holding in holdings if may_grow(holding, now)]
     return sorted(found, key=lambda each: (each.allocation.started, each.allocation.created, each.allocation.uid))
 
 
 def next_look(holdings: Iterable[Holding], now: float) -> float:
-    """When the first of those may grow that may not yet (epoch seconds); 0 for never."""
+    """Return when the next gang becomes able to grow (epoch seconds); 0 for never."""
     times = (holding.allocation.grows_after for holding in holdings)
     return min((at for at in times if at > now), default=0.0)
 
 
 def stand(whatif: WhatIf, holding: Holding, fact: AllocationFact) -> GrowingGang | None:
-    """The gang as it stands; None where one of its nodes is gone, so that nothing is known of its domain. `fact` is the
-    holding's, with the windows that are closed to its new ranks."""
+    """Return the running gang on the what-if copy; None when one of its nodes was deleted, so its domain is unknown.
+
+    `fact` is the holding's, with the windows that are closed to its new ranks.
+    """
     index = whatif.table.index
     if any(node not in index for node in holding.admitted.values()):
         return None
@@ -97,7 +99,7 @@ def stand(whatif: WhatIf, holding: Holding, fact: AllocationFact) -> GrowingGang
 
 
 def _common(whatif: WhatIf, fact: AllocationFact, nodes: list[int]) -> Bools | None:
-    """The domain that all roles have to be in; None where there is none."""
+    """Return the nodes of the domain in which all roles must be; None when they need not share a domain."""
     key = common_key(fact)
     if not key:
         return None
@@ -106,14 +108,14 @@ def _common(whatif: WhatIf, fact: AllocationFact, nodes: list[int]) -> Bools | N
 
 
 def told(fact: AllocationFact) -> str:
-    """What a running gang below its count lacks, in one sentence."""
+    """Return one sentence about the ranks that a running gang below its count lacks."""
     missing = [role.requests.gpu_units() for role, lacks in _lacking(fact) for _ in range(lacks)]
     gpus = whole_gpus(sum(missing))
     return growth.below_count(have=fact.rank_count - len(missing), count=fact.rank_count, gpus=gpus)
 
 
 def _lacking(fact: AllocationFact) -> list[tuple[RoleFact, int]]:
-    """(role, how many of its ranks have no place)"""
+    """Return (role, number of its ranks without a place) for each role."""
     found: list[tuple[RoleFact, int]] = []
     base = 0
     for role in fact.roles:

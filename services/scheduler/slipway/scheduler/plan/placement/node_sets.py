@@ -1,10 +1,10 @@
-"""The sets of nodes that work is confined to, and what the queues hold there.
+"""The sets of nodes that work is confined to, and what the queues use there.
 
-A role is confined where its node selector, its affinity, its tolerations, its volumes or the sharing of GPUs leave it
-only a part of the nodes that take work. Owns which nodes these are, and how what stands on them is summed up by queue.
-Knows nothing of who may be evicted.
+A role is confined when it may use only some of the nodes that accept work. The reason may be its node selector,
+affinity, tolerations, volumes or shares of GPUs. Owns which nodes these are, and the sum per queue of what is used on
+them. Knows nothing of which work may be evicted.
 
-Invariant: what is taken off or put back while a `NodeSets` is the state's own is followed in all of its sets.
+Invariant: while a `NodeSets` belongs to the tick state, each removal or return of ranks is applied to all of its sets.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,11 +22,11 @@ from slipway.scheduler.plan.state.rank_request import compile_ask
 from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 
 Use = tuple[str, int, Resources]
-"""(queue, node, what stands there)"""
+"""(queue, node, what a rank uses there)"""
 
 
 class NodeSet:
-    """Some of the nodes that take work, with what the queues hold of them."""
+    """Some of the nodes that accept work, with what the queues use of them."""
 
     def __init__(self, nodes: Bools, shares: NodeShares, table: NodeTable) -> None:
         self.nodes = nodes
@@ -34,18 +34,18 @@ class NodeSet:
         self._index = table.index
 
     def use_of(self, holding: Holding, ranks: Iterable[int]) -> Mapping[str, int]:
-        """What `ranks` of a holding use on the set, in base units."""
+        """Return what `ranks` of a holding use on the set, in base units."""
         charges, index = holding.charges, self._index
         here = [rank for rank in ranks if (at := index.get(charges[rank].node)) is not None and self.nodes[at]]
         return holding.used_by(here).amounts if here else {}
 
     def covers(self, other: "NodeSet") -> bool:
-        """Whether all nodes of `other` are among its own."""
+        """Whether the set contains all nodes of `other`."""
         return not bool((other.nodes & ~self.nodes).any())
 
 
 class NodeSets:
-    """The sets as things stand when it is made: `removed` ranks ({uid: ranks}) are off, `taken` stands besides."""
+    """The sets at one moment: `removed` ranks ({uid: ranks}) are subtracted, and `taken` is added."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class NodeSets:
         self._sets: dict[bytes, NodeSet] = {}
 
     def of(self, role: RoleFact) -> NodeSet | None:
-        """The nodes that `role` is confined to; None when it may use every node that takes work."""
+        """Return the nodes that `role` is confined to; None when it may use every node that accepts work."""
         nodes = self._nodes_of(role)
         if nodes is None:
             return None
@@ -74,7 +74,7 @@ class NodeSets:
         return known
 
     def move(self, holding: Holding, ranks: Iterable[int], times: int) -> None:
-        """Follow what is taken off (-1) or put back (1)."""
+        """Apply the removal (-1) or the return (1) of ranks."""
         ranks = tuple(ranks)
         off = self._off.setdefault(holding.allocation.uid, set())
         off.difference_update(ranks) if times > 0 else off.update(ranks)
@@ -112,13 +112,13 @@ class NodeSets:
 
 
 def confined_roles(roles: Iterable[RoleFact], table: NodeTable) -> list[RoleFact]:
-    """Those that may be confined: cheap, and mostly none."""
+    """Return the roles that may be confined; a cheap check, after which mostly none is left."""
     is_marked = len(table.taint_sets) > 1 or bool(table.shares.any())
     return [role for role in roles if is_marked or role.node_selector or role.affinity or role.node_name or role.claims]
 
 
 def _without_parts(amounts: dict[str, int]) -> dict[str, int]:
-    """Nodes that share their GPUs state them twice: as whole ones, and as parts."""
+    """Return amounts without shares: nodes that share their GPUs state them twice, as whole GPUs and as shares."""
     return {name: amount for name, amount in amounts.items() if name != GPU_MILLI}
 
 
@@ -131,7 +131,7 @@ def _standing(snapshot: PoolSnapshot, table: NodeTable) -> Iterator[Use]:
 
 
 def _summed(uses: Iterable[Use], nodes: Bools) -> dict[str, dict[str, int]]:
-    """{queue: what it uses on `nodes`}."""
+    """Return {queue: what it uses on `nodes`}."""
     found: dict[str, dict[str, int]] = {}
     members = set(np.flatnonzero(nodes).tolist())
     for queue, node, requests in uses:

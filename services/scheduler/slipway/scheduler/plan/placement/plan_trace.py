@@ -1,7 +1,7 @@
-"""What a plan looked at on its way: in which order, and how good the best nodes were for whom. A `planner.Watch`.
+"""The trail of a plan: the order in which it looked at allocations, and the best nodes of each. A `planner.Watch`.
 
-Only looks; a plan is the same with it and without. It is bounded, because it is kept for every tick that is recorded.
-What a plan remembers of an unmoved state it does not look at again: two trails of one plan may differ by that.
+The trail only reads; the plan is the same with and without it. It is bounded, because it is stored for every recorded
+tick. A plan does not place again what its cache knows of an unchanged state, so two trails of one plan may differ.
 """
 
 import numpy as np
@@ -11,13 +11,13 @@ from slipway.scheduler.plan.placement.feasibility import INFEASIBLE, Feasibility
 from slipway.scheduler.plan.placement.whatif import WhatIf
 
 LOOKED_MAX = 256
-"""Allocations whose order is kept."""
+"""The number of allocations whose order is recorded."""
 SCORED_MAX = 16
-"""Allocations of a tick whose best nodes are kept."""
+"""The number of allocations of a tick whose best nodes are recorded."""
 TOP = 3
-"""Nodes that are kept of one allocation."""
+"""The number of nodes that are recorded per allocation."""
 TOTAL = "total"
-"""Beside the plugins: the weighted sum that decides."""
+"""The key, beside the plugins, of the weighted sum that decides."""
 
 Scores = dict[str, dict[str, int]]
 
@@ -32,14 +32,14 @@ class Trail:
     def __call__(self, fact: AllocationFact, whatif: WhatIf) -> None:
         if len(self.looked) < LOOKED_MAX:
             self.looked.append(fact.key)
-        # A row that the plan would not have asked for could put a question to an extender.
+        # A row that the plan itself would not request could add a question to an extender.
         is_plain = whatif.panel is None and bool(fact.roles) and not fact.avoid_nodes
         if is_plain and len(self.scores) < SCORED_MAX and fact.key not in self.scores:
             self.scores[fact.key] = best_of(whatif.row(fact.roles[0]))
 
 
 def best_of(row: FeasibilityRow, count: int = TOP) -> Scores:
-    """{node: plugin -> value 0..100, and the total}, the best first, the earlier of equals first."""
+    """Return {node: plugin -> value 0..100, and the total}, the best first, the first by name among equals."""
     row.refresh()
     totals = row.total
     if totals.size > count:

@@ -1,12 +1,13 @@
 """How a pool is scheduled: the weights of scores and the limits of a tick, as one frozen value.
 
-With no scores given by the pool: what asks for GPUs is packed (MostAllocated), so that whole nodes stay free for
-large gangs; a part of a GPU goes where it fills a device best (DeviceBestFit 2) besides; everything else is spread
-evenly (LeastAllocated + BalancedAllocation), as kube-scheduler does.
-NodeAffinity (2), TaintToleration (3), PodTopologySpread (2) and InterPodAffinity (2) count in both, with
-kube-scheduler's weights; ImageLocality (1) where work is spread: for GPUs a free node is worth more than a pull.
-A pool that names scores gets exactly those, for everything. One whose nodes an autoscaler adds and removes packs
-everything where it names none: a node that holds little work cannot be removed.
+Without scores from the pool, requests for GPUs are packed (MostAllocated), so that whole nodes stay free for large
+gangs. A share of a GPU is also placed where it fills a device best (DeviceBestFit 2). All other requests are spread
+evenly (LeastAllocated + BalancedAllocation), as kube-scheduler does. NodeAffinity (2), TaintToleration (3),
+PodTopologySpread (2) and InterPodAffinity (2) apply to all requests, with kube-scheduler's weights. ImageLocality (1)
+applies only where work is spread: for GPUs a free node is worth more than a pull.
+
+A pool that names scores gets exactly those, for all requests. A pool whose nodes an autoscaler adds and removes, and
+that names none, packs all requests, because a node with a little work cannot be removed.
 """
 
 from typing import Any
@@ -33,7 +34,7 @@ POD_TOPOLOGY_SPREAD = "PodTopologySpread"
 
 
 class PlacementPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """`spread` weighs nodes for asks without GPUs, `pack` for those with, `share` for those with a part of one."""
+    """`spread` are the weights for requests without GPUs, `pack` for whole GPUs, `share` for a part of one."""
 
     spread: dict[str, int] = msgspec.field(default_factory=lambda: dict(SPREAD))
     pack: dict[str, int] = msgspec.field(default_factory=lambda: dict(PACK))
@@ -41,32 +42,32 @@ class PlacementPolicy(msgspec.Struct, frozen=True, kw_only=True):
     args: dict[str, dict[str, Any]] = {}
     """{score: its args}"""
     sampling: bool = False
-    """look at a part of the feasible nodes only, as kube-scheduler does in large clusters"""
+    """whether only some of the feasible nodes are compared, as kube-scheduler does in large clusters"""
     tolerations: tuple[Toleration, ...] = ()
     topology: tuple[str, ...] = ()
     backfill: bool = True
     extenders: tuple[ExtenderFact, ...] = ()
     decisions_max: int = DECISIONS_PER_TICK_MAX
     nomination_margin_s: float = PREEMPTION_MARGIN_S
-    """how long places are held for preempting work beyond the grace of its victims"""
+    """how long places are held for preempting work beyond the grace of its victims (seconds)"""
     changes_max: int = CHANGES_PER_TICK_MAX
-    """how many waiting allocations get a smallest change computed in one tick, the first in their queues first"""
+    """number of waiting allocations for which one tick computes a smallest change, the first of their queues first"""
 
     @property
     def is_fragmentation_scored(self) -> bool:
-        """Whether a score looks at what is expected to ask for GPUs next, and the pool does not say what that is."""
+        """Whether a score measures fragmentation by the expected requests, and the pool does not state these."""
         is_scored = any(GPU_FRAGMENTATION in weights for weights in (self.spread, self.pack, self.share))
         return is_scored and GPU_FRAGMENTATION not in self.args
 
     @property
     def spreads_by_default(self) -> bool:
-        """Whether roles that do not say are spread too."""
+        """Whether roles without constraints are spread too."""
         is_scored = POD_TOPOLOGY_SPREAD in self.spread or POD_TOPOLOGY_SPREAD in self.pack
         return is_scored and spreads_by_default(self.args.get(POD_TOPOLOGY_SPREAD, {}))
 
 
 def policy_of(pool: PoolFact) -> PlacementPolicy:
-    """The pool's policy. Score names that nobody knows are left out: `unknown_scores` names them."""
+    """Return the pool's policy. Unknown score names are ignored; `unknown_scores` returns them."""
     weights = {name: weight for name, weight in pool.scores.items() if name in SCORES and weight > 0}
     return PlacementPolicy(
         spread=weights or (SPREAD if pool.autoscaling is None else PACK),
@@ -83,7 +84,9 @@ def policy_of(pool: PoolFact) -> PlacementPolicy:
 
 
 def faults_of(pool: PoolFact) -> tuple[str, ...]:
-    """Everything wrong with the pool's scores, their args and its windows, each with its path in the ResourcePool."""
+    """Return everything wrong with the pool's scores, their args and its windows, each with its path in the
+    ResourcePool.
+    """
     known = ", ".join(sorted(SCORES))
     found = [f"spec.scores.{name}: there is no such score; known are {known}" for name in unknown_scores(pool)]
     found += [f"spec.windows[{each.name}].{each.invalid}" for each in pool.windows if each.invalid]
@@ -91,5 +94,5 @@ def faults_of(pool: PoolFact) -> tuple[str, ...]:
 
 
 def unknown_scores(pool: PoolFact) -> tuple[str, ...]:
-    """Scores that the pool names and no plugin provides."""
+    """Return the scores that the pool names and no plugin provides."""
     return tuple(sorted(name for name in pool.scores if name not in SCORES))

@@ -1,6 +1,6 @@
-"""The part of a gang that one role is: its ranks placed, or why they are not.
+"""The placement of one role of a gang: its placed ranks, or why they have no place.
 
-Takes nothing of the what-if copy: the gang does, once all of its roles have places.
+Takes nothing from the what-if copy: the gang does, when a role has its places.
 """
 
 import msgspec
@@ -15,7 +15,7 @@ from slipway.scheduler.plan.state.nodes import Bools
 
 
 class Part(msgspec.Struct):
-    """The placed ranks of one role; later ranks may go to `allowed` (None: anywhere), and go to `close` first."""
+    """The placed ranks of one role. Later ranks may use `allowed` (None: all nodes), and try `close` first."""
 
     role: RoleFact
     row: FeasibilityRow
@@ -25,9 +25,9 @@ class Part(msgspec.Struct):
 
 
 class PlacementFailure(msgspec.Struct, frozen=True):
-    """Why it does not stand: `found` of `needed` ranks have a place, those of `role` being the trouble.
+    """Why a gang has no place: `found` of `needed` ranks have one, and `role` is the blocked role.
 
-    `least` is what `role` alone cannot do without; 0 when only all roles together are too few.
+    `least` is the number of ranks that `role` itself requires; 0 when only the total of all roles is too small.
     """
 
     role: RoleFact
@@ -35,13 +35,15 @@ class PlacementFailure(msgspec.Struct, frozen=True):
     found: int
     least: int
     verdict: NodeVerdict
-    """on the first rank without a place"""
+    """the verdict on the first rank without a place"""
     is_topology: bool = False
-    """there is room for all of them, but not within one domain"""
+    """whether there is room for all ranks, but not within one domain"""
     largest: int = 0
-    """then: ranks that the largest domain has room for"""
+    """with `is_topology`: number of ranks that fit the largest domain"""
     common: str = ""
-    """then: the label, where all roles have to be in one domain together; the numbers are those of the whole gang"""
+    """with `is_topology`: the label, if all roles must be in one domain; the numbers are then those of the whole
+    gang
+    """
 
 
 def place_role(
@@ -67,8 +69,11 @@ def place_role(
 
 
 def next_node(whatif: WhatIf, part: Part) -> list[int]:
-    """A node for one more rank in the domains that the role is in already, the innermost first; the first rank of a
-    role says where the others may go."""
+    """Return a node for one more rank, empty when there is none.
+
+    The domains that the role uses already are tried first, from the innermost. The first rank of a role determines
+    where the others may be placed.
+    """
     topology = part.role.topology
     if topology is None:
         return _close(part) or fill(part.row, 1, part.allowed)
@@ -93,7 +98,7 @@ def _close(part: Part) -> list[int]:
 
 
 def _verdict(row: FeasibilityRow, nodes: list[int]) -> NodeVerdict:
-    """On one more rank, with those that have a place in theirs."""
+    """Return the verdict on one more rank, with the ranks of `nodes` taken."""
     row.usage.take(row.ask, nodes)
     verdict = diagnose(row.ask, row.usage)
     row.usage.take(row.ask, nodes, -1)

@@ -1,8 +1,8 @@
-"""Ranks that see who stands beside them: placed one after the other, everything found out afresh after each.
+"""Coupled ranks, whose nodes depend on the pods beside them: they are placed one by one, with new totals after each.
 
-Owns when an ask is coupled: it spreads, it has affinity terms, or somebody who stands or is placed has terms that
-mean it.
-All others are filled in one pass (`fill.py`) and cost nothing for this. Invariant: filling takes nothing in the end.
+Owns when a request is coupled: it has a spread constraint or affinity terms, or an existing or placed pod has terms
+that match it. All other requests are filled in one pass (`fill.py`) and cost nothing here. Invariant: after filling,
+the usage is as before.
 """
 
 from typing import Protocol
@@ -15,11 +15,11 @@ from slipway.scheduler.plan.state.rank_request import RankRequest
 from slipway.scheduler.plan.state.usage import NodeUsage
 
 DOMAINS_MAX = 64
-"""Domains that are tried for a series that has to stay together, the roomiest first."""
+"""The number of domains that are tried for a series that must stay together, the roomiest first."""
 
 
 class CoupledRow(Protocol):
-    """What filling needs of a feasibility row."""
+    """The part of a feasibility row that filling uses."""
 
     ask: RankRequest
     usage: NodeUsage
@@ -31,7 +31,7 @@ class CoupledRow(Protocol):
 
 
 def is_coupled(ask: RankRequest, usage: NodeUsage) -> bool:
-    """Whether who stands beside it matters to the ask."""
+    """Whether the pods beside a rank of the request matter to it."""
     peers = usage.peers
     if not peers.is_watched:
         return False
@@ -41,17 +41,18 @@ def is_coupled(ask: RankRequest, usage: NodeUsage) -> bool:
 
 
 def needs_others(row: CoupledRow) -> bool:
-    """Whether it requires pods beside it that are not its like: those have to be placed first."""
+    """Whether the role requires other pods than its own beside it, so that those must be placed first."""
     near = row.ask.peer.wishes.near
     return bool(near) and not all(means(term, row.ask, row.usage) for term in near)
 
 
 def without_its_like(ask: RankRequest, usage: NodeUsage, room: Ints) -> Ints:
-    """`room` for ranks of the ask per node, where it requires its own like to be elsewhere: one in each domain."""
+    """Return `room` per node, at most one rank per domain when the request excludes its own ranks from its domain."""
     for term in ask.peer.wishes.apart:
         if means(term, ask, usage):
             codes = usage.table.label(term.key).codes
-            # The first node with room of each domain stands for it; nodes without the label are in nobody's way.
+            # The first node with room represents each domain; nodes without the label are in no domain and stay as they
+            # are.
             usable = np.flatnonzero((room > 0) & (codes >= 0))
             _, first = np.unique(codes[usable], return_index=True)
             kept = np.where(codes < 0, room, 0)
@@ -61,9 +62,9 @@ def without_its_like(ask: RankRequest, usage: NodeUsage, room: Ints) -> Ints:
 
 
 def fill_in_turn(row: CoupledRow, want: int, allowed: Bools | None) -> list[int]:
-    """The nodes for up to `want` ranks in the order of placing.
+    """Return the nodes for up to `want` ranks, in the order of placing.
 
-    The first of a series that has to stay together binds the rest to its domain: where they do not all fit there,
+    The first rank of a series that must stay together confines the others to its domain. If they do not all fit there,
     other domains are tried.
     """
     is_series = want > 1 and starts_series(row.ask, row.usage)

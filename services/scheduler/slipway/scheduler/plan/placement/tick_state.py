@@ -1,8 +1,8 @@
-"""What a tick has decided so far: the state that admissions, preemptions and reservations take from and give back to.
+"""The state of one tick: what it has decided so far; admissions, preemptions and reservations all change it.
 
-Owns the bookkeeping of one tick over usage, queues and job slots together, so that nobody takes in one and forgets the
-other. Knows nothing of order: the planner says who is next. Invariant: what is taken for something that is then not
-admitted is given back whole, and what is removed for something that is then not placed is put back.
+Owns the bookkeeping of one tick over usage, queues and job slots together, so that no caller updates one of them and
+forgets another. Knows nothing of order: the planner chooses the next allocation. Invariant: what is taken for work that
+is then not admitted is given back whole, and what is removed for work that is then not placed is put back.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -29,7 +29,7 @@ Ranks = tuple[int, ...]
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
-    """A gang that this tick admits, once its `victims` (uids evicted by this plan) are gone."""
+    """A gang that this tick admits. It starts when its `victims` (uids that this plan evicts) have left."""
 
     placed: gang.PlacedGang
     demand: Resources
@@ -37,18 +37,21 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Accept(Protocol):
-    """Whether reservations let a placement be."""
+    """Checks a placement against the reservations."""
 
     def __call__(
         self, placed: gang.PlacedGang, demand: Resources, moved: Sequence[gang.PlacedGang] = ()
     ) -> gang.PlacedGang | Explanation:
-        """`placed`; the same in other places; or why not, and then it is withdrawn already. `moved` starts anew, in
-        places that it has taken: it delays no reserved start either."""
+        """Return `placed`, perhaps on other nodes; or the reason against it, after its places were given back.
+
+        `moved` are gangs that are moved and start again on places already taken; they must not delay a reserved start
+        either.
+        """
         ...
 
 
 class TickState:
-    """The what-if of one tick."""
+    """The what-if state of one tick."""
 
     def __init__(
         self, snapshot: PoolSnapshot, policy: PlacementPolicy, now: float, tree: QueueTree, panel: Panel | None = None
@@ -59,44 +62,44 @@ class TickState:
         self.tree = tree
         self.slots = dict(snapshot.slots)
         self.spaces = NamespaceQuotas(snapshot) if snapshot.quotas else None
-        """None where no namespace has a ResourceQuota"""
+        """None when no namespace has a ResourceQuota"""
         self.whatif = WhatIf(snapshot.usage, policy, panel)
         if policy.is_fragmentation_scored:
             self.whatif.usage.mix = mix_of(_work(snapshot, now))
         self.windows: Windows | None = None
-        """None where the pool reserves no nodes for a time"""
+        """None when the pool has no windows"""
         self.admitted: list[Admitted] = []
         self.evicted: dict[str, Evict] = {}
         """{uid: its eviction}"""
         self.rooms: object = None
-        """what preemption knows of the tick, once it was asked for"""
+        """the preemption state of the tick, set when it is first needed"""
         self.notes: dict[str, str] = {}
-        """{allocation key: why nobody makes room for it}, where somebody might have"""
+        """{allocation key: why no work is evicted for it}, where eviction was possible"""
         self.unheard: dict[str, str] = {}
-        """{allocation key: what has to be heard before anybody makes room for it}"""
+        """{allocation key: what must be answered before work is evicted for it}"""
         self.look_again = 0.0
-        """when somebody may be evicted who may not be now, for the time being alone (epoch seconds); 0 for never"""
+        """when work that must not be evicted yet may be evicted, because time passes (epoch seconds); 0 for never"""
         self.booked: dict[str, tuple[str, list[Charge]]] = {}
-        """{uid of what is nominated and not admitted: (its queue, what its places take)}"""
+        """{uid of a nominated, not admitted allocation: (its queue, the charges of its places)}"""
         self._sets: NodeSets | None = None
         self._removed: dict[str, set[int]] = {}
-        """{uid: its ranks that are taken off for now}"""
+        """{uid: its ranks that are removed at present}"""
 
     def look_at(self, windows: Windows) -> None:
-        """Plan with the windows of the pool."""
+        """Apply the windows of the pool to this plan."""
         self.windows = windows
         self.whatif.usage.windows = windows.nodes()
 
     def bound(self, fact: AllocationFact) -> AllocationFact:
-        """`fact`, which is to start now, with the windows that are closed to it."""
+        """Return `fact`, which would start now, with the windows that are closed to it."""
         return fact if self.windows is None else self.windows.bound(fact)
 
     def bound_running(self, fact: AllocationFact) -> AllocationFact:
-        """`fact`, which runs, with the windows that are closed to more ranks of it."""
+        """Return running `fact` with the windows that are closed to more ranks of it."""
         return fact if self.windows is None else self.windows.bound_running(fact)
 
     def quota_gate(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
-        """Why the queues do not let `fact` have `demand` more; None when they do."""
+        """Return why the queues do not permit `demand` more for `fact`; None when they do."""
         short = self.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
         if short is None:
             return None
@@ -104,7 +107,7 @@ class TickState:
         return explain.quota_gate(never or short, is_never=never is not None)
 
     def slots_gate(self, fact: AllocationFact, asked: int) -> Explanation | None:
-        """Why its job does not let it have `asked` more slots; None when it does."""
+        """Return why its job does not permit `asked` more slots; None when it does."""
         job = self.snapshot.job_of(fact)
         if job is None or job.max_slots is None or asked == 0:
             return None
@@ -112,17 +115,16 @@ class TickState:
         return explain.slots_gate(job, used, asked) if used + asked > job.max_slots else None
 
     def space_gate(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
-        """Why the ResourceQuotas of its namespace do not let `fact` have the pods of `demand` more; None when they
-        do."""
+        """Return why the namespace's ResourceQuotas do not permit the pods of `demand` more; None when they do."""
         refusal = self.spaces.refusal(fact, demand) if self.spaces is not None else None
         return explain.space_gate(*refusal) if refusal is not None else None
 
     def may_use(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
-        """Quota, then job slots, then the ResourceQuotas of the namespace."""
+        """Check quota, then job slots, then the namespace's ResourceQuotas; return the first reason, or None."""
         return self.quota_gate(fact, demand) or self.slots_gate(fact, demand.gpus()) or self.space_gate(fact, demand)
 
     def count(self, fact: AllocationFact, demand: Resources, times: int = 1) -> None:
-        """Count `demand` for its queue and job; -1 gives it back. The nodes are the what-if's."""
+        """Add `demand` to its queue, job and namespace; -1 removes it. The nodes are not changed here."""
         amounts = demand.amounts if times == 1 else {name: amount * times for name, amount in demand.amounts.items()}
         self.tree.take(fact.queue, amounts, preemptible=fact.preemptible)
         if fact.job:
@@ -132,19 +134,18 @@ class TickState:
             self.spaces.take(fact, demand, times)
 
     def withdraw(self, placed: gang.PlacedGang, demand: Resources | None = None) -> None:
-        """Give back the places, and `demand` where it was counted."""
+        """Give back the places, and remove `demand` if it was counted."""
         gang.withdraw(self.whatif, placed.parts)
         if demand is not None:
             self.count(placed.allocation, demand, -1)
 
     def take_again(self, placed: gang.PlacedGang) -> None:
-        """Undo `withdraw`, as long as nothing else has taken the places."""
+        """Undo `withdraw`, provided that nothing else has taken the places."""
         for part in placed.parts:
             self.whatif.usage.take(part.row.ask, part.nodes)
 
     def remove(self, holding: Holding, ranks: Ranks | None = None) -> Resources:
-        """Take `ranks` of a holding (all that are placed when None) off its nodes, queue and job; answers what they
-        used."""
+        """Remove `ranks` of a holding (None: all) from its nodes, queue and job; return what they used."""
         return self._move(holding, ranks, -1)
 
     def put_back(self, holding: Holding, ranks: Ranks | None = None) -> None:
@@ -152,18 +153,20 @@ class TickState:
         self._move(holding, ranks, 1)
 
     def left_of(self, holding: Holding) -> Ranks:
-        """The ranks of a holding that have not been removed."""
+        """Return the ranks of a holding that are not removed."""
         removed = self._removed.get(holding.allocation.uid)
         return tuple(rank for rank in holding.charges if not removed or rank not in removed)
 
     def node_sets(self) -> NodeSets:
-        """The sets of nodes that work is confined to, as things stand now; follows what is removed and put back, until
-        it is asked for again."""
+        """Return the sets of nodes that work is confined to, as they are now.
+
+        The returned object follows what is removed and put back, until the next call makes a new one.
+        """
         self._sets = NodeSets(self.snapshot, self.tree, self.whatif, self.removed(), self._taken())
         return self._sets
 
     def _taken(self) -> Iterator[Use]:
-        """What this tick has taken, or holds for nominations."""
+        """Yield what this tick has taken, and what it holds for nominations."""
         for admitted in self.admitted:
             queue = admitted.placed.allocation.queue
             for part in admitted.placed.parts:
@@ -173,7 +176,7 @@ class TickState:
             yield from ((queue, index[each.node], each.requests) for each in charges if each.node in index)
 
     def use_on(self, nodes: Collection[str]) -> list[tuple[AllocationFact, Resources]]:
-        """What stands on `nodes`, which take no work, and has not been removed: (whose it is, how much)."""
+        """Return what is used on `nodes`, which accept no work, and is not removed: (allocation, its use there)."""
         found: list[tuple[AllocationFact, Resources]] = []
         for holding in self.snapshot.holdings.values():
             ranks = [rank for rank in self.left_of(holding) if holding.charges[rank].node in nodes]
@@ -182,7 +185,7 @@ class TickState:
         return found
 
     def removed(self) -> dict[str, frozenset[int]]:
-        """{uid: its ranks that are removed for now}"""
+        """Return {uid: its ranks that are removed at present}."""
         return {uid: frozenset(ranks) for uid, ranks in self._removed.items() if ranks}
 
     def _move(self, holding: Holding, ranks: Ranks | None, times: int) -> Resources:
@@ -211,7 +214,7 @@ class TickState:
 
 
 def _work(snapshot: PoolSnapshot, now: float) -> Iterator[tuple[tuple[RoleFact, ...], int]]:
-    """What waits and what runs, as (roles, how many such gangs)."""
+    """Yield pending and running work as (roles, number of such gangs)."""
     for group in snapshot.backlog.groups(now):
         yield group.sample.roles, len(group.members)
     for holding in snapshot.holdings.values():

@@ -1,11 +1,13 @@
-"""Topology domains: which racks (blocks, islands) the ranks of one role go to.
+"""Topology domains: the racks (blocks, islands) in which the ranks of one role are placed.
 
-A domain is a value of a node label. Required: all ranks of a role in one domain. Preferred: the fewest domains. Best
-fit: the domain that is left with the least room; the first by name among equals. A pool's levels, ordered from the
-outermost to the innermost, say what lies above and below a role's own label: among equally tight racks the one in
-the tightest block; ranks that need several racks take them within the fewest blocks; and inside a block that is
-required, the fewest racks. A domain of all roles of a gang (`common_domains`) is chosen first, and each role is placed
-within it. A gang that may grow takes a domain that holds all of it where there is one, else the roomiest.
+A domain is a value of a node label. Required: all ranks of a role are in one domain. Preferred: they use the fewest
+domains. Best fit: the domain with the least room left is chosen, the first by name among equals.
+
+A pool's levels, ordered from the outermost to the innermost, define what is above and below a role's own label. Among
+equally tight racks, the rack in the tightest block is chosen. Ranks that need several racks get them within the fewest
+blocks, and ranks in a required block use its fewest racks. A domain of all roles of a gang (`common_domains`) is chosen
+first, and each role is placed within it. A gang that may grow gets a domain with room for all of it if there is one,
+else the roomiest.
 """
 
 from collections.abc import Sequence
@@ -20,20 +22,20 @@ from slipway.scheduler.plan.state.nodes import Bools, Ints, LabelColumn, NodeTab
 
 REQUIRED = "required"
 DOMAINS_TRIED_MAX = 32
-"""Domains in which ranks that see each other are tried out."""
+"""The number of domains that are tried for coupled ranks."""
 ROOM_MAX = 1 << 30
-"""Best fit compares all the room there is, not only what is asked for."""
+"""Best fit compares all the room of a domain, not only the requested part."""
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """Where the ranks go, and the nodes that later ranks of the role may use (None: all)."""
+    """The nodes of the ranks, and the nodes that later ranks of the role may use (None: all)."""
 
     nodes: list[int]
     allowed: Bools | None
 
 
 class Levels(msgspec.Struct, frozen=True):
-    """The labels around a role's own: each from the outermost to the innermost."""
+    """The labels around a role's own label; each tuple is ordered from the outermost to the innermost."""
 
     above: tuple[LabelColumn, ...]
     own: LabelColumn
@@ -41,12 +43,12 @@ class Levels(msgspec.Struct, frozen=True):
 
     @property
     def inwards(self) -> tuple[LabelColumn, ...]:
-        """All of them."""
+        """All labels, from the outermost to the innermost."""
         return (*self.above, self.own, *self.below)
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """How many ranks: at `least`, now `want`, one day `most`."""
+    """The number of ranks: at `least`, now `want`, when fully grown `most`."""
 
     least: int
     want: int
@@ -54,7 +56,7 @@ class Goal(msgspec.Struct, frozen=True):
 
 
 def levels_of(table: NodeTable, key: str, ordered: Sequence[str]) -> Levels:
-    """The levels around `key`; it is alone where the pool does not name it."""
+    """Return the levels around `key`; `key` alone when the pool's levels do not include it."""
     at = ordered.index(key) if key in ordered else None
     above, below = ((), ()) if at is None else (ordered[:at], ordered[at + 1 :])
     return Levels(
@@ -67,7 +69,7 @@ def levels_of(table: NodeTable, key: str, ordered: Sequence[str]) -> Levels:
 def pack(
     row: FeasibilityRow, topology: TopologyFact, goal: Goal, *, ordered: Sequence[str] = (), within: Bools | None = None
 ) -> Packed | None:
-    """Nodes for between `goal.least` and `goal.want` ranks; None when fewer fit as the mode demands."""
+    """Return nodes for between `goal.least` and `goal.want` ranks; None when fewer fit under the topology's mode."""
     levels = levels_of(row.usage.table, topology.key, ordered)
     room = row.room(ROOM_MAX, within)
     if row.is_coupled:
@@ -89,10 +91,11 @@ def pack(
 def _pack_in_turn(
     row: FeasibilityRow, column: LabelColumn, room: Ints, goal: Goal, *, is_required: bool, within: Bools | None
 ) -> Packed | None:
-    """The same for ranks that see each other: how many a domain holds is found out by placing them there.
+    """Like `pack`, for coupled ranks: placing them in a domain determines how many fit there.
 
-    The tightest domain that holds all that they may grow to, else the roomiest, until one takes what is wanted; else
-    the one that takes most, and where it is only preferred the next ones for the rest. Levels around do not count.
+    Domains with room for all ranks when fully grown are tried first, the tightest first; then the others, the roomiest
+    first. The first domain that fits all wanted ranks is used. If none does, the domain that fits most is used, and if
+    the topology is only preferred, further domains for the remaining ranks. The levels above and below are ignored.
     """
     capacity = domain_room(column, np.minimum(room, goal.most))
     enough: list[int] = np.flatnonzero(capacity >= goal.most).tolist()
@@ -119,18 +122,18 @@ def _pack_in_turn(
 
 
 def domain_room(column: LabelColumn, room: Ints) -> Ints:
-    """Room for ranks per domain."""
+    """Return the room for ranks per domain."""
     inside = column.codes >= 0
     return np.bincount(column.codes[inside], room[inside], len(column.values)).astype(np.int64)
 
 
 def largest_domain(room: Ints, column: LabelColumn) -> int:
-    """The most ranks that one domain holds, by `room` per node."""
+    """Return the most ranks that fit one domain, given `room` per node."""
     return int(domain_room(column, room).max(initial=0))
 
 
 def shared_domains(column: LabelColumn, rooms: Sequence[tuple[Ints, int]]) -> list[int]:
-    """Domains with room for each of several roles, (room per node, ranks): the tightest first."""
+    """Return the domains with room for each of several roles, (room per node, ranks), the tightest first."""
     sums = [(domain_room(column, room), ranks) for room, ranks in rooms]
     left = np.zeros(len(column.values), dtype=np.int64)
     fitting = np.ones(len(column.values), dtype=np.bool_)
@@ -142,13 +145,16 @@ def shared_domains(column: LabelColumn, rooms: Sequence[tuple[Ints, int]]) -> li
 
 
 def common_key(allocation: AllocationFact) -> str:
-    """The label of which all its roles have to be in one domain together; empty where they need not be."""
+    """Return the label whose domain all roles must share; empty when they need not share one."""
     return allocation.topology.key if allocation.topology is not None and allocation.topology.mode == REQUIRED else ""
 
 
 def common_domains(column: LabelColumn, rooms: Sequence[tuple[Ints, int, int]]) -> list[int]:
-    """Domains that may hold all roles of a gang, (room per node, ranks now, ranks one day), the best first: of those
-    that hold what it may grow to the tightest, then the roomiest."""
+    """Return the domains that may contain all roles of a gang, the best first.
+
+    `rooms` are (room per node, ranks now, ranks when fully grown). Domains with room for the fully grown gang come
+    first, the tightest first; then the others, the roomiest first.
+    """
     left = np.zeros(len(column.values), dtype=np.int64)
     fitting = np.ones(len(column.values), dtype=np.bool_)
     is_full = np.ones(len(column.values), dtype=np.bool_)
@@ -162,7 +168,7 @@ def common_domains(column: LabelColumn, rooms: Sequence[tuple[Ints, int, int]]) 
 
 
 def most_together(column: LabelColumn, rooms: Sequence[tuple[Ints, int]]) -> Ints:
-    """Per domain, of how many ranks of all roles it has room at most, (room per node, ranks of the role)."""
+    """Return per domain how many ranks of all roles fit at most; `rooms` are (room per node, ranks of the role)."""
     found = np.zeros(len(column.values), dtype=np.int64)
     for room, ranks in rooms:
         found += np.minimum(domain_room(column, room), ranks)
@@ -170,7 +176,7 @@ def most_together(column: LabelColumn, rooms: Sequence[tuple[Ints, int]]) -> Int
 
 
 def near(table: NodeTable, key: str, ordered: Sequence[str], nodes: list[int]) -> list[Bools]:
-    """The nodes that are in the same domains as `nodes`, level by level from the innermost to the outermost."""
+    """Return the nodes in the same domains as `nodes`, level by level from the innermost to the outermost."""
     found: list[Bools] = []
     for column in reversed(levels_of(table, key, ordered).inwards):
         codes = np.unique(column.codes[np.array(nodes, dtype=np.int64)])
@@ -183,7 +189,7 @@ def _inside(nodes: Bools, within: Bools | None) -> Bools:
 
 
 def _own_domain(levels: Levels, room: Ints, goal: Goal) -> int | None:
-    """The one domain for all ranks."""
+    """Return the domain for all ranks; None when no domain has enough room."""
     capacity = domain_room(levels.own, room)
     for least in (goal.most, goal.want):
         enough: list[int] = np.flatnonzero(capacity >= max(least, 1)).tolist()
@@ -199,8 +205,11 @@ def _own_domain(levels: Levels, room: Ints, goal: Goal) -> int | None:
 
 
 def _tightest_around(levels: Levels, room: Ints, equal: list[int], most: int = 0) -> int:
-    """Of equally good domains the one whose surroundings have the least room, from the nearest level outwards; first
-    those that have room for `most`, where the role may yet grow to that."""
+    """Return, of equally good domains, the one whose outer domains have the least room, from the nearest level
+    outwards.
+
+    If the role may grow to `most` ranks, outer domains with room for `most` are preferred.
+    """
     if len(equal) == 1 or not levels.above:
         return equal[0]
     outer = [(column.codes, domain_room(column, room)) for column in reversed(levels.above)]
@@ -214,7 +223,10 @@ def _tightest_around(levels: Levels, room: Ints, equal: list[int], most: int = 0
 
 
 def _start(levels: Levels, room: Ints, goal: Goal, within: Bools | None) -> tuple[Bools, tuple[LabelColumn, ...]]:
-    """Where to pack, and the levels below that: the innermost domain, from the role's own outwards, that holds all."""
+    """Return the nodes to pack into, and the levels below them.
+
+    The nodes are those of the innermost domain with room for all ranks, from the role's own level outwards.
+    """
     domain = _own_domain(levels, room, Goal(goal.want, goal.want, goal.most))
     if domain is not None:
         return _inside(levels.own.codes == domain, within), levels.below
@@ -232,13 +244,15 @@ def _start(levels: Levels, room: Ints, goal: Goal, within: Bools | None) -> tupl
 
 
 def _needed(column: LabelColumn, room: Ints, want: int, allowed: Bools) -> int:
-    """How many domains `want` ranks need among `allowed`."""
+    """Return how many domains `want` ranks need among the `allowed` nodes."""
     capacity = np.sort(domain_room(column, np.where(allowed, room, 0)))[::-1]
     return int(np.searchsorted(np.cumsum(capacity), want)) + 1
 
 
 def _descend(row: FeasibilityRow, room: Ints, want: int, allowed: Bools, below: tuple[LabelColumn, ...]) -> list[int]:
-    """Nodes for up to `want` ranks among `allowed`, in the fewest domains of each level below, the outer ones first."""
+    """Return nodes for up to `want` ranks among `allowed`, in the fewest domains of each level below, the outer
+    first.
+    """
     if not below or want <= 0:
         return fill(row, want, allowed)
     column = below[0]
@@ -251,7 +265,7 @@ def _descend(row: FeasibilityRow, room: Ints, want: int, allowed: Bools, below: 
 
 
 def _fewest_domains(capacity: Ints, want: int) -> list[int]:
-    """Roomiest first, until the rest fits one domain: then the tightest that holds it."""
+    """Return the roomiest domains until the remaining ranks fit one domain, and then the tightest that fits them."""
     left = capacity.copy()
     chosen: list[int] = []
     while want > 0 and left.size and int(left.max()) > 0:

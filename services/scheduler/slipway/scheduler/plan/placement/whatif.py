@@ -1,6 +1,6 @@
-"""The what-if copy that a plan is made on: usage that may be taken and given back, and its feasibility rows.
+"""The what-if copy on which a plan is made: a usage with taking and giving back, and its feasibility rows.
 
-Invariant: whoever takes for something that is then not admitted gives all of it back.
+Invariant: a caller that takes places for work that is then not admitted gives all of them back.
 """
 
 import msgspec
@@ -26,7 +26,7 @@ PACKED = {"MostAllocated": 1}
 
 
 class WhatIf:
-    """A private copy of a usage, with one row per distinct ask."""
+    """A private copy of a usage, with one row per distinct request."""
 
     def __init__(self, usage: NodeUsage, policy: PlacementPolicy, panel: Panel | None = None) -> None:
         self.usage = usage.copy()
@@ -37,24 +37,28 @@ class WhatIf:
         self.usage.peers.spreads_all = policy.spreads_by_default
         self.usage.peers.is_watched |= policy.spreads_by_default
         self.panel = panel
-        """the extenders that have a say; None when none has"""
+        """the extenders of the plan; None when there are none"""
         self.owner: AllocationFact | None = None
-        """whose ranks are being placed"""
+        """the allocation whose ranks are being placed"""
         self.is_packing = False
-        """rows are asked for that fill the fullest nodes first, whatever the policy says"""
+        """whether new rows fill the fullest nodes first, whatever the policy's scores are"""
         self.confined: dict[bytes, Bools | None] = {}
-        """{ask key: the nodes that its ranks are confined to; None for all that take work}, as far as asked"""
+        """{request key: the nodes that its ranks are confined to; None for all that accept work}, filled when asked
+        for
+        """
         self._rows: dict[bytes, FeasibilityRow] = {}
         self._handed: dict[tuple[bytes, int], int] = {}
         self._keys: dict[tuple[int, tuple[str, ...]], tuple[RoleFact, bytes]] = {}
 
     def sample_from(self, seed: int) -> None:
-        """Look at a part of the nodes from now on, where the pool wants that."""
+        """Compare only a sample of the nodes from now on, if the pool uses sampling."""
         if self.policy.sampling and len(self.table) >= NODES_MIN:
             self.usage.sample = SampleCursor(len(self.table), seed)
 
     def key_of(self, role: RoleFact, avoid: tuple[str, ...] = ()) -> bytes:
-        """The ask key of `role`, computed once per role object (which is kept alive, so its identity is its own)."""
+        """Return the request key of `role`, computed once per role object; the cache keeps the object alive, so its id
+        stays unique.
+        """
         known = self._keys.get((id(role), avoid))
         if known is None:
             key = ask_key(role, avoid)
@@ -67,7 +71,7 @@ class WhatIf:
         return known[1]
 
     def row(self, role: RoleFact, avoid: tuple[str, ...] = ()) -> FeasibilityRow:
-        """The row of `role`, shared by all that ask the same."""
+        """Return the row of `role`, shared by all roles with the same request."""
         key = self.key_of(role, avoid)
         if self.is_packing:
             key += b" packed"
@@ -82,7 +86,7 @@ class WhatIf:
         return row
 
     def _consulted(self, panel: Panel, role: RoleFact, row: FeasibilityRow) -> FeasibilityRow:
-        """The row with what the extenders say of it."""
+        """Return the row with the extenders' answers."""
         fits = row.fits
         if panel.looks_beyond(self.owner):
             fits = fits | row.passed & large_enough(row.ask, self.table)
@@ -94,7 +98,7 @@ class WhatIf:
         )
 
     def weights(self, ask: RankRequest) -> dict[str, int]:
-        """The scores that weigh nodes for `ask`."""
+        """Return the weights of the scores that apply to `ask`."""
         if self.is_packing:
             return PACKED
         if ask.gpu_milli:
@@ -102,7 +106,7 @@ class WhatIf:
         return self.policy.pack if ask.requests.gpus() else self.policy.spread
 
     def take(self, row: FeasibilityRow, nodes: list[int]) -> None:
-        """One rank of the row's ask on each of `nodes`, which the row has just been asked for."""
+        """Take one rank of the row's request on each of `nodes`, which the refreshed row has just returned."""
         self.usage.take(row.ask, nodes)
         row.took(nodes)
 
@@ -111,7 +115,10 @@ class WhatIf:
         self.usage.take(row.ask, nodes, -1)
 
     def hand_out(self, row: FeasibilityRow, node: int) -> tuple[int, ...]:
-        """The devices of the next rank of the row's ask on `node`, once all is taken; each is handed out once."""
+        """Return the devices of the next rank of the row's request on `node`, after all ranks were taken.
+
+        Each rank's devices are returned once.
+        """
         devices = self.usage.devices
         if devices is None or not devices.count[node]:
             return ()
