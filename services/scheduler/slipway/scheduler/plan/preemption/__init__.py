@@ -1,1 +1,1 @@
-"""Making room: which running work goes so that other work can be placed."""
+"""Preemption: which running work is evicted or moved so that other work can be placed."""

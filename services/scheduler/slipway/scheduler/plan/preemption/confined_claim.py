@@ -1,18 +1,18 @@
-"""The reclaim rule on the nodes that the waiting work is confined to.
+"""The reclaim rule for the nodes that pending work is confined to.
 
-Where its selector, affinity or tolerations leave work only some nodes, a queue may be within what it deserves of the
-pool and still hold more than its part of these nodes. Then work is taken from that queue, one piece after the other:
+If its selector, affinity or tolerations leave work only some nodes, a queue may use no more than it deserves of the
+pool and still use more than its part of these nodes. Then work is taken from that queue, one unit after the other:
 
-- each time from a queue that holds more than its part of the set of something that is asked for, and that holds no
-  less than its part afterwards, up to where the branches of the two queues meet;
-- the taker's share on the set afterwards is at most the other's afterwards;
-- the same holds of their shares of the pool: what is taken here is not taken back by the reclaim rule there;
-- work that is itself confined to other nodes is left to a queue that holds no more than its part of those.
+- Each time the unit is from a queue that uses more than its part of the set, of a requested resource. Without the unit
+  the queue still uses at least its part. Both hold for all queues up to where the branches of the two queues meet.
+- The claiming queue's share on the set afterwards is at most the victim queue's afterwards.
+- The same is true of their shares of the pool, so that the reclaim rule there does not take the work back.
+- Work that is itself confined to other nodes is left to a queue that uses no more than its part of those nodes.
 
-What the reclaim rule gives (FIRST) may go as well: a gang may need both.
+Work that the reclaim rule allows to take (FIRST) may be taken as well, because a gang may need both.
 
-Invariant: on an unchanged input the queue that lost by this rule may not take it back, by this rule on the same nodes
-nor by the reclaim rule.
+Invariant: on an unchanged input, the queue that lost work by this rule may not take it back, neither by this rule on
+the same nodes nor by the reclaim rule.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,7 +34,7 @@ from slipway.scheduler.plan.state.snapshot import Holding
 
 
 class SetDemand:
-    """What waiting work asks for on one set of nodes, in base units."""
+    """What pending work requests on one set of nodes, in base units."""
 
     def __init__(self, node_set: NodeSet, amounts: Mapping[str, int]) -> None:
         self.node_set = node_set
@@ -43,7 +43,7 @@ class SetDemand:
 
 
 def confined_claim(state: TickState, fact: AllocationFact) -> "ConfinedClaim | None":
-    """The claim of `fact` as things stand; None where no role of it is confined."""
+    """Return the claim of `fact` in the present state; None when no role of it is confined."""
     wanted = [role for role, want in zip(fact.roles, gang_size.targets(fact), strict=True) if want]
     if not confined_roles(wanted, state.whatif.table) or any(_is_by_quota(state, role) for role in wanted):
         return None
@@ -61,7 +61,7 @@ def confined_claim(state: TickState, fact: AllocationFact) -> "ConfinedClaim | N
 
 
 class ConfinedClaim:
-    """What work of `queue` may take on the sets that it is confined to, as things stand when it is asked."""
+    """What work of `queue` may take on the sets that it is confined to; each call uses the present state."""
 
     def __init__(self, state: TickState, queue: str, demand: Resources, sets: NodeSets, parts: list[SetDemand]) -> None:
         self._state = state
@@ -73,18 +73,18 @@ class ConfinedClaim:
 
     @property
     def standings(self) -> NodeShares:
-        """Which queue gives first: the one that is furthest above its part of the first set."""
+        """The shares on the first set, by which the queue that is furthest above its part gives first."""
         return self._parts[0].node_set.shares
 
     def verdict(self, holding: Holding, ranks: Collection[int]) -> int:
-        """CONFINED, or NOT."""
+        """Return CONFINED when `ranks` may be taken, else NOT."""
         used = holding.used_by(ranks).amounts
         if self._pool.judge(holding.allocation.queue, used) == FIRST:
             return CONFINED
         return CONFINED if self._allows(holding, ranks, used) else NOT
 
     def eligible(self, victims: Victims) -> Bools:
-        """The units of other queues that stand on the sets and that may go next, as things stand."""
+        """Return the units of other queues on the sets that may be evicted next, in the present state."""
         found: Bools = np.zeros(len(victims.units), dtype=np.bool_)
         seen: set[int] = set()
         for part in self._parts:
@@ -100,20 +100,20 @@ class ConfinedClaim:
         return found
 
     def _ranks(self, unit: Unit) -> tuple[int, ...]:
-        """What goes with a unit."""
+        """Return the ranks that are evicted with a unit."""
         if not unit.is_whole:
             return (unit.rank,)
         holding = unit.holding
         return tuple(rank for rank in self._state.left_of(holding) if rank not in holding.leaving)
 
     def _is_above(self, part: SetDemand, name: str) -> bool:
-        """Whether `name` may hold more than its part of something that is asked for."""
+        """Whether `name` uses more than its part of a requested resource."""
         if name == self.queue or self._state.tree.queue(name) is None:
             return False
         return any(part.node_set.shares.above_due(name, resource) > 0 for resource in part.resources)
 
     def _allows(self, holding: Holding, ranks: Collection[int], used: Mapping[str, int]) -> bool:
-        """Whether `ranks`, which use `used` in all, may go by the shares of a set."""
+        """Whether `ranks`, which use `used` in total, may be evicted by the shares of a set."""
         victim, tree = holding.allocation.queue, self._state.tree
         if victim == self.queue or tree.queue(victim) is None:
             return False
@@ -143,7 +143,7 @@ class ConfinedClaim:
     def _is_free(
         self, role: RoleFact, part: SetDemand, holding: Holding, ranks: Collection[int], theirs: tuple[str, ...]
     ) -> bool:
-        """Whether what a role of the victim is confined to itself does not keep it where it is."""
+        """Whether the nodes that a role of the victim is itself confined to do not protect it from eviction."""
         own = self._sets.of(role)
         if own is None or own.covers(part.node_set):
             return True
@@ -151,12 +151,12 @@ class ConfinedClaim:
 
 
 def _is_by_quota(state: TickState, role: RoleFact) -> bool:
-    """Whether queues state what they own of the flavor of `role`: the reclaim rule judges that."""
+    """Whether some queue has a quota of the flavor of `role`; then the ordinary reclaim rule decides."""
     return bool(role.flavor) and gpus_of(role.flavor or "") in state.tree.named
 
 
 def _can_spare(shares: NodeShares, queues: tuple[str, ...], used: Mapping[str, int], asked: tuple[str, ...]) -> bool:
-    """Whether all of `queues` hold their part of something that is asked for even without `used`, which has some."""
+    """Whether `used` includes a requested resource of which all `queues` use at least their part without it."""
     return any(
         amount > 0 and resource in asked and all(shares.above_due(name, resource) >= amount for name in queues)
         for resource, amount in counted(used).items()
@@ -164,6 +164,6 @@ def _can_spare(shares: NodeShares, queues: tuple[str, ...], used: Mapping[str, i
 
 
 def _roles(holding: Holding, ranks: Collection[int]) -> list[RoleFact]:
-    """The roles of `ranks`, each once."""
+    """Return the roles of `ranks`, each once."""
     roles = {id(role): role for rank in ranks if (role := holding.allocation.role_of(rank)) is not None}
     return list(roles.values())

@@ -1,8 +1,8 @@
-"""Consolidation: running work moves elsewhere so that other work has a place, and nobody waits for it.
+"""Consolidation: running work moves to other nodes so that other work has a place; nothing becomes pending.
 
-What may move is of the same queue, can be preempted and is not above whom it moves for. It moves whole, as its next
-attempt, and only if all that move land in the same tick, none of it on a node that it is to avoid; else nothing
-happens.
+Work may move if it is in the same queue, is preemptible and has no higher priority than the work that needs the place.
+It moves whole, as its next attempt. All moves must find a place in the same tick, none on a node that the moved work
+avoids; otherwise nothing is moved.
 """
 
 from collections.abc import Iterator
@@ -22,13 +22,16 @@ from slipway.scheduler.plan.state.plan_types import Explanation
 from slipway.scheduler.plan.state.snapshot import Holding
 
 MOVES_MAX = 64
-"""Allocations that move for one."""
+"""The largest number of allocations that move for one allocation."""
 
 
 def move(
     state: TickState, trial: EvictionTrial, fact: AllocationFact, accept: Accept | None, proposals: Iterator[bool]
 ) -> Settled | None:
-    """Admit `fact` where others have moved out of its way; they stand in `state.admitted` after it answers."""
+    """Admit `fact` after other work has moved to other nodes; the moved work is then in `state.admitted`.
+
+    None when no proposal works; then nothing has changed.
+    """
     for is_fit in proposals:
         settled = _settle(state, trial, fact, accept, is_fit)
         if settled is not None:
@@ -56,7 +59,7 @@ def _settle(
     wholes = _whole(state, trial)
     landed = _land(state, wholes) if len(wholes) <= MOVES_MAX else None
     if landed is not None and accept is not None:
-        # What is refused is withdrawn already; what has landed gives way after it.
+        # `accept` withdraws a placement that it refuses. The landed gangs are withdrawn after that.
         state.count(fact, demand, -1)
         accepted = accept(placed, demand, [admitted.placed for admitted in landed])
         if isinstance(accepted, Explanation):
@@ -75,8 +78,11 @@ def _settle(
 
 
 def hold_places(state: TickState) -> list[Admitted]:
-    """Places for what this plan evicts, where it has some elsewhere: their minima come before anybody's surplus.
-    `let_go` gives them back; the next tick admits them."""
+    """Reserve places for work that this plan evicts and that fits elsewhere, and return them.
+
+    Their minima thus come before surplus ranks of other gangs. `let_go` releases the places; the next tick admits the
+    work.
+    """
     held: list[Admitted] = []
     if not any(_is_elastic(admitted.placed) for admitted in state.admitted):
         return held
@@ -96,12 +102,12 @@ def hold_places(state: TickState) -> list[Admitted]:
 
 
 def _is_elastic(placed: gang.PlacedGang) -> bool:
-    """Whether it would take more ranks than it has."""
+    """Whether the gang could have more ranks than it has."""
     return any(len(part.nodes) < part.role.count for part in placed.parts)
 
 
 def _has_node(state: TickState, fact: AllocationFact) -> bool:
-    """Whether each role that is needed has a node for one rank."""
+    """Whether each role of the smallest gang has a feasible node."""
     rows = [state.whatif.row(role) for role, want in zip(fact.roles, gang_size.targets(fact), strict=True) if want]
     for row in rows:
         row.refresh()
@@ -114,7 +120,10 @@ def let_go(state: TickState, held: list[Admitted]) -> None:
 
 
 def _whole(state: TickState, trial: EvictionTrial) -> dict[str, tuple[Holding, Ranks]]:
-    """Take off the rest of what was taken in part: {uid: (what, ranks that went just now)}."""
+    """Remove the remaining ranks of each victim that was removed in part.
+
+    Return {uid: (holding, ranks that this call removed)}.
+    """
     result: dict[str, tuple[Holding, Ranks]] = {}
     for uid, (holding, _) in trial.victims().items():
         rest = tuple(rank for rank in state.left_of(holding) if rank not in holding.leaving)
@@ -132,7 +141,7 @@ def _partly(state: TickState, wholes: dict[str, tuple[Holding, Ranks]]) -> None:
 
 
 def _land(state: TickState, wholes: dict[str, tuple[Holding, Ranks]]) -> list[Admitted] | None:
-    """Find a place for each, the largest first; None when one has none."""
+    """Place each moved allocation, the largest first, and return them; None when one has no place."""
     landed: list[Admitted] = []
     for holding, _ in sorted(wholes.values(), key=lambda each: _size(each[0])):
         moved = state.bound(next_attempt(holding.allocation))
@@ -151,7 +160,10 @@ def _land(state: TickState, wholes: dict[str, tuple[Holding, Ranks]]) -> list[Ad
 
 
 def _not_avoided(state: TickState, fact: AllocationFact) -> Bools | None:
-    """The nodes that have not failed it: what waits takes one that has rather than none, what runs does not."""
+    """Return the nodes that `fact` does not avoid; None when it avoids none.
+
+    Pending work may be placed on a node that it avoids if there is no other place; running work is not moved to one.
+    """
     index = state.whatif.table.index
     avoid = [index[name] for name in fact.avoid_nodes if name in index]
     if not avoid:
@@ -167,7 +179,7 @@ def _take_back(state: TickState, landed: list[Admitted]) -> None:
 
 
 def next_attempt(fact: AllocationFact) -> AllocationFact:
-    """It as it would wait again."""
+    """Return the fact of its next attempt, pending."""
     return msgspec.structs.replace(
         fact, attempt=fact.attempt + 1, phase=Phase.PENDING, placements={}, ended_ranks=(), leaving_ranks=()
     )

@@ -1,8 +1,8 @@
-"""What the eviction limits of a pool and its queues leave to one tick, and what a tick takes of them.
+"""The eviction limits of a pool and its queues: what they permit in one tick, and what a tick uses of them.
 
-One eviction is one allocation that is evicted or moved for another, whole or by some of its ranks. It takes from the
-limit of its queue, of every queue above that, and of the pool. What goes for nobody else (a torn gang, a disabled node,
-`kill`) takes nothing. Knows nothing of who wants room; how a bucket fills is `model/eviction_rate.py`'s.
+One eviction is one allocation that is evicted or moved for another, whole or in part. It is charged to the limit of its
+queue, of every queue above, and of the pool. An eviction that is for no other work (a gang below its minimum, a
+disabled node, `kill`) is not charged. Knows nothing of preemptors; `model/eviction_rate.py` defines how a bucket fills.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 
 class EvictionBudget:
-    """The buckets of one tick, as far as they have been used."""
+    """The buckets of one tick, with what the tick has used of them."""
 
     def __init__(self, snapshot: PoolSnapshot, now: float) -> None:
         self._pool = snapshot.pool.name
@@ -29,18 +29,18 @@ class EvictionBudget:
         self._scopes: dict[str, tuple[str, ...]] = {}
 
     def empty_scope(self, queue: str) -> str | None:
-        """The limit that lets nothing more of `queue` go now; None when none does."""
+        """Return the first limit that permits no eviction from `queue` now; None when every limit permits one."""
         return next((scope for scope in self.scopes_of(queue) if self._left[scope] <= 0), None)
 
     def scopes_of(self, queue: str) -> tuple[str, ...]:
-        """The limits that an eviction from `queue` takes from, the narrowest first."""
+        """Return the limits to which an eviction from `queue` is charged, the narrowest first."""
         known = self._scopes.get(queue)
         if known is None:
             known = self._scopes[queue] = tuple(_scopes(queue, self._queues, self._limits))
         return known
 
     def exceeded(self, gone: Iterable[AllocationFact], one_more: AllocationFact) -> str | None:
-        """The limit that does not let `one_more` go after `gone`; None when all do."""
+        """Return the limit that does not permit the eviction of `one_more` after `gone`; None when all permit it."""
         limits = self.scopes_of(one_more.queue)
         if not limits:
             return None
@@ -49,22 +49,22 @@ class EvictionBudget:
         return next((scope for scope in limits if made[scope] > self._left[scope]), None)
 
     def take(self, queue: str) -> None:
-        """Work of `queue` has been evicted."""
+        """Charge one eviction from `queue`."""
         for scope in self.scopes_of(queue):
             self._left[scope] -= 1
 
     def next_at(self, scope: str) -> float:
-        """When the limit of `scope` allows one eviction more than now (epoch seconds); 0 when its bucket is full."""
+        """Return when the limit of `scope` permits one more eviction (epoch seconds); 0 when its bucket is full."""
         return self._limits[scope].next_at(self._levels.get(scope), self._now)
 
     def used_up(self, scope: str) -> str:
-        """That the limit of `scope` lets nothing go now, and when it does."""
+        """Return the sentence that the limit of `scope` is used up, and when it permits the next eviction."""
         at = self.next_at(scope)
         until = f"; the next may be at {format_time(at, 'seconds')}" if at else ""
         return f"the eviction limit of {self._called(scope)} is used up ({self._spelled(scope)}){until}"
 
     def too_many(self, scope: str) -> str:
-        """That more would have to go than the limit of `scope` allows at once now."""
+        """Return the sentence that more evictions are needed than the limit of `scope` permits now."""
         name, rate = self._called(scope), self._spelled(scope)
         return f"room for it takes more evictions than the eviction limit of {name} allows now ({rate})"
 
@@ -77,12 +77,12 @@ class EvictionBudget:
 
 
 def limits_of(snapshot: PoolSnapshot) -> dict[str, EvictionLimit]:
-    """{queue, or empty for the pool: its limit}"""
+    """Return {queue, or "" for the pool: its limit}."""
     return _limits(snapshot.pool, snapshot.queues)
 
 
 def made_by(snapshot: PoolSnapshot, evictions: Iterable[Evict]) -> Counter[str]:
-    """{queue, or empty for the pool: evictions that take from its limit}"""
+    """Return {queue, or "" for the pool: evictions that are charged to its limit}."""
     limits = limits_of(snapshot)
     if not limits:
         return Counter()
@@ -93,7 +93,7 @@ def made_by(snapshot: PoolSnapshot, evictions: Iterable[Evict]) -> Counter[str]:
 
 
 def levels_after(snapshot: PoolSnapshot, evictions: Iterable[Evict], now: float) -> tuple[EvictionLevel, ...]:
-    """What is used of the limits once `evictions` are decided at `now`."""
+    """Return the use of the limits after `evictions` are decided at `now`."""
     limits = limits_of(snapshot)
     return charged(snapshot.evicted, limits, made_by(snapshot, evictions), now) if limits else ()
 
@@ -101,8 +101,10 @@ def levels_after(snapshot: PoolSnapshot, evictions: Iterable[Evict], now: float)
 def remembered(
     pool: PoolFact, queues: Iterable[QueueFact], work: Iterable[AllocationFact]
 ) -> tuple[EvictionLevel, ...]:
-    """What is used of the limits as far as the allocations themselves tell of their evictions: where there is no
-    ledger to ask, as in a forecast."""
+    """Return the use of the limits as far as the allocations record their evictions.
+
+    For callers without a ledger, such as a forecast.
+    """
     by_name = {queue.name: queue for queue in queues}
     limits = _limits(pool, by_name.values())
     levels: tuple[EvictionLevel, ...] = ()
@@ -118,7 +120,7 @@ def _limits(pool: PoolFact, queues: Iterable[QueueFact]) -> dict[str, EvictionLi
 
 
 def _scopes(queue: str, queues: Mapping[str, QueueFact], limits: Mapping[str, EvictionLimit]) -> Iterator[str]:
-    """The queue, those above it, and the pool, as far as they have limits."""
+    """Yield the queue, the queues above it, and the pool, as far as they have limits."""
     seen: set[str] = set()
     name = queue
     while name and name not in seen:

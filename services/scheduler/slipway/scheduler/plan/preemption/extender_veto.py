@@ -1,9 +1,9 @@
-"""Whether extenders agree that others go: a node for one rank with those who would have to leave it, before they do.
+"""Whether extenders agree to evictions: each is asked about a node for one rank and the ranks that must leave it.
 
-Owns how answers to `preempt` narrow what was offered, and what is still to be asked. An extender names the nodes where
-it agrees; the next is asked about these. Whom it names there decides nothing: what was offered is minimal, fewer would
-make no room. An answer counts for a node as long as the same ranks would have to leave it.
-
+Owns how answers to `preempt` narrow what was offered, and which questions are still open. An extender names the nodes
+to which it agrees, and the next extender is asked about these. The victims that an extender names are ignored: the
+offered victims are minimal, so fewer would not make room. An answer is valid for a node while the same ranks must leave
+it.
 Source: kube-scheduler's preemption.go (callExtenders) and extender.go (ProcessPreemption).
 """
 
@@ -24,13 +24,13 @@ from slipway.scheduler.plan.state.plan_types import Explanation
 
 OFFERS_MIN = 100
 OFFERS_PART = 10
-"""One node of that many is offered, and at least OFFERS_MIN. Source: kube-scheduler's DefaultPreemptionArgs."""
+"""One of this number of nodes is offered, but at least OFFERS_MIN. Source: kube-scheduler's DefaultPreemptionArgs."""
 
 _NOT_AGREED = Explanation(gate=Gate.NO_FIT, message="its places are not those that extenders agree to")
 
 
 class Asking(msgspec.Struct, frozen=True):
-    """Who is asked, and for whom."""
+    """The extenders that are asked, and the work for which they are asked."""
 
     panel: Panel
     guards: tuple[ExtenderFact, ...]
@@ -40,7 +40,7 @@ class Asking(msgspec.Struct, frozen=True):
 
 
 class Consent(msgspec.Struct, frozen=True):
-    """The nodes that may be cleared; else what is waited for, or who refuses."""
+    """The nodes that may be cleared; if there are none, the answer that is awaited or the extender that refuses."""
 
     nodes: frozenset[str] = frozenset()
     waits: str = ""
@@ -48,12 +48,12 @@ class Consent(msgspec.Struct, frozen=True):
 
 
 def offers_max(nodes: int) -> int:
-    """How many nodes are offered at most."""
+    """Return the largest number of nodes that are offered."""
     return max(OFFERS_MIN, nodes // OFFERS_PART)
 
 
 def offer(trial: EvictionTrial, node: str) -> Offer:
-    """What is off now, as far as it stood on `node`."""
+    """Return the trial's removed ranks that were on `node`."""
     leavers = [
         Leaver(step.unit.fact, rank)
         for step in trial.steps
@@ -64,7 +64,7 @@ def offer(trial: EvictionTrial, node: str) -> Offer:
 
 
 def consent(asking: Asking, offers: Sequence[Offer]) -> Consent:
-    """What the extenders say to `offers`, one after another."""
+    """Return the extenders' answers to `offers`, each extender asked after the other."""
     left = tuple(offers)
     for extender in asking.guards if left else ():
         question = Question(
@@ -95,7 +95,10 @@ def consent(asking: Asking, offers: Sequence[Offer]) -> Consent:
 
 
 def held_to(state: TickState, trial: EvictionTrial, accept: Accept | None) -> Accept | None:
-    """`accept`, which may choose other places, held to the nodes that were agreed to."""
+    """Return `accept` with the additional check that it chooses only nodes to which the extenders agreed.
+
+    `accept` may choose other places than those proposed.
+    """
     if accept is None or state.whatif.panel is None:
         return accept
 

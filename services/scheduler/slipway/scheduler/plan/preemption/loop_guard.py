@@ -1,7 +1,9 @@
-"""The guard against loops and chains: who has been preempted too often, who may not be displaced by whom it displaced,
-who has been displaced by the same work again and again, and who has made room just now.
+"""The loop guard, which prevents loops and chains of evictions.
 
-Owns the rules on history; knows nothing of queues or nodes. They hold whatever the policy of a queue says.
+It protects work that was preempted too often, work that displaced the preemptor, and work that the same preemptor has
+displaced repeatedly. It also stops a queue or an allocation that has just made room from reclaiming.
+
+Owns the rules on history; knows nothing of queues or nodes. The rules apply whatever the policy of a queue is.
 """
 
 from collections import Counter
@@ -9,47 +11,52 @@ from collections import Counter
 from slipway.model.facts import AllocationFact
 
 MANY = 3
-"""Preemptions of one victim within `MANY_WITHIN_S`, after which it is left alone."""
+"""The preemptions of one victim within `MANY_WITHIN_S` after which it is not preempted any more."""
 MANY_WITHIN_S = 3600.0
 TURN_WITHIN_S = 600.0
-"""For so long nobody may displace whoever displaced it."""
+"""For this time a displaced allocation may not displace the allocation that displaced it (seconds)."""
 REPEATS = 2
-"""So often the same work may displace the same victim without a wait. After that it waits `TURN_WITHIN_S`, and twice as
-long after each time more. Work that displaces a victim again has lost its own place in between: three queues can take
-from each other in a circle that way, hour after hour. As the waits double, whatever runs comes to its end."""
+"""The number of times that the same preemptor may displace the same victim without a wait.
+
+After that the preemptor must wait `TURN_WITHIN_S`, and twice as long after each further time. A preemptor that
+displaces a victim again has lost its own place in between: without the wait, three queues could take from each other in
+a circle, hour after hour. Because the waits double, running work can finish.
+"""
 SETTLE_S = 1.0
-"""For so long a queue that has made room for another takes nothing from others, and neither does what was evicted:
-evictions do not ripple from queue to queue in one instant."""
+"""For this time a queue that has made room for another reclaims nothing, and neither does the evicted work (seconds).
+
+Without it, evictions would pass from queue to queue in one instant.
+"""
 
 
 def is_worn(fact: AllocationFact, now: float) -> bool:
-    """Whether it was preempted as often as anybody may be in so short a time."""
+    """Whether the allocation was preempted as often as is permitted within `MANY_WITHIN_S`."""
     return sum(1 for at, by in fact.evictions if by and at > now - MANY_WITHIN_S) >= MANY
 
 
 def displacers(fact: AllocationFact, now: float) -> frozenset[str]:
-    """Keys of those that took the place of `fact` lately: it does not take it back from them."""
+    """Return the keys of allocations that displaced `fact` recently; `fact` must not displace them."""
     return frozenset(by for at, by in fact.evictions if by and at > now - TURN_WITHIN_S)
 
 
 def repeated(fact: AllocationFact, now: float) -> frozenset[str]:
-    """Keys of those that displaced `fact` so often that they have to leave it alone now."""
+    """Return the keys of preemptors that displaced `fact` so often that they must not displace it now."""
     return frozenset(by for by, until in _repeats(fact) if until > now)
 
 
 def made_room_for(fact: AllocationFact, now: float) -> list[tuple[float, str]]:
-    """(when, the key of whom it made room for) of its preemptions just now."""
+    """Return (time, key of the preemptor) of the preemptions of `fact` within `SETTLE_S`."""
     return [(at, by) for at, by in fact.evictions if by and at > now - SETTLE_S]
 
 
 def ends(fact: AllocationFact) -> list[float]:
-    """When what the guard holds back because of this history may come to be allowed."""
+    """Return the times at which a restriction from this history may end."""
     spans = {at + span for at, by in fact.evictions if by for span in (TURN_WITHIN_S, MANY_WITHIN_S)}
     return sorted(spans | {until for _, until in _repeats(fact)})
 
 
 def _repeats(fact: AllocationFact) -> list[tuple[str, float]]:
-    """(who, until when it has to wait) of those that displaced `fact` more often than they may without a wait."""
+    """Return (key, end of its wait) of the preemptors that must wait before they displace `fact` again."""
     if len(fact.evictions) < REPEATS:
         return []
     counts = Counter(by for _, by in fact.evictions if by)

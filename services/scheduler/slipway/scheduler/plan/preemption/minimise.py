@@ -1,7 +1,7 @@
-"""From a proposal to an admission: quota, the placement itself, and putting back whatever is not needed.
+"""From a proposal to an admission: check quota, place the preemptor, and put back victims that are not needed.
 
-Invariant: either the allocation stands with its demand counted and no victim that could stay, or nothing has changed
-but the trial, which its owner undoes.
+Invariant: either the preemptor is placed, with no victim that could have stayed, or only the trial has changed, which
+its owner then undoes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,14 +21,16 @@ from slipway.scheduler.plan.state.plan_types import Explanation
 from slipway.scheduler.plan.state.snapshot import Holding
 
 EXACT_MAX = 64
-"""Victims up to which each is put back by placing the preemptor again; beyond, by whether there is room beside it."""
+"""Up to this number of victims, each is put back by placing the preemptor again. For more victims, the usage of their
+nodes decides first.
+"""
 EXACT_RANKS = 2048
-"""Ranks that are placed again for that, in all."""
+"""The largest number of ranks that are placed again for this, in total."""
 EXACT_MIN = 4
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """Who is admitted, and {uid: (what goes for it, which ranks; none for all)}."""
+    """The admitted preemptor, and {uid: (holding of the victim, its evicted ranks; empty for all)}."""
 
     admitted: Admitted
     victims: dict[str, tuple[Holding, Ranks]]
@@ -44,9 +46,10 @@ def settle(
     is_fit: bool,
     units: Callable[[], Iterable[Unit]],
 ) -> Settled | None:
-    """Admit `fact` with what the trial has taken off, and as much of `units`, in order, as quota needs besides.
+    """Admit `fact` with the units that the trial has removed, and with as many more of `units` as the quota needs.
 
-    `demand` is its smallest; `is_fit`: what is off is minimal as far as nodes go.
+    `units` returns these units in order. `demand` is the smallest demand of `fact`. `is_fit`: the removed units are
+    minimal as far as nodes are concerned. None when `fact` cannot be admitted.
     """
     off = len(trial.steps)
     if not _relieve(state, trial, fact, demand, units):
@@ -81,8 +84,11 @@ def settle(
 
 
 def put_back(state: TickState, trial: EvictionTrial, placed: gang.PlacedGang) -> gang.PlacedGang | None:
-    """Put back what is not needed, the most important first; answers the places, which may be others then. None, and
-    nothing is placed, where that cannot be told."""
+    """Put back the units that are not needed, the most important first.
+
+    Return the places of the preemptor, which may have changed. None when the preemptor has no place any more; then
+    nothing is placed.
+    """
     fact = placed.allocation
     steps = _by_importance(state, trial)
     exact = max(EXACT_MIN, min(EXACT_MAX, EXACT_RANKS // max(1, len(placed.placements()))))
@@ -104,14 +110,16 @@ def put_back(state: TickState, trial: EvictionTrial, placed: gang.PlacedGang) ->
             trial.again(step, at)
         again = gang.place(state.whatif, fact, trial.within)
         if isinstance(again, gang.PlacementFailure):
-            return None  # Something stands beside it now that it cannot stand beside, though there is room.
+            return None  # The rank now has a pod beside it that its affinity rules out, although there is room.
         placed = again
     return placed
 
 
 def _by_importance(state: TickState, trial: EvictionTrial, among: Sequence[TrialStep] | None = None) -> list[TrialStep]:
-    """The steps of the trial (only those of `among`) in the order in which they are put back: the preemptor's own queue
-    first, then the queue that is least above its share, then the most important unit."""
+    """Return the steps of the trial (only those of `among`) in the order in which they are put back.
+
+    The preemptor's own queue comes first, then the queue that is least above its share, then the most important unit.
+    """
     steps = [step for step in trial.steps if among is None or step in among]
     queues = {step.unit.fact.queue for step in steps}
     if len(queues - {trial.queue}) <= 1:
@@ -126,7 +134,7 @@ def _by_importance(state: TickState, trial: EvictionTrial, among: Sequence[Trial
 
 
 def _put_beside(state: TickState, trial: EvictionTrial, step: TrialStep, fact: AllocationFact) -> None:
-    """Put a unit back if it has room beside the places as they are taken, and quota allows it."""
+    """Put a unit back if its nodes have room for it beside the preemptor, and the quota still permits the preemptor."""
     at = trial.steps.index(step)
     if not trial.put_back(step):
         return
@@ -144,7 +152,7 @@ def _relieve(
     demand: Resources,
     in_order: Callable[[], Iterable[Unit]],
 ) -> bool:
-    """Take off more, in order, until quota and job slots let `fact` be; False when nothing helps."""
+    """Remove more units, in order, until quota and job slots permit `fact`. Return False when nothing helps."""
     if state.may_use(fact, demand) is None:
         return True
     for unit in in_order():
@@ -158,7 +166,7 @@ def _remove(trial: EvictionTrial, unit: Unit) -> bool:
 
 
 def _relieves(state: TickState, unit: Unit, fact: AllocationFact, demand: Resources) -> bool:
-    """Whether the unit uses some of what is short."""
+    """Whether the unit uses some of the resource, or of the job's slots, that is short."""
     short = state.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
     victim = unit.fact
     used = unit.holding.used_by(state.left_of(unit.holding) if unit.is_whole else (unit.rank,))

@@ -1,13 +1,13 @@
-"""Nominations: places that are held for work whose victims have still to leave them.
+"""Nominations: places that are held for work whose victims have not left yet.
 
-Owns how long a place is held, when it is taken, and who may take it away. Knows nothing of how victims are chosen. A
-nomination holds capacity and blocks nobody: the rest of its line goes on, in what is left.
+Owns how long places are held, when they become an admission, and which work may take them away. Knows nothing of how
+victims are chosen. A nomination holds capacity but does not block its queue: other work of the queue may use the rest.
 
-Invariants: a nomination is turned into an admission when its places (or others) are really free, and not before; while
-its victims are leaving, its allocation takes no others; it is dropped when its allocation is not to be started any
-more, when it has run out, when nothing that leaves can make its places free, or when something with more right needs
-them. What has more right: a higher priority in the same queue; between queues, a higher priority of the queue, or a
-smaller share.
+Invariants: a nomination becomes an admission when its places, or others, are really free, and not before. While its
+victims are leaving, its allocation takes no other places. A nomination is dropped in these cases: its allocation must
+not start any more, it has run out, no leaving work can free its places, or work with more right needs them. Work has
+more right by a higher priority in the same queue; between queues, by a higher priority of the queue, or by a smaller
+share.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,7 +34,7 @@ NAMES_SHOWN = 3
 
 
 class _Held(msgspec.Struct):
-    """A nomination that stands: booked, or admitted by this tick."""
+    """A valid nomination: booked, or admitted by this tick."""
 
     nomination: Nomination
     fact: AllocationFact
@@ -51,19 +51,21 @@ class Nominations:
         self._state = state
         self._held: list[_Held] = []
         self._leaving: list[Holding] = []
-        """all that is on its way out, by key"""
+        """all holdings with leaving ranks, by key"""
         self.dropped: list[str] = []
-        """decisions that are to leave the ledger"""
+        """ids of decisions that must be removed from the ledger"""
         self.look_again = 0.0
-        """when one of those that stand runs out (epoch seconds); 0 for never"""
+        """when the first valid nomination runs out (epoch seconds); 0 for never"""
 
     @property
     def settled(self) -> frozenset[str]:
-        """uids of what needs no other place in this tick."""
+        """uids of allocations that need no other place in this tick"""
         return frozenset(held.fact.uid for held in self._held)
 
     def honour(self) -> None:
-        """Book those that stand, and admit those whose places are free by now; those with more right first."""
+        """Book the valid nominations, and admit those whose places are free by now; those with more right come
+        first.
+        """
         if not self._state.snapshot.nominations:
             return
         going = [holding for holding in self._state.snapshot.holdings.values() if holding.leaving]
@@ -84,7 +86,10 @@ class Nominations:
         self.look_again = min(ends, default=0.0)
 
     def yield_to(self, fact: AllocationFact, has_place: Callable[[], bool]) -> bool:
-        """Give up what `fact` has more right to, the last first, until it has a place; what it leaves is held on."""
+        """Release nominations to which `fact` has more right, the last first, until `fact` has a place.
+
+        Return whether it has one. Released nominations whose places can still become free are booked again.
+        """
         if not self._held:
             return False
         given: list[_Held] = []
@@ -101,8 +106,11 @@ class Nominations:
         return False
 
     def take_over(self, fact: AllocationFact, accept: Accept) -> bool:
-        """Nominate `fact` to what has been told to leave for others that it has more right than: nobody else has to go
-        for it. Those others wait again."""
+        """Nominate `fact` to the room of work that is already leaving for nominations to which `fact` has more right.
+
+        No other work is evicted for it. The allocations of released nominations that cannot be met any more wait again.
+        Return whether `fact` was nominated.
+        """
         given: list[_Held] = []
         for held in reversed(list(self._held)):
             if held.admitted is not None or not self._outranks(fact, held):
@@ -119,14 +127,14 @@ class Nominations:
         return False
 
     def explanations(self) -> dict[str, Explanation]:
-        """{key: why it waits} of those that still wait for their places."""
+        """Return {allocation key: why it waits} of the nominations that still wait for their places."""
         waiting = [held for held in self._held if held.admitted is None and held.fact.phase is Phase.PENDING]
         return {held.fact.key: _waits(held.leaving) for held in waiting}
 
     # --- the life of one ----------------------------------------------------------------------------------------------
 
     def _right(self, nomination: Nomination) -> tuple[int, int, int]:
-        """Ascending: those with more right first, then in order of the ledger."""
+        """Return the sort key: nominations with more right first, then in the order of the ledger."""
         fact = nomination.allocation
         if fact is None:
             return (0, 0, nomination.number)
@@ -135,7 +143,7 @@ class Nominations:
         return (-queue.priority if queue is not None else 0, -priority_of(fact, job), nomination.number)
 
     def _standing(self, nomination: Nomination) -> _Held | None:
-        """It as it is held; None when it is to be dropped."""
+        """Return the nomination to hold; None when it must be dropped."""
         state, fact = self._state, nomination.allocation
         if fact is None or not _is_awaited(nomination, fact):
             return None
@@ -159,7 +167,7 @@ class Nominations:
         )
 
     def _waits_for(self, nomination: Nomination) -> tuple[Holding, ...]:
-        """Its victims, and whatever else leaves its nodes."""
+        """Return its victims, and all other work that is leaving its nodes."""
         nodes = frozenset(nomination.placements.values())
         return tuple(
             holding
@@ -169,7 +177,7 @@ class Nominations:
         )
 
     def _until(self, nomination: Nomination, leaving: Iterable[Holding]) -> float:
-        """When it runs out: a margin after it was made, and after the grace of the last that leaves for it."""
+        """Return when it runs out: a margin after it was made, and after the grace of the last victim."""
         ends = [nomination.at]
         for holding in leaving:
             victim = holding.allocation
@@ -177,7 +185,7 @@ class Nominations:
         return max(ends) + self._state.policy.nomination_margin_s
 
     def _try(self, held: _Held) -> None:
-        """Admit it if there is a place by now: where it was nominated, else anywhere."""
+        """Admit the allocation if there is a place by now: on the nominated nodes, else anywhere."""
         if held.fact.phase is not Phase.PENDING or held.fact.attempt != held.nomination.attempt:
             return
         state = self._state
@@ -199,7 +207,7 @@ class Nominations:
         if isinstance(placed, gang.PlacementFailure):
             placed = gang.place(state.whatif, fact)
         else:
-            # What it takes beyond its minimum may go elsewhere, but for a topology.
+            # Ranks beyond the minimum may use other nodes, unless a topology confines them.
             for part in placed.parts:
                 is_bound = part.role.topology is not None or common_key(fact) != ""
                 part.allowed = part.allowed if is_bound else None
@@ -212,7 +220,10 @@ class Nominations:
         return Admitted(placed=placed, demand=demand)
 
     def _placed_after(self, fact: AllocationFact, accept: Accept) -> Admitted | None:
-        """The allocation where it has its places once all has left that is leaving; taken, and waited for."""
+        """Place the allocation as if all leaving work had left, and return it with that work as its victims.
+
+        None when it has no place or is not accepted.
+        """
         state = self._state
         leaving = self._leaving
         for holding in leaving:
@@ -234,7 +245,7 @@ class Nominations:
         return made
 
     def _keep_what_stands(self, given: list[_Held]) -> None:
-        """Hold on what may still come true of what was given up, and drop the rest."""
+        """Book the released nominations again that can still be met, and drop the others."""
         for each in reversed(given):
             each.admitted = None
             self._book(each, 1)
@@ -242,7 +253,7 @@ class Nominations:
                 self._drop(each)
 
     def _may_come_true(self, held: _Held) -> bool:
-        """Whether its places are free once all has left that is leaving; it is booked."""
+        """Whether its places are free after all leaving work has left; the nomination must be booked."""
         if not held.leaving and held.fact.phase is Phase.PENDING:
             return False
         usage = self._state.whatif.usage
@@ -263,7 +274,7 @@ class Nominations:
         self._state.count(held.fact, held.demand, times)
 
     def _give(self, held: _Held) -> None:
-        """Take back what it holds or was admitted to."""
+        """Release what the nomination holds, or the places that it was admitted to."""
         if held.admitted is None:
             self._book(held, -1)
             return
@@ -271,7 +282,7 @@ class Nominations:
         self._state.withdraw(held.admitted.placed, held.admitted.demand)
 
     def _take_again(self, held: _Held) -> None:
-        """Undo `_give`: the very same, since nothing was taken meanwhile."""
+        """Undo `_give` with the same places; nothing was taken since."""
         made = held.admitted
         if made is None:
             self._book(held, 1)
@@ -287,7 +298,7 @@ class Nominations:
         self.dropped.append(held.nomination.id)
 
     def _outranks(self, fact: AllocationFact, held: _Held) -> bool:
-        """Whether `fact` has more right to a place."""
+        """Whether `fact` has more right to a place than the nomination."""
         state, other = self._state, held.fact
         jobs = state.snapshot
         if fact.queue == other.queue:
@@ -300,7 +311,7 @@ class Nominations:
 
 
 def _is_awaited(nomination: Nomination, fact: AllocationFact) -> bool:
-    """Whether its attempt is still to come: it waits, or the attempt before it is on its way out."""
+    """Whether the nominated attempt can still start: it is pending, or the attempt before it is ending."""
     if fact.uid != nomination.uid or fact.deleting or fact.desired == "Stopped" or fact.hold:
         return False
     if fact.attempt == nomination.attempt:

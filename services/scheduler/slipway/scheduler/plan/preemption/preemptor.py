@@ -1,11 +1,12 @@
-"""Whether running work may be evicted for an allocation that is blocked, and which.
+"""Which running work is evicted for a blocked allocation, if any.
 
-In turn: what is on its way out already (then it waits), what its queue may preempt or reclaim, and what may be moved
-elsewhere. Everything is tried on the tick's own state and undone when it does not lead to a place; the placement itself
-(`gang.place`) and the gates of quota have the last word. Sets of victims are minimal: none of them can be put back.
+The possibilities are tried in this order: work that is leaving already (then the allocation waits), work that its queue
+may preempt or reclaim, and work that may be moved to other nodes. Each attempt changes the tick's own state, and is
+undone when it does not lead to a place. The placement itself (`gang.place`) and the quota checks decide in the end.
+Sets of victims are minimal: none of them can be put back.
 
-Owns who is asked to go; knows nothing of how nodes are compared (`search`), of the order of victims (`victims`), of the
-reclaim rule (`reclaim_rule`, `confined_claim`) and of history (`loop_guard`).
+Owns the choice between these possibilities. Other modules decide how nodes are compared (`search`), the order of
+victims (`victims`), the reclaim rule (`reclaim_rule`, `confined_claim`) and the rules on history (`loop_guard`).
 """
 
 import math
@@ -43,14 +44,14 @@ from slipway.scheduler.plan.state.snapshot import Holding
 
 KEPT_MAX = 64
 SEARCHES_MAX = 128
-"""Searches of one tick that find nothing; what comes after them waits for the next tick."""
+"""The number of failed searches after which the tick makes no more; later work waits for the next tick."""
 
 
 def make_room(state: TickState, fact: AllocationFact, accept: Accept | None = None) -> Admitted | None:
-    """Remove the least that lets `fact` have its places, and take them; None, and nothing changed, when nothing does.
+    """Evict the least work that lets `fact` have its places, and take them; None, with nothing changed, if none helps.
 
-    The victims' evictions stand in `state.evicted` when it answers, and what was moved in `state.admitted`. Why there
-    is no room although something might have been evicted stands in `state.notes`.
+    Afterwards the victims' evictions are in `state.evicted`, and moved work is in `state.admitted`. If nothing was
+    evicted although eviction was possible, `state.notes` has the reason.
     """
     queue = state.tree.queue(fact.queue)
     if queue is None or not _is_possible(state, fact, queue):
@@ -61,7 +62,7 @@ def make_room(state: TickState, fact: AllocationFact, accept: Accept | None = No
 
 
 def _is_possible(state: TickState, fact: AllocationFact, queue: QueueFact) -> bool:
-    """Whether there is anything at all that it might take: cheap, and mostly false."""
+    """Whether `fact` might evict or move any work at all: a cheap check, and mostly false."""
     snapshot = state.snapshot
     if not any(use.preemptible for use in snapshot.use.values()):
         return False
@@ -78,19 +79,20 @@ def _is_possible(state: TickState, fact: AllocationFact, queue: QueueFact) -> bo
 
 
 class Rooms:
-    """What preemption knows of one tick."""
+    """The preemption state of one tick."""
 
     def __init__(self, state: TickState) -> None:
         self._state = state
         self.victims = victims_of(state.snapshot)
         self._is_free: Bools = np.ones(len(self.victims.units), dtype=np.bool_)
-        """Whether each unit may be evicted: nobody has taken it in this tick, the loop guard does not protect it, and
-        it has run for the `minRuntime` of its queue."""
+        """whether each unit may be evicted: no other work has evicted it in this tick, the loop guard does not protect
+        it, and it has run for the `minRuntime` of its queue
+        """
         units = self.victims.units
         self._worn = [index for index in self.victims.told if loop_guard.is_worn(units[index].fact, state.now)]
         self._is_free[self._worn] = False
         self._repeated: dict[str, list[int]] = {}
-        """{who displaced them too often to do so again now: the units}"""
+        """{key of a preemptor: the units that it has displaced too often to do so again now}"""
         for index in self.victims.told:
             for key in loop_guard.repeated(units[index].fact, state.now):
                 self._repeated.setdefault(key, []).append(index)
@@ -104,36 +106,38 @@ class Rooms:
         self._leaving.sort(key=lambda holding: (holding.allocation.key, holding.allocation.uid))
         self._proposals = Proposals(state, self.victims)
         self._lower: dict[tuple[str, int, float], Bools] = {}
-        """{(queue, priority, created where it counts): the units that it may preempt}"""
+        """{(queue, priority, created if the queue may preempt newer work): the units that it may preempt}"""
         self._searches = 0
         self._refused = ""
-        """who does not agree that anybody goes for the one that is looked at"""
+        """the refusal of an extender for the present allocation"""
         self._gave: dict[str, float] | None = None
-        """{queue: when work of it last made room for another queue}, of those that did just now; None: not known"""
+        """{queue: when its work last made room for another queue}, within `SETTLE_S`; None: not computed yet"""
         self._budget = EvictionBudget(state.snapshot, state.now) if limits_of(state.snapshot) else None
-        """None where nothing limits how often work is evicted"""
+        """None when there are no eviction limits"""
         self._shut: Bools = np.zeros(len(self.victims.units), dtype=np.bool_)
-        """the units of which an eviction limit lets nothing more go"""
+        """the units that an eviction limit protects now"""
         self._over = ""
-        """which eviction limit refused to let so many go for the one that is looked at"""
+        """the eviction limit that did not permit enough evictions for the present allocation, as a sentence"""
         self._shut_down()
         self._shrunk: list[int] = []
-        """units of gangs that gave up ranks in this tick: what they have besides is for the next"""
+        """units of gangs that gave up ranks in this tick; their other ranks are left to the next tick"""
 
     def _young(self) -> npt.NDArray[np.float64]:
-        """For each unit until when its queue's `minRuntime` spares it; minus infinity where nothing does. What is in a
-        queue above its hard limit is not spared."""
+        """Return until when each unit is protected by its queue's `minRuntime`; minus infinity when it is not.
+
+        A queue above its hard limit protects nothing.
+        """
         tree, victims = self._state.tree, self.victims
         spans = np.full(len(victims.queues), -np.inf)
         for code, name in enumerate(victims.queues):
             queue = tree.queue(name)
             if queue is not None and queue.min_runtime and not tree.is_above_limit(name):
                 spans[code] = queue.min_runtime
-        # What has not begun to run is spared as long as that is so.
+        # Work that has not begun to run has an infinite start, so it is protected until it runs.
         return np.where(spans[victims.queue] > 0.0, victims.started + np.maximum(spans, 0.0)[victims.queue], -np.inf)
 
     def make(self, fact: AllocationFact, its_queue: QueueFact, accept: Accept | None) -> Admitted | None:
-        """The allocation with its places, or None and a note."""
+        """Return the allocation with its places; None when there are none, with a note in most cases."""
         if self._searches >= SEARCHES_MAX:
             return None
         state = self._state
@@ -144,7 +148,7 @@ class Rooms:
             return None
         short = state.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
         if short is not None and short.kind == "nominal":
-            return None  # What may be evicted is not in the way of that.
+            return None  # Preemptible work does not use this bound, so evicting it would not help.
         for holding in self._leaving:
             state.remove(holding, holding.leaving)
         try:
@@ -168,7 +172,9 @@ class Rooms:
         return settled.admitted
 
     def _held_still(self, fact: AllocationFact, queue: QueueFact) -> tuple[QueueFact, float]:
-        """(its queue, without the right to reclaim if it has just made room; until when that is so, 0: it is not)."""
+        """Return (the queue, without the right to reclaim if it has just made room; the end of that restriction, or
+        0).
+        """
         if queue.reclaim == NEVER:
             return queue, 0.0
         if self._gave is None:
@@ -195,7 +201,7 @@ class Rooms:
         return found
 
     def _note(self, fact: AllocationFact, queue: QueueFact, leaving: list[Holding], settles: float) -> str:
-        """Why no room is made for it now, in the words of the explanation."""
+        """Return why no work is evicted for the allocation now, as text for its explanation."""
         if leaving:
             return _waits(leaving)
         if settles:
@@ -204,7 +210,7 @@ class Rooms:
         return self._refused or self._why_not(fact, queue)
 
     def _comes_by_itself(self, fact: AllocationFact, demand: Resources) -> list[Holding]:
-        """What is on its way out, if its room is enough: nobody else has to go then."""
+        """Return the leaving work if its room is enough, so that nothing else must be evicted; else an empty list."""
         state = self._state
         if not self._leaving or state.may_use(fact, demand) is not None:
             return []
@@ -217,7 +223,7 @@ class Rooms:
     def _evict(
         self, fact: AllocationFact, queue: QueueFact, demand: Resources, accept: Accept | None
     ) -> Settled | None:
-        """By what its queue may preempt or reclaim."""
+        """Evict work that the queue may preempt or reclaim."""
         if queue.within_queue == NEVER and queue.reclaim == NEVER:
             return None
         claim = ReclaimClaim(self._state.tree, fact.queue, demand.amounts)
@@ -238,7 +244,7 @@ class Rooms:
     def _evict_confined(
         self, fact: AllocationFact, queue: QueueFact, demand: Resources, accept: Accept | None
     ) -> Settled | None:
-        """By what queues hold of the nodes that it is confined to: ranks that their gangs can spare before others."""
+        """Evict work by the shares of the nodes that `fact` is confined to; surplus ranks of gangs are tried first."""
         claim = confined_claim(self._state, fact)
         if claim is None:
             return None
@@ -260,7 +266,9 @@ class Rooms:
     def _try(
         self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools, demand: Resources, accept: Accept | None
     ) -> Settled | None:
-        """Admit it with some of the `eligible` units gone; None, and nothing is off, where that does not work."""
+        """Admit `fact` by removing some of the `eligible` units; None, with nothing removed, when that does not
+        work.
+        """
         for is_fit in self._proposals.of(fact, trial, eligible):
             settled = settle(
                 self._state,
@@ -278,14 +286,16 @@ class Rooms:
         return None
 
     def _heard_out(self, fact: AllocationFact, trial: EvictionTrial) -> bool:
-        """Keep what extenders said to a trial that led to nothing; whether they have to be heard before another."""
+        """Record the extenders' answers to a failed trial; return whether an answer must be awaited before another
+        trial.
+        """
         self._refused, self._over = trial.refused or self._refused, trial.over or self._over
         if trial.waits:
             self._state.unheard[fact.key] = trial.waits
         return bool(trial.waits)
 
     def _move(self, fact: AllocationFact, accept: Accept | None) -> Settled | None:
-        """By moving work of its own queue that is not above it to other places."""
+        """Move work of the same queue, with no higher priority, to other places."""
         state = self._state
         eligible = self._allowed(fact) & self._movable(fact)
         if not eligible.any() or not _has_room(state, gang_size.smallest_demand(fact)):
@@ -301,16 +311,16 @@ class Rooms:
         return settled
 
     def _movable(self, fact: AllocationFact) -> Bools:
-        """The units of its own queue that are not above it."""
+        """Return the units of its own queue with no higher priority."""
         victims, priority = self.victims, priority_of(fact, self._state.snapshot.job_of(fact))
         return (victims.queue == self._code(fact.queue)) & (victims.priority <= priority)
 
     def _eligible(self, fact: AllocationFact, queue: QueueFact, claim: ReclaimClaim, rule: int) -> Bools:
-        """The units that may go for `fact` as things stand."""
+        """Return the units that may be evicted for `fact` in the present state."""
         return self._willing(fact, queue, claim, rule) & self._allowed(fact)
 
     def _willing(self, fact: AllocationFact, queue: QueueFact, claim: ReclaimClaim, rule: int) -> Bools:
-        """The units that its queue may preempt or reclaim for `fact`."""
+        """Return the units that its queue may preempt or reclaim for `fact`."""
         victims = self.victims
         priority = priority_of(fact, self._state.snapshot.job_of(fact))
         allowed = self._own_lower(fact, queue, priority)
@@ -320,8 +330,7 @@ class Rooms:
         return allowed | (others if queue.reclaim == ANY else others & (victims.priority < priority))
 
     def _willing_confined(self, fact: AllocationFact, queue: QueueFact, claim: ConfinedClaim) -> Bools:
-        """The units that its queue may preempt or reclaim for `fact` by the shares of the nodes that it is confined
-        to."""
+        """Return the units that its queue may preempt, or reclaim by the shares of the confining nodes, for `fact`."""
         victims = self.victims
         others = claim.eligible(victims)
         if queue.reclaim != ANY:
@@ -330,14 +339,14 @@ class Rooms:
         return self._willing(fact, queue, pool, FIRST) | others
 
     def _could_take(self, fact: AllocationFact, queue: QueueFact) -> Bools:
-        """The units that its queue would let go for `fact`, by whichever rule."""
+        """Return the units that its queue may evict for `fact`, by any rule."""
         pool = ReclaimClaim(self._state.tree, fact.queue, gang_size.smallest_demand(fact).amounts)
         willing = self._willing(fact, queue, pool, SECOND)
         claim = confined_claim(self._state, fact) if queue.reclaim != NEVER else None
         return willing if claim is None else willing | self._willing_confined(fact, queue, claim)
 
     def _own_lower(self, fact: AllocationFact, queue: QueueFact, priority: int) -> Bools:
-        """The units of its own queue that it may preempt."""
+        """Return the units of its own queue that it may preempt."""
         victims = self.victims
         key = (queue.name, priority, fact.created if queue.within_queue == NEWER else 0.0)
         known = self._lower.get(key)
@@ -352,7 +361,7 @@ class Rooms:
         return known
 
     def _allowed(self, fact: AllocationFact) -> Bools:
-        """The units that are there and that the guard lets `fact` have."""
+        """Return the free units that the loop guard and the eviction limits permit for `fact`."""
         spared = loop_guard.displacers(fact, self._state.now) if fact.evictions else frozenset[str]()
         is_free = self._is_free if self._budget is None else self._is_free & ~self._shut
         if not spared and fact.key not in self._repeated:
@@ -362,7 +371,7 @@ class Rooms:
         return allowed
 
     def _in_order(self, trial: EvictionTrial, eligible: Bools) -> Iterator[Unit]:
-        """The units that may go, in the order in which they go: other queues' before its own."""
+        """Return the units that may be evicted, in the order of eviction: those of other queues before its own."""
         units = [self.victims.units[index] for index in np.flatnonzero(eligible).tolist()]
         return in_turn(units, trial.standings, trial.queue)
 
@@ -385,22 +394,24 @@ class Rooms:
         self._shut_down()
 
     def _shut_down(self) -> None:
-        """Leave the work alone of which an eviction limit lets nothing more go."""
+        """Protect the units whose eviction limit permits no more evictions now."""
         if self._budget is not None:
             shut = [self._budget.empty_scope(name) is not None for name in self.victims.queues]
             self._shut = np.array(shut, dtype=np.bool_)[self.victims.queue] if shut else self._shut
 
     def _forget(self, uids: Iterable[str]) -> None:
-        """Nobody else may have these."""
+        """Mark the units of these allocations as not available to other work."""
         for uid in uids:
             self._is_free[self._of_uid.get(uid, [])] = False
 
     def _wants_more_of_them(self, fact: AllocationFact, queue: QueueFact) -> bool:
-        """Whether it might take from a gang that has just been shrunk: better a tick later than somebody else now."""
+        """Whether it might evict from a gang that was shrunk in this tick; then it waits a tick, and evicts no other
+        work.
+        """
         return bool(self._could_take(fact, queue)[self._shrunk].any())
 
     def _held_back(self, fact: AllocationFact, queue: QueueFact) -> list[AllocationFact]:
-        """Those whose history keeps something from being evicted for `fact` that its queue would let go."""
+        """Return the allocations whose history protects units that its queue could otherwise evict for `fact`."""
         spared = loop_guard.displacers(fact, self._state.now)
         guarded = [*self._worn, *self._repeated.get(fact.key, [])]
         if not spared and not guarded:
@@ -411,7 +422,7 @@ class Rooms:
         return [*held, fact] if is_spared else held
 
     def _look_again_at(self, times: Iterable[float]) -> None:
-        """Something may change by time alone then."""
+        """Plan again at the earliest of these times, because time alone may change the result."""
         state = self._state
         coming = [at for at in (state.look_again, *times) if 0.0 < at < math.inf]
         state.look_again = min(coming, default=0.0)
@@ -419,7 +430,7 @@ class Rooms:
     def _why_not(self, fact: AllocationFact, queue: QueueFact) -> str:
         young = self._spared_until > self._state.now
         if young.any():
-            # What may be moved later is no reason to wait for, but one to look again.
+            # Work that may be moved later gives no reason for the explanation, but a time to plan again.
             self._look_again_at(self._spared_until[young & self._movable(fact)].tolist())
         if queue.within_queue == NEVER and queue.reclaim == NEVER:
             return ""
@@ -436,7 +447,9 @@ class Rooms:
         return "what might make room for it was evicted too often of late, or has just taken its place"
 
     def _limited(self, fact: AllocationFact, queue: QueueFact) -> str:
-        """Which eviction limit keeps what its queue would let go for `fact`; empty when none does."""
+        """Return the eviction limit that protects what its queue could evict for `fact`, as a sentence; "" when none
+        does.
+        """
         budget = self._budget
         if budget is None:
             return ""
@@ -449,7 +462,7 @@ class Rooms:
         return budget.used_up(min(shut, key=lambda scope: (budget.next_at(scope), scope)))
 
     def _promised(self, victim: AllocationFact, until: float) -> str:
-        """That `victim` has its place until then (infinite: it has not begun to run)."""
+        """Return the sentence that `victim` is protected until then (infinite: it has not begun to run)."""
         queue = self._state.tree.queue(victim.queue)
         span = format_duration((queue.min_runtime if queue is not None else None) or 0.0)
         if until == math.inf:
@@ -459,7 +472,7 @@ class Rooms:
 
 
 def _has_room(state: TickState, demand: Resources) -> bool:
-    """Whether the pool has as much free in all as `demand`: if not, nobody can be moved out of its way."""
+    """Whether the pool has `demand` free in total; if not, moving work cannot help."""
     usage, table = state.whatif.usage, state.whatif.table
     for name, amount in demand.amounts.items():
         row = table.row.get(name)

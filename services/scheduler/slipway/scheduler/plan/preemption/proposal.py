@@ -1,11 +1,11 @@
-"""Proposals: units to take off so that an allocation might have its places, the best first.
+"""Proposals: the units to evict so that an allocation might have its places, the best proposal first.
 
-For each rank in turn the free nodes are used up, then the node that costs least is cleared (`search`). A role that must
-be in one domain is tried in each. When what was proposed turns out not to be enough, because something other than room
-refuses, the units are taken off in their order until the placement itself succeeds. Work is bounded: by nodes tried,
-domains, and units.
+For each rank in turn, free nodes are used first; then the node that costs least is cleared (`search`). A role that must
+be in one domain is tried in each domain. A proposal may not be enough, because something other than room refuses the
+node. Then units are removed in the order of eviction until the placement itself succeeds. Work is bounded by the number
+of nodes tried, of domains, and of units.
 
-Each proposal leaves its units off the state, through the trial; whoever takes proposals undoes what he does not use.
+Each proposal has its units removed from the state, through the trial. The caller undoes proposals that it does not use.
 """
 
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ from slipway.scheduler.plan.state.nodes import Bools, Ints
 from slipway.scheduler.plan.state.rank_request import requests_of
 
 TRIES_MAX = 16
-"""Nodes that are tried for one rank."""
+"""The number of nodes that are tried for one rank."""
 DOMAINS_MAX = 64
 CLEARED_MAX = 4096
-"""Nodes that are cleared in one tick, in vain or not: what comes after that waits for the next."""
+"""The number of nodes that one tick clears, successfully or not; later work waits for the next tick."""
 UNITS_MAX = 512
-"""Units up to which they are also tried in their order, whatever the nodes."""
+"""Up to this number of units they are also tried in the order of eviction, whatever their nodes."""
 SEARCHES_KEPT = 64
 
 Taken = list[tuple[FeasibilityRow, list[int]]]
@@ -42,21 +42,23 @@ DomainCost = tuple[int, int, int, int]
 
 
 class Proposals:
-    """What might be taken off for the allocations of one tick."""
+    """The proposals for the allocations of one tick."""
 
     def __init__(self, state: TickState, victims: Victims) -> None:
         self._state = state
         self._victims = victims
         self._no_turns: Ints = np.zeros(len(victims.queues), dtype=np.int64)
-        """the order where only one queue gives"""
+        """the turns when only one queue can give"""
         self._searches: dict[tuple[bytes, int, int], NodeSearch] = {}
         self._cleared = 0
 
     def of(
         self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools, *, is_moving: bool = False
     ) -> Iterator[bool]:
-        """One proposal after the other; true where it is known to be minimal and the nodes to have room. Where
-        extenders have a say in who goes from a node, what they agree to alone."""
+        """Yield after each proposal; True when it is known to be minimal and its nodes to have room.
+
+        If extenders must agree to the victims on a node, only nodes to which they agree are proposed.
+        """
         wanted = gang_size.targets(fact)
         if sum(wanted) == 1:
             role = fact.roles[wanted.index(1)]
@@ -75,7 +77,7 @@ class Proposals:
             yield from self._in_order(fact, trial, eligible)
 
     def _asking(self, fact: AllocationFact, role: RoleFact, why: bytes) -> Asking | None:
-        """Who is to be asked before anybody goes for `fact`; None when that is nobody's business."""
+        """Return which extenders must be asked before work is evicted for `fact`; None when there are none."""
         panel = self._state.whatif.panel
         guards = panel.guards(requests_of(role)) if panel is not None else ()
         if panel is None or not guards:
@@ -84,7 +86,9 @@ class Proposals:
         return Asking(panel, guards, role, fact, ask)
 
     def _single(self, role: RoleFact, trial: EvictionTrial, eligible: Bools, asking: Asking | None) -> Iterator[bool]:
-        """For one rank: nothing, where there is a free node and something else is short; then node after node."""
+        """Propose for one rank: first no victims, if a node is free and only quota is short; then one node after the
+        other.
+        """
         row = self._state.whatif.row(role)
         row.refresh()
         if row.fits.any():
@@ -108,7 +112,7 @@ class Proposals:
             barred[node] = True
 
     def _agreed(self, search: NodeSearch, trial: EvictionTrial, eligible: Bools, asking: Asking) -> Iterator[bool]:
-        """Node after node, of those that the extenders agree to."""
+        """Propose one node after the other, of those to which the extenders agree."""
         offers = self._offers(search, trial, eligible)
         said = consent(asking, list(offers.values()))
         trial.waits, trial.refused = said.waits, said.refused
@@ -123,7 +127,7 @@ class Proposals:
             search.refresh(eligible)
 
     def _offers(self, search: NodeSearch, trial: EvictionTrial, eligible: Bools) -> dict[int, Offer]:
-        """{node: who would go}, the best first."""
+        """Return {node: its offer of victims}, the best first."""
         names = self._state.whatif.table.names
         found: dict[int, Offer] = {}
         barred = np.zeros(len(names), dtype=np.bool_)
@@ -140,15 +144,17 @@ class Proposals:
         return found
 
     def _is_local(self, trial: EvictionTrial, node: int) -> bool:
-        """Whether what is off stood on the one node alone, so that no other node has gained."""
+        """Whether all removed ranks were on this one node, so that no other node has gained room."""
         name = self._state.whatif.table.names[node]
         return bool(trial.steps) and all(
             step.unit.holding.charges[rank].node == name for step in trial.steps for rank in step.ranks
         )
 
     def _propose(self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools, barred: Bools) -> bool:
-        """Clear nodes for all ranks; false, and nothing is off, when it does not work. Where all roles have to be in
-        one domain together, each is tried, and the cheapest is chosen."""
+        """Clear nodes for all ranks; return False, with nothing removed, when that does not work.
+
+        If all roles must be in one domain, each domain is tried, and the cheapest is chosen.
+        """
         key = common_key(fact)
         if not key:
             return self._clear_roles(fact, trial, eligible, barred)
@@ -204,7 +210,7 @@ class Proposals:
         return self._clear(search, want, trial, barred | (column.codes != chosen), taken)
 
     def _clear(self, search: NodeSearch, want: int, trial: EvictionTrial, barred: Bools, taken: Taken) -> bool:
-        """Find places for `want` ranks off the `barred` nodes: free ones, then what costs least."""
+        """Find places for `want` ranks outside the `barred` nodes: free places first, then the cheapest to clear."""
         row, barred, open_units = search.row, barred.copy(), search.eligible
         left, tries = want, 0
         while True:
@@ -232,14 +238,15 @@ class Proposals:
                     open_units[self._victims.whole == unit.index] = False
 
     def _clear_node(self, search: NodeSearch, node: int, trial: EvictionTrial) -> bool:
-        """Take off what has to go from one node so that one more rank fits there; false, and nothing more is off, when
-        that does not work."""
+        """Remove from one node the units that must leave so that one more rank fits; return False, with no more
+        removed, when that does not work.
+        """
         row, before = search.row, len(trial.steps)
         if not self._have_several_queues(search, node, trial):
             units = [self._victims.units[index] for index in search.victims_on(node)]
             is_cleared = trial.remove_all(units) and self._fits(row, node)
         else:
-            # Which queue is furthest above its share changes with each unit that is evicted.
+            # Each eviction may change which queue is furthest above its share.
             there = [self._victims.units[index] for index in search.may_go(node)]
             is_cleared = False
             for unit in in_turn(there, trial.standings, trial.queue):
@@ -262,7 +269,7 @@ class Proposals:
         return len(there - {trial.queue}) > 1
 
     def _turns(self, trial: EvictionTrial, eligible: Bools) -> Ints:
-        """For each queue its place in the order of eviction, as the tree stands now."""
+        """Return each queue's place in the order of eviction, as the tree is now."""
         victims = self._victims
         own = victims.queues.index(trial.queue) if trial.queue in victims.queues else -1
         if len(victims.queues) == 1 or not eligible[victims.queue != own].any():
@@ -304,7 +311,7 @@ class Proposals:
         return known
 
     def _is_within_reach(self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools) -> bool:
-        """Whether its ranks would have room with everything gone."""
+        """Whether its ranks would have room if all eligible units were removed."""
         for role in fact.roles:
             row = self._state.whatif.row(role)
             if row.usage.devices_for(row.ask) is not None:
@@ -314,7 +321,7 @@ class Proposals:
         return True
 
     def _in_order(self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools) -> Iterator[bool]:
-        """The shortest run of units, in order, after which there is a place."""
+        """Propose the shortest run of units, in the order of eviction, after which there is a place."""
         units = [self._victims.units[index] for index in np.flatnonzero(eligible).tolist()]
         removed = [unit for unit in in_turn(units, trial.standings, trial.queue) if trial.remove(unit)]
         if not removed or not self._has_place(fact):

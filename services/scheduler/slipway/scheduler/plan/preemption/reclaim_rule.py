@@ -1,16 +1,17 @@
 """The reclaim rule: whether one queue may take running work from another.
 
-Work is taken one after the other, each time from a queue that uses more than it deserves of something that is asked
-for, up to where the branches of the two queues meet. That brings the taker up to what it deserves. Beyond that, its
-share afterwards must be at most the other's afterwards (FIRST), or, failing that, below the other's before (SECOND).
-Shares are those of the two branches below the queue where they meet: what one team takes from another is weighed
-between the teams, not between their members.
+Work is taken one unit after the other. Each time the unit is from a queue that uses more than it deserves of a
+requested resource; this must hold for all queues up to where the branches of the two queues meet. That brings the
+claiming queue up to what it deserves. Beyond that, its share afterwards must be at most the victim queue's share
+afterwards (FIRST), or, failing that, below the victim queue's share before (SECOND). The shares are those of the two
+branches below the queue where they meet: what one team takes from another is compared between the teams, not between
+their members.
 
-Where the pool counts past use, a queue that would be above what it deserves by its past takes only what the same rule
-gives it by the shifted shares, too. So the past withholds; it lets nothing be taken that this rule would not give.
+If the pool counts past use, a queue that would be above what it deserves by its past takes only what the rule also
+permits by the shifted shares. So the past can only forbid; it permits nothing that the rule alone would not.
 
-Invariant: on an unchanged input whoever lost by this rule may not take it back by it: its share without what it lost
-is not above the taker's.
+Invariant: on an unchanged input, the queue that lost work by this rule may not take it back by the same rule. Without
+the lost work its share is not above the share of the queue that took it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,19 +25,19 @@ from slipway.scheduler.plan.state.nodes import Ints
 from slipway.scheduler.plan.state.snapshot import Holding
 
 NOT, SECOND, FIRST, CONFINED = 0, 1, 2, 3
-"""How a step is allowed; CONFINED: by the shares of a set of nodes (`confined_claim`)."""
+"""How a step is permitted; CONFINED: by the shares of a set of nodes (`confined_claim`)."""
 
 
 class Claim(Protocol):
-    """Who says which running work may be taken."""
+    """Decides which running work may be taken."""
 
     def verdict(self, holding: Holding, ranks: Collection[int]) -> int:
-        """Whether `ranks` of a holding of another queue may be taken next, as things stand."""
+        """Return how `ranks` of a holding of another queue may be taken next in the present state, or NOT."""
         ...
 
 
 class ReclaimClaim:
-    """What work of `queue` with `demand` may take, as the tree stands when it is asked."""
+    """What work of `queue` with `demand` may take; each call uses the present tree."""
 
     def __init__(self, tree: QueueTree, queue: str, demand: Mapping[str, int]) -> None:
         self._tree = tree
@@ -46,21 +47,21 @@ class ReclaimClaim:
         self._branches: dict[str, tuple[str, tuple[str, ...]]] = {}
 
     def judge(self, victim: str, used: Mapping[str, int]) -> int:
-        """Whether work that uses `used` may be taken from queue `victim` next."""
+        """Return how work that uses `used` may be taken from queue `victim` next, or NOT."""
         ours, theirs = self._branch(victim)
         if not theirs or not _uses(used, self._above_due(theirs)):
             return NOT
         return self._weigh(self._tree.share(ours, self._demand), ours, theirs[-1], used)
 
     def verdict(self, holding: Holding, ranks: Collection[int]) -> int:
-        """`judge` of what `ranks` use."""
+        """Return `judge` of what `ranks` use."""
         return self.judge(holding.allocation.queue, holding.used_by(ranks).amounts)
 
     def judge_all(self, kinds: Mapping[str, Sequence[tuple[int, Mapping[str, int]]]], count: int) -> Ints:
-        """`judge` of each of `count` kinds of use as the tree stands now; `kinds` is {queue: (number of the kind, its
-        use)}. Work of the queue itself is not its business.
+        """Return `judge` of each of `count` kinds of use, by the present tree.
 
-        Most queues use no more than they deserve: the time goes by those that do.
+        `kinds` is {queue: (number of the kind, its use)}; kinds of the claiming queue itself get NOT. Most queues use
+        no more than they deserve, so only the other queues cost time.
         """
         tree = self._tree
         found: Ints = np.zeros(count, dtype=np.int64)
@@ -80,7 +81,7 @@ class ReclaimClaim:
         return found
 
     def _weigh(self, share: Due, ours: str, theirs: str, used: Mapping[str, int]) -> int:
-        """Our share with what we ask for, beside theirs."""
+        """Compare our share including the demand with theirs."""
         if self._tree.withholds(ours, theirs, self._demand, used):
             return NOT
         if share <= self._tree.share(theirs, {name: -amount for name, amount in used.items()}):
@@ -88,7 +89,7 @@ class ReclaimClaim:
         return SECOND if share < self._tree.share(theirs) else NOT
 
     def _above_due(self, path: tuple[str, ...]) -> tuple[str, ...]:
-        """What is asked for of which all of `path` use more than they deserve."""
+        """Return the requested resources of which all queues of `path` use more than they deserve."""
         tree = self._tree
         return tuple(name for name in self._asked() if path and all(queue in tree.above_in(name) for queue in path))
 

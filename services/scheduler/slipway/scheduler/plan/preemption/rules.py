@@ -1,3 +1,3 @@
-"""Whom a queue lets its work preempt: values of `preemption.withinQueue` and `preemption.reclaim`."""
+"""Values of a queue's `preemption.withinQueue` and `preemption.reclaim`, which define what its work may preempt."""
 
 NEVER, ANY, NEWER = "Never", "Any", "LowerOrNewerEqual"

@@ -1,11 +1,12 @@
-"""Which node costs least: for one more rank of an ask, what would have to go on each node, and how bad that is.
+"""Which node costs least: what must be evicted from each node for one more rank, and how bad that is.
 
-On a node everything that may be evicted is taken away, least important first, and then put back as far as the rank
-still fits, most important first: what is left is a minimal set. The work of the queue that gives first (`victim_order`)
+On a node all eligible units are removed, least important first, and then put back as far as the rank still fits, most
+important first. The units that stay removed are a minimal set. The work of the queue that gives first (`victim_order`)
 is the least important; within a queue the order of victims decides. Nodes are compared as kube-scheduler does: lowest
-highest victim, lowest sum of priorities, fewest ranks, latest start among the highest, the order of victims, name. All
-nodes at once, as columns; later only those that were touched. Amounts are counted per resource and port: whether the
-rank may really go there is for the placement to say.
+highest victim, lowest sum of priorities, fewest ranks, latest start among the highest, the order of victims, name.
+
+All nodes are computed at once, as columns; later only the nodes that were touched. Amounts are compared per resource
+and port. The placement decides whether the rank may really use the node.
 """
 
 import numpy as np
@@ -15,15 +16,17 @@ from slipway.scheduler.plan.preemption.victims import Victims
 from slipway.scheduler.plan.state.nodes import EVERY, Bools, Ints
 
 _FEW = 24
-"""Nodes up to which one by one is cheaper than as columns."""
+"""Up to this number of nodes, computing them one by one is cheaper than as columns."""
 _NEVER = -(2**62)
 
 
 class NodeSearch:
-    """The costs of all nodes for one ask, kept current."""
+    """The costs of all nodes for one request, updated as the usage changes."""
 
     def __init__(self, row: FeasibilityRow, victims: Victims, turns: Ints, eligible: Bools) -> None:
-        """`turns` tells for each queue when it gives (`victim_order`), `eligible` for each unit whether it may go."""
+        """`turns`: each queue's place in the order of eviction (`victim_order`); `eligible`: the units that may be
+        evicted.
+        """
         self.row = row
         self._victims = victims
         self.eligible = eligible
@@ -32,22 +35,23 @@ class NodeSearch:
         ask, table = row.ask, row.usage.table
         self._needs = ask.steps
         self._is_by_device = row.usage.devices_for(ask) is not None
-        """how much is free says too little: it matters on which devices"""
+        """whether devices decide, because the amounts of free capacity do not suffice"""
         self._open: Bools = row.passed.copy()
         for resource, amount in self._needs:
             self._open &= table.allocatable[resource] >= amount
         if ask.missing:
             self._open[:] = False
         self.is_ok: Bools = np.zeros(size, dtype=np.bool_)
-        """nodes where it helps"""
+        """nodes where evicting units makes room for the rank"""
         self.costs: Ints = np.zeros((5, size), dtype=np.int64)
-        """per node, ascending in how bad it is: the highest victim, their sum of priorities, how many ranks, minus the
-        earliest start (in ms) among the highest, and the last of them in order"""
+        """per node, each ascending from good to bad: the highest victim, the victims' sum of priorities, their number
+        of ranks, minus the earliest start (in ms) among the highest, and the last of the highest in the order
+        """
         self._cursor = len(row.usage.touched)
         self._look_at_all()
 
     def refresh(self, eligible: Bools, turns: Ints | None = None) -> None:
-        """Catch up with what was touched, with what may go now, and with the order of the queues (None: as before)."""
+        """Update the touched nodes, the eligible units, and the order of the queues (None: unchanged)."""
         if turns is not None and turns is not self._turns and not np.array_equal(turns, self._turns):
             self._set_turns(turns)
             self._cursor, self.eligible = len(self.row.usage.touched), eligible
@@ -68,7 +72,7 @@ class NodeSearch:
             self.look_at(node)
 
     def best(self, barred: Bools | None = None) -> int | None:
-        """The node that costs least, of those that are not barred."""
+        """Return the node that costs least, of those that are not barred; None when there is none."""
         candidates = np.flatnonzero(self.is_ok if barred is None else self.is_ok & ~barred)
         for cost in self.costs:
             if candidates.size <= 1:
@@ -78,7 +82,7 @@ class NodeSearch:
         return int(candidates[0]) if candidates.size else None
 
     def room(self) -> Ints:
-        """How many ranks each node would hold at most with everything gone that may go."""
+        """Return how many ranks fit each node at most if all eligible units were removed."""
         victims, usage = self._victims, self.row.usage
         chosen = np.flatnonzero(self.eligible[victims.piece_unit])
         at = victims.piece_node[chosen]
@@ -92,11 +96,11 @@ class NodeSearch:
         return np.where(self._open, np.maximum(counts, 0), 0)
 
     def may_go(self, node: int) -> list[int]:
-        """The units of which something stands there and that may go."""
+        """Return the eligible units with a piece on the node."""
         return [unit for unit in self._victims.piece_unit[self._victims.on(node)].tolist() if self.eligible[unit]]
 
     def victims_on(self, node: int) -> list[int]:
-        """The units that would be evicted there, in the order of eviction as it is now."""
+        """Return the units that would be evicted from the node, in the present order of eviction."""
         victims = self._victims
         pieces = [piece for piece in victims.on(node).tolist() if self.eligible[victims.piece_unit[piece]]]
         pieces.sort(key=lambda piece: (int(self._turn[victims.piece_unit[piece]]), int(victims.piece_unit[piece])))
@@ -118,7 +122,7 @@ class NodeSearch:
         return gone
 
     def _by_device(self, node: int, pieces: list[int]) -> list[int]:
-        """The same where devices are shared: by really taking away and putting back."""
+        """Like `victims_on` for nodes that share devices: really remove the pieces and put them back."""
         victims, usage = self._victims, self.row.usage
         at = np.array([node], dtype=np.int64)
         for piece in pieces:
@@ -143,8 +147,9 @@ class NodeSearch:
         return gone
 
     def _room_on(self, node: int, pieces: list[int]) -> list[int] | None:
-        """What is left of each resource and port with the rank there and all `pieces` gone; None when it has no
-        room."""
+        """Return what is free of each resource and port with the rank placed and all `pieces` removed; None when the
+        rank does not fit.
+        """
         usage = self.row.usage
         room = [
             int(usage.table.allocatable[resource, node] - usage.used[resource, node]) - amount
@@ -170,7 +175,7 @@ class NodeSearch:
         self._level: Ints = victims.level + self._turn * (int(victims.level.max(initial=0)) + 1)
 
     def look_at(self, node: int) -> None:
-        """Reckon one node afresh."""
+        """Compute one node again."""
         if not self._open[node]:
             return
         victims = self._victims
@@ -189,7 +194,7 @@ class NodeSearch:
         )
 
     def _look_at_all(self) -> None:
-        """All nodes at once: the same as `look_at` for each."""
+        """Compute all nodes at once, with the same result as `look_at` for each."""
         victims = self._victims
         self.is_ok[:] = False
         if self._is_by_device:
@@ -213,7 +218,7 @@ class NodeSearch:
         self._weigh(at, gone, units, (starts, counts))
 
     def _columns(self, pieces: Ints) -> Ints:
-        """What each piece frees, per resource and port."""
+        """Return what each piece frees, per resource and port."""
         victims = self._victims
         rows = [victims.piece_used[resource, pieces] for resource, _ in self._needs]
         for port in self.row.ask.host_ports:
@@ -222,15 +227,17 @@ class NodeSearch:
         return np.array(rows, dtype=np.int64).reshape(-1, pieces.size)
 
     def _free(self, at: Ints) -> Ints:
-        """What is left with the rank there, per resource and port; below zero where it has no room."""
+        """Return what is free with the rank placed, per resource and port; negative where the rank does not fit."""
         usage = self.row.usage
         rows = [usage.free(resource, at) - amount for resource, amount in self._needs]
         rows += [-usage.port(port)[at] for port in self.row.ask.host_ports]
         return np.array(rows, dtype=np.int64).reshape(-1, at.size)
 
     def _wholes(self, nodes: Ints, units: Ints) -> Ints | None:
-        """For each piece of a surplus rank, where its allocation's other piece on the node stands; None when there
-        are no such ranks."""
+        """Return, for each piece of a surplus rank, the index of its allocation's whole piece on the node; -1 for none.
+
+        None when no piece is of a surplus rank.
+        """
         whole = self._victims.whole[units]
         if (whole == units).all():
             return None
@@ -241,7 +248,7 @@ class NodeSearch:
         return found
 
     def _put_back(self, freed: Ints, room: Ints, runs: tuple[Ints, Ints], is_ok: Bools, wholes: Ints | None) -> Bools:
-        """Which pieces stay away, the most important of each node put back first."""
+        """Return which pieces stay removed after putting back the most important of each node first."""
         starts, counts = runs
         gone = np.zeros(freed.shape[1], dtype=np.bool_)
         for place in range(int(counts.max()) - 1, -1, -1):
@@ -257,7 +264,7 @@ class NodeSearch:
         return gone
 
     def _weigh(self, at: Ints, gone: Bools, units: Ints, runs: tuple[Ints, Ints]) -> None:
-        """The cost of each node with victims."""
+        """Set the costs of each node with victims."""
         victims = self._victims
         starts, counts = runs
         levels = np.where(gone, self._level[units], _NEVER)

@@ -1,6 +1,7 @@
-"""What is taken off the state for one preemptor, one unit after the other, and how it is put back.
+"""The trial: the units that are removed from the state for one preemptor, one after the other, and how they are put
+back.
 
-Invariant: `undo` leaves the state as it was found. A gang is taken whole or down to its minimum, never below.
+Invariant: `undo` leaves the state as it was found. A gang is removed whole, or down to its minimum and never below.
 """
 
 import msgspec
@@ -15,14 +16,14 @@ from slipway.scheduler.plan.state.snapshot import Holding
 
 
 class TrialStep(msgspec.Struct, frozen=True):
-    """One unit that is off, and the ranks that went with it."""
+    """One removed unit, and the ranks that were removed with it."""
 
     unit: Unit
     ranks: Ranks
 
 
 class EvictionTrial:
-    """The units that are off the state."""
+    """The units that are removed from the state for one preemptor."""
 
     def __init__(
         self,
@@ -34,9 +35,11 @@ class EvictionTrial:
         standings: Standings | None = None,
         budget: EvictionBudget | None = None,
     ) -> None:
-        """Work of other queues than `queue` goes as `claim` allows, by `rule` or a stricter one; of those queues the
-        one gives first that is furthest above its share in `standings` (None: of the pool). All of it goes within
-        `budget` (None: nothing limits how often)."""
+        """Work of other queues than `queue` is removed as `claim` permits, by `rule` or a stricter one.
+
+        Of those queues, the one that is furthest above its share in `standings` gives first (None: the shares of the
+        pool). All removals stay within `budget` (None: no eviction limits).
+        """
         self._state = state
         self._claim = claim
         self.queue = queue
@@ -44,23 +47,23 @@ class EvictionTrial:
         self.standings: Standings = standings or state.tree
         self.steps: list[TrialStep] = []
         self.within: Bools | None = None
-        """the nodes where the preemptor may go with what is off; None for all"""
+        """the nodes that the preemptor may use after these removals; None for all"""
         self.waits = ""
-        """what has to be heard first, before anybody goes"""
+        """the extender's answer that is awaited before any eviction"""
         self._budget = budget
         self.over = ""
-        """why more might not go at once, where an eviction limit refused that"""
+        """the sentence about the eviction limit that refused a removal"""
         self.refused = ""
-        """who does not agree to any of it"""
+        """the extender that agrees to no eviction, as a sentence"""
         self._off: set[int] = set()
-        """indices of their units"""
+        """indices of the removed units"""
 
     def is_off(self, unit: Unit) -> bool:
-        """Whether the unit, or all of its allocation, has been taken off."""
+        """Whether the unit, or its whole allocation, is removed."""
         return unit.index in self._off or unit.whole in self._off
 
     def remove(self, unit: Unit) -> bool:
-        """Take a unit off if it may go; False when it may not."""
+        """Remove a unit if it may be evicted; return False when it may not."""
         if self.is_off(unit):
             return True
         if not unit.is_whole and not self._can_spare(unit):
@@ -79,7 +82,7 @@ class EvictionTrial:
         return True
 
     def remove_all(self, units: list[Unit]) -> bool:
-        """Take all of them off, or none."""
+        """Remove all of `units`, or none; return whether they were removed."""
         before = len(self.steps)
         for unit in units:
             if not self.remove(unit):
@@ -88,7 +91,7 @@ class EvictionTrial:
         return True
 
     def put_back(self, step: TrialStep) -> bool:
-        """Put one unit back; False when it cannot be without its allocation."""
+        """Put one unit back; return False when that is impossible because its whole allocation is removed."""
         if not step.unit.is_whole and step.unit.whole in self._off:
             return False
         self.steps.remove(step)
@@ -96,16 +99,16 @@ class EvictionTrial:
         return True
 
     def again(self, step: TrialStep, at: int) -> None:
-        """Undo `put_back`: it stood at place `at`."""
+        """Undo `put_back` of a step that was at index `at`."""
         self._take(step, at)
 
     def back_to(self, count: int) -> None:
-        """Put back all but the first `count`."""
+        """Put back all steps but the first `count`."""
         while len(self.steps) > count:
             self._give(self.steps.pop())
 
     def redo(self, steps: list[TrialStep]) -> None:
-        """Take off again what was off before, in the same order."""
+        """Remove again what was removed before, in the same order."""
         for step in steps:
             self._take(step, len(self.steps))
 
@@ -114,7 +117,7 @@ class EvictionTrial:
         self.back_to(0)
 
     def is_lawful(self) -> bool:
-        """Whether what is off might have been taken in this order, each step by the rule."""
+        """Whether the removed units could have been taken in this order, each step by the rule."""
         steps = list(self.steps)
         if all(step.unit.fact.queue == self.queue for step in steps):
             return True
@@ -126,7 +129,7 @@ class EvictionTrial:
         return is_lawful
 
     def victims(self) -> dict[str, tuple[Holding, Ranks]]:
-        """{uid: (what, ranks that go; none for all of it)}."""
+        """Return {uid: (holding, evicted ranks; empty for the whole allocation)}."""
         found: dict[str, tuple[Holding, Ranks]] = {}
         whole = {step.unit.fact.uid for step in self.steps if step.unit.is_whole}
         for step in self.steps:

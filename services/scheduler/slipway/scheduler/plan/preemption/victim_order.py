@@ -1,8 +1,8 @@
-"""Which queue gives next: the one that is furthest above its share, after what was taken already.
+"""Which queue gives next: the queue that is furthest above its share, after what was taken already.
 
-Owns the order between queues; within a queue the order of victims holds (`victims`). Queues are compared from the top
-of the tree: first the departments, then the queues in them. The work of the preemptor's own queue goes last. Knows
-nothing of who may be taken from: that is the reclaim rule's.
+Owns the order between queues; within a queue the order of victims applies (`victims`). Queues are compared from the top
+of the tree: first the departments, then the queues in them. The work of the preemptor's own queue comes last. The
+reclaim rule, not this module, decides which work may be taken.
 """
 
 import heapq
@@ -16,25 +16,27 @@ from slipway.scheduler.plan.queueing.node_shares import Standings
 from slipway.scheduler.plan.state.nodes import Ints
 
 Standing = tuple[Due, ...]
-"""Minus the shares of a queue and of those above it, from the top: ascending, who gives first."""
+"""Minus the shares of a queue and of those above it, from the top; the smallest gives first."""
 
 
 def standing_of(standings: Standings, queue: str) -> Standing:
-    """How the queue stands now."""
+    """Return the present standing of the queue."""
     return tuple(-share for share in standings.shares(queue))
 
 
 def turns(standings: Standings, queues: Sequence[str], own: str) -> Ints:
-    """For each of `queues` its turn: 0 for who gives first, equal for those that stand equal, `own` last."""
+    """Return the turn of each of `queues`: 0 for the queue that gives first, equal for equal standings, `own` last."""
     found = {queue: standing_of(standings, queue) for queue in queues if queue != own}
     turn = {standing: number for number, standing in enumerate(sorted(set(found.values())))}
     return np.array([len(turn) if queue == own else turn[found[queue]] for queue in queues], dtype=np.int64)
 
 
 def in_turn(units: Iterable[Unit], standings: Standings, own: str) -> Iterator[Unit]:
-    """The units in the order in which they go: each is from the queue that is furthest above its share as they
-    stand when that unit is asked for. Of equal queues the least important unit goes. O(log queues) a unit, more where
-    departments meet."""
+    """Yield the units in the order of eviction.
+
+    Each unit is from the queue that is furthest above its share when the unit is requested; of equal queues the least
+    important unit comes first. O(log queues) a unit, more where departments meet.
+    """
     waiting: dict[str, list[Unit]] = {}
     for unit in sorted(units, key=lambda each: -each.index):
         waiting.setdefault(unit.fact.queue, []).append(unit)

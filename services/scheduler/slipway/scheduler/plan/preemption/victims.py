@@ -1,12 +1,12 @@
-"""What may be taken away from where: running work that can be preempted, in units, as columns.
+"""The units that may be evicted, and their nodes: running preemptible work, as columns.
 
-A unit is a whole allocation, or one rank of an elastic gang that is not needed for its minimum. Units stand in one
-order, least important first: queue priority, priority; of the same, single ranks that their gang does not need, then
-lone ranks, then whole gangs; then what loses least work (latest start or checkpoint), then by name. A piece is what
-one unit holds on one node. Knows nothing of who wants them.
+A unit is a whole allocation, or one rank of an elastic gang that its minimum does not need. Units have one order, least
+important first: by queue priority, then priority. Of equal ones, single ranks that their gang does not need come first,
+then lone ranks, then whole gangs. Then comes what loses least work (latest start or checkpoint), then the name. A piece
+is what one unit uses on one node. Knows nothing of preemptors.
 
-Invariant: built from the snapshot alone. What is on its way out, what was admitted a moment ago and what nobody may
-preempt is in no unit.
+Invariant: built from the snapshot alone. Work that is leaving, that was only just admitted, or that cannot be preempted
+is in no unit.
 """
 
 import itertools
@@ -27,13 +27,14 @@ from slipway.scheduler.plan.state.usage import Charge
 _SURPLUS, _LONE, _GANG = 0, 1, 2
 _MANY = 64
 _ABOVE_ZERO = 2**31
-"""Added to each rank's priority before they are summed, so that fewer are never worse for being below zero. Source:
-kube-scheduler's preemption."""
+"""Added to each rank's priority before they are summed, so that fewer victims are never worse because of negative
+priorities. Source: kube-scheduler's preemption.
+"""
 WholeKey = tuple[int, int, int, int, str, str, int]
 
 
 class Unit(msgspec.Struct, eq=False):
-    """What goes at once: `rank` of an elastic gang, or all that is left of an allocation (`rank` -1)."""
+    """What is evicted at once: `rank` of an elastic gang, or all remaining ranks of an allocation (`rank` -1)."""
 
     holding: Holding
     priority: int
@@ -41,18 +42,18 @@ class Unit(msgspec.Struct, eq=False):
     order: WholeKey
     rank: int = -1
     index: int = 0
-    """its place in the order"""
+    """its index in the order"""
     whole: int = 0
-    """the index of its allocation as a whole: its own for that"""
+    """the index of the unit that is its whole allocation; its own index for that unit"""
 
     @property
     def is_whole(self) -> bool:
-        """It ends an attempt."""
+        """Whether evicting it ends an attempt."""
         return self.rank < 0
 
     @property
     def fact(self) -> AllocationFact:
-        """Whose it is."""
+        """The allocation of the unit."""
         return self.holding.allocation
 
 
@@ -60,7 +61,7 @@ class Victims:
     """All units of a snapshot and their pieces."""
 
     def __init__(self, snapshot: PoolSnapshot, priorities: Mapping[str, int]) -> None:
-        """`priorities` are the queues' own."""
+        """`priorities` are the priorities of the queues."""
         found: list[Unit] = []
         for holding in snapshot.holdings.values():
             if holding.allocation.preemptible and holding.allocation.queue in priorities and _may_go(holding):
@@ -77,27 +78,27 @@ class Victims:
         self.priority: Ints = np.fromiter((unit.priority for unit in found), np.int64, size)
         self.created = np.fromiter((unit.fact.created for unit in found), np.float64, size)
         self.started = np.fromiter((_began(unit.fact) for unit in found), np.float64, size)
-        """when it began to run; infinite while it does not"""
+        """when it began to run; infinite while it does not run"""
         self.level: Ints = _levels(found)
-        """rank of (queue priority, priority)"""
+        """the number of its (queue priority, priority) in ascending order"""
         self.safe: Ints = np.fromiter((-unit.order[3] for unit in found), np.int64, size)
         ranks = np.fromiter((_count(unit) for unit in found), np.int64, size)
         self.count: Ints = ranks
         self.weight: Ints = (self.priority + _ABOVE_ZERO) * ranks
         self.whole: Ints = np.fromiter((unit.whole for unit in found), np.int64, size)
         self.kinds, self.kind = _kinds(found)
-        """{queue: (number, amounts) of each kind of use that its units have}, and which kind a unit is"""
+        """{queue: (number, amounts) of each kind of use of its units}, and the number of each unit's kind"""
         self.kind_count = sum(len(kinds) for kinds in self.kinds.values())
         self.told = [unit.index for unit in found if unit.fact.evictions]
-        """indices of units that made room before"""
+        """indices of units that were evicted for other work before"""
         self._lay_out(snapshot)
 
     def on(self, node: int) -> Ints:
-        """The pieces on a node, in order."""
+        """Return the pieces on a node, in order."""
         return self._by_node[self._starts[node] : self._starts[node + 1]]
 
     def nodes_of(self, units: Ints) -> set[int]:
-        """The nodes on which `units` have pieces."""
+        """Return the nodes on which `units` have pieces."""
         if units.size > _MANY:
             chosen = np.zeros(len(self.units), dtype=np.bool_)
             chosen[units] = True
@@ -145,14 +146,14 @@ class Victims:
 
 
 def victims_of(snapshot: PoolSnapshot) -> Victims:
-    """The victims of a snapshot, laid out once for a state."""
+    """Return the victims of a snapshot, computed once per state."""
     if not isinstance(snapshot.memo.victims, Victims):
         snapshot.memo.victims = Victims(snapshot, {queue.name: queue.priority for queue in snapshot.queues})
     return snapshot.memo.victims
 
 
 def lowest_of(snapshot: PoolSnapshot) -> Mapping[str, int]:
-    """{queue: the lowest priority of its work that may be evicted}: tells cheaply that there is nothing to be had."""
+    """Return {queue: the lowest priority of its preemptible work}, for a cheap check that eviction is impossible."""
     if snapshot.memo.lowest is None:
         lowest: dict[str, int] = {}
         for holding in snapshot.holdings.values():
@@ -166,7 +167,7 @@ def lowest_of(snapshot: PoolSnapshot) -> Mapping[str, int]:
 
 
 def spare_of(holding: Holding) -> tuple[int, list[int]]:
-    """(ranks that are not needed for the minimum, the same per role), counting those that stay."""
+    """Return (ranks that the minimum does not need, the same per role), of the ranks that are not leaving."""
     fact = holding.allocation
     live = _live(holding)
     spare: list[int] = []
@@ -178,7 +179,7 @@ def spare_of(holding: Holding) -> tuple[int, list[int]]:
 
 
 def role_index(fact: AllocationFact, rank: int) -> int:
-    """Which of its roles a rank is of."""
+    """Return the index of the role that a rank belongs to; -1 for an unknown rank."""
     for index, role in enumerate(fact.roles):
         if rank < role.count:
             return index
@@ -187,7 +188,7 @@ def role_index(fact: AllocationFact, rank: int) -> int:
 
 
 def safe_point(fact: AllocationFact) -> float:
-    """From when on its work would be lost: its start, or when it last saved."""
+    """Return the time since which its work would be lost: its start, or its last checkpoint."""
     return max(fact.started, fact.checkpoint_at) if fact.checkpoint_at else fact.started
 
 
@@ -200,7 +201,7 @@ def _order(unit: Unit) -> WholeKey:
 
 
 def _count(unit: Unit) -> int:
-    """How many ranks it takes along."""
+    """Return how many ranks the unit evicts."""
     return len(_live(unit.holding)) if unit.kind == _GANG else 1
 
 
@@ -211,7 +212,7 @@ def _may_go(holding: Holding) -> bool:
 
 
 def _live(holding: Holding) -> tuple[int, ...]:
-    """The ranks that use something and stay."""
+    """Return the ranks that use something and are not leaving."""
     if not holding.leaving:
         return tuple(holding.charges)
     return tuple(rank for rank in holding.charges if rank not in holding.leaving)
@@ -225,7 +226,7 @@ def _units(holding: Holding, snapshot: PoolSnapshot, queue_priority: int) -> lis
     kind = _LONE if is_lone else _GANG
     order = (queue_priority, priority, kind, safe, fact.key, fact.uid, 0)
     found = [Unit(holding=holding, priority=priority, kind=kind, order=order)]
-    # While it grows it does not shrink: the two writes would cross.
+    # A growing gang is not shrunk, because the two writes would conflict.
     if not is_lone and not holding.is_growing:
         for rank in sorted(_spared(holding)):
             order = (queue_priority, priority, _SURPLUS, safe, fact.key, fact.uid, -rank)
@@ -234,7 +235,9 @@ def _units(holding: Holding, snapshot: PoolSnapshot, queue_priority: int) -> lis
 
 
 def _pieces(unit: Unit, index: Mapping[str, int]) -> dict[int, list[Charge]]:
-    """{node: what the unit frees there}. A gang as a whole frees what its surplus there does not."""
+    """Return {node: charges that the unit frees there}; those of surplus ranks belong to their own units, not the
+    gang.
+    """
     charges = unit.holding.charges
     if not unit.is_whole:
         charge = charges[unit.rank]
@@ -250,8 +253,10 @@ def _pieces(unit: Unit, index: Mapping[str, int]) -> dict[int, list[Charge]]:
 
 
 def _spared(holding: Holding) -> frozenset[int]:
-    """The ranks that are units of their own on their node: on each node as many as the gang can spare, the last
-    first. Which of them go is bounded when they are taken."""
+    """Return the ranks that are units of their own: on each node as many as the gang can spare, the last first.
+
+    The trial limits how many of them are evicted in total.
+    """
     spare, per_role = spare_of(holding)
     if not spare:
         return frozenset()
