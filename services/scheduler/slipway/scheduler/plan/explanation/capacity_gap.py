@@ -1,8 +1,9 @@
-"""How little would have to be freed, and where, for a gang to have its places.
+"""The least that must be freed, and where, so that a gang has its places.
 
-Greedy: ranks that have a place take it; each other rank goes where it over-commits least (amounts as parts of the
-pool's total, summed). For a single rank that is the least there is; for a gang it is an upper bound, checked by
-placing it. Only nodes that pass every filter but the used amounts are looked at, and never beyond allocatable.
+The search is greedy. Ranks that have a place use it. Each other rank is put on the node that it over-commits least
+(amounts as parts of the pool's total, summed). For a single rank the result is the minimum. For a gang it is an upper
+bound, which is checked by placing the gang. Only nodes that pass every filter except used amounts are considered, and
+never beyond allocatable.
 """
 
 import numpy as np
@@ -26,7 +27,7 @@ IMPOSSIBLE = 2**62
 
 
 def to_free(whatif: WhatIf, allocation: AllocationFact) -> tuple[Remedy, ...] | None:
-    """What to free for the smallest gang that may start; None when it is too large to say or nothing helps.
+    """Return what to free for the smallest gang that may start; None when the gang is too large or freeing cannot help.
 
     Works on a copy of the usage.
     """
@@ -43,7 +44,7 @@ def to_free(whatif: WhatIf, allocation: AllocationFact) -> tuple[Remedy, ...] | 
 
 
 def _to_free(whatif: WhatIf, allocation: AllocationFact, within: Bools | None) -> tuple[int, tuple[Remedy, ...] | None]:
-    """(what it over-commits, what to free) with all ranks on the nodes `within`."""
+    """Return (the over-committed amount, what to free) with all ranks on the nodes `within`."""
     trial = WhatIf(whatif.usage, whatif.policy)
     ours = np.zeros_like(trial.usage.used)
     costs = 0
@@ -60,8 +61,10 @@ def _to_free(whatif: WhatIf, allocation: AllocationFact, within: Bools | None) -
 
 
 def _squeeze_role(row: FeasibilityRow, ours: Ints, want: int, allowed: Bools) -> int | None:
-    """Put `want` ranks on nodes, over-committing where it must; required topologies into the cheapest domain. What that
-    costs; None where they do not go there at all."""
+    """Put `want` ranks on nodes, over-committing where necessary; a required topology uses the cheapest domain.
+
+    Return the cost; None when the ranks cannot use these nodes at all.
+    """
     topology = row.ask.topology
     if topology is None or topology.mode != REQUIRED:
         return _squeeze(row, ours, want, allowed)
@@ -75,7 +78,7 @@ def _squeeze_role(row: FeasibilityRow, ours: Ints, want: int, allowed: Bools) ->
 
 
 def _squeeze(row: FeasibilityRow, ours: Ints, want: int, allowed: Bools, *, keep: bool = True) -> int | None:
-    """The cost of `want` ranks among `allowed`, None if they do not go there at all; taken when `keep`."""
+    """Return the cost of `want` ranks among `allowed`, None if they cannot use these nodes; taken when `keep`."""
     nodes: list[int] = []
     cost = 0
     for node in fill(row, want, allowed):
@@ -104,8 +107,9 @@ def _book(row: FeasibilityRow, ours: Ints, node: int, times: int) -> None:
 
 
 def _costs(ask: RankRequest, usage: NodeUsage, ours: Ints, allowed: Bools, at: At) -> Ints:
-    """What one more rank would over-commit on each node of `at`, in millionths of the pool; IMPOSSIBLE where it can
-    not go."""
+    """Return what one more rank would over-commit on each node of `at`, in millionths of the pool; IMPOSSIBLE where the
+    rank cannot be placed.
+    """
     table = usage.table
     possible = allowed[at].copy()
     costs = np.zeros(possible.shape, dtype=np.int64)
@@ -118,7 +122,7 @@ def _costs(ask: RankRequest, usage: NodeUsage, ours: Ints, allowed: Bools, at: A
         more = np.maximum(over + amount, 0) - np.maximum(over, 0)
         whole = table.total.get(table.resources[row])
         if ask.gpu_milli and usage.devices is not None and table.resources[row] == GPU_MILLI:
-            # What lacks is not on the node but on one device.
+            # The node may have enough free in total, but one device must have it.
             more = np.maximum(amount - usage.devices.most_left(at), 0)
             whole = table.total.get(GPU) * MILLI
         costs += more * _MILLION // max(whole, 1)
@@ -128,7 +132,9 @@ def _costs(ask: RankRequest, usage: NodeUsage, ours: Ints, allowed: Bools, at: A
 
 
 def _deficits(usage: NodeUsage, ours: Ints, owed: dict[int, int]) -> tuple[Remedy, ...]:
-    """Per node of ours, by how much it is over-committed in what we ask for; `owed` is by how much its devices are."""
+    """Return, per node of our ranks, how far it is over-committed in resources that we request; `owed` is the same for
+    its devices.
+    """
     table = usage.table
     over = np.where(ours > 0, np.maximum(usage.used - table.allocatable, 0), 0)
     if GPU_MILLI in table.row:

@@ -1,7 +1,7 @@
-"""Why everything waits, as a mapping that costs nothing until it is read.
+"""Why each allocation waits, as a mapping that is computed only when it is read.
 
-What is alike waits for the same: one explanation per group, and each member's own place in its queue, computed when
-somebody asks. Immutable in what it says: the lines that it reads are not walked any more.
+Work that is alike waits for the same reason: there is one explanation per group. Each member's position in its queue is
+computed when it is read. The content does not change: the queue cursors that it reads are not moved any more.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ _HEAD = b"head"
 
 
 class Alike(NamedTuple):
-    """Members that wait for the same, without their places; the same `key` in every plan."""
+    """Members that wait for the same reason, without their positions; `key` is the same in every plan."""
 
     key: bytes
     why: Explanation
@@ -26,7 +26,7 @@ class Alike(NamedTuple):
 
 
 class Explained(Mapping[str, Explanation]):
-    """{allocation key: why it waits}, ascending keys. `own` are texts that hold for one allocation alone."""
+    """{allocation key: why it waits}, ascending keys. `own` are texts for single allocations."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Explained(Mapping[str, Explanation]):
         self._all: dict[str, Explanation] | None = None
 
     def alike(self) -> Iterator[Alike]:
-        """Everything that waits, in groups; whose text is its own is in `own` too."""
+        """Yield all pending work, in groups; an allocation with a text in `own` is in its group too."""
         for walk in self._shut:
             yield Alike(walk.group.key, _bare(walk), walk.group.members)
         for line in self._lines.values():
@@ -57,12 +57,12 @@ class Explained(Mapping[str, Explanation]):
                     yield Alike(walk.group.key, line.explanation(walk, first[0][1]), members)
 
     def with_own(self, texts: Mapping[str, Explanation]) -> "Explained":
-        """The same with other texts for the allocations in `texts`."""
+        """Return this mapping with other texts for the allocations in `texts`."""
         return Explained(self._backlog, self._lines, self._shut, {**self._own, **texts}) if texts else self
 
     @property
     def lines(self) -> Mapping[str, QueueCursor]:
-        """{queue: its line, as the tick left it}"""
+        """{queue: its cursor, as the tick left it}"""
         return self._lines
 
     @property
@@ -71,7 +71,9 @@ class Explained(Mapping[str, Explanation]):
         return self._own
 
     def of(self, fact: AllocationFact) -> Explanation | None:
-        """Why `fact` waits, without its place; None when it does not. Holds until the columns change."""
+        """Return why `fact` waits, without its position; None when it does not wait. Valid until the pool state
+        changes.
+        """
         key = self._backlog.group_of(fact.uid)
         if key is None:
             return None
@@ -130,5 +132,5 @@ def _of_waiting(line: QueueCursor) -> list[Walk]:
 
 
 def _bare(walk: Walk) -> Explanation:
-    """What a shut group waits for: what would help is offered to the first alone."""
+    """Return why a group at a closed gate waits, without a change: only the first members are offered one."""
     return explain.with_change(walk.why or NOT_YET, None)

@@ -1,8 +1,9 @@
-"""Who holds the nodes that waiting work is confined to: the half-sentence with the type, the queues and their shares.
+"""The clause about the nodes that pending work is confined to: how much of them is used, and by which queues.
 
-Owns which set and which resource the sentence is about: of the first role that names its nodes (by selector or
-affinity) and finds none, the GPUs where it asks for GPUs, else cpu, and only where these nodes have less of that than
-the pool. Says something only where all of it is held, or some queue holds more than its share. Changes nothing.
+Owns which set of nodes and which resource the clause is about. The set is that of the first role that restricts its
+nodes (by selector or affinity) and has no feasible node. The resource is GPUs if the role requests GPUs, else cpu, and
+only if these nodes have less of it than the pool. There is a clause only when all of it is used, or when some queue
+uses more than its share. Changes nothing.
 """
 
 import numpy as np
@@ -19,7 +20,9 @@ from slipway.scheduler.plan.state.rank_request import requests_of
 
 
 def held_nodes(state: TickState, fact: AllocationFact) -> str:
-    """What of its nodes is held, and by which queues above their share; "" where there is nothing to say."""
+    """Return how much of its nodes is used, and by which queues above their share; "" when there is nothing to
+    report.
+    """
     sets = state.node_sets()
     for role in fact.roles:
         if not role.node_selector and not role.affinity:
@@ -56,7 +59,7 @@ def _of_role(state: TickState, sets: NodeSets, role: RoleFact) -> str:
 
 
 def _free(state: TickState, node_set: NodeSet, resource: str) -> int:
-    """What is free on the set, counted."""
+    """Return what is free on the set, counted."""
     usage, table = state.whatif.usage, state.whatif.table
     at = np.flatnonzero(node_set.nodes)
     names = [name for name in (resource, *slices_in(table.resources if resource == GPU else ())) if name in table.row]

@@ -1,7 +1,7 @@
-"""What would help where freeing room cannot: nodes to uncordon, or a taint to tolerate.
+"""Remedies for nodes when freeing room cannot help: nodes to uncordon, or a taint to tolerate.
 
-Each is tried as the placement sees it, with one more toleration in the pool's policy, and is offered only when the gang
-really has its places then. Of cordoned nodes no one in the answer can be left out.
+Each remedy is tried by a real placement, with one more toleration in the pool's policy, and is offered only when the
+gang then has its places. Each cordoned node in the answer is necessary.
 """
 
 import msgspec
@@ -16,15 +16,17 @@ from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.plan_types import Remedy
 
 TAINTS_MAX = 8
-"""Different taints that are tried."""
+"""The number of different taints that are tried."""
 OF_NODES = "node.kubernetes.io/"
-"""Taints that say how a node is, and that nobody should tolerate to get on."""
+"""Taints that describe the condition of a node; they are never offered for toleration."""
 NODES_MAX = 16
-"""More nodes than this to uncordon are no small change."""
+"""A change that uncordons more nodes than this is not offered as a small change."""
 
 
 def uncordoned(whatif: WhatIf, fact: AllocationFact) -> tuple[Bools, tuple[Remedy, ...]] | None:
-    """(the nodes that may be used then, the nodes to uncordon) for `fact` to have its places; None: that is not it."""
+    """Return (the nodes that may be used then, the nodes to uncordon) for `fact`; None when uncordoning does not
+    help.
+    """
     table = whatif.table
     if table.is_clear:
         return None
@@ -44,7 +46,7 @@ def uncordoned(whatif: WhatIf, fact: AllocationFact) -> tuple[Bools, tuple[Remed
 
 
 def tolerated(whatif: WhatIf, fact: AllocationFact) -> tuple[tuple[Remedy, ...], Taint] | None:
-    """The one taint that `fact` would have to tolerate; None: that is not it."""
+    """Return the one taint that `fact` would have to tolerate; None when no single toleration helps."""
     every_taint = (taint for taints in whatif.table.taint_sets for taint in taints)
     taints = {each for each in every_taint if each.effect in HARD and not each.key.startswith(OF_NODES)}
     every: Bools = ~whatif.table.unschedulable
@@ -55,7 +57,7 @@ def tolerated(whatif: WhatIf, fact: AllocationFact) -> tuple[tuple[Remedy, ...],
 
 
 def tolerating(whatif: WhatIf, taint: Taint) -> WhatIf:
-    """A copy in which everybody tolerates `taint`."""
+    """Return a copy in which all work tolerates `taint`."""
     tolerations = (*whatif.policy.tolerations, _toleration(taint))
     return WhatIf(whatif.usage, msgspec.structs.replace(whatif.policy, tolerations=tolerations), whatif.panel)
 
@@ -65,7 +67,7 @@ def _toleration(taint: Taint) -> Toleration:
 
 
 def _used(trial: WhatIf, fact: AllocationFact, allowed: Bools) -> list[int]:
-    """The nodes on which `fact` stands within `allowed`; empty when it does not. Takes nothing."""
+    """Return the nodes on which `fact` is placed within `allowed`; empty when it has no place. Takes nothing."""
     placed = gang.place(trial, fact, allowed)
     if isinstance(placed, gang.PlacementFailure):
         return []

@@ -1,6 +1,6 @@
-"""Offers of the smallest change that would start waiting work: for the first few allocations that have one.
+"""Offers of the smallest change that would start pending work, for the first few allocations that have one.
 
-An offer must hold beside all other waiting work: the check includes the `rivals` that would take the freed room first.
+An offer must work beside all other pending work: the check includes the `rivals` that would take the freed room first.
 """
 
 import heapq
@@ -25,12 +25,12 @@ from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 NO_ROOM_MADE = frozenset({"release", "wait", "limit", "nominal", "borrowing", "maxSlots", "maxRuntime"})
-"""Kinds of changes that free nothing on any node."""
+"""Kinds of changes that free no room on any node."""
 _RivalKey = tuple[bytes, str, str, bool]
 
 
 class RemedyOffers:
-    """The offers of one tick, on the state after its plan."""
+    """The offers of one tick, based on the state after its plan."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class RemedyOffers:
         self._takers = Takers(snapshot, standing.whatif, admitted, reservations)
 
     def first(self, most: int) -> dict[str, Explanation]:
-        """{key: explanation with its offer} of at most `most` allocations, in the order of their queues."""
+        """Return {key: explanation with its offer} of at most `most` allocations, in the order of their queues."""
         chosen = islice(self._candidates(most), most)
         return {fact.key: self._offered(order, fact, why) for order, fact, why in chosen}
 
@@ -90,7 +90,11 @@ class RemedyOffers:
         return explain.with_change(why, change, self._domain(fact, change or ()))
 
     def _past_reservations(self, fact: AllocationFact, change: tuple[Remedy, ...] | None) -> tuple[Remedy, ...] | None:
-        """The change beside reserved room: it may free nothing, and `fact` must end before the reservation begins."""
+        """Return the change that works beside reserved room: it may free nothing, and `fact` must end before the
+        reservation.
+
+        None when there is no such change.
+        """
         if change is None or self._reservations is None or not self._reservations.holds_up(fact):
             return change
         limit = self._reservations.passing_limit(fact)
@@ -102,7 +106,9 @@ class RemedyOffers:
         return (*(part for part in change if part is not before), Remedy(kind="maxRuntime", seconds=limit))
 
     def _domain(self, fact: AllocationFact, change: tuple[Remedy, ...]) -> str:
-        """The domain, such as `rack r7`, if `fact` must be in one and all nodes that have to be freed are in it."""
+        """Return the domain, such as `rack r7`, if `fact` must be in one and all nodes to be freed are in it; else
+        "".
+        """
         keys = sorted({role.topology.key for role in fact.roles if role.topology and role.topology.mode == REQUIRED})
         keys += [key] if (key := common_key(fact)) else []
         table = self._standing.whatif.table
@@ -117,7 +123,7 @@ class RemedyOffers:
     def _change(
         self, fact: AllocationFact, first: tuple[Remedy, ...], rivals: list[AllocationFact]
     ) -> tuple[Remedy, ...] | None:
-        """The smallest change, from the memo if an earlier search found it."""
+        """Return the smallest change, from the cache if an earlier search found it."""
         if self._memo is None or self._windows is not None:
             return smallest_change(self._standing, fact, first, rivals, self._takers)
         heads = tuple(line.head.uid if line.head is not None else "" for line in self._lines.values())
@@ -129,19 +135,21 @@ class RemedyOffers:
         return self._memo.changes[key]
 
     def _is_open_after(self, fact: AllocationFact) -> bool:
-        """Whether no other gate is closed to it than a hold or a back-off."""
+        """Whether `fact` has no other closed gate than a hold or a backoff."""
         free = msgspec.structs.replace(fact, hold=False, not_before=0.0)
         return closed_gate(free, self._snapshot, self._standing.tree, self._now) is None
 
     def _is_behind(self, order: WorkKey | None, fact: AllocationFact) -> bool:
-        """Whether strict order puts other work before it: that work would use the change, or go on blocking it."""
+        """Whether strict order puts other work before it; that work would use the change, or still block it."""
         line = self._lines.get(fact.queue)
         if line is None or line.queue.ordering != STRICT:
             return False
         return line.ahead(order or self._snapshot.order_of(fact), fact.user) > 0
 
     def _rivals(self, order: WorkKey | None, fact: AllocationFact) -> list[AllocationFact]:
-        """The work that would get freed room first: before it in its queue, or in other queues; one of each kind."""
+        """Return the work that would get freed room first: before it in its queue, or in other queues; one of each
+        kind.
+        """
         mine_by_order = order or self._snapshot.order_of(fact)
         own = self._lines.get(fact.queue)
         mine = own.line_key(mine_by_order, fact.user) if own is not None else (*mine_by_order[:2], 0, mine_by_order)
@@ -159,7 +167,9 @@ class RemedyOffers:
         return list(found.values())
 
     def _kinds(self, name: str, line: QueueCursor) -> list[tuple[_RivalKey, AllocationFact]]:
-        """The work of a queue that may rival work of other queues: the first of each kind; found once a tick."""
+        """Return the first of each kind of a queue's work that may be a rival of other queues' work; computed once a
+        tick.
+        """
         known = self._kinds_of.get(name)
         if known is None:
             found: dict[_RivalKey, AllocationFact] = {}
@@ -178,18 +188,18 @@ class RemedyOffers:
     def _changeable(
         self, line: QueueCursor, walk: Walk, other: AllocationFact
     ) -> Iterator[tuple[_RivalKey, AllocationFact]]:
-        """(kind, `other`) in each flavor that it accepts, if a change may help it."""
+        """Yield (kind, `other`) in each flavor that it accepts, if a change may help it."""
         if line.explanation(walk, other).gate in CHANGEABLE:
             for shape, each in self._choices(other, walk.group):
                 yield (shape, other.queue, other.job, other.preemptible), each
 
     def _told(self, fact: AllocationFact, group: PendingGroup) -> AllocationFact:
-        """`fact` in the flavor that its reason names, with the windows that are closed to it."""
+        """Return `fact` in the flavor that its explanation is about, with the windows that are closed to it."""
         told = fact if self._flavors is None else self._flavors.told(fact, group)
         return told if self._windows is None else self._windows.bound(told)
 
     def _choices(self, fact: AllocationFact, group: PendingGroup) -> list[tuple[bytes, AllocationFact]]:
-        """(shape, `fact`) in each flavor that it accepts; work with equal shapes fits in the same places."""
+        """Return (shape, `fact`) in each flavor that it accepts; work with equal shapes fits the same nodes."""
         found = [(group.shape, fact)]
         if self._flavors is not None:
             found = [(each.group.shape, each.fact) for each in self._flavors.of(fact, group)]

@@ -1,8 +1,8 @@
-"""Those that wait and might have what a change gives: by evicting, or moving, others as well, or kept for later.
+"""Rivals that might take what a change gives: by evicting or moving other work too, or by a reservation.
 
-Owns the nodes as they would be for one of them with everybody gone whom it may ask to go. That is more than preemption
-takes, and it does not look at shares: whoever has its places even so might have them, and an offer that he might take
-is not made. Nothing here evicts, and nothing is reserved.
+Owns the nodes as they would be for a rival if all work that it may evict or move had left. That is more than preemption
+would evict, and it ignores shares. A rival that has its places on these nodes might take the room, and then the change
+is not offered. Nothing here evicts or reserves.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ KEPT_MAX = 16
 
 
 class Takers:
-    """Who of a snapshot might take something; `whatif` is the state after the plan."""
+    """Decides which pending work of a snapshot might take something; `whatif` is the state after the plan."""
 
     def __init__(
         self,
@@ -36,27 +36,27 @@ class Takers:
         self._snapshot = snapshot
         self._whatif = whatif
         self._admitted = [each for each in admitted if each.placed.allocation.preemptible]
-        """of this very plan: the next one may evict them"""
+        """preemptible gangs that this plan admits: the next plan may evict them"""
         self._reservations = reservations
         self._cleared: dict[tuple[str, int], WhatIf] = {}
 
     def would_take(
         self, rival: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree, within: Bools | None
     ) -> bool:
-        """Whether `rival` has its places on the nodes that `made` gives, with everybody gone that it may evict."""
+        """Whether `rival` has its places on the nodes that `made` returns, if all work that it may evict had left."""
         queue = tree.queue(rival.queue)
         if queue is None or not self._may_evict(rival, queue):
             return False
         demand = gang_size.smallest_demand(rival).amounts
         short = tree.shortfall(rival.queue, demand, preemptible=rival.preemptible)
         if short is not None and short.kind == "nominal":
-            return False  # What may be evicted is not in the way of that.
+            return False  # Preemptible work does not use this bound, so evicting it would not help.
         after = made(self._without_lesser(rival, queue))
         placed = gang.place(after, rival, within)
         return not isinstance(placed, gang.PlacementFailure)
 
     def would_keep(self, rival: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree) -> bool:
-        """Whether a place for `rival`, which has none yet, would be kept with the change."""
+        """Whether `rival`, which has no reservation yet, would get one with the change."""
         return self._reservations is not None and self._reservations.would_keep(rival, made, tree)
 
     def _may_evict(self, rival: AllocationFact, queue: QueueFact) -> bool:
@@ -70,7 +70,9 @@ class Takers:
         return queue.reclaim != NEVER and any(name != queue.name for name in lowest)
 
     def _without_lesser(self, rival: AllocationFact, queue: QueueFact) -> WhatIf:
-        """The nodes without what is of its own queue and not above it, and without what it might reclaim."""
+        """Return the nodes without the work of its own queue that is not above it, and without work that it might
+        reclaim.
+        """
         priority = self._priority(rival)
         key = (queue.name, priority)
         known = self._cleared.get(key)
@@ -92,7 +94,7 @@ class Takers:
         return known
 
     def _may_be_asked(self, other: AllocationFact, queue: QueueFact, priority: int) -> bool:
-        """Whether work of `priority` in `queue` may ask `other` to go."""
+        """Whether `other` might be evicted or moved for work of `priority` in `queue`."""
         is_own = other.queue == queue.name
         return other.preemptible and (self._priority(other) <= priority if is_own else queue.reclaim != NEVER)
 

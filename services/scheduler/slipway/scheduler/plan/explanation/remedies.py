@@ -1,9 +1,9 @@
-"""The smallest unblocking change: what would have to be different for one waiting allocation to start.
+"""The smallest unblocking change: what must be different so that one pending allocation starts.
 
-Found per gate (release, wait, raise a quota, raise a job's slots, free room on nodes; where that cannot help, uncordon
-nodes or tolerate a taint), then checked: with the change made, it passes quota, slots and placement, and nothing that
-waits beside it would take the room first, or have it kept. What does not pass the check is not offered. The state it
-starts from is the one after the plan: with what the plan admits in place.
+The change is found per gate: release, wait, raise a quota, raise a job's slots, or free room on nodes. If freeing
+cannot help, it is to uncordon nodes or to tolerate a taint. Then the change is checked: with it, the allocation must
+pass quota, slots and placement, and no other pending work may take the room first or get it reserved. A change that
+fails the check is not offered. The check starts from the state after the plan, which includes the plan's admissions.
 """
 
 from collections.abc import Callable, Collection
@@ -39,20 +39,20 @@ CHANGEABLE = BY_ITSELF | PLACE | QUOTA
 
 
 class RemedyState(msgspec.Struct):
-    """Where an allocation stands: the state after the plan, or the same with a change made."""
+    """The state in which an allocation is checked: the state after the plan, or that state with a change."""
 
     whatif: WhatIf
     tree: QueueTree
     slots: dict[tuple[str, str], int]
     jobs: dict[tuple[str, str], JobFact]
     use_on: Callable[[Collection[str]], list[tuple[AllocationFact, Resources]]]
-    """what stands on nodes that take no work: (whose it is, how much)"""
+    """returns what is used on the given nodes, which accept no work: (allocation, its use)"""
     within: Bools | None = None
-    """the nodes that may be used at all; None: every one"""
+    """the only nodes that may be used; None: all"""
     flavors: FlavorChoices | None = None
-    """in which flavor what waits is looked at; None: the pool has no flavors"""
+    """the flavors in which pending work is tried; None: the pool has no flavors"""
     windows: Windows | None = None
-    """times in which nodes are reserved; None: there are none"""
+    """the windows of the pool; None: there are none"""
 
     def admits(self, fact: AllocationFact) -> bool:
         """Whether `fact` would start now. Leaves everything as it was."""
@@ -69,7 +69,7 @@ class RemedyState(msgspec.Struct):
         return short is None and self.missing_slots(fact, demand) == 0
 
     def missing_slots(self, fact: AllocationFact, demand: Resources | None = None) -> int:
-        """How many slots its job lacks for `demand` (None: the smallest gang's)."""
+        """Return how many slots its job lacks for `demand` (None: the demand of the smallest gang)."""
         key = (fact.namespace, fact.job)
         job = self.jobs.get(key)
         asked = (gang_size.smallest_demand(fact) if demand is None else demand).gpus()
@@ -85,9 +85,9 @@ def smallest_change(
     rivals: list[AllocationFact],
     takers: Takers,
 ) -> tuple[Remedy, ...] | None:
-    """The changes that together let `fact` start, beginning with `first` (what opens its own gate).
+    """Return the changes that together let `fact` start; `first` opens its own gate. None when there are none.
 
-    `rivals` wait too and might take what the change gives, also by evicting: `takers` knows who.
+    `rivals` are pending work that might take what the change gives, also by evicting, which `takers` decides.
     """
     if len(rivals) > RIVALS_MAX:
         return None
@@ -124,7 +124,10 @@ def smallest_change(
 
 
 def _by_ending(standing: RemedyState, fact: AllocationFact, rivals: list[AllocationFact]) -> Remedy | None:
-    """The longest run limit with which `fact` would end before the windows that keep it out, and start now."""
+    """Return the longest run limit with which `fact` ends before the windows that block it, and so starts now.
+
+    None when no run limit helps, or when a rival would take the room.
+    """
     windows = standing.windows
     if windows is None:
         return None
@@ -136,7 +139,7 @@ def _by_ending(standing: RemedyState, fact: AllocationFact, rivals: list[Allocat
 
 
 class _Made(msgspec.Struct, frozen=True):
-    """A change of nodes; one that is not `is_for_all` helps only the one that it was made for."""
+    """A change of nodes; if it is not `is_for_all`, it helps only the allocation that it was made for."""
 
     make: Callable[[WhatIf], WhatIf]
     changes: tuple[Remedy, ...]
@@ -169,7 +172,7 @@ def _by_tolerating(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
 
 
 def _opened(standing: RemedyState, tree: QueueTree, changes: tuple[Remedy, ...]) -> QueueTree:
-    """The tree once the nodes that `changes` uncordon are a part of what queues share."""
+    """Return the tree in which queues also share the nodes that `changes` uncordon."""
     nodes = {change.node for change in changes if change.kind == "uncordon"}
     if not nodes:
         return tree
@@ -200,7 +203,7 @@ def _raise_quota(tree: QueueTree, fact: AllocationFact) -> tuple[QueueTree, tupl
 
 
 def _free(usage: NodeUsage, freed: tuple[Remedy, ...]) -> NodeUsage:
-    """A copy of `usage` with the changes' amounts given back."""
+    """Return a copy of `usage` from which the changes' amounts are removed."""
     copy = usage.copy()
     for change in freed:
         node = usage.table.index[change.node]
