@@ -1,1 +1,1 @@
-"""For which blocked work an autoscaler is asked for nodes, and with which pods."""
+"""The requests to an autoscaler: for which blocked work nodes are requested, and with which pods."""

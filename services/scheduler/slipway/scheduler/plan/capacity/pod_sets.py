@@ -1,11 +1,11 @@
-"""Pod sets: the pods for which an autoscaler is asked for nodes, with all that decides on which nodes they can run.
+"""Pod sets: the pods for which an autoscaler is asked for nodes, with everything that decides where they can run.
 
-Owns how the ranks of a gang become such pods: what they request, the nodes that they may use, and what they tolerate.
-Knows nothing of names, images and objects. Pure.
+Owns how the ranks of a gang become such pods: their requests, the nodes that they may use, and their tolerations. Knows
+nothing of names, images and objects. Pure.
 
-Promises: equal gangs of equal pools give equal pod sets. A GPU of which a rank uses a part is asked for as a whole one.
-Not carried over: affinity to other pods, spread constraints and host ports; an autoscaler that adds empty nodes meets
-them or cannot help.
+Promises: equal gangs of equal pools give equal pod sets. A share of a GPU is requested as a whole GPU. Not included:
+affinity to other pods, spread constraints and host ports. An autoscaler that adds empty nodes satisfies these anyway,
+or cannot help.
 """
 
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.selectors import mapping_of, mappings_of
 
 POD_SETS_MAX = 32
-"""As many as a ProvisioningRequest may have."""
+"""The most pod sets that a ProvisioningRequest may have."""
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 OTHER_GROUP = f"placeholder.{API_GROUP}"
-"""Stands for our own group in labels and in selectors of them: by our own label a pod would pass for a rank."""
+"""Replaces our own group in labels and selectors: with our own label, a pod would be treated as a rank."""
 NO_LABELS: Mapping[str, str] = {}
 _INTERNAL = (PODS, GPU_MILLI, GPU_SHARES)
 
@@ -39,7 +39,7 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
-    """of extended resources, where Kubernetes demands them"""
+    """limits of extended resources, which Kubernetes requires"""
     node_selector: dict[str, str] = {}
     tolerations: tuple[dict[str, Any], ...] = ()
     affinity: dict[str, Any] = {}
@@ -48,9 +48,9 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True):
 def pod_sets(
     fact: AllocationFact, pool: PoolFact, volumes: Volumes, flavors: tuple[str, ...] = ()
 ) -> tuple[PodSet, ...]:
-    """The smallest gang of `fact` that may start, a pod set for each role that has ranks in it.
+    """Return a pod set for each role that has ranks in the smallest gang of `fact` that may start.
 
-    `flavors` are those that it accepts, the best first: nodes of the first are asked for.
+    `flavors` are the accepted flavors, the best first; nodes of the first known flavor are requested.
     """
     labels = {flavor.name: flavor.node_labels for flavor in pool.flavors}
     chosen: Mapping[str, str] = next((labels[name] for name in flavors if name in labels), NO_LABELS)
@@ -89,7 +89,7 @@ def _toleration(item: Toleration) -> dict[str, Any]:
 
 
 def _affinity(role: RoleFact, volumes: Volumes) -> dict[str, Any]:
-    """Its node affinity, narrowed to where its volumes can be reached, and its anti-affinity to other pods."""
+    """Return its node affinity, narrowed to nodes that reach its volumes, and its anti-affinity to other pods."""
     found: dict[str, Any] = {}
     node = dict(mapping_of(role.affinity.get("nodeAffinity")))
     terms = [dict(term) for term in mappings_of(mapping_of(node.get(REQUIRED)).get("nodeSelectorTerms"))]
@@ -109,7 +109,7 @@ def _affinity(role: RoleFact, volumes: Volumes) -> dict[str, Any]:
 
 
 def _both(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Terms of which one matches where one of each list does; an empty list matches everywhere."""
+    """Return terms that match where one term of each list matches; an empty list matches everywhere."""
     if not first or not second:
         return first or second
     return [_joined(one, other) for one in first for other in second]
@@ -121,7 +121,7 @@ def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_other_group(value: Any) -> Any:
-    """The same selectors over renamed labels."""
+    """Return the same selectors over renamed labels."""
     if isinstance(value, Mapping):
         renamed: dict[str, Any] = {}
         for key, item in mapping_of(cast("Any", value)).items():

@@ -1,13 +1,13 @@
-"""What is asked of an autoscaler for the pool as a whole: which requests are made, fail, and are given back.
+"""The requests to an autoscaler for a whole pool: which are made, which fail, and which are withdrawn.
 
-Owns the limits, the times and the sentences. What a request consists of on the API server is not known here: a request
-stands, with a state and the time of its last change. Pure: equal inputs give equal decisions.
+Owns the limits, the times and the sentences. How a request is represented on the API server is not known here; a
+request has a state and the time of its last change. Pure: equal inputs give equal decisions.
 
-Promises: nodes are asked for work that has no room on the nodes, has had none for `after`, and does not start by what
-is known to end soon. Never more than `maxGangs` allocations and `maxRanks` ranks are asked for at once. A request whose
-work is gone, stopped, admitted, held or changed is given back; one whose work waits for something else is given back
-after `after`. One attempt of an allocation has at most `tries` tries, each after a longer backoff.
-Not promised: that the nodes which come are used by the work that they were asked for. Queues keep their order.
+Promises: nodes are requested for work that has had no room on the nodes for `after`, and that does not start soon
+because other work is known to end. At most `maxGangs` allocations and `maxRanks` ranks have open requests at once. A
+request is withdrawn when its work is deleted, stopped, admitted, held or changed. If its work waits for something else,
+the request is withdrawn after `after`. One attempt of an allocation has at most `tries` tries, each after a longer
+backoff. Not promised: that the new nodes are used by the work for which they were requested. Queues keep their order.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,17 +30,18 @@ from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.plan.state.windows import is_of_all_nodes
 
 SETTLE_S = 600.0
-"""So long after the nodes have come, the work may still not have started: their devices have to be reported first. The
-Cluster Autoscaler keeps the nodes of a request for the same time."""
+"""For this time after the nodes were provisioned, the work may still not have started, because the devices of the nodes
+must be reported first (seconds). The Cluster Autoscaler reserves the nodes of a request for the same time.
+"""
 SOON_S = 120.0
-"""No nodes are asked for work that starts within so long by what ends."""
+"""No nodes are requested for work that starts within this time because other work ends (seconds)."""
 BACKOFF_MAX_S = 6 * 3600.0
 TOLD_BEYOND = 4
-"""In each queue so many more allocations get an explanation that the limits are reached."""
+"""In each queue this many more allocations get an explanation that the limits are reached."""
 
 
 class RequestState(StrEnum):
-    """How far a request is."""
+    """The progress of a request."""
 
     ASKED = "Asked"
     PROVISIONED = "Provisioned"
@@ -48,33 +49,34 @@ class RequestState(StrEnum):
 
 
 class CapacityRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that stands. Times are epoch seconds."""
+    """An existing request. Times are epoch seconds."""
 
     name: str
     uid: str
-    """of the allocation"""
+    """uid of the allocation"""
     attempt: int
     shape: str
-    """of its pod sets and of how they are asked for"""
+    """hash of its pod sets and of the autoscaling mode, class and parameters"""
     number: int
-    """of the try, from 1"""
+    """number of the try, from 1"""
     ranks: int
     state: RequestState = RequestState.ASKED
     since: float
-    """when it came into that state"""
+    """when it entered that state"""
     asked_at: float
     words: str = ""
-    """what the autoscaler says"""
+    """the autoscaler's message"""
     is_settled: bool = True
-    """the state is stored with the request; else the autoscaler says so, and something of the request may still hold
-    room"""
+    """whether the state is stored with the request; otherwise it is reported by the autoscaler, and the request may
+    still hold room
+    """
 
 
 class CapacityAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes to be asked for."""
+    """A request for nodes that is to be made."""
 
     allocation: str
-    """its key"""
+    """key of the allocation"""
     uid: str
     attempt: int
     shape: str
@@ -83,28 +85,28 @@ class CapacityAsk(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ranks(self) -> int:
-        """Pods over all sets."""
+        """The number of pods over all sets."""
         return sum(each.count for each in self.pod_sets)
 
 
 class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about requests."""
+    """The changes to make to requests."""
 
     asks: tuple[CapacityAsk, ...] = ()
     settled: tuple[CapacityRequest, ...] = ()
-    """requests in their new state, which is to be stored before what they hold is given back"""
+    """requests in their new state, which must be stored before their room is released"""
     given_back: tuple[str, ...] = ()
-    """names of requests"""
+    """names of requests to withdraw"""
     notes: Mapping[str, Explanation] = {}
-    """{allocation key: why it waits, and what was asked for it}"""
+    """{allocation key: why it waits, and what was requested for it}"""
     look_again: float = 0.0
-    """when time alone changes this (epoch seconds); 0 for never"""
+    """when the plan changes although only time passes (epoch seconds); 0 for never"""
     seen: Mapping[str, tuple[bool, float]] = {}
-    """{allocation uid: (whether it had no room on the nodes, since when)}, for the next plan"""
+    """{allocation uid: (whether it had no room on the nodes, since when)}, input of the next plan"""
 
     @property
     def is_empty(self) -> bool:
-        """Nothing to do."""
+        """Whether nothing must be done."""
         return not (self.asks or self.settled or self.given_back)
 
 
@@ -116,7 +118,7 @@ class _Waiting(msgspec.Struct, frozen=True, kw_only=True):
     sets: tuple[PodSet, ...]
     shape: str
     start: float | None
-    """when it starts at the latest by what is known to end, if it does"""
+    """the latest start of a reserved head, by work that is known to end; None when unknown"""
 
     @property
     def ranks(self) -> int:
@@ -131,9 +133,10 @@ def plan_capacity(
     *,
     trouble: str = "",
 ) -> CapacityPlan:
-    """What is to be asked for beside `requests`, after `plan`.
+    """Return the changes to `requests` after `plan`.
 
-    `seen` is that of the plan before. `trouble` says why nothing can be asked for at the moment; empty when it can.
+    `seen` is that of the previous capacity plan. `trouble` states why nothing can be requested at the moment; "" when
+    requests are possible.
     """
     spec = snapshot.pool.autoscaling
     explained = plan.explanations
@@ -160,7 +163,7 @@ class _Decision:
         self.now = snapshot.now
         self.windows = windows_of(snapshot, self.now)
         self.starts: Mapping[str, float | None] = {}
-        """{allocation uid: when a reserved head starts at the latest}"""
+        """{allocation uid: the latest start of a reserved head}"""
         self.requests = sorted(requests, key=lambda each: (each.uid, each.number, each.name))
         self.before = seen
         self.seen: dict[str, tuple[bool, float]] = {}
@@ -172,10 +175,10 @@ class _Decision:
         self.times: list[float] = []
         self.gangs = 0
         self.ranks = 0
-        """of the requests that are open, the new ones included"""
+        """ranks of the open requests, including the new ones"""
 
     def made(self, starts: Mapping[str, float | None], trouble: str) -> CapacityPlan:
-        """The steps, in order."""
+        """Run the steps, in order."""
         self.starts = starts
         standing = self._standing()
         for request in standing.values():
@@ -199,7 +202,7 @@ class _Decision:
     # --- what stands ------------------------------------------------------------------------------------------------
 
     def _standing(self) -> dict[str, CapacityRequest]:
-        """{allocation uid: its request}, each in its present state; the others are given back."""
+        """Return {allocation uid: its request}, each in its present state; the other requests are withdrawn."""
         found: dict[str, CapacityRequest] = {}
         for request in self.requests:
             fact = self.snapshot.backlog.get(request.uid)
@@ -222,11 +225,11 @@ class _Decision:
         return {uid: self._present(request) for uid, request in found.items()}
 
     def _is_asked_for(self, fact: AllocationFact, request: CapacityRequest) -> bool:
-        """Whether a request is what would be asked for `fact` today."""
+        """Whether a request equals the one that would be made for `fact` now."""
         return fact.attempt == request.attempt and self._sets(fact)[1] == request.shape
 
     def _present(self, request: CapacityRequest) -> CapacityRequest:
-        """The request in its present state, by the autoscaler or by time; a new state is to be stored."""
+        """Return the request in its present state; the state may change by time, and a new state must be stored."""
         state, words = request.state, request.words
         until = request.since + (self.spec.timeout_s if state is RequestState.ASKED else SETTLE_S)
         if state is not RequestState.FAILED and self.now >= until:
@@ -244,8 +247,10 @@ class _Decision:
     # --- what is blocked --------------------------------------------------------------------------------------------
 
     def _blocked(self, standing: Mapping[str, CapacityRequest]) -> list[_Waiting]:
-        """What has no room, in the order in which it is asked for: what is asked for already, then the first of each
-        queue, the second of each, and so on."""
+        """Return the blocked work, in the order in which nodes are requested for it.
+
+        Work with a request comes first, then the first allocation of each queue, the second of each, and so on.
+        """
         facts = {uid: self.snapshot.backlog.get(uid) for uid in standing}
         ordered = [fact for fact in facts.values() if fact is not None]
         turns = [
@@ -257,7 +262,9 @@ class _Decision:
         return [each for fact in ordered if (each := self._waiting(fact)) is not None]
 
     def _first(self, line: QueueCursor) -> Iterator[AllocationFact]:
-        """The first of a queue that may be asked for, and of those that are told that the limits are reached."""
+        """Return the first allocations of a queue: those that may get a request, and those that get a note about the
+        limits.
+        """
         most = self.spec.max_gangs + TOLD_BEYOND
         found = [
             member
@@ -275,7 +282,7 @@ class _Decision:
         return _Waiting(fact=fact, why=why, sets=sets, shape=shape, start=self.starts.get(fact.uid))
 
     def _sets(self, fact: AllocationFact) -> tuple[tuple[PodSet, ...], str]:
-        """What would be asked for `fact`, and its hash."""
+        """Return the pod sets that would be requested for `fact`, and their hash."""
         pool, flavors = self.snapshot.pool, tuple[str, ...]()
         if pool.flavors:
             flavors = accepted(fact, self.queues.get(fact.queue), pool, self.snapshot.table)
@@ -284,7 +291,7 @@ class _Decision:
         return sets, sha256_hex(msgspec.json.encode(asked, order="deterministic"))[:8]
 
     def _noted(self, uid: str, *, is_blocked: bool) -> float:
-        """Since when it has had no room, or has had it."""
+        """Record whether the work has no room; return since when that is so."""
         known = self.before.get(uid)
         since = known[1] if known is not None and known[0] == is_blocked else self.now
         self.seen[uid] = (is_blocked, since)
@@ -293,7 +300,7 @@ class _Decision:
     # --- what is asked for ------------------------------------------------------------------------------------------
 
     def _consider(self, waiting: _Waiting, known: CapacityRequest | None, trouble: str) -> str:
-        """Ask for it if it is to be asked for; answers what is told of that."""
+        """Request nodes for the work if its time has come; return the text for its explanation, "" for none."""
         spec, fact = self.spec, waiting.fact
         if known is not None and known.state is not RequestState.FAILED:
             return _told(known, spec)
@@ -330,7 +337,7 @@ class _Decision:
         return ""
 
     def _obstacle(self, waiting: _Waiting) -> str:
-        """Why nodes would not help it; empty when they may."""
+        """Return why new nodes would not help the work; "" when they may help."""
         fact, most = waiting.fact, self.spec.max_ranks
         named = next((role.node_name for role in fact.roles if role.node_name), "")
         if waiting.why.gate is not Gate.NO_FIT:
@@ -348,14 +355,14 @@ class _Decision:
         return ""
 
     def _window(self, fact: AllocationFact) -> str:
-        """The window of all nodes that it may not use now; empty when there is none."""
+        """Return the window that closes all nodes of the pool to `fact` now; "" when there is none."""
         if self.windows is None:
             return ""
         closed = self.windows.closed_to(fact)
         return next((f"window {each.window.name}" for each in closed if is_of_all_nodes(each.window)), "")
 
     def _limit(self, waiting: _Waiting) -> str:
-        """Which limit of the pool is reached; empty when none is."""
+        """Return which limit of the pool is reached; "" when none is."""
         spec = self.spec
         if self.gangs >= spec.max_gangs:
             return f"nodes for {self.gangs} allocations are asked for (spec.autoscaling.maxGangs of the pool)"
@@ -368,7 +375,7 @@ class _Decision:
 
 
 def backoff_s(spec: AutoscalingFact, number: int) -> float:
-    """The pause after try `number` has failed."""
+    """Return the pause after try `number` has failed (seconds)."""
     return min(BACKOFF_MAX_S, spec.backoff_s * 2.0 ** min(number - 1, 30))
 
 

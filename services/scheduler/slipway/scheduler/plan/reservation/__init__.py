@@ -1,4 +1,4 @@
-"""Reservations: places and a start time kept for a blocked head of line, and who may pass it meanwhile."""
+"""Reservations: places and a start time that are reserved for a blocked head of a queue, and which work may pass it."""
 
 from slipway.scheduler.plan.reservation.reservation import Reservation
 from slipway.scheduler.plan.reservation.reservations import Reservations

@@ -1,8 +1,8 @@
-"""The pool at a later instant: what still runs then, and what is kept for heads.
+"""The pool at a later instant: what still runs then, and what is reserved for heads of queues.
 
-A future starts as a copy of the tick's nodes and is moved forward by releases. Of queues and job slots it holds only
-what differs from now, and lays that over the tick's own while it asks them. Invariant: the tick's state is left as it
-was found.
+A future starts as a copy of the tick's nodes and is moved forward by releases. Of queues and job slots it stores only
+the differences from now. It adds them to the tick's own counts while it checks quota and slots, and removes them again.
+Invariant: the tick's state is left as it was found.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from slipway.scheduler.plan.state.snapshot import Holding
 
 
 class FutureRelease(msgspec.Struct, frozen=True):
-    """What frees its places at `at` (epoch seconds) at the latest: `ranks` of a holding, or a gang of this tick."""
+    """A holding's `ranks`, or a gang of this tick, which releases its places at `at` (epoch seconds) at the latest."""
 
     at: float
     uid: str
@@ -33,13 +33,13 @@ class FutureRelease(msgspec.Struct, frozen=True):
 
 
 def is_limited(state: TickState, fact: AllocationFact) -> bool:
-    """Whether what others use bears on what `fact` may use: a queue states a quota, or its job a number of slots."""
+    """Whether the use of other work limits what `fact` may use: a queue names a quota, or its job has `maxSlots`."""
     job = state.snapshot.job_of(fact)
     return bool(state.tree.named) or (job is not None and job.max_slots is not None)
 
 
 class Counts:
-    """What queues and jobs use more than now; less where it is below zero."""
+    """The difference of queue and job use from now; negative amounts are less than now."""
 
     def __init__(self) -> None:
         self._moved: dict[tuple[str, bool], dict[str, int]] = {}
@@ -54,7 +54,7 @@ class Counts:
         return other
 
     def add(self, fact: AllocationFact, demand: Resources, times: int) -> None:
-        """`times` more of `demand` of what `fact` is of."""
+        """Add `times` times `demand` to the queue and job of `fact`."""
         amounts = self._moved.setdefault((fact.queue, fact.preemptible), {})
         known = amounts.get
         for name, amount in demand.amounts.items():
@@ -64,7 +64,7 @@ class Counts:
             self._slots[key] = self._slots.get(key, 0) + demand.gpus() * times
 
     def drop_rows(self, ends: RunEnds, rows: Ints) -> None:
-        """The ranks in `rows` have ended."""
+        """Subtract the use of the ranks in `rows`, which have ended."""
         for use, count in ends.used_by(rows):
             amounts = self._moved.setdefault((use.queue, use.preemptible), {})
             for name, amount in use.amounts.items():
@@ -73,7 +73,7 @@ class Counts:
                 self._slots[use.job] = self._slots.get(use.job, 0) - use.gpus * count
 
     def may_use(self, state: TickState, fact: AllocationFact, demand: Resources) -> bool:
-        """Whether `fact` may have `demand` then; the state is left as it was found."""
+        """Whether `fact` may use `demand` then; the state is left as it was found."""
         if not is_limited(state, fact):
             return state.may_use(fact, demand) is None
         with self._laid_over(state):
@@ -82,7 +82,7 @@ class Counts:
     @contextmanager
     def _laid_over(self, state: TickState) -> Generator[None]:
         slots = state.slots
-        # Copies: the tree takes it that a mapping that it has seen does not change.
+        # The amounts are copied, because the tree assumes that a mapping it has seen does not change.
         moved = [(key, dict(amounts)) for key, amounts in sorted(self._moved.items()) if any(amounts.values())]
         for (queue, preemptible), amounts in moved:
             state.tree.take(queue, amounts, preemptible=preemptible)
@@ -96,10 +96,10 @@ class Counts:
 
 
 class Future:
-    """What a head would find at one later instant."""
+    """What a head of a queue would find at one later instant."""
 
     def __init__(self, state: TickState, made: Callable[[WhatIf], WhatIf] | None = None) -> None:
-        """Now, or now on the nodes that `made` gives."""
+        """Start at now; `made` may return other nodes than the tick's."""
         self._state = state
         now = state.whatif if made is None else made(state.whatif)
         self.whatif = WhatIf(now.usage, state.policy, state.whatif.panel)
@@ -114,12 +114,12 @@ class Future:
         return other
 
     def release_rows(self, ends: RunEnds, rows: Ints) -> None:
-        """What stands in `rows` has ended."""
+        """Release the ranks in `rows`, which have ended."""
         ends.free(self.whatif.usage, rows)
         self._counts.drop_rows(ends, rows)
 
     def release(self, release: FutureRelease) -> None:
-        """It has ended."""
+        """Release what has ended."""
         self._move(release, -1)
 
     def restore(self, release: FutureRelease) -> None:
@@ -143,7 +143,7 @@ class Future:
         self._count(what.allocation, used, times)
 
     def add(self, placed: gang.PlacedGang) -> None:
-        """It runs then, where it was placed in another what-if."""
+        """Take the places of a gang that runs then; it was placed on another what-if copy."""
         for part in placed.parts:
             self.whatif.usage.take(part.row.ask, part.nodes)
         self._count(placed.allocation, placed.demand(), 1)
@@ -155,7 +155,9 @@ class Future:
         self._count(placed.allocation, placed.demand(), -1)
 
     def place(self, fact: AllocationFact, within: Bools | None = None) -> gang.PlacedGang | None:
-        """Places for `fact`, taken together with its quota and slots; None, and nothing changed, without."""
+        """Return places for `fact`, taken together with its quota and slots; None, with nothing changed, if there are
+        none.
+        """
         if self._is_short(fact, within) or not self._may_use(fact, gang_size.smallest_demand(fact)):
             return None
         placed = gang.place(self.whatif, fact, within)
@@ -169,7 +171,7 @@ class Future:
         return placed
 
     def _is_short(self, fact: AllocationFact, within: Bools | None) -> bool:
-        """Whether amounts alone tell that `fact` has no place: cheaper than to place it and to find out why not."""
+        """Whether amounts alone show that `fact` has no place; cheaper than a failed placement with its diagnosis."""
         if len(fact.roles) != 1 or self.whatif.panel is not None or self.whatif.usage.peers.is_watched:
             return False
         row, want = self._state.whatif.row(fact.roles[0]), gang_size.targets(fact)[0]
@@ -177,7 +179,7 @@ class Future:
         return int(room[row.passed if within is None else row.passed & within].sum()) < want
 
     def has_room_for(self, placed: gang.PlacedGang) -> bool:
-        """Whether all ranks of `placed` fit where they are, beside all that runs and is kept; takes nothing."""
+        """Whether all ranks of `placed` fit on their nodes, beside all that runs and is reserved; takes nothing."""
         usage = self.whatif.usage
         if not usage.peers.is_watched:
             return self._has_amounts_for(placed)
@@ -199,7 +201,9 @@ class Future:
         return is_room
 
     def _has_amounts_for(self, placed: gang.PlacedGang) -> bool:
-        """The same where ranks look at nobody beside them: what it may use at all is known from where it was placed."""
+        """Like `has_room_for` when no rank depends on the pods beside it; the row of `placed` has the permitted
+        nodes.
+        """
         usage = self.whatif.usage
         if len(placed.parts) == 1:
             part = placed.parts[0]
@@ -221,7 +225,7 @@ class Future:
         return is_room
 
     def open_nodes(self, fact: AllocationFact) -> Bools:
-        """The nodes with room for a rank of some role of `fact`."""
+        """Return the nodes with room for a rank of some role of `fact`."""
         rows = [self.whatif.row(role) for role in fact.roles]
         for row in rows:
             row.refresh()
@@ -231,7 +235,9 @@ class Future:
         return found
 
     def may_keep_beside(self, fact: AllocationFact, demand: Resources, placed: gang.PlacedGang) -> bool:
-        """Whether `fact`, whose `demand` counts here already, has its quota and slots with `placed` running too."""
+        """Whether `fact`, whose `demand` is already counted here, is within its quota and slots if `placed` runs
+        too.
+        """
         if not is_limited(self._state, fact):
             return self._state.may_use(fact, demand) is None
         self.add(placed)
@@ -240,7 +246,7 @@ class Future:
         return is_within
 
     def may_keep(self, fact: AllocationFact, demand: Resources) -> bool:
-        """Whether `fact`, whose `demand` counts here already, has its quota and slots."""
+        """Whether `fact`, whose `demand` is already counted here, is within its quota and slots."""
         self._count(fact, demand, -1)
         is_within = self._may_use(fact, demand)
         self._count(fact, demand, 1)

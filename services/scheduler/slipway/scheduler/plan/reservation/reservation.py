@@ -1,4 +1,4 @@
-"""One reservation, and whether something that starts now would delay it."""
+"""One reservation, and whether work that starts now would delay it."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from slipway.scheduler.plan.state.nodes import Bools
 
 
 class Reservation(msgspec.Struct):
-    """Places for `fact` from `start` on (None: as soon as they are free)."""
+    """Places for `fact` from `start` on (epoch seconds; None: as soon as they are free)."""
 
     fact: AllocationFact
     start: float | None
@@ -17,17 +17,17 @@ class Reservation(msgspec.Struct):
     future: Future
     placed: gang.PlacedGang
     removed: dict[str, frozenset[int]]
-    """{uid: ranks} that had been taken off when it was made"""
+    """{uid: ranks} that were removed when it was made"""
     within: Bools | None = None
     """the nodes that no window closes to the head at its start; None: all"""
     is_due: bool = True
-    """its head has had its turn: whatever comes after, respects it"""
+    """whether its head has had its turn; then all work after the head must respect it"""
 
 
 def bears(reservation: Reservation, placed: gang.PlacedGang) -> bool:
-    """Whether the head has its start still with `placed` running then; it may have to take other places for it.
+    """Whether the head can still start in time if `placed` runs then; the reservation may move to other places for it.
 
-    Several roles are placed again even where nothing overlaps: which of them goes where depends on what is beside them.
+    With several roles the head is placed again even if nothing overlaps, because their places depend on each other.
     """
     future, head = reservation.future, reservation.placed
     is_simple = len(head.parts) == 1 and _is_alone(head.allocation) and _is_alone(placed.allocation)
@@ -48,7 +48,9 @@ def bears(reservation: Reservation, placed: gang.PlacedGang) -> bool:
 
 
 def _is_alone(fact: AllocationFact) -> bool:
-    """Whether its ranks look at nobody beside them, so that what fits beside it leaves it where it is."""
+    """Whether its ranks do not depend on the pods beside them, so that other work beside it does not change its
+    places.
+    """
     return not any(role.affinity or role.spread for role in fact.roles)
 
 

@@ -1,11 +1,12 @@
-"""The reservations of one tick: one for the blocked head of each queue that keeps places, in the order of the heads.
+"""The reservations of one tick: one for the blocked head of each queue that reserves places, in the order of the heads.
 
-EASY backfill: what ends before the head's start may pass; so may what leaves the head its places at that time. A
-head whose start cannot be known (something it waits for may run for ever) keeps nothing, unless it has aged: then its
-places are kept free from now on. Nothing is stored: the next tick finds the same start again, or an earlier one.
+This is EASY backfill. Work may pass a head if it ends before the head's start, or if the head still has its places at
+that time. A head whose start cannot be known (it waits for work that may run for ever) reserves nothing. Only if the
+head has aged, its places are reserved from now on. Nothing is stored: the next tick finds the same start again, or an
+earlier one.
 
-Promises: no start moves later by anything that was let pass; what had its turn before the head and ranks no lower may
-still take its places, and the reservation is then made anew.
+Promises: work that passes never makes a start later. Work that had its turn before the head and ranks no lower may
+still take the head's places; the reservation is then made again.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,30 +31,32 @@ from slipway.scheduler.plan.state.windows import Windows
 
 BACKFILL = "Backfill"
 TRIES_MAX = 4
-"""Other places that are tried for what would take kept ones."""
+"""The number of other placements that are tried for work that would take reserved places."""
 
 
 class Reservations:
-    """Who keeps what, and who may pass."""
+    """The reservations of one tick: makes them, and decides which work may pass."""
 
     def __init__(self, state: TickState) -> None:
         self._state = state
         self._made: list[Reservation] = []
         self._foreseen: set[str] = set()
-        """uids of those for whom places were kept before their turn"""
+        """uids of heads whose places were reserved before their turn"""
         self._timeline: Timeline | None = None
         self._known = 0
-        """how many of the state's admissions and evictions the reservations know of"""
+        """number of the state's admissions and evictions that the reservations include"""
 
     def entitles(self, fact: AllocationFact) -> bool:
-        """Whether `fact`, if it is the blocked head of its queue, gets a reservation."""
+        """Whether `fact` gets a reservation if it is the blocked head of its queue."""
         queue = self._queue(fact)
         return self._is_aged(fact) or (self._state.policy.backfill and queue is not None and queue.ordering == BACKFILL)
 
     def foresee(self, lines: list[list[AllocationFact]]) -> None:
-        """Before anybody has had a turn: heads that wait already keep their places from what ranks lower, also those
-        that may start now, since a start that was kept for them may have come. The head of a line is the first that
-        can ever start."""
+        """Reserve places before any queue has had a turn, so that lower-ranked work does not take them.
+
+        Only heads that were waiting before this tick get places. Heads that may start now are included, since the
+        reserved start may be now. The head of each of `lines` is its first allocation that can ever start.
+        """
 
         def order(line: list[AllocationFact]) -> tuple[int, int, float, str]:
             queue, own, age = self._rank(line[0])
@@ -68,12 +71,13 @@ class Reservations:
                     break
 
     def has_started(self, admitted: Iterable[Admitted]) -> bool:
-        """Whether one of `admitted` is somebody for whom places were kept before their turn: what was more than they
-        took is free again."""
+        """Whether one of `admitted` had places reserved before its turn; the places that it did not use are free
+        again.
+        """
         return any(each.placed.allocation.uid in self._foreseen for each in admitted)
 
     def make(self, fact: AllocationFact) -> bool:
-        """Reserve for a head that had its turn and is blocked, if it may; answers whether places are kept for it."""
+        """Reserve for a blocked head that has had its turn, if it is entitled; return whether it has a reservation."""
         self.renew()
         for reservation in self._made:
             if reservation.fact.uid == fact.uid:
@@ -84,15 +88,16 @@ class Reservations:
     def settle(
         self, placed: gang.PlacedGang, demand: Resources, moved: Sequence[gang.PlacedGang] = ()
     ) -> gang.PlacedGang | Explanation:
-        """`placed`, which has taken places for `demand`, if it delays no reserved start; the same in other places; or
-        why not, and then nothing of it is taken any more.
+        """Check `placed`, which has taken places for `demand`, against the reservations.
 
-        `moved` is running work that starts anew to make room for it: its run limit begins again.
+        Return `placed` if it delays no reserved start; or the same gang on other places that do not; or the reason
+        against it, after its places were given back. `moved` is running work that starts again elsewhere to make room
+        for `placed`, so its run limit begins again.
         """
         if not self._made:
             return placed
         if self._is_outdated():
-            # They are made anew from what stands: what is not admitted yet is none of it.
+            # `renew` computes from the present state, which must not include `placed`: it is not admitted yet.
             self._state.withdraw(placed)
             self.renew()
             self._state.take_again(placed)
@@ -122,8 +127,11 @@ class Reservations:
         return settled
 
     def renew(self) -> None:
-        """Make anew what was made before something changed that it does not know of. To be called while nothing is
-        taken or removed that may be given back: it would be taken for what stands."""
+        """Make the reservations again if the state has changed since.
+
+        Call it only while nothing is taken or removed provisionally, because the provisional state would be treated as
+        final.
+        """
         if self._made and self._is_outdated():
             before, self._made = self._made, []
             for each in before:
@@ -131,7 +139,7 @@ class Reservations:
                     self._make(each.fact, is_due=each.is_due)
 
     def may_extend(self, placed: gang.PlacedGang, part: gang.Part) -> bool:
-        """Whether a gang may keep the last rank of `part`, which is surplus."""
+        """Whether a gang may keep the last rank of `part`, which is a surplus rank."""
         if not self._made:
             return True
         one = gang.PlacedGang(placed.allocation, (msgspec.structs.replace(part, nodes=part.nodes[-1:]),), False)
@@ -143,12 +151,15 @@ class Reservations:
         return True
 
     def holds_up(self, fact: AllocationFact) -> bool:
-        """Whether room alone does not let `fact` start: some start might be delayed by it."""
+        """Whether `fact` might delay a reserved start, so that room alone does not let it start."""
         return bool(self._binding(fact))
 
     def would_keep(self, fact: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree) -> bool:
-        """Whether `fact`, for which nothing is kept now, would be kept a place on the nodes that `made` gives and with
-        the quotas of `tree`. Leaves everything as it was."""
+        """Whether `fact`, which has no reservation, would get one on the nodes that `made` returns, with the quotas of
+        `tree`.
+
+        Leaves everything as it was.
+        """
         if not self.entitles(fact) or any(each.fact.uid == fact.uid for each in self._made):
             return False
         state = self._state
@@ -159,14 +170,16 @@ class Reservations:
             state.tree = known
 
     def passing_limit(self, fact: AllocationFact) -> float | None:
-        """The longest run limit (seconds) with which `fact` would delay nobody; None: with none at all."""
+        """Return the longest run limit (seconds) with which `fact` would delay no reserved start; None when there is
+        none.
+        """
         starts = [each.start for each in self._binding(fact)]
         known = [start for start in starts if start is not None]
         limit = min(known, default=0.0) - self._state.now
         return limit if limit > 0 and len(known) == len(starts) else None
 
     def kept(self) -> tuple[ReservedPlaces, ...]:
-        """All reservations, as data."""
+        """Return all reservations, as data."""
         self.renew()
         names = self._state.whatif.table.names
         return tuple(
@@ -180,7 +193,7 @@ class Reservations:
         )
 
     def is_ever(self, fact: AllocationFact) -> bool:
-        """Whether it would stand if everything had ended that may end."""
+        """Whether `fact` would have a place if all work that may end had ended."""
         timeline = self._timeline_of()
         row = timeline.row_of(fact)
         if row is None:
@@ -230,7 +243,7 @@ class Reservations:
     def _between_windows(
         self, fact: AllocationFact, limit: float | None, boxes: list[Box], windows: Windows
     ) -> EarliestStart | None:
-        """The same where nodes are closed to it for a time: what fits once may not fit later."""
+        """Return the earliest start when windows close nodes for a time; a start that fits once may not fit later."""
         now = self._state.now
         known, _ = self._releases()
         ends = windows.ends_until(fact, max((each.at for each in known), default=now))
@@ -249,8 +262,10 @@ class Reservations:
     def _drained(
         self, fact: AllocationFact, made: Callable[[WhatIf], WhatIf] | None = None, within: Bools | None = None
     ) -> EarliestStart | None:
-        """How it would stand if everything had ended that may end, on the nodes that `made` gives, and only `within`
-        some of them."""
+        """Return the head's places if all work that may end had ended; None when it has none even then.
+
+        The nodes are those that `made` returns, and only `within` if given.
+        """
         future = Future(self._state, made)
         for releases in self._releases():
             for release in releases:
@@ -259,7 +274,7 @@ class Reservations:
         return None if placed is None else EarliestStart(self._state.now, future, placed)
 
     def _releases(self) -> tuple[list[FutureRelease], list[FutureRelease]]:
-        """What will free its places: at a known time, and who knows when."""
+        """Return the releases with a known time, and those with an unknown time."""
         state = self._state
         known: list[FutureRelease] = []
         unknown: list[FutureRelease] = []
@@ -276,7 +291,7 @@ class Reservations:
         return [*known, *started], [*unknown, *endless]
 
     def _started(self) -> tuple[list[FutureRelease], list[FutureRelease]]:
-        """The same of what this tick admits."""
+        """Return the same two lists for the gangs that this tick admits."""
         known: list[FutureRelease] = []
         unknown: list[FutureRelease] = []
         for admitted in self._state.admitted:
@@ -295,12 +310,12 @@ class Reservations:
     # --- passing --------------------------------------------------------------------------------------------------
 
     def _binding(self, fact: AllocationFact) -> list[Reservation]:
-        """The reservations that `fact` might delay if it started now."""
+        """Return the reservations that `fact` might delay if it started now."""
         ends = ends_if_started(fact, self._queue(fact), self._state.now)
         found: list[Reservation] = []
         for each in self._made:
             if each.fact.uid == fact.uid:
-                break  # those after it were made around its own
+                break  # the later reservations were made around its own
             if self._is_bound(fact, each) and not ends_before(ends, each):
                 found.append(each)
         return found
@@ -314,12 +329,12 @@ class Reservations:
         return (queue.priority if queue else 0, priority, -self._since(fact))
 
     def _delayed_by(self, placed: gang.PlacedGang, binding: list[Reservation]) -> Reservation | None:
-        """The first start that `placed` would delay."""
+        """Return the reservation with the earliest start that `placed` would delay; None when it delays none."""
         delayed = [each for each in binding if not self._bears(each, placed)]
         return min(delayed, key=order_of, default=None)
 
     def _bears(self, reservation: Reservation, placed: gang.PlacedGang) -> bool:
-        """The same with what has been taken off meanwhile, to make room for `placed`, gone from that time too."""
+        """Like `bears`, but ranks that were removed to make room for `placed` are treated as gone at that time too."""
         gone = self._gone_since(reservation)
         for release in gone:
             reservation.future.release(release)
@@ -342,7 +357,9 @@ class Reservations:
         return found
 
     def _let_pass(self, placed: gang.PlacedGang, binding: list[Reservation]) -> None:
-        """It is admitted next: whom it is bound by counts with it; others that it meets are made anew."""
+        """Add a gang that is admitted next to the reservations that bind it; any others that it meets are made again
+        later.
+        """
         for reservation in binding:
             reservation.future.add(placed)
         ends = ends_if_started(placed.allocation, self._queue(placed.allocation), self._state.now)
@@ -350,7 +367,7 @@ class Reservations:
         self._known += 1 if is_known else 0
 
     def _elsewhere(self, fact: AllocationFact, demand: Resources, binding: list[Reservation]) -> gang.PlacedGang | None:
-        """Places for `demand`, taken, that delay nobody."""
+        """Return places for `demand`, taken, that delay no reserved start; None when there are none."""
         within = binding[0].future.open_nodes(fact)
         for each in binding[1:]:
             within &= each.future.open_nodes(fact)

@@ -1,7 +1,7 @@
 """The earliest known instant at which a blocked head has its places, on a timeline of releases.
 
-Few instants are looked at one by one; of many the first is found by halving, which takes it that what fits once goes
-on to fit. Either way the answer is checked by placing the head there.
+A few instants are tried one by one. Of many instants the first is found by halving, which assumes that a head that fits
+at one instant also fits later. In both cases the result is checked by placing the head there.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,47 +14,49 @@ from slipway.scheduler.plan.reservation.future import Future, FutureRelease
 from slipway.scheduler.plan.state.nodes import Bools
 
 SCAN_MAX = 64
-"""Instants that are looked at one by one."""
+"""Up to this number of instants are tried one by one."""
 WINDOWS_SCAN_MAX = 256
-"""The same where windows close nodes for a time, so that halving would miss starts. Of more instants, neighbours are
-looked at as one: the start that is found may then be later than the earliest."""
+"""The same limit when windows close nodes for a time, so that halving could miss starts.
+
+With more instants, neighbours are tried as one; the start that is found may then be later than the earliest.
+"""
 OpenAt = Callable[[float], Bools | None]
-"""The nodes that no window closes to the head, if it starts then; None: all."""
+"""Returns the nodes that no window closes to the head if it starts at that time; None: all."""
 
 
 class ReleaseStep(msgspec.Struct, frozen=True):
-    """Everything that ends at one instant."""
+    """All releases at one instant."""
 
     at: float
     releases: tuple[FutureRelease, ...]
 
 
 class Box(msgspec.Struct, frozen=True):
-    """What is kept for an earlier head: its places from `start` until `ends` (None: for ever)."""
+    """The reserved places of an earlier head, from `start` until `ends` (None: for ever)."""
 
     start: float
     ends: float | None
     placed: gang.PlacedGang
 
     def overlaps(self, start: float, ends: float | None) -> bool:
-        """Whether a run from `start` to `ends` meets it."""
+        """Whether a run from `start` to `ends` (None: for ever) overlaps the reservation."""
         return (ends is None or self.start < ends) and (self.ends is None or start < self.ends)
 
 
 class EarliestStart(msgspec.Struct, frozen=True):
-    """The head stands in `future`, together with the boxes that its run meets."""
+    """The earliest start: the head is placed in `future`, together with the boxes that its run overlaps."""
 
     at: float
     future: Future
     placed: gang.PlacedGang
     within: Bools | None = None
-    """the nodes that no window closed to it; None: all"""
+    """the nodes that no window closes to it; None: all"""
 
 
 def steps_of(
     releases: Sequence[FutureRelease], boxes: Sequence[Box], others: Sequence[float] = ()
 ) -> list[ReleaseStep]:
-    """The instants in order; the end of a box is one too, and so are `others`."""
+    """Return the instants in order; the ends of boxes and `others` are instants too."""
     by_instant: dict[float, list[FutureRelease]] = {box.ends: [] for box in boxes if box.ends is not None}
     by_instant |= {at: [] for at in others}
     for release in sorted(releases, key=lambda each: (each.at, each.uid)):
@@ -71,9 +73,9 @@ def earliest(
     *,
     open_at: OpenAt | None = None,
 ) -> EarliestStart | None:
-    """The first of `steps` at which `fact` has its places for its whole run; None when it has them at none.
+    """Return the first of `steps` at which `fact` has its places for its whole run; None when there is none.
 
-    With `open_at`, windows close nodes for a time.
+    `open_at` must be given when windows close nodes for a time.
     """
 
     def look(there: Future, at: float) -> EarliestStart | None:
@@ -97,7 +99,7 @@ Look = Callable[[Future, float], EarliestStart | None]
 
 
 def _thinned(steps: Sequence[ReleaseStep], most: int) -> Sequence[ReleaseStep]:
-    """At most so many: neighbours as one, at the instant of the last of them."""
+    """Return at most `most` steps; neighbours are joined at the instant of the last of them."""
     stride = -(-len(steps) // most)
     chunks = [steps[first : first + stride] for first in range(0, len(steps), stride)] if stride > 1 else []
     joined = [ReleaseStep(chunk[-1].at, tuple(each for step in chunk for each in step.releases)) for chunk in chunks]
@@ -114,7 +116,7 @@ def _scan(future: Future, steps: Sequence[ReleaseStep], look: Look) -> EarliestS
 
 
 def _halve(future: Future, steps: Sequence[ReleaseStep], look: Look) -> EarliestStart | None:
-    """`future` stands before `steps[low]`, where it does not fit; at `steps[high]` it does."""
+    """Search by halving: `future` is before `steps[low]`, where the head does not fit; at `steps[high]` it fits."""
     low, high = 0, len(steps) - 1
     last = future.copy()
     _forward(last, steps)

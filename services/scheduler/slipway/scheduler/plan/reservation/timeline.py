@@ -1,7 +1,8 @@
-"""What ends when, as columns: the search for a head's start looks at many instants, and at most of them as numbers.
+"""The ends of running work as columns, so that the search for a head's start tests most instants with numbers alone.
 
-Owns the shortcut, and when it may be taken: whether a head of one role fits at an instant is then a sum over nodes, and
-only where it fits it is placed. Invariant: the answer is that of `search.earliest` over the same releases.
+Owns this shortcut and the conditions for it: for a head of one role, whether it fits at an instant is then a sum over
+nodes. The head is placed only at the instant that is found. Invariant: the result equals that of `search.earliest` over
+the same releases.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,11 +20,11 @@ from slipway.scheduler.plan.state.nodes import EVERY, Bools, Ints
 from slipway.scheduler.plan.state.run_ends import Floats, RunEnds
 
 CELLS_MAX = 100_000
-"""Nodes times instants up to which all instants at once are cheaper than one after the other."""
+"""Up to this number of nodes times instants, testing all instants at once is cheaper than one after the other."""
 
 
 class Timeline:
-    """The ends of all that runs, as one tick finds them."""
+    """The ends of all running work, as one tick finds them."""
 
     def __init__(self, state: TickState) -> None:
         snapshot = state.snapshot
@@ -33,7 +34,7 @@ class Timeline:
         self._rows, self._times, self._unknown = self.ends.in_order(self._run_limit, state.now)
 
     def row_of(self, fact: AllocationFact) -> FeasibilityRow | None:
-        """The row of a head of which amounts alone say whether it fits; None for all others."""
+        """Return the row of a head for which amounts alone decide whether it fits; None for all other heads."""
         whatif = self._state.whatif
         if len(fact.roles) != 1 or fact.topology is not None or whatif.panel is not None:
             return None
@@ -53,13 +54,16 @@ class Timeline:
         admitted: Iterable[FutureRelease],
         boxes: Sequence[Box],
     ) -> EarliestStart | None:
-        """The first instant at which `fact` has its places for its whole run, beside `boxes`; None when it has them at
-        none. `admitted`: what this tick starts and what ends at a known time."""
+        """Return the first instant at which `fact` has its places for its whole run, beside `boxes`; None when there is
+        none.
+
+        `admitted` are the gangs that this tick starts and that end at a known time.
+        """
         track = _Track(self._state, self.ends, self._left(), sorted(admitted, key=lambda each: each.at), boxes)
         return track.earliest(fact, row, limit)
 
     def is_ever(self, fact: AllocationFact, row: FeasibilityRow, admitted: Iterable[FutureRelease]) -> bool:
-        """Whether `fact` fits once everything has ended that may end, `admitted` too."""
+        """Whether `fact` fits after all work that may end has ended, including `admitted`."""
         gone = [row for uid, ranks in self._state.removed().items() for row in self.ends.rows_of(uid, ranks)]
         rows = np.concatenate([self._rows, self._unknown])
         look = _Look(self._state, self.ends, fact, row)
@@ -67,7 +71,7 @@ class Timeline:
         return look.fits(())
 
     def _left(self) -> tuple[Ints, Floats]:
-        """(rows, their ends) without what this tick has removed, and with what it takes down gone as good as now."""
+        """Return (rows, their ends), without removed ranks; evicted work that is still there ends now."""
         state, rows, times = self._state, self._rows, self._times
         gone = [row for uid, ranks in state.removed().items() for row in self.ends.rows_of(uid, ranks)]
         leaving: list[int] = []
@@ -89,7 +93,7 @@ class Timeline:
 
 
 class _Track:
-    """The instants of one search, in order; the first is now, before anything ends."""
+    """The instants of one search, in order; the first is now, before any release."""
 
     def __init__(
         self,
@@ -99,7 +103,7 @@ class _Track:
         admitted: list[FutureRelease],
         boxes: Sequence[Box],
     ) -> None:
-        """`ended`: (rows, when each ends), in that order."""
+        """`ended`: (rows, the end of each), ordered by the ends."""
         self._rows, times = ended
         self._state, self._ends, self._admitted, self._boxes = state, ends, admitted, boxes
         firsts: list[float] = np.unique(times).tolist()
@@ -107,10 +111,10 @@ class _Track:
         later = sorted({*firsts, *of_boxes, *(each.at for each in admitted)})
         self._instants: list[float] = [state.now, *later]
         self._counts: list[int] = [0, *np.searchsorted(times, later, side="right").tolist()]
-        """how many of `rows` have ended at each"""
+        """number of `_rows` that have ended at each instant"""
 
     def earliest(self, fact: AllocationFact, row: FeasibilityRow, limit: float | None) -> EarliestStart | None:
-        """The first instant at which it fits, by the same steps as `search.earliest`."""
+        """Return the first instant at which the head fits, by the same steps as `search.earliest`."""
         look, last = _Look(self._state, self._ends, fact, row), len(self._instants) - 1
         if len(self._instants) * len(row.passed) <= CELLS_MAX:
             has_room = self._has_room(row, gang_size.targets(fact)[0], limit)
@@ -140,7 +144,7 @@ class _Track:
     def _stand_at_first(
         self, fact: AllocationFact, look: "_Look", has_room: Bools, limit: float | None
     ) -> EarliestStart | None:
-        """The same where it is known for each instant whether there is room."""
+        """Like `earliest`, when `has_room` already states for each instant whether there is room."""
         known: dict[int, bool] = {}
 
         def fits(at: int) -> bool:
@@ -165,7 +169,7 @@ class _Track:
         return there.fits(self._met(at, limit))
 
     def _has_room(self, row: FeasibilityRow, want: int, limit: float | None) -> Bools:
-        """For each instant, whether there is room for `want` ranks: all of them at once."""
+        """Return for each instant whether there is room for `want` ranks, computed for all instants at once."""
         usage, times = self._state.whatif.usage, np.array(self._instants)
         size, nodes = times.size, len(row.passed)
         room: Ints = np.full((size, nodes), want, dtype=np.int64)
@@ -193,7 +197,7 @@ class _Track:
         )
 
     def _between(self, before: int, at: int) -> tuple[Ints, list[FutureRelease]]:
-        """What ends after instant `before` (-1: from the beginning) up to instant `at`."""
+        """Return what ends after instant `before` (-1: from the beginning) up to instant `at`."""
         if at <= 0:
             return self._rows[:0], []
         first = 0 if before < 0 else self._counts[before]
@@ -206,7 +210,7 @@ class _Track:
         return [box for box in self._boxes if box.overlaps(start, None if limit is None else start + limit)]
 
     def _stand(self, fact: AllocationFact, at: int, limit: float | None) -> EarliestStart | None:
-        """The head in its places there."""
+        """Return the head placed at instant `at`; None when the placement fails."""
         future = Future(self._state)
         rows, admitted = self._between(-1, at)
         future.release_rows(self._ends, rows)
@@ -219,7 +223,7 @@ class _Track:
 
 
 class _Look:
-    """Whether a head fits, as numbers: what is free of what it asks for, and its quota."""
+    """Tests with numbers whether a head fits: what is free of its requested resources, and its quota."""
 
     def __init__(self, state: TickState, ends: RunEnds, fact: AllocationFact, row: FeasibilityRow) -> None:
         self._state, self._ends, self._fact, self._row = state, ends, fact, row
@@ -228,9 +232,9 @@ class _Look:
             resource: state.whatif.usage.free(resource, EVERY) for resource, _ in row.ask.steps
         }
         self.is_limited = is_limited(state, fact)
-        """what others use bears on what it may use"""
+        """whether the use of other work limits what the head may use"""
         self._counts = Counts() if self.is_limited else None
-        """None where what ends changes nothing of what it may use"""
+        """None when the end of other work does not change what the head may use"""
 
     def copy(self) -> "_Look":
         """An independent copy."""
@@ -242,7 +246,7 @@ class _Look:
         return other
 
     def free(self, rows: Ints, admitted: Iterable[FutureRelease]) -> None:
-        """What stands in `rows`, and `admitted`, has ended."""
+        """Release the ranks in `rows` and the gangs of `admitted`, which have ended."""
         if rows.size:
             for resource, free in self._free.items():
                 self._ends.add_freed(free, resource, rows, len(self._state.whatif.table.resources))
@@ -253,7 +257,7 @@ class _Look:
                 self._move(release.what.placed, 1)
 
     def fits(self, met: Sequence[Box]) -> bool:
-        """Whether it fits beside the boxes of `met`."""
+        """Whether the head fits beside the boxes of `met`."""
         for box in met:
             self._move(box.placed, -1)
         is_fit = self._has_room() and self._may_use()
@@ -274,7 +278,7 @@ class _Look:
         return self._counts.may_use(self._state, self._fact, demand)
 
     def _move(self, placed: PlacedGang, times: int) -> None:
-        """What `placed` takes is free (1), or is taken again (-1)."""
+        """Release what `placed` uses (1), or take it again (-1)."""
         for resource, free in self._free.items():
             _add(free, placed, resource, times)
         if self._counts is not None:
@@ -282,7 +286,7 @@ class _Look:
 
 
 def _add(amounts: Ints, placed: PlacedGang, resource: int, times: int) -> None:
-    """Add what `placed` takes of a resource to `amounts`, per node."""
+    """Add what `placed` uses of a resource to `amounts`, per node, `times` times."""
     for part in placed.parts:
         for row, amount in part.row.ask.steps:
             if row == resource:
@@ -290,5 +294,5 @@ def _add(amounts: Ints, placed: PlacedGang, resource: int, times: int) -> None:
 
 
 def _is_plain(placed: PlacedGang) -> bool:
-    """Whether it takes of its nodes no more than amounts."""
+    """Whether the gang uses only amounts of its nodes, and no share of a single GPU."""
     return not any(part.row.ask.gpu_milli for part in placed.parts)
