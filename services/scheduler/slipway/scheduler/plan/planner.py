@@ -7,13 +7,13 @@ An allocation passes through these packages in this order:
 2. `placement`: `gang`, and below it `fill`, `topology`, `feasibility`, `filters` and `scores`, look for the best nodes.
    `placement/explain.py` states why there are none, and `explanation` what would help.
 3. `preemption`: `preemptor` evicts running work to make room. `nominations` hold that room until the victims have left.
-Promises: equal inputs give equal plans, whatever the order of the snapshot's tuples. A gang is admitted with at least
-its minimum, or not at all. No node is used above its allocatable amounts, and no queue above a bound of its quota. A
-second plan, on the state that the first plan leads to, admits only work that `decisions_max` kept out of the first.
+4. `reservation` reserves nodes for the blocked heads of queues.
+
+All of them read and change `placement/tick_state.py`.
 
 Promises: equal inputs give equal plans, whatever the order of the snapshot's tuples. A gang is admitted with at least
 its minimum, or not at all. No node is used above its allocatable amounts, and no queue above a bound of its quota. A
-second plan, on the state that the first plan leads to, admits only allocations that the first plan did not reach.
+second plan, on the state that the first plan leads to, admits only work that `decisions_max` kept out of the first.
 Only integers are computed with, and each order is total, with the uid as its last key. `seed` has an effect only in a
 pool that uses sampling; in other pools each node is looked at.
 """
@@ -170,7 +170,7 @@ def _coming_again(snapshot: PoolSnapshot, evictions: tuple[Evict, ...], now: flo
 _ROOM_HELPS = frozenset({Gate.WAITING_FOR_QUOTA, Gate.JOB_MAX_SLOTS, Gate.TOPOLOGY_TOO_SMALL, Gate.NO_FIT})
 """The gates that evicting or moving other work may open."""
 _NO_HEAD = frozenset({Gate.JOB_MAX_SLOTS, Gate.RESOURCE_QUOTA, Gate.WAITING_FOR_EXTENDER})
-"""The gates that only the allocation itself is subject to. An allocation that they block reserves no quota."""
+"""The gates of the allocation's own job, namespace or extender. A head that they block reserves nothing."""
 
 
 class _NoPlace(msgspec.Struct, frozen=True):
@@ -197,9 +197,7 @@ class _Tick:
         self.reservations = Reservations(self.state)
         self.flavors = FlavorChoices(snapshot, self.state.tree)
         self.in_flavors: dict[int, tuple[Explanation, list[tuple[str, Explanation]], int]] = {}
-        """{id of the explanation of work that was tried in several flavors: (that explanation, (flavor, explanation) of
-        each flavor, index of the flavor that the explanation is about)}
-        """
+        """{id of an explanation over several flavors: (it, (flavor, explanation) per flavor, index of the main one)}"""
         self.contest = Contest(self.state.tree)
         self.lines: dict[str, QueueCursor] = {}
         self.shut: list[Walk] = []
@@ -207,13 +205,13 @@ class _Tick:
         """{shape: why it has no place}"""
         self.may_evict = True
         self.made = 0
-        """number of times that room was made in this tick"""
+        """number of changes in this tick that may make room for blocked work"""
         self.taken_down: dict[str, Holding] = {}
         """{uid: its holding} of the allocations that `_to_take_down` evicts, whatever else this tick decides"""
         self.again: set[str] = set()
         """uids of evicted allocations whose next attempt has places; their old charges are removed from the state"""
         self.reserved: set[str] = set()
-        """uids of the blocked heads for which quota was reserved (`_keep_for`)"""
+        """uids of the blocked heads that `_keep_for` has handled"""
 
     def run(self, evictions: tuple[Evict, ...], below: list[Holding], later: float) -> Plan:
         """Run the steps of a tick, in order; `later` is when another gang may grow."""
@@ -548,8 +546,9 @@ class _Tick:
         return None
 
     def _memo(self) -> Memo | None:
-        """Return what earlier plans found on this state; None once this plan has changed the state, or when extenders
-        or nominations make the findings unusable.
+        """Return the findings of earlier plans on this state; None when they do not apply.
+
+        They do not apply once this plan has changed the state, or when there are extenders or nominations.
         """
         state = self.state
         if state.admitted or state.evicted or state.whatif.panel is not None or self.snapshot.nominations:

@@ -30,8 +30,9 @@ from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.plan.state.windows import is_of_all_nodes
 
 SETTLE_S = 600.0
-"""For this time after the nodes were provisioned, the work may still not have started, because the devices of the nodes
-must be reported first (seconds). The Cluster Autoscaler reserves the nodes of a request for the same time.
+"""After this time, provisioned nodes whose work has still not started count as a failed try (seconds).
+
+The devices of new nodes must be reported first. The Cluster Autoscaler reserves the nodes for the same time.
 """
 SOON_S = 120.0
 """No nodes are requested for work that starts within this time because other work ends (seconds)."""
@@ -67,9 +68,7 @@ class CapacityRequest(msgspec.Struct, frozen=True, kw_only=True):
     words: str = ""
     """the autoscaler's message"""
     is_settled: bool = True
-    """whether the state is stored with the request; otherwise it is reported by the autoscaler, and the request may
-    still hold room
-    """
+    """whether the state is stored with the request; else the autoscaler reported it, and room may still be held"""
 
 
 class CapacityAsk(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +198,7 @@ class _Decision:
             seen=self.seen,
         )
 
-    # --- what stands ------------------------------------------------------------------------------------------------
+    # --- existing requests ------------------------------------------------------------------------------------------
 
     def _standing(self) -> dict[str, CapacityRequest]:
         """Return {allocation uid: its request}, each in its present state; the other requests are withdrawn."""
@@ -244,7 +243,7 @@ class _Decision:
             self.settled.append(request)
         return request
 
-    # --- what is blocked --------------------------------------------------------------------------------------------
+    # --- blocked work -----------------------------------------------------------------------------------------------
 
     def _blocked(self, standing: Mapping[str, CapacityRequest]) -> list[_Waiting]:
         """Return the blocked work, in the order in which nodes are requested for it.
@@ -262,9 +261,7 @@ class _Decision:
         return [each for fact in ordered if (each := self._waiting(fact)) is not None]
 
     def _first(self, line: QueueCursor) -> Iterator[AllocationFact]:
-        """Return the first allocations of a queue: those that may get a request, and those that get a note about the
-        limits.
-        """
+        """Return the first allocations of a queue: those that may get a request or a note about the limits."""
         most = self.spec.max_gangs + TOLD_BEYOND
         found = [
             member
@@ -297,7 +294,7 @@ class _Decision:
         self.seen[uid] = (is_blocked, since)
         return since
 
-    # --- what is asked for ------------------------------------------------------------------------------------------
+    # --- new requests -----------------------------------------------------------------------------------------------
 
     def _consider(self, waiting: _Waiting, known: CapacityRequest | None, trouble: str) -> str:
         """Request nodes for the work if its time has come; return the text for its explanation, "" for none."""

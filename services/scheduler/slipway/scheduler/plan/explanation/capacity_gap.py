@@ -107,8 +107,9 @@ def _book(row: FeasibilityRow, ours: Ints, node: int, times: int) -> None:
 
 
 def _costs(ask: RankRequest, usage: NodeUsage, ours: Ints, allowed: Bools, at: At) -> Ints:
-    """Return what one more rank would over-commit on each node of `at`, in millionths of the pool; IMPOSSIBLE where the
-    rank cannot be placed.
+    """Return what one more rank would over-commit on each node of `at`, in millionths of the pool.
+
+    IMPOSSIBLE where the rank cannot be placed.
     """
     table = usage.table
     possible = allowed[at].copy()
@@ -132,9 +133,7 @@ def _costs(ask: RankRequest, usage: NodeUsage, ours: Ints, allowed: Bools, at: A
 
 
 def _deficits(usage: NodeUsage, ours: Ints, owed: dict[int, int]) -> tuple[Remedy, ...]:
-    """Return, per node of our ranks, how far it is over-committed in resources that we request; `owed` is the same for
-    its devices.
-    """
+    """Return how far each node of our ranks is over-committed in what we request; `owed`: the same for its devices."""
     table = usage.table
     over = np.where(ours > 0, np.maximum(usage.used - table.allocatable, 0), 0)
     if GPU_MILLI in table.row:

@@ -71,8 +71,9 @@ class Explained(Mapping[str, Explanation]):
         return self._own
 
     def of(self, fact: AllocationFact) -> Explanation | None:
-        """Return why `fact` waits, without its position; None when it does not wait. Valid until the pool state
-        changes.
+        """Return why `fact` waits, without its position; None when it does not wait.
+
+        Valid until the pool state changes.
         """
         key = self._backlog.group_of(fact.uid)
         if key is None:

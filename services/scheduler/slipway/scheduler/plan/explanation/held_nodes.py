@@ -20,9 +20,7 @@ from slipway.scheduler.plan.state.rank_request import requests_of
 
 
 def held_nodes(state: TickState, fact: AllocationFact) -> str:
-    """Return how much of its nodes is used, and by which queues above their share; "" when there is nothing to
-    report.
-    """
+    """Return how much of its nodes is used, and by which queues above their share; "" when there is no clause."""
     sets = state.node_sets()
     for role in fact.roles:
         if not role.node_selector and not role.affinity:

@@ -24,9 +24,7 @@ NODES_MAX = 16
 
 
 def uncordoned(whatif: WhatIf, fact: AllocationFact) -> tuple[Bools, tuple[Remedy, ...]] | None:
-    """Return (the nodes that may be used then, the nodes to uncordon) for `fact`; None when uncordoning does not
-    help.
-    """
+    """Return (nodes that may be used then, nodes to uncordon) for `fact`; None when uncordoning does not help."""
     table = whatif.table
     if table.is_clear:
         return None

@@ -90,10 +90,9 @@ class RemedyOffers:
         return explain.with_change(why, change, self._domain(fact, change or ()))
 
     def _past_reservations(self, fact: AllocationFact, change: tuple[Remedy, ...] | None) -> tuple[Remedy, ...] | None:
-        """Return the change that works beside reserved room: it may free nothing, and `fact` must end before the
-        reservation.
+        """Return `change` with the condition that reserved room requires; None when there is no such change.
 
-        None when there is no such change.
+        The change may free nothing, and `fact` must end before the reservation begins.
         """
         if change is None or self._reservations is None or not self._reservations.holds_up(fact):
             return change
@@ -106,9 +105,7 @@ class RemedyOffers:
         return (*(part for part in change if part is not before), Remedy(kind="maxRuntime", seconds=limit))
 
     def _domain(self, fact: AllocationFact, change: tuple[Remedy, ...]) -> str:
-        """Return the domain, such as `rack r7`, if `fact` must be in one and all nodes to be freed are in it; else
-        "".
-        """
+        """Return the one domain, such as `rack r7`, that contains all nodes to be freed; "" if `fact` needs none."""
         keys = sorted({role.topology.key for role in fact.roles if role.topology and role.topology.mode == REQUIRED})
         keys += [key] if (key := common_key(fact)) else []
         table = self._standing.whatif.table
@@ -147,8 +144,9 @@ class RemedyOffers:
         return line.ahead(order or self._snapshot.order_of(fact), fact.user) > 0
 
     def _rivals(self, order: WorkKey | None, fact: AllocationFact) -> list[AllocationFact]:
-        """Return the work that would get freed room first: before it in its queue, or in other queues; one of each
-        kind.
+        """Return the work that would get freed room first: one of each kind.
+
+        It is the work before `fact` in its queue, and the work of other queues.
         """
         mine_by_order = order or self._snapshot.order_of(fact)
         own = self._lines.get(fact.queue)
@@ -167,9 +165,7 @@ class RemedyOffers:
         return list(found.values())
 
     def _kinds(self, name: str, line: QueueCursor) -> list[tuple[_RivalKey, AllocationFact]]:
-        """Return the first of each kind of a queue's work that may be a rival of other queues' work; computed once a
-        tick.
-        """
+        """Return the first of each kind of a queue's work that may be a rival; computed once a tick."""
         known = self._kinds_of.get(name)
         if known is None:
             found: dict[_RivalKey, AllocationFact] = {}

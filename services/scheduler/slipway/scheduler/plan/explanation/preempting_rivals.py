@@ -70,9 +70,7 @@ class Takers:
         return queue.reclaim != NEVER and any(name != queue.name for name in lowest)
 
     def _without_lesser(self, rival: AllocationFact, queue: QueueFact) -> WhatIf:
-        """Return the nodes without the work of its own queue that is not above it, and without work that it might
-        reclaim.
-        """
+        """Return the nodes without work of its own queue up to its priority, and without work that it might reclaim."""
         priority = self._priority(rival)
         key = (queue.name, priority)
         known = self._cleared.get(key)

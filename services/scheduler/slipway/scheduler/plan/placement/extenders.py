@@ -3,8 +3,8 @@
 Owns how answers become a mask and a bonus over nodes, and which questions are open. Extenders filter one after another;
 each is asked about the nodes that passed the extenders before it. Then the scoring extenders are asked about the nodes
 that passed all of them. A node that no answer covers is not used: it becomes part of a question, which the shell sends
-before it plans again. An answer only removes nodes or changes scores: our own filters apply whatever an extender
-answers.
+before it plans again. An answer only removes nodes or changes scores: our own filters apply whatever extenders answer.
+
 Source: kube-scheduler's schedule_one.go (findNodesThatPassExtenders, prioritizeNodes) and extender.go.
 """
 
@@ -86,8 +86,9 @@ class Panel:
     def consult(
         self, role: RoleFact, requests: Resources, fits: Bools, *, ask: bytes, owner: AllocationFact | None
     ) -> Outside | None:
-        """Return the combined answers about ranks of `role`, whose feasible nodes are `fits`; None if no extender
-        manages them.
+        """Return the combined answers about ranks of `role`, whose feasible nodes are `fits`.
+
+        None if no extender manages the role.
         """
         panel = [each for each in self._extenders if each.manages(requests)]
         if not panel:

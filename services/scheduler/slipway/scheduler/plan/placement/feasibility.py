@@ -151,9 +151,7 @@ class FeasibilityRow:
         return without_its_like(self.ask, self.usage, counts) if self.is_coupled else counts
 
     def scores_by_node(self, nodes: list[int] | None = None) -> dict[str, dict[str, int]]:
-        """Return {node: {plugin: value 0..100 before its weight}} over the feasible nodes, or over `nodes`, for
-        display.
-        """
+        """Return {node: {plugin: value 0..100 before its weight}} of the feasible nodes, or of `nodes`, for display."""
         self.refresh()
         parts: dict[str, Ints] = {score.name: score.score(self.ask, self.usage, EVERY, 0) for score, _ in self._moving}
         for score, _ in self._still:
@@ -208,9 +206,7 @@ class FeasibilityRow:
         return self._rungs[height - 1]
 
     def _climb(self, height: int) -> Ints:
-        """Compute one rung. Ranks taken so far are in the usage already, so each node needs only the remaining
-        ranks.
-        """
+        """Compute one rung. The usage includes the ranks taken so far, so each node needs only the remaining ones."""
         held = np.maximum(self._height, 0)
         extra = height - held
         fits = self.passed & (self.usage.room(self.ask, EVERY, _ROOM_MAX) + held > height)

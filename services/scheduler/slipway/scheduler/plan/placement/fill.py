@@ -1,5 +1,6 @@
-"""Place several ranks of one request in one pass, with the same result as one by one but without computing every node
-each time.
+"""Place several ranks of one request in one pass, with the same result as placing them one by one.
+
+The pass does not compute every node again for each rank.
 
 The choice is greedy by score, and by name among equals. Each placed rank changes only the score of its own node. So at
 most `want` nodes can get a rank, and these are the best `want` nodes at the beginning: no other node is read.

@@ -47,7 +47,7 @@ class PlacedGang(msgspec.Struct, frozen=True):
     allocation: AllocationFact
     parts: tuple[Part, ...]
     is_as_wanted: bool
-    """whether each role has the ranks that `targets` gives it, and the mix of roles is not another one"""
+    """whether each role has the number of ranks from `targets`, and not another mix of roles"""
 
     def demand(self) -> Resources:
         """Return what the placed ranks use in total."""
@@ -172,9 +172,7 @@ def _too_small(
     column: LabelColumn,
     rooms: list[tuple[Ints, int, int]],
 ) -> PlacementFailure:
-    """Return the failure of a gang that fits the pool but no domain; it names the role that the roomiest domain lacks
-    most of.
-    """
+    """Return the failure of a gang that fits the pool but no domain, for the role that lacks most in the best one."""
     held = most_together(column, [(room, want) for room, want, _ in rooms])
     needed, largest = sum(want for _, want, _ in rooms), int(held.max(initial=0))
     best = column.codes == int(held.argmax()) if held.size else np.zeros(len(column.codes), dtype=np.bool_)
@@ -228,9 +226,7 @@ def _place_one(
 def _together(
     whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], within: Bools | None, wanted: list[int]
 ) -> Iterator[list[Bools | None]]:
-    """Yield the allowed nodes per role to try first: one domain for all roles that require a domain of the same
-    label.
-    """
+    """Yield the allowed nodes per role to try first: one domain for all roles that require the same label's domain."""
     keys = [role.topology.key if role.topology and role.topology.mode == REQUIRED else "" for role in allocation.roles]
     for key in sorted({key for key in keys if key}):
         members = [index for index, other in enumerate(keys) if other == key and wanted[index]]

@@ -84,9 +84,7 @@ def policy_of(pool: PoolFact) -> PlacementPolicy:
 
 
 def faults_of(pool: PoolFact) -> tuple[str, ...]:
-    """Return everything wrong with the pool's scores, their args and its windows, each with its path in the
-    ResourcePool.
-    """
+    """Return everything wrong with the pool's scores, their args and its windows, each with its field path."""
     known = ", ".join(sorted(SCORES))
     found = [f"spec.scores.{name}: there is no such score; known are {known}" for name in unknown_scores(pool)]
     found += [f"spec.windows[{each.name}].{each.invalid}" for each in pool.windows if each.invalid]

@@ -41,9 +41,7 @@ class PlacementFailure(msgspec.Struct, frozen=True):
     largest: int = 0
     """with `is_topology`: number of ranks that fit the largest domain"""
     common: str = ""
-    """with `is_topology`: the label, if all roles must be in one domain; the numbers are then those of the whole
-    gang
-    """
+    """with `is_topology`: the label whose domain all roles must share; the numbers are then of the whole gang"""
 
 
 def place_role(

@@ -51,8 +51,8 @@ def without_its_like(ask: RankRequest, usage: NodeUsage, room: Ints) -> Ints:
     for term in ask.peer.wishes.apart:
         if means(term, ask, usage):
             codes = usage.table.label(term.key).codes
-            # The first node with room represents each domain; nodes without the label are in no domain and stay as they
-            # are.
+            # The first node with room represents each domain. Nodes without the label are in no domain, so they stay as
+            # is.
             usable = np.flatnonzero((room > 0) & (codes >= 0))
             _, first = np.unique(codes[usable], return_index=True)
             kept = np.where(codes < 0, room, 0)

@@ -205,8 +205,7 @@ def _own_domain(levels: Levels, room: Ints, goal: Goal) -> int | None:
 
 
 def _tightest_around(levels: Levels, room: Ints, equal: list[int], most: int = 0) -> int:
-    """Return, of equally good domains, the one whose outer domains have the least room, from the nearest level
-    outwards.
+    """Return, of equally good domains, the one whose outer domains have the least room, the nearest level first.
 
     If the role may grow to `most` ranks, outer domains with room for `most` are preferred.
     """
@@ -250,9 +249,7 @@ def _needed(column: LabelColumn, room: Ints, want: int, allowed: Bools) -> int:
 
 
 def _descend(row: FeasibilityRow, room: Ints, want: int, allowed: Bools, below: tuple[LabelColumn, ...]) -> list[int]:
-    """Return nodes for up to `want` ranks among `allowed`, in the fewest domains of each level below, the outer
-    first.
-    """
+    """Return nodes for up to `want` ranks among `allowed`, in the fewest domains of each level below, outer first."""
     if not below or want <= 0:
         return fill(row, want, allowed)
     column = below[0]

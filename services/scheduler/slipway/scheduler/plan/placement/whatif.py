@@ -43,9 +43,7 @@ class WhatIf:
         self.is_packing = False
         """whether new rows fill the fullest nodes first, whatever the policy's scores are"""
         self.confined: dict[bytes, Bools | None] = {}
-        """{request key: the nodes that its ranks are confined to; None for all that accept work}, filled when asked
-        for
-        """
+        """{request key: the nodes that its ranks are confined to; None for all open nodes}, filled when asked for"""
         self._rows: dict[bytes, FeasibilityRow] = {}
         self._handed: dict[tuple[bytes, int], int] = {}
         self._keys: dict[tuple[int, tuple[str, ...]], tuple[RoleFact, bytes]] = {}
@@ -56,8 +54,9 @@ class WhatIf:
             self.usage.sample = SampleCursor(len(self.table), seed)
 
     def key_of(self, role: RoleFact, avoid: tuple[str, ...] = ()) -> bytes:
-        """Return the request key of `role`, computed once per role object; the cache keeps the object alive, so its id
-        stays unique.
+        """Return the request key of `role`, computed once per role object.
+
+        The cache keeps the object alive, so its id stays unique.
         """
         known = self._keys.get((id(role), avoid))
         if known is None:

@@ -10,7 +10,7 @@ pool and still use more than its part of these nodes. Then work is taken from th
 - Work that is itself confined to other nodes is left to a queue that uses no more than its part of those nodes.
 
 Work that the reclaim rule allows to take (FIRST) may be taken as well, because a gang may need both.
-
+- A victim that is itself confined to other nodes is spared if its queue uses no more than its part of those nodes.
 Invariant: on an unchanged input, the queue that lost work by this rule may not take it back, neither by this rule on
 the same nodes nor by the reclaim rule.
 """

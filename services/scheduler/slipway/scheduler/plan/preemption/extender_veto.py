@@ -4,6 +4,7 @@ Owns how answers to `preempt` narrow what was offered, and which questions are s
 to which it agrees, and the next extender is asked about these. The victims that an extender names are ignored: the
 offered victims are minimal, so fewer would not make room. An answer is valid for a node while the same ranks must leave
 it.
+
 Source: kube-scheduler's preemption.go (callExtenders) and extender.go (ProcessPreemption).
 """
 

@@ -21,9 +21,7 @@ from slipway.scheduler.plan.state.plan_types import Explanation
 from slipway.scheduler.plan.state.snapshot import Holding
 
 EXACT_MAX = 64
-"""Up to this number of victims, each is put back by placing the preemptor again. For more victims, the usage of their
-nodes decides first.
-"""
+"""Up to this number of victims, each is put back by placing the preemptor again; else by the room on its nodes."""
 EXACT_RANKS = 2048
 """The largest number of ranks that are placed again for this, in total."""
 EXACT_MIN = 4

@@ -63,9 +63,7 @@ class Nominations:
         return frozenset(held.fact.uid for held in self._held)
 
     def honour(self) -> None:
-        """Book the valid nominations, and admit those whose places are free by now; those with more right come
-        first.
-        """
+        """Book the valid nominations, those with more right first, and admit those whose places are free by now."""
         if not self._state.snapshot.nominations:
             return
         going = [holding for holding in self._state.snapshot.holdings.values() if holding.leaving]
@@ -131,7 +129,7 @@ class Nominations:
         waiting = [held for held in self._held if held.admitted is None and held.fact.phase is Phase.PENDING]
         return {held.fact.key: _waits(held.leaving) for held in waiting}
 
-    # --- the life of one ----------------------------------------------------------------------------------------------
+    # --- one nomination -----------------------------------------------------------------------------------------------
 
     def _right(self, nomination: Nomination) -> tuple[int, int, int]:
         """Return the sort key: nominations with more right first, then in the order of the ledger."""

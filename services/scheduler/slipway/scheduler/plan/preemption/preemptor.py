@@ -85,9 +85,7 @@ class Rooms:
         self._state = state
         self.victims = victims_of(state.snapshot)
         self._is_free: Bools = np.ones(len(self.victims.units), dtype=np.bool_)
-        """whether each unit may be evicted: no other work has evicted it in this tick, the loop guard does not protect
-        it, and it has run for the `minRuntime` of its queue
-        """
+        """whether each unit may be evicted: it is not evicted yet, and the loop guard and `minRuntime` permit it"""
         units = self.victims.units
         self._worn = [index for index in self.victims.told if loop_guard.is_worn(units[index].fact, state.now)]
         self._is_free[self._worn] = False
@@ -172,9 +170,7 @@ class Rooms:
         return settled.admitted
 
     def _held_still(self, fact: AllocationFact, queue: QueueFact) -> tuple[QueueFact, float]:
-        """Return (the queue, without the right to reclaim if it has just made room; the end of that restriction, or
-        0).
-        """
+        """Return (the queue, without reclaim if it has just made room; the end of that restriction, or 0)."""
         if queue.reclaim == NEVER:
             return queue, 0.0
         if self._gave is None:
@@ -266,9 +262,7 @@ class Rooms:
     def _try(
         self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools, demand: Resources, accept: Accept | None
     ) -> Settled | None:
-        """Admit `fact` by removing some of the `eligible` units; None, with nothing removed, when that does not
-        work.
-        """
+        """Admit `fact` by removing some of the `eligible` units; None, with nothing removed, if that fails."""
         for is_fit in self._proposals.of(fact, trial, eligible):
             settled = settle(
                 self._state,
@@ -286,9 +280,7 @@ class Rooms:
         return None
 
     def _heard_out(self, fact: AllocationFact, trial: EvictionTrial) -> bool:
-        """Record the extenders' answers to a failed trial; return whether an answer must be awaited before another
-        trial.
-        """
+        """Record the extenders' answers to a failed trial; return whether an answer must be awaited first."""
         self._refused, self._over = trial.refused or self._refused, trial.over or self._over
         if trial.waits:
             self._state.unheard[fact.key] = trial.waits
@@ -405,9 +397,7 @@ class Rooms:
             self._is_free[self._of_uid.get(uid, [])] = False
 
     def _wants_more_of_them(self, fact: AllocationFact, queue: QueueFact) -> bool:
-        """Whether it might evict from a gang that was shrunk in this tick; then it waits a tick, and evicts no other
-        work.
-        """
+        """Whether it might evict from a gang that was shrunk in this tick; then it waits for the next tick."""
         return bool(self._could_take(fact, queue)[self._shrunk].any())
 
     def _held_back(self, fact: AllocationFact, queue: QueueFact) -> list[AllocationFact]:
@@ -447,9 +437,7 @@ class Rooms:
         return "what might make room for it was evicted too often of late, or has just taken its place"
 
     def _limited(self, fact: AllocationFact, queue: QueueFact) -> str:
-        """Return the eviction limit that protects what its queue could evict for `fact`, as a sentence; "" when none
-        does.
-        """
+        """Return the sentence about the eviction limit that protects what its queue could evict; "" when none does."""
         budget = self._budget
         if budget is None:
             return ""

@@ -86,9 +86,7 @@ class Proposals:
         return Asking(panel, guards, role, fact, ask)
 
     def _single(self, role: RoleFact, trial: EvictionTrial, eligible: Bools, asking: Asking | None) -> Iterator[bool]:
-        """Propose for one rank: first no victims, if a node is free and only quota is short; then one node after the
-        other.
-        """
+        """Propose for one rank: first no victims, if a node is free and only quota is short; then node after node."""
         row = self._state.whatif.row(role)
         row.refresh()
         if row.fits.any():
@@ -238,8 +236,9 @@ class Proposals:
                     open_units[self._victims.whole == unit.index] = False
 
     def _clear_node(self, search: NodeSearch, node: int, trial: EvictionTrial) -> bool:
-        """Remove from one node the units that must leave so that one more rank fits; return False, with no more
-        removed, when that does not work.
+        """Remove from one node the units that must leave so that one more rank fits.
+
+        Return False, with no more units removed, when that does not work.
         """
         row, before = search.row, len(trial.steps)
         if not self._have_several_queues(search, node, trial):

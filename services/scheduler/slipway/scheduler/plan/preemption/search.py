@@ -24,9 +24,7 @@ class NodeSearch:
     """The costs of all nodes for one request, updated as the usage changes."""
 
     def __init__(self, row: FeasibilityRow, victims: Victims, turns: Ints, eligible: Bools) -> None:
-        """`turns`: each queue's place in the order of eviction (`victim_order`); `eligible`: the units that may be
-        evicted.
-        """
+        """`turns`: each queue's place in the order of eviction (`victim_order`); `eligible`: units that may go."""
         self.row = row
         self._victims = victims
         self.eligible = eligible
@@ -44,8 +42,10 @@ class NodeSearch:
         self.is_ok: Bools = np.zeros(size, dtype=np.bool_)
         """nodes where evicting units makes room for the rank"""
         self.costs: Ints = np.zeros((5, size), dtype=np.int64)
-        """per node, each ascending from good to bad: the highest victim, the victims' sum of priorities, their number
-        of ranks, minus the earliest start (in ms) among the highest, and the last of the highest in the order
+        """five costs per node, the first the most important, lower is better
+
+        They are the highest victim, the victims' sum of priorities, their number of ranks, minus the earliest start (in
+        ms) among the highest, and the last of the highest in the order.
         """
         self._cursor = len(row.usage.touched)
         self._look_at_all()
@@ -147,8 +147,9 @@ class NodeSearch:
         return gone
 
     def _room_on(self, node: int, pieces: list[int]) -> list[int] | None:
-        """Return what is free of each resource and port with the rank placed and all `pieces` removed; None when the
-        rank does not fit.
+        """Return the free amount of each resource and port with the rank placed and all `pieces` removed.
+
+        None when the rank does not fit.
         """
         usage = self.row.usage
         room = [

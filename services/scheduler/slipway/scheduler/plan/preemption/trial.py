@@ -1,5 +1,4 @@
-"""The trial: the units that are removed from the state for one preemptor, one after the other, and how they are put
-back.
+"""The trial: the units that are removed from the state for one preemptor, and how they are put back.
 
 Invariant: `undo` leaves the state as it was found. A gang is removed whole, or down to its minimum and never below.
 """

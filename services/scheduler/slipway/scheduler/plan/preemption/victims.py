@@ -27,8 +27,9 @@ from slipway.scheduler.plan.state.usage import Charge
 _SURPLUS, _LONE, _GANG = 0, 1, 2
 _MANY = 64
 _ABOVE_ZERO = 2**31
-"""Added to each rank's priority before they are summed, so that fewer victims are never worse because of negative
-priorities. Source: kube-scheduler's preemption.
+"""Added to each rank's priority before the sum, so that negative priorities do not make fewer victims worse.
+
+Source: kube-scheduler's preemption.
 """
 WholeKey = tuple[int, int, int, int, str, str, int]
 
@@ -235,9 +236,7 @@ def _units(holding: Holding, snapshot: PoolSnapshot, queue_priority: int) -> lis
 
 
 def _pieces(unit: Unit, index: Mapping[str, int]) -> dict[int, list[Charge]]:
-    """Return {node: charges that the unit frees there}; those of surplus ranks belong to their own units, not the
-    gang.
-    """
+    """Return {node: charges that the unit frees there}; surplus ranks are in their own units, not in the gang's."""
     charges = unit.holding.charges
     if not unit.is_whole:
         charge = charges[unit.rank]

@@ -66,9 +66,7 @@ class Branch:
         self.step = STEPS
         """the factor of its weight in `shifted`, in eighths"""
         self.used: dict[str, int] = {}
-        """what the subtree uses of this branch's quota: its own use, and what its children use beyond their unlent
-        quota
-        """
+        """what the subtree uses of this branch's quota: its own use, and its children's use beyond what they own"""
         self.whole: dict[str, int] = {}
         """everything that the subtree uses"""
         self.firm: dict[str, int] = {}
@@ -157,8 +155,9 @@ def _step(child: Branch, used: int, past: PastUse) -> int:
 
 
 def run_limit_of(find: Callable[[str], QueueFact | None], name: str) -> float | None:
-    """Return the longest time that work of queue `name` may run (seconds): the least `maxRuntime` of it and the queues
-    above it; None when none has one.
+    """Return the longest time that work of queue `name` may run (seconds); None without a limit.
+
+    It is the least `maxRuntime` of the queue and the queues above it.
     """
     limit: float | None = None
     seen: set[str] = set()

@@ -20,8 +20,9 @@ from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
 from slipway.scheduler.plan.state.ordering import HeadKey
 
 _Entry = tuple[Due, int, int, HeadKey, str, int]
-"""(share, first part of the head's key, past use of the child, key of the head, child, version). Only the newest entry
-of a child is valid.
+"""(share, first part of the head's key, past use of the child, key of the head, child, version)
+
+Only the newest entry of a child is valid.
 """
 
 
@@ -52,9 +53,7 @@ class Contest:
             self._rise(name)
 
     def take(self) -> str | None:
-        """Return the queue whose head is next; the queue leaves the contest until it enters again. None when none is
-        left.
-        """
+        """Return the queue whose head is next; it leaves the contest until it enters again. None when none is left."""
         self._settle()
         name = ROOT
         while (top := self._top(name)) is not None:

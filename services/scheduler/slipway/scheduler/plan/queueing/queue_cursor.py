@@ -123,9 +123,7 @@ class QueueCursor:
         self._push(number)
 
     def block(self, why: Explanation, *, is_head: bool) -> bool:
-        """Record that the next allocation, and all that is alike, is blocked; return whether it becomes the queue's
-        head.
-        """
+        """Record that the next allocation, and all that is alike, is blocked; return whether it is the head now."""
         number = self._top()
         heapq.heappop(self._heap)
         walk = self.walks[number]

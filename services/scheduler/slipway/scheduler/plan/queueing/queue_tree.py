@@ -52,9 +52,7 @@ _CLOSED_NONE = Resources()
 
 
 class Shortfall(msgspec.Struct, frozen=True):
-    """The bound that stops a demand: `queue` lacks `short` of `resource` under its bound `kind` (GPUs in
-    `GPU_UNITS`).
-    """
+    """The bound that stops a demand: `queue` lacks `short` of `resource` under bound `kind` (GPUs in `GPU_UNITS`)."""
 
     queue: str
     kind: str
@@ -93,9 +91,7 @@ class QueueTree:
         self._branches, self.named = grow(self._facts, self._open)
         there = {name: self._open.get(name) or most for name, most in self._whole.amounts.items() if most > 0}
         self.unit = lcm(*there.values(), 1) * lcm(*(branch.weight for branch in self._branches.values()))
-        """The share that stands for all that the nodes can take. With it, every share of whole amounts is a whole
-        number.
-        """
+        """the share that means all of a resource; it is so large that shares of whole amounts are whole numbers"""
         self._parts = {name: self.unit // amount for name, amount in there.items()}
         """{resource: the share of one unit of it in what the open nodes can take; in the whole pool when that is 0}"""
         self._is_named = frozenset(self.named)
@@ -130,9 +126,7 @@ class QueueTree:
                 self._used_before[above.name] = self._used_before.get(above.name, 0) + past.of_queue(name)
 
     def used_before(self, name: str) -> int:
-        """Return the past use of `name` and all queues below it, in GPU-minutes by weight; 0 when the past has no
-        effect.
-        """
+        """Return the past use of `name` and all queues below it, in GPU-minutes by weight; 0 without a past."""
         if not self._used_before:
             return 0
         return level(self._used_before.get(name, 0)) // self._branches[name].weight
@@ -231,9 +225,7 @@ class QueueTree:
                 _add(branch, resource, amount)
 
     def never(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> Shortfall | None:
-        """Return the first bound that `demand` would break if nothing else ran and all nodes accepted work; None if
-        none.
-        """
+        """Return the first bound that `demand` breaks even if nothing else runs and all nodes accept work, or None."""
         if self._empty is None:
             self._empty = QueueTree(self._facts.values(), self._pool)
         return self._empty.shortfall(name, demand, preemptible=preemptible)
@@ -301,8 +293,8 @@ class QueueTree:
     def withholds(self, ours: str, theirs: str, demand: Mapping[str, int], used: Mapping[str, int]) -> bool:
         """Whether past use forbids `ours` to reclaim work that uses `used` from `theirs` for `demand`.
 
-        It does when `ours` would be above what it deserves by its past, and at least as far above as `theirs` is before
-        and farther than `theirs` afterwards.
+        It does when `ours` would be above what it deserves by its past, and its share would be larger than that of
+        `theirs` afterwards, and not smaller than that of `theirs` before.
         """
         if not self.is_shifted:
             return False
@@ -324,8 +316,9 @@ class QueueTree:
         )
 
     def shares(self, name: str) -> tuple[Due, ...]:
-        """Return the shares of `name` and of all queues above it, from the top, with past use applied; empty for a
-        queue outside the tree.
+        """Return the shares of `name` and of all queues above it, from the top, with past use applied.
+
+        Empty for a queue outside the tree.
         """
         branch = self._branches.get(name)
         return () if branch is None else tuple(self.shifted_share(above.name) for above in branch.line[-2::-1])
@@ -340,15 +333,11 @@ class QueueTree:
         return branch.shifted if self.is_shifted else branch.deserved
 
     def weight_factor(self, name: str) -> float:
-        """Return the factor of its weight by past use; 1 when the past has no effect or its siblings have the same
-        factor.
-        """
+        """Return the factor of its weight by past use; 1 when the past has no effect or is like its siblings'."""
         return self._branches[name].step / STEPS
 
     def dues(self, name: str) -> Mapping[str, Due]:
-        """Return what `name` deserves of each resource, exact and counted; a missing resource is not divided among
-        queues.
-        """
+        """Return what `name` deserves of each resource that is divided among queues, exact and counted."""
         return self._branches[name].deserved
 
     def weight(self, name: str) -> int:
@@ -365,8 +354,7 @@ class QueueTree:
         return name if branch is None or len(branch.line) < 2 else branch.line[-2].name
 
     def deserved(self, name: str) -> Resources:
-        """Return what `name` deserves: its quota, or by weight a part of what its siblings' quotas leave of its
-        parent's.
+        """Return what `name` deserves: its quota, or by weight a part of what its siblings' quotas leave.
 
         GPUs in `GPU_UNITS`, rounded down.
         """

@@ -47,7 +47,7 @@ class Counts:
         self._slots: dict[tuple[str, str], int] = {}
 
     def copy(self) -> "Counts":
-        """An independent copy."""
+        """Return an independent copy."""
         other = Counts()
         other._moved = {key: dict(amounts) for key, amounts in self._moved.items()}
         other._slots = dict(self._slots)
@@ -106,7 +106,7 @@ class Future:
         self._counts = Counts()
 
     def copy(self) -> "Future":
-        """An independent copy."""
+        """Return an independent copy."""
         other = Future.__new__(Future)
         other._state = self._state
         other.whatif = WhatIf(self.whatif.usage, self.whatif.policy, self.whatif.panel)
@@ -155,9 +155,7 @@ class Future:
         self._count(placed.allocation, placed.demand(), -1)
 
     def place(self, fact: AllocationFact, within: Bools | None = None) -> gang.PlacedGang | None:
-        """Return places for `fact`, taken together with its quota and slots; None, with nothing changed, if there are
-        none.
-        """
+        """Return places for `fact`, taken together with its quota and slots; None, with nothing changed, without."""
         if self._is_short(fact, within) or not self._may_use(fact, gang_size.smallest_demand(fact)):
             return None
         placed = gang.place(self.whatif, fact, within)
@@ -201,9 +199,7 @@ class Future:
         return is_room
 
     def _has_amounts_for(self, placed: gang.PlacedGang) -> bool:
-        """Like `has_room_for` when no rank depends on the pods beside it; the row of `placed` has the permitted
-        nodes.
-        """
+        """Like `has_room_for` for ranks that do not depend on the pods beside them; uses the rows of `placed`."""
         usage = self.whatif.usage
         if len(placed.parts) == 1:
             part = placed.parts[0]
@@ -235,9 +231,7 @@ class Future:
         return found
 
     def may_keep_beside(self, fact: AllocationFact, demand: Resources, placed: gang.PlacedGang) -> bool:
-        """Whether `fact`, whose `demand` is already counted here, is within its quota and slots if `placed` runs
-        too.
-        """
+        """Whether `fact`, whose `demand` is counted here already, keeps its quota and slots if `placed` runs too."""
         if not is_limited(self._state, fact):
             return self._state.may_use(fact, demand) is None
         self.add(placed)
@@ -246,7 +240,7 @@ class Future:
         return is_within
 
     def may_keep(self, fact: AllocationFact, demand: Resources) -> bool:
-        """Whether `fact`, whose `demand` is already counted here, is within its quota and slots."""
+        """Whether `fact`, whose `demand` is counted here already, keeps its quota and slots."""
         self._count(fact, demand, -1)
         is_within = self._may_use(fact, demand)
         self._count(fact, demand, 1)

@@ -48,9 +48,7 @@ def bears(reservation: Reservation, placed: gang.PlacedGang) -> bool:
 
 
 def _is_alone(fact: AllocationFact) -> bool:
-    """Whether its ranks do not depend on the pods beside them, so that other work beside it does not change its
-    places.
-    """
+    """Whether its ranks do not depend on the pods beside them, so that other work does not change its places."""
     return not any(role.affinity or role.spread for role in fact.roles)
 
 

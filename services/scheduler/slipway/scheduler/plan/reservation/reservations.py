@@ -71,9 +71,7 @@ class Reservations:
                     break
 
     def has_started(self, admitted: Iterable[Admitted]) -> bool:
-        """Whether one of `admitted` had places reserved before its turn; the places that it did not use are free
-        again.
-        """
+        """Whether one of `admitted` had places reserved before its turn, so that unused places are free again."""
         return any(each.placed.allocation.uid in self._foreseen for each in admitted)
 
     def make(self, fact: AllocationFact) -> bool:
@@ -155,8 +153,7 @@ class Reservations:
         return bool(self._binding(fact))
 
     def would_keep(self, fact: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree) -> bool:
-        """Whether `fact`, which has no reservation, would get one on the nodes that `made` returns, with the quotas of
-        `tree`.
+        """Whether `fact`, which has no reservation, would get one on the nodes of `made` with the quotas of `tree`.
 
         Leaves everything as it was.
         """
@@ -170,9 +167,7 @@ class Reservations:
             state.tree = known
 
     def passing_limit(self, fact: AllocationFact) -> float | None:
-        """Return the longest run limit (seconds) with which `fact` would delay no reserved start; None when there is
-        none.
-        """
+        """Return the longest run limit (seconds) with which `fact` would delay no reserved start, or None."""
         starts = [each.start for each in self._binding(fact)]
         known = [start for start in starts if start is not None]
         limit = min(known, default=0.0) - self._state.now
@@ -201,7 +196,7 @@ class Reservations:
         known, unknown = self._started()
         return timeline.is_ever(fact, row, [*known, *unknown])
 
-    # --- making ---------------------------------------------------------------------------------------------------
+    # --- making reservations ------------------------------------------------------------------------------------------
 
     def _make(self, fact: AllocationFact, *, is_due: bool) -> bool:
         found = self._find(fact)
@@ -307,7 +302,7 @@ class Reservations:
     def _count(self) -> int:
         return len(self._state.admitted) + len(self._state.evicted)
 
-    # --- passing --------------------------------------------------------------------------------------------------
+    # --- work that passes ---------------------------------------------------------------------------------------------
 
     def _binding(self, fact: AllocationFact) -> list[Reservation]:
         """Return the reservations that `fact` might delay if it started now."""
@@ -357,9 +352,7 @@ class Reservations:
         return found
 
     def _let_pass(self, placed: gang.PlacedGang, binding: list[Reservation]) -> None:
-        """Add a gang that is admitted next to the reservations that bind it; any others that it meets are made again
-        later.
-        """
+        """Add a gang that is admitted next to the reservations that bind it; others that it meets are made again."""
         for reservation in binding:
             reservation.future.add(placed)
         ends = ends_if_started(placed.allocation, self._queue(placed.allocation), self._state.now)
@@ -381,7 +374,7 @@ class Reservations:
             within = without(within, placed)
         return None
 
-    # --- small print ----------------------------------------------------------------------------------------------
+    # --- helpers ------------------------------------------------------------------------------------------------------
 
     def _queue(self, fact: AllocationFact) -> QueueFact | None:
         return self._state.tree.queue(fact.queue)

@@ -54,8 +54,7 @@ class Timeline:
         admitted: Iterable[FutureRelease],
         boxes: Sequence[Box],
     ) -> EarliestStart | None:
-        """Return the first instant at which `fact` has its places for its whole run, beside `boxes`; None when there is
-        none.
+        """Return the first instant at which `fact` has its places for its whole run, beside `boxes`, or None.
 
         `admitted` are the gangs that this tick starts and that end at a known time.
         """
@@ -237,7 +236,7 @@ class _Look:
         """None when the end of other work does not change what the head may use"""
 
     def copy(self) -> "_Look":
-        """An independent copy."""
+        """Return an independent copy."""
         other = _Look.__new__(_Look)
         other._state, other._ends, other._fact, other._row = self._state, self._ends, self._fact, self._row
         other._want, other.is_limited = self._want, self.is_limited

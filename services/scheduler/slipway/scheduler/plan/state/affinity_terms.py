@@ -99,8 +99,9 @@ def spreads_of(constraints: Iterable[Mapping[str, Any]], labels: Mapping[str, st
 
 
 def default_spreads(labels: Mapping[str, str]) -> tuple[Spread, ...]:
-    """Return kube-scheduler's default constraints for a pod without its own: soft ones over hosts and zones, among pods
-    with the same labels.
+    """Return kube-scheduler's default constraints: soft ones over hosts and zones, among pods with equal labels.
+
+    They apply to a pod without constraints of its own.
     """
     if not labels:
         return ()

@@ -18,8 +18,9 @@ Spent = Mapping[float, Mapping[str, int]]
 
 
 class QueueUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the queues had used up to one moment, per day, and the GPUs that they had then. Later use is computed from
-    these GPUs.
+    """What the queues had used up to one moment, per day, and the GPUs that they had at that moment.
+
+    Later use is computed from these GPUs.
     """
 
     at: float = 0.0

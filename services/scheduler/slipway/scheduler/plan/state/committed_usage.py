@@ -34,9 +34,7 @@ def book(usage: NodeUsage, charges: Iterable[Charge], times: int = 1) -> None:
 
 
 def is_over(usage: NodeUsage, charges: Iterable[Charge]) -> bool:
-    """Whether a node of `charges` is over its amounts, devices or ports. `charges` must be booked in `usage`
-    already.
-    """
+    """Whether a node of `charges`, which must be booked in `usage`, is over its amounts, devices or ports."""
     table = usage.table
     for charge in charges:
         node = table.index[charge.node]

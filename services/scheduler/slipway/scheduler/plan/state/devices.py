@@ -49,9 +49,7 @@ class Devices:
         return np.sort(self.left[:, node]).tobytes() + bytes([int(self.unknown[node] > 0)])
 
     def fits(self, milli: int, at: At) -> Bools:
-        """Whether each node of `at` has a device for a share; for whole GPUs (0), whether an unused device may be
-        given.
-        """
+        """Whether each node of `at` has a device for a share; for whole GPUs (0), whether it may give unused ones."""
         if not milli:
             return self.unknown[at] == 0
         left = self._usable(at)
@@ -65,15 +63,11 @@ class Devices:
         return np.minimum((self._usable(at) // milli).sum(axis=0), most)
 
     def is_blocked(self, at: At) -> Bools:
-        """Whether each node of `at` gives out no unused device, because devices with unknown numbers are in use
-        there.
-        """
+        """Whether each node of `at` gives out no unused device, because unknown devices are in use there."""
         return self.unknown[at] > 0
 
     def take(self, key: bytes, node: int, ranks: int, gpus: int, milli: int) -> Deltas:
-        """Take the best devices for each of `ranks` more; return what that uses beyond what the request books
-        itself.
-        """
+        """Take the best devices for each of `ranks` more; return the use beyond what the request itself books."""
         given = self.given.setdefault((key, node), [])
         left: list[int] = self.left[:, node].tolist()
         is_open = self.unknown[node] == 0
@@ -153,9 +147,7 @@ class Devices:
         return 0, gpus * MILLI * times
 
     def _add(self, node: int, number: int, milli: int) -> int:
-        """Take `milli` of a device (negative gives back). Return 1 if that touches the device, -1 if it is unused
-        again.
-        """
+        """Take `milli` of a device (negative gives back). Return 1 if it becomes used, -1 if it becomes unused."""
         before = MILLI - int(self.left[number, node]) + self.over.get((number, node), 0)
         after = before + milli
         self.left[number, node] = max(MILLI - after, 0)

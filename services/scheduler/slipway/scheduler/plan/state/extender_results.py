@@ -1,6 +1,4 @@
-"""The answers of HTTP extenders about one rank request, over all nodes of a table, for filters and scores; and the
-victims that extenders are asked about.
-"""
+"""The answers of HTTP extenders to one rank request, over all nodes of a table; and the victims they judge."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -37,9 +35,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Saying(msgspec.Struct, frozen=True):
-    """Nodes that must not be used and why. The nodes are counted under `reason`; `one` and `many` are its verb
-    phrases.
-    """
+    """Nodes that must not be used, counted under `reason`; `one` and `many` are the verb phrases of the reason."""
 
     reason: str
     one: str

@@ -95,9 +95,7 @@ def flavor_of_gpus(
     find: Callable[[str], NodeFact | None],
     flavors: Sequence[FlavorFact],
 ) -> str:
-    """Return the flavor of the GPUs of `fact`, by the nodes of its ranks; `NO_FLAVOR` when these do not determine
-    it.
-    """
+    """Return the flavor of the GPUs of `fact`, by the nodes of its ranks; `NO_FLAVOR` when these do not tell."""
     for rank, name in placements.items() if flavors else ():
         role, node = fact.role_of(rank), find(name)
         if role is not None and node is not None and _has_gpus(role):

@@ -82,9 +82,7 @@ class NodeTable:
         self.closed_total: Resources = total(node.allocatable for node in facts if not takes_work(node))
         self._labels: dict[str, LabelColumn] = {}
         self.most: dict[tuple[bytes, tuple[Toleration, ...], int], int] = {}
-        """{(request, additional tolerations, ranks): how many of the ranks fit the empty pool}, filled when asked
-        for
-        """
+        """{(request, additional tolerations, ranks): how many ranks fit the empty pool}, filled when asked for"""
         self._images: dict[str, Ints] = {}
 
     def __len__(self) -> int:

@@ -28,9 +28,7 @@ def waits_since(allocation: AllocationFact) -> float:
 
 
 def ages_at(allocation: AllocationFact, aging: float) -> float | None:
-    """Return when it will come before all younger work of its queue (epoch seconds); None when `aging` (seconds) is
-    off.
-    """
+    """Return when it comes before all younger work of its queue (epoch seconds); None when `aging` (s) is off."""
     return position.ages_at(waits_since(allocation), aging)
 
 
@@ -54,7 +52,5 @@ def work_key(allocation: AllocationFact, job: JobFact | None, aging: float = 0.0
 
 
 def head_key(queue: QueueFact, head: AllocationFact, job: JobFact | None) -> HeadKey:
-    """Return the sort key between heads that would leave their queues equally far above what they deserve;
-    ascending.
-    """
+    """Return the sort key, ascending, between heads that leave their queues equally far above what they deserve."""
     return (-queue.priority, -priority_of(head, job), milliseconds(head.created), head.name, queue.name)

@@ -54,9 +54,7 @@ class _Entry(msgspec.Struct):
 
 
 class _Open(msgspec.Struct):
-    """A group as it is stored: `frozen` is the value that `groups` returns, made when first requested after a
-    change.
-    """
+    """A group as it is stored: `frozen` is the value that `groups` returns, made again after a change."""
 
     alike: bytes
     shape: bytes

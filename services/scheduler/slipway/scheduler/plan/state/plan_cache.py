@@ -11,9 +11,7 @@ from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
 
 ENTRIES_MAX = 4096
 ChangeKey = tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-"""(uid of the allocation; uids of its rivals; uids of the heads; uids of the rivals for which room is reserved when
-they have their turn)
-"""
+"""(uid of the allocation; uids of its rivals; of the heads; of the rivals that may get reservations)"""
 
 
 class Memo:

@@ -30,8 +30,9 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evict(msgspec.Struct, frozen=True, kw_only=True):
-    """Evict attempt `attempt` of `allocation`, whole or only `ranks`; `by` is the key of the allocation that gets the
-    room, if there is one.
+    """Evict attempt `attempt` of `allocation`, whole or only `ranks`.
+
+    `by` is the key of the allocation that gets the room, if there is one.
     """
 
     allocation: str

@@ -138,9 +138,7 @@ class Peers:
             self._learn(who.wishes)
 
     def tally(self, key: Hashable, weigh: Weigh) -> Ints:
-        """Return per node the sum of what its pods weigh; `key` identifies `weigh`. The caller must not change the
-        result.
-        """
+        """Return per node the sum of what its pods weigh; `key` identifies `weigh`. Callers must not change it."""
         found = self._tallies.get(key)
         if found is None:
             found = self._tallies[key] = _Tally(weigh, self._nodes, 0)

@@ -85,7 +85,7 @@ class Columns:
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._volumes: dict[tuple[str, str], VolumeFact] = {}
         self._watching: set[str] = set()
-        """allocations that look at the labels of others"""
+        """uids of the allocations whose roles depend on the labels of other pods"""
 
     def set_pool(self, pool: PoolFact) -> None:
         """Set the pool's changed policy."""
@@ -358,8 +358,7 @@ class Columns:
         if self._pool.flavors:
             allocation = where_it_stands(allocation, {**admitted, **coming}, usage.table)
         bound, ended = self._seen(uid, allocation, coming.keys())
-        # The object may report that a rank has left before its pod is gone. Until the pod is gone, its room is not
-        # free.
+        # The object may report that a rank has left before its pod is gone. Its room is free only after that.
         gone = set(allocation.left_ranks) - bound.keys()
         admitted = {rank: node for rank, node in admitted.items() if rank not in gone} | coming
         devices = _devices(allocation, decision)
@@ -541,9 +540,7 @@ def build(  # noqa: PLR0913 - one argument per kind of fact
     quotas: Iterable[QuotaFact] = (),
     now: float = 0.0,
 ) -> PoolSnapshot:
-    """Return the snapshot of `pool`: its `nodes`, all pods, and those `allocations` and `queues` that are in the
-    pool.
-    """
+    """Return the snapshot of `pool`: its `nodes`, all pods, and the pool's own `allocations` and `queues`."""
     columns = Columns(pool)
     columns.set_nodes(nodes)
     for pod in pods:

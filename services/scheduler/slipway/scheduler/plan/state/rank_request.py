@@ -64,9 +64,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def quota_of(role: RoleFact) -> Resources:
-    """Return what one rank of `role` uses, as quota counts it: its GPUs also under the name of its flavor, if it has
-    one.
-    """
+    """Return what one rank of `role` uses, as quota counts it: its GPUs also under the name of its flavor."""
     requests = requests_of(role)
     if not role.flavor:
         return requests

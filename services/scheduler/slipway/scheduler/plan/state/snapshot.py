@@ -95,8 +95,9 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     table: NodeTable
     usage: NodeUsage
     backlog: PendingWork
-    """pending work: of phase Pending, wanted, without an open decision. This is the live object of `pool_state`; what
-    is read from it is valid until that changes
+    """pending work: of phase Pending, wanted, without an open decision
+
+    It is the live object of `pool_state`, so what is read from it is valid until that changes.
     """
     groups: tuple[PendingGroup, ...]
     """the pending work in groups, ordered by key; frozen"""

@@ -89,9 +89,7 @@ class NodeUsage:
         return other
 
     def see(self, namespaces: Namespaces, volumes: Mapping[tuple[str, str], VolumeFact], *, is_watched: bool) -> None:
-        """Set the facts beyond nodes that restrict ranks; `is_watched`: an allocation reads the labels of other
-        pods.
-        """
+        """Set facts beyond nodes that restrict ranks; `is_watched`: an allocation depends on labels of other pods."""
         self.volumes, self.peers.namespaces = volumes, namespaces
         self.peers.is_watched = is_watched or bool(self.peers.terms)
 
@@ -156,8 +154,9 @@ class NodeUsage:
                 self._add_gpus(node, devices.give(ask.key, node, ask.gpus, ask.gpu_milli))
 
     def _charge_devices(self, charge: Charge, node: int, times: int) -> dict[str, int]:
-        """Book the devices of a charge; return its other amounts. On a node that does not share, a share uses a whole
-        GPU.
+        """Book the devices of a charge; return its other amounts.
+
+        On a node that does not share its GPUs, a share uses a whole GPU.
         """
         amounts = dict(charge.requests.amounts)
         milli = amounts.pop(GPU_MILLI, 0)

@@ -47,9 +47,7 @@ class Windows:
         self._now = now
         self._table = snapshot.table
         self._roles: dict[tuple[int, tuple[str, ...]], tuple[tuple[RoleFact, ...], tuple[RoleFact, ...]]] = {}
-        """{(id of a tuple of roles, closed windows): (these roles, which this reference keeps alive; their copies with
-        these windows closed)}
-        """
+        """{(id of a tuple of roles, closed windows): (these roles, kept alive; their copies with these windows)}"""
         self._open_roles: dict[int, tuple[RoleFact, ...]] = {}
         """{id of a tuple of roles with closed windows: the original roles}"""
         self.standing = self._standing(snapshot)
@@ -73,12 +71,10 @@ class Windows:
         ends = (each.occurrence for each in self.standing)
         return min((each.start if each.start > self._now else each.end for each in ends), default=0.0)
 
-    # --- what is closed to whom -----------------------------------------------------------------------------------
+    # --- closed windows -----------------------------------------------------------------------------------------------
 
     def bound(self, fact: AllocationFact, later_s: float = 0.0) -> AllocationFact:
-        """Return pending `fact` with the windows that are closed to it if it starts now, or `later_s` seconds from
-        now.
-        """
+        """Return pending `fact` with the windows that are closed to it if it starts now, or `later_s` from now."""
         queue, at = self._queues.get(fact.queue), self._now + later_s
         times = [(self._now, ends_if_started(fact, queue, self._now))]
         if later_s:
@@ -104,9 +100,7 @@ class Windows:
         return [self._by_name[name] for name in (bound.roles[0].closed if bound.roles else ())]
 
     def open_at(self, fact: AllocationFact, at: float) -> Bools | None:
-        """Return the nodes that no window closes to `fact` if it starts at `at` (epoch seconds); None when all are
-        open.
-        """
+        """Return the nodes that no window closes to `fact` if it starts at `at` (epoch seconds); None: all."""
         limit = run_limit(fact, self._queues.get(fact.queue))
         ends = None if limit is None else at + limit
         closed = [each.nodes for each in self.binding(fact) if self._is_closed(each, at, ends)]
@@ -158,12 +152,10 @@ class Windows:
             return False
         return time.start - each.window.lead_s <= at if ends is None else time.start < ends
 
-    # --- who goes when a window begins --------------------------------------------------------------------------------
+    # --- evictions by windows -----------------------------------------------------------------------------------------
 
     def to_evict(self, holdings: Iterable[Holding]) -> list[AllocationFact]:
-        """Return preemptible work on nodes of a window that has begun and evicts, if the window is not for that
-        work.
-        """
+        """Return preemptible work on nodes of a begun window that evicts, if the window is not for that work."""
         begun = [each for each in self.standing if each.window.evicts and each.occurrence.start <= self._now]
         found: list[AllocationFact] = []
         for holding in holdings if begun else ():
@@ -175,13 +167,13 @@ class Windows:
                 found.append(fact)
         return sorted(found, key=lambda fact: (fact.key, fact.uid))
 
-    # --- which nodes --------------------------------------------------------------------------------------------------
+    # --- choice of nodes ----------------------------------------------------------------------------------------------
 
     def _standing(self, snapshot: PoolSnapshot) -> tuple[ReservedTime, ...]:
-        """Return the windows with their nodes: windows that match nodes first, then those that request a number of
-        nodes.
+        """Return the windows with their nodes.
 
-        In each of the two groups the earlier start comes first.
+        Windows that match nodes come first, then those that request a number of nodes; within each, the earlier start
+        first.
         """
         times = [(window, time) for window in snapshot.pool.windows if (time := occurrence(window, self._now))]
         times.sort(key=lambda pair: (is_counted(pair[0]), pair[1].start, pair[0].name))

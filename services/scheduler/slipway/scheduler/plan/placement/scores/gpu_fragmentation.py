@@ -31,7 +31,7 @@ _MIDDLE = SCORE_MAX // 2
 
 
 def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
-    """Return 50 when the fragmentation does not change."""
+    """Return the score over the pool's expected mix; 50 when the fragmentation does not change."""
     return _score(usage.mix, ask, usage, at, extra)
 
 
@@ -53,8 +53,9 @@ def _score(mix: Mix | None, ask: RankRequest, usage: NodeUsage, at: At, extra: E
 
 
 def devices_left(usage: NodeUsage, at: At) -> Ints:
-    """Return the free thousandths per device, shape (devices, nodes); on nodes that do not share, free GPUs are
-    whole.
+    """Return the free thousandths per device, shape (devices, nodes).
+
+    On nodes that do not share their GPUs, each free GPU is a whole device.
     """
     table = usage.table
     free = usage.free(table.row[GPU], at)

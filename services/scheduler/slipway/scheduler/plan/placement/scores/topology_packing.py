@@ -16,9 +16,7 @@ ROOM_MAX = 1 << 20
 
 
 def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
-    """Return nearly 100 for a domain with little room, down to 1 for the roomiest; 0 for full domains and outside
-    any.
-    """
+    """Return nearly 100 for a domain with little room, down to 1 for the roomiest; 0 for full domains and no domain."""
     if ask.topology is None:
         return np.zeros(len(usage.table), dtype=np.int64)[at]
     codes = usage.table.label(ask.topology.key).codes
