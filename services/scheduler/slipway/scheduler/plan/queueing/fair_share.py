@@ -9,7 +9,8 @@ use, it comes right after the priority of the head's queue: the branch with less
 without inner queues the result is the plain order by share. Knows nothing of why a head is blocked.
 
 Costs O(depth x log queues) per step: an admission changes only the branches above its queue. A queue whose use
-decreases is entered again (`renew`). Source: Kueue's fair-sharing tournament, Volcano's hdrf.
+decreases is entered again (`renew`).
+Source: Kueue's fair-sharing tournament, Volcano's hdrf.
 """
 
 import heapq

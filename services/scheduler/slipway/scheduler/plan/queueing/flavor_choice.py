@@ -1,8 +1,8 @@
 """The order in which flavors are tried for pending work, and the flavor that its explanation is about.
 
 Work accepts flavors in an order: its own, else its queue's, else its pool's. Each flavor is tried with its quotas and
-its nodes. Owns the order and the queue's policy for going on to the next flavor; knows nothing of places. Source:
-Kueue's flavorFungibility (KEP-582), from which the policy's names and defaults come.
+its nodes. Owns the order and the queue's policy for going on to the next flavor; knows nothing of places.
+Source: Kueue's flavorFungibility (KEP-582), from which the policy's names and defaults come.
 """
 
 import msgspec

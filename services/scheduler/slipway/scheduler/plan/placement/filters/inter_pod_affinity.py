@@ -3,7 +3,8 @@
 Required affinity: for every term, the node's domain of the term's label must contain a pod that matches all terms. The
 first pod of a series whose pods match their own terms may start without one. Required anti-affinity applies both ways:
 a running pod also excludes the pods that its own terms match. Ranks that the plan has placed are treated as running
-pods. Source: kube-scheduler 1.37 interpodaffinity/filtering.go.
+pods.
+Source: kube-scheduler 1.37 interpodaffinity/filtering.go.
 """
 
 import numpy as np

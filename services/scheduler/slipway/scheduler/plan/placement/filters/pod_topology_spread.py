@@ -1,8 +1,8 @@
 """PodTopologySpread: pods that are alike are spread evenly over the domains of a node label.
 
 A node is refused when its domain, including the new rank, would have more than `maxSkew` pods above the emptiest
-domain. Ranks that the plan has placed, of the same gang or another, are treated as running pods. Source: kube-scheduler
-1.37 podtopologyspread/filtering.go.
+domain. Ranks that the plan has placed, of the same gang or another, are treated as running pods.
+Source: kube-scheduler 1.37 podtopologyspread/filtering.go.
 """
 
 import numpy as np

@@ -3,8 +3,8 @@
 The nodes follow from the node affinity of the volume (a disk of a zone, a disk of a node), or from its older zone
 labels. A claim may have no known volume: it waits for its first consumer, or a scenario does not describe it. Such a
 claim refuses no node. By zone labels, a node without any of these labels reaches every volume, as in a cluster of one
-zone. A node affinity has no such exception. Source: kube-scheduler 1.37 volumezone/volume_zone.go,
-volumebinding/volume_binding.go.
+zone. A node affinity has no such exception.
+Source: kube-scheduler 1.37 volumezone/volume_zone.go, volumebinding/volume_binding.go.
 """
 
 from collections.abc import Mapping

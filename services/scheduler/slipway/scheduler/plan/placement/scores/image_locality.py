@@ -2,7 +2,8 @@
 
 Each image adds its bytes on the node, multiplied by the fraction of all nodes that have it. So a node is not filled
 only because it was the first with the image. The sum is clipped to 23 MiB at least and 1000 MiB per container at most,
-and scaled. Source: kube-scheduler 1.37 imagelocality/image_locality.go.
+and scaled.
+Source: kube-scheduler 1.37 imagelocality/image_locality.go.
 """
 
 import numpy as np

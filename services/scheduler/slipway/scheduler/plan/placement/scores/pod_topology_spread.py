@@ -3,8 +3,8 @@
 Per constraint `ScheduleAnyway` the value is the pods in the node's domain times ln(domains + 2), plus maxSkew - 1. The
 values are summed, rounded, and reversed over the feasible nodes: 100 * (max + min - s) / max. A node without one of the
 labels gets 0. With the arg `defaulting: System`, a role without constraints is spread softly over hosts (skew 3) and
-zones (5), among the pods of its namespace that have the same labels. Source: kube-scheduler 1.37
-podtopologyspread/scoring.go; the sum uses the same float64 operations.
+zones (5), among the pods of its namespace that have the same labels.
+Source: kube-scheduler 1.37 podtopologyspread/scoring.go; the sum uses the same float64 operations.
 """
 
 import math
