@@ -201,7 +201,7 @@ class _Decision:
     # --- existing requests ------------------------------------------------------------------------------------------
 
     def _standing(self) -> dict[str, CapacityRequest]:
-        """Return {allocation uid: its request}, each in its present state; the other requests are withdrawn."""
+        """Return {allocation uid: its request}, each in its current state; the other requests are withdrawn."""
         found: dict[str, CapacityRequest] = {}
         for request in self.requests:
             fact = self.snapshot.backlog.get(request.uid)
@@ -228,7 +228,7 @@ class _Decision:
         return fact.attempt == request.attempt and self._sets(fact)[1] == request.shape
 
     def _present(self, request: CapacityRequest) -> CapacityRequest:
-        """Return the request in its present state; the state may change by time, and a new state must be stored."""
+        """Return the request in its current state; the state may change by time, and a new state must be stored."""
         state, words = request.state, request.words
         until = request.since + (self.spec.timeout_s if state is RequestState.ASKED else SETTLE_S)
         if state is not RequestState.FAILED and self.now >= until:

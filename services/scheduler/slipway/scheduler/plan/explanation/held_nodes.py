@@ -57,7 +57,7 @@ def _of_role(state: TickState, sets: NodeSets, role: RoleFact) -> str:
 
 
 def _free(state: TickState, node_set: NodeSet, resource: str) -> int:
-    """Return what is free on the set, counted."""
+    """Return what is free on the set, as `counted` returns it."""
     usage, table = state.whatif.usage, state.whatif.table
     at = np.flatnonzero(node_set.nodes)
     names = [name for name in (resource, *slices_in(table.resources if resource == GPU else ())) if name in table.row]

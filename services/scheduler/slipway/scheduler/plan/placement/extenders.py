@@ -2,7 +2,7 @@
 
 Owns how answers become a mask and a bonus over nodes, and which questions are open. Extenders filter one after another;
 each is asked about the nodes that passed the extenders before it. Then the scoring extenders are asked about the nodes
-that passed all of them. A node that no answer covers is not used: it becomes part of a question, which the shell sends
+that passed all of them. A node that no answer covers is not used: it becomes part of a question, which the cycle sends
 before it plans again. An answer only removes nodes or changes scores: our own filters apply whatever extenders answer.
 
 Source: kube-scheduler's schedule_one.go (findNodesThatPassExtenders, prioritizeNodes) and extender.go.

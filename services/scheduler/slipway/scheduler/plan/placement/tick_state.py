@@ -83,7 +83,7 @@ class TickState:
         """{uid of a nominated, not admitted allocation: (its queue, the charges of its places)}"""
         self._sets: NodeSets | None = None
         self._removed: dict[str, set[int]] = {}
-        """{uid: its ranks that are removed at present}"""
+        """{uid: its ranks that are removed now}"""
 
     def look_at(self, windows: Windows) -> None:
         """Apply the windows of the pool to this plan."""
@@ -185,7 +185,7 @@ class TickState:
         return found
 
     def removed(self) -> dict[str, frozenset[int]]:
-        """Return {uid: its ranks that are removed at present}."""
+        """Return {uid: its ranks that are removed now}."""
         return {uid: frozenset(ranks) for uid, ranks in self._removed.items() if ranks}
 
     def _move(self, holding: Holding, ranks: Ranks | None, times: int) -> Resources:

@@ -43,7 +43,7 @@ class SetDemand:
 
 
 def confined_claim(state: TickState, fact: AllocationFact) -> "ConfinedClaim | None":
-    """Return the claim of `fact` in the present state; None when no role of it is confined."""
+    """Return the claim of `fact` in the current state; None when no role of it is confined."""
     wanted = [role for role, want in zip(fact.roles, gang_size.targets(fact), strict=True) if want]
     if not confined_roles(wanted, state.whatif.table) or any(_is_by_quota(state, role) for role in wanted):
         return None
@@ -61,7 +61,7 @@ def confined_claim(state: TickState, fact: AllocationFact) -> "ConfinedClaim | N
 
 
 class ConfinedClaim:
-    """What work of `queue` may take on the sets that it is confined to; each call uses the present state."""
+    """What work of `queue` may take on the sets that it is confined to; each call uses the current state."""
 
     def __init__(self, state: TickState, queue: str, demand: Resources, sets: NodeSets, parts: list[SetDemand]) -> None:
         self._state = state
@@ -84,7 +84,7 @@ class ConfinedClaim:
         return CONFINED if self._allows(holding, ranks, used) else NOT
 
     def eligible(self, victims: Victims) -> Bools:
-        """Return the units of other queues on the sets that may be evicted next, in the present state."""
+        """Return the units of other queues on the sets that may be evicted next, in the current state."""
         found: Bools = np.zeros(len(victims.units), dtype=np.bool_)
         seen: set[int] = set()
         for part in self._parts:

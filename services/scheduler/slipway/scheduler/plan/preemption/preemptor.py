@@ -107,7 +107,7 @@ class Rooms:
         """{(queue, priority, created if the queue may preempt newer work): the units that it may preempt}"""
         self._searches = 0
         self._refused = ""
-        """the refusal of an extender for the present allocation"""
+        """the refusal of an extender for the current allocation"""
         self._gave: dict[str, float] | None = None
         """{queue: when its work last made room for another queue}, within `SETTLE_S`; None: not computed yet"""
         self._budget = EvictionBudget(state.snapshot, state.now) if limits_of(state.snapshot) else None
@@ -115,7 +115,7 @@ class Rooms:
         self._shut: Bools = np.zeros(len(self.victims.units), dtype=np.bool_)
         """the units that an eviction limit protects now"""
         self._over = ""
-        """the eviction limit that did not permit enough evictions for the present allocation, as a sentence"""
+        """the eviction limit that did not permit enough evictions for the current allocation, as a sentence"""
         self._shut_down()
         self._shrunk: list[int] = []
         """units of gangs that gave up ranks in this tick; their other ranks are left to the next tick"""
@@ -308,7 +308,7 @@ class Rooms:
         return (victims.queue == self._code(fact.queue)) & (victims.priority <= priority)
 
     def _eligible(self, fact: AllocationFact, queue: QueueFact, claim: ReclaimClaim, rule: int) -> Bools:
-        """Return the units that may be evicted for `fact` in the present state."""
+        """Return the units that may be evicted for `fact` in the current state."""
         return self._willing(fact, queue, claim, rule) & self._allowed(fact)
 
     def _willing(self, fact: AllocationFact, queue: QueueFact, claim: ReclaimClaim, rule: int) -> Bools:

@@ -32,12 +32,12 @@ class Claim(Protocol):
     """Decides which running work may be taken."""
 
     def verdict(self, holding: Holding, ranks: Collection[int]) -> int:
-        """Return how `ranks` of a holding of another queue may be taken next in the present state, or NOT."""
+        """Return how `ranks` of a holding of another queue may be taken next in the current state, or NOT."""
         ...
 
 
 class ReclaimClaim:
-    """What work of `queue` with `demand` may take; each call uses the present tree."""
+    """What work of `queue` with `demand` may take; each call uses the current tree."""
 
     def __init__(self, tree: QueueTree, queue: str, demand: Mapping[str, int]) -> None:
         self._tree = tree
@@ -58,7 +58,7 @@ class ReclaimClaim:
         return self.judge(holding.allocation.queue, holding.used_by(ranks).amounts)
 
     def judge_all(self, kinds: Mapping[str, Sequence[tuple[int, Mapping[str, int]]]], count: int) -> Ints:
-        """Return `judge` of each of `count` kinds of use, by the present tree.
+        """Return `judge` of each of `count` kinds of use, by the current tree.
 
         `kinds` is {queue: (number of the kind, its use)}; kinds of the claiming queue itself get NOT. Most queues use
         no more than they deserve, so only the other queues cost time.

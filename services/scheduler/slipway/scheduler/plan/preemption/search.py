@@ -100,7 +100,7 @@ class NodeSearch:
         return [unit for unit in self._victims.piece_unit[self._victims.on(node)].tolist() if self.eligible[unit]]
 
     def victims_on(self, node: int) -> list[int]:
-        """Return the units that would be evicted from the node, in the present order of eviction."""
+        """Return the units that would be evicted from the node, in the current order of eviction."""
         victims = self._victims
         pieces = [piece for piece in victims.on(node).tolist() if self.eligible[victims.piece_unit[piece]]]
         pieces.sort(key=lambda piece: (int(self._turn[victims.piece_unit[piece]]), int(victims.piece_unit[piece])))

@@ -20,7 +20,7 @@ Standing = tuple[Due, ...]
 
 
 def standing_of(standings: Standings, queue: str) -> Standing:
-    """Return the present standing of the queue."""
+    """Return the current standing of the queue."""
     return tuple(-share for share in standings.shares(queue))
 
 

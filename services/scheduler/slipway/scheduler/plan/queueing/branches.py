@@ -86,7 +86,7 @@ class Branch:
 def grow(queues: Mapping[str, QueueFact], total: Resources) -> tuple[dict[str, Branch], tuple[str, ...]]:
     """Return ({queue: its branch}, the resources that some queue names); the root is `ROOT`.
 
-    `total` is what the nodes of the pool can take, counted; 0 for a resource that only closed nodes have.
+    `total` is what the open nodes of the pool can take, as `counted` returns it, with 0 for resources of closed nodes.
 
     `queues` must not contain queues that are set aside.
     """
@@ -233,7 +233,7 @@ def _circle(names: list[str]) -> str:
 
 
 def _amounts(amounts: Resources | None) -> dict[str, int] | None:
-    """Return a bound, counted. A bound on slices is not added up with GPUs: it limits only that kind of slice."""
+    """Return a bound as `counted` does, except that a bound on slices is not added to that on GPUs."""
     if amounts is None:
         return None
     slices = {name: amounts.amounts[name] for name in slices_in(amounts)}

@@ -31,7 +31,7 @@ class Standings(Protocol):
 
 
 class NodeShares:
-    """The queues of `tree` on a set of nodes that can take `total` (counted)."""
+    """The queues of `tree` on a set of nodes that can take `total`, as `counted` returns it."""
 
     def __init__(self, tree: QueueTree, total: Mapping[str, int]) -> None:
         self._tree = tree

@@ -172,7 +172,7 @@ class QueueCursor:
                 yield key[3], fact, walk
 
     def line_key(self, order: WorkKey, user: str) -> LineKey:
-        """Return the present key of `user`'s work with the order `order`."""
+        """Return the current key of `user`'s work with the order `order`."""
         return (order[0], order[1], self._turns.level(user) if self._turns is not None else 0, order)
 
     def ahead(self, order: WorkKey, user: str) -> int:
@@ -204,7 +204,7 @@ class QueueCursor:
         return self._heap[0][1]
 
     def _current(self) -> list[tuple[LineKey, int]]:
-        """Return all entries that may be next, with their present keys."""
+        """Return all entries that may be next, with their current keys."""
         if self._turns is None:
             return self._heap
         walks = self.walks

@@ -337,7 +337,7 @@ class QueueTree:
         return self._branches[name].step / STEPS
 
     def dues(self, name: str) -> Mapping[str, Due]:
-        """Return what `name` deserves of each resource that is divided among queues, exact and counted."""
+        """Return what `name` deserves of each resource that is divided among queues, exact, as `counted` returns it."""
         return self._branches[name].deserved
 
     def weight(self, name: str) -> int:
@@ -345,7 +345,7 @@ class QueueTree:
         return self._branches[name].weight
 
     def open_total(self) -> Mapping[str, int]:
-        """Return what the nodes that accept work can take, counted, zeros included."""
+        """Return what the nodes that accept work can take, as `counted` returns it, zeros included."""
         return self._open.amounts
 
     def top(self, name: str) -> str:

@@ -95,7 +95,7 @@ class Reservations:
         if not self._made:
             return placed
         if self._is_outdated():
-            # `renew` computes from the present state, which must not include `placed`: it is not admitted yet.
+            # `renew` computes from the current state, which must not include `placed`: it is not admitted yet.
             self._state.withdraw(placed)
             self.renew()
             self._state.take_again(placed)

@@ -16,7 +16,7 @@ from slipway.scheduler.plan.state.nodes import At, Bools, Ints, NodeTable
 
 Numbers = tuple[int, ...]
 Deltas = tuple[int, int]
-"""(GPUs newly touched, thousandths newly used) on a node"""
+"""(GPUs that become used, thousandths that become used) on a node"""
 
 
 class Devices:

@@ -337,7 +337,7 @@ class Columns:
             self._dirty.add(pod.allocation_uid)
 
     def _book(self, uid: str, usage: NodeUsage, now: float) -> None:
-        """Remove what was booked for `uid` beyond its pods, and book its present usage."""
+        """Remove what was booked for `uid` beyond its pods, and book its current usage."""
         self._apply(self._charges.pop(uid, []), usage, -1)
         self._broken.pop(uid, None)
         self._below.pop(uid, None)
