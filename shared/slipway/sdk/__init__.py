@@ -23,7 +23,7 @@ _MODULES = {"AsyncClient": "async_client", "AsyncRun": "async_client", "Client":
 
 
 def __getattr__(name: str) -> Any:
-    """An exported name, its module imported."""
+    """Return an exported name; the first use imports its module."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

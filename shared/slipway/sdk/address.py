@@ -1,8 +1,8 @@
-"""Where the API is: named, in the environment, where one is logged in, the stack of this machine, or the default.
+"""The address of the API: given, from the environment, from the current context, a local stack, or the default.
 
-Owns the order of those five, and which token goes where: the one in the environment to whatever is called, one of a
-context to its own server only, one of a stack of this machine to that stack only. Reads the files of local stacks and
-the contexts; opens no connection.
+Owns the order of those five sources, and which token each server receives. The token of the environment is sent to
+every server. The token of a context is sent to the server of that context only. The token of a local stack is sent to
+that stack only. Reads the files of local stacks and the contexts; opens no connection.
 """
 
 import os
@@ -20,7 +20,7 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost")
 
 
 class ServerAddress(NamedTuple):
-    """A server, and how it was found (for error messages)."""
+    """A server, and how its address was found (for error messages)."""
 
     scheme: str
     host: str
@@ -28,26 +28,26 @@ class ServerAddress(NamedTuple):
     prefix: str
     origin: str
     credential: "Credential | None" = None
-    """what opens it; None: nothing is sent"""
+    """the source of the token; None: no token is sent"""
 
     @property
     def url(self) -> str:
-        """The address as it is written."""
+        """The address as a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}{self.prefix}"
 
 
 def find(named: str = "") -> ServerAddress:
-    """The server to talk to.
+    """Return the server to call.
 
     Raises:
-        InvalidError: what was named is not an address.
+        InvalidError: `named` is not an address.
     """
     return find_with_place(named)[0]
 
 
 def find_with_place(named: str = "") -> tuple[ServerAddress, str]:
-    """The server to talk to, and the place of its token in words; `find` says what is raised."""
+    """Return the server to call, and where its token comes from, in words. Raises what `find` raises."""
     from slipway.sdk import contexts, credentials
 
     found = _find(named)
@@ -62,14 +62,14 @@ def find_with_place(named: str = "") -> tuple[ServerAddress, str]:
 
 
 def own_name() -> str:
-    """The user as the API is told where it asks for no token: `SLIPWAY_USER`, the setting, else the login name."""
+    """Return the user name sent to an API without authentication: `SLIPWAY_USER`, the setting, or the login name."""
     from slipway.sdk import preferences
 
     return preferences.user().value
 
 
 def _with_local_token(found: ServerAddress) -> ServerAddress:
-    """The address with the token of the stack of this account that runs there, if one does."""
+    """Return the address with the token of this account's local stack, when that stack listens at this port."""
     if found.scheme != "http" or found.host not in LOCAL_HOSTS:
         return found
     from slipway.local.layout import token_at
@@ -78,7 +78,8 @@ def _with_local_token(found: ServerAddress) -> ServerAddress:
     token = token_at(found.port)
     if not token:
         return found
-    # By its number: a name could lead to another loopback address, where another account may listen.
+    # The number of the address is used: a name could resolve to another loopback address, where another account may
+    # listen.
     return found._replace(host=LOCAL_HOSTS[0], credential=credentials.fixed(token))
 
 
@@ -98,7 +99,7 @@ def _find(named: str) -> ServerAddress:
 
 
 def running_stack() -> str:
-    """The API of the stack that runs in the default folder; empty when none does."""
+    """Return the address of the API of the stack in the default folder; empty when no stack runs there."""
     from slipway.local.layout import Layout, default_folder, is_alive
 
     state = Layout(default_folder()).read_state()
@@ -106,7 +107,7 @@ def running_stack() -> str:
 
 
 def parse(text: str, origin: str) -> ServerAddress:
-    """`text` as an address; a bare `host:port` is http."""
+    """Parse `text` as an address; a bare `host:port` is http. Raises InvalidError."""
     url = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(url)

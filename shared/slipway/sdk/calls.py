@@ -1,7 +1,7 @@
-"""The calls of the SDK as values: what is sent, and as what the answer is read. Pure.
+"""The calls of the SDK as values: the request, and the type of the answer. Pure.
 
 Owns the paths, parameters and bodies of the calls; the types are the structs of the server. Must not know how a call
-gets to the server.
+reaches the server.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,12 +40,12 @@ T = TypeVar("T")
 
 API = "/api/v1"
 LOG_PAGE_LINES = 10_000
-"""What the api answers at once: a shorter page of a log is the last one."""
+"""The most lines in one answer of the api; a page of a log with fewer lines is the last one."""
 NOTHING: Any = type(None)
 
 
 class ListFilters(TypedDict, total=False):
-    """Which allocations are listed, and how many the server sends at once (`limit`)."""
+    """Filters of a list of allocations; `limit` is the number of allocations in one page."""
 
     workspace: str
     queue: str
@@ -67,7 +67,7 @@ class ListFilters(TypedDict, total=False):
 
 
 class LogFilters(TypedDict, total=False):
-    """Which lines of a log are read."""
+    """Filters of the lines of a log."""
 
     rank: int | str
     attempt: int
@@ -82,7 +82,7 @@ class LogFilters(TypedDict, total=False):
 
 
 class UsageFilters(TypedDict, total=False):
-    """Whose usage is summed."""
+    """Filters of the usage that is summed."""
 
     workspace: str
     user: str
@@ -92,14 +92,14 @@ class UsageFilters(TypedDict, total=False):
 
 
 class LogPage(msgspec.Struct, kw_only=True, frozen=True):
-    """A page of a log; `metadata.continue` is the cursor of its last line."""
+    """One page of a log; `metadata.continue` is the cursor of its last line."""
 
     items: list[LogLineView]
     metadata: ListMetadata
 
 
 class EventPage(msgspec.Struct, kw_only=True, frozen=True):
-    """A page of events, as the server writes them."""
+    """One page of events, in the JSON form of the server."""
 
     items: list[Json]
     metadata: ListMetadata
@@ -107,7 +107,7 @@ class EventPage(msgspec.Struct, kw_only=True, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class ApiCall(Generic[T]):
-    """One call. One that is not repeatable may do something else when it is made twice."""
+    """One call. A call that is not repeatable may have another effect when it is sent twice."""
 
     method: str
     path: str
@@ -120,11 +120,11 @@ class ApiCall(Generic[T]):
 
     @property
     def content(self) -> bytes | None:
-        """The body as it is sent."""
+        """The body in the bytes that are sent."""
         return None if self.body is None else msgspec.json.encode(self.body)
 
     def decode(self, body: bytes) -> T:
-        """The answer as a value. Raises PermanentError when it is not of the type that this version knows."""
+        """Decode the answer. Raises PermanentError when the body does not have the type that this version knows."""
         if self.answer is NOTHING or not body.strip():
             return cast("T", None)
         try:
@@ -135,7 +135,7 @@ class ApiCall(Generic[T]):
 
 
 def target(prefix: str, path: str, query: Mapping[str, Any]) -> str:
-    """The request target of a path below /api/v1; parameters without a value are left out."""
+    """Return the request target of a path below /api/v1; parameters without a value are left out."""
     pairs = [(name, _text(value)) for name, value in query.items() if value is not None and value != ""]
     return prefix + API + path + (f"?{urlencode(pairs)}" if pairs else "")
 
@@ -151,7 +151,7 @@ def _text(value: Any) -> str:
 
 
 def parameters(filters: Mapping[str, Any]) -> Json:
-    """Filters as the API spells them: `created_after` is `createdAfter`."""
+    """Return filters under the names of the API: `created_after` becomes `createdAfter`."""
     return {_camel(name): value for name, value in filters.items()}
 
 
@@ -161,7 +161,7 @@ def _camel(name: str) -> str:
 
 
 def _one(kind: str, id_: str, rest: str = "") -> str:
-    """The path of one object. Raises InvalidError without an id: the path would be that of the list."""
+    """Return the path of one object. Raises InvalidError for an empty id, which would be the path of the list."""
     if not id_:
         raise InvalidError(f"{kind}: an id or a name is needed", fields=(FieldError("/id", "must not be empty"),))
     return f"/{kind}/{quote(id_, safe='')}{rest}"
@@ -175,22 +175,24 @@ def _allocation(id_: str, rest: str = "") -> str:
 
 
 def launch(body: Json, key: str) -> ApiCall[AllocationView]:
-    """Launch once, however often it is sent with this key."""
+    """Launch once, even when the call is sent several times with this key."""
     headers = {"Idempotency-Key": key}
     return ApiCall(method="POST", path="/allocations", body=body, headers=headers, answer=AllocationView)
 
 
 def launch_many(common: Json, each: Sequence[Json], key: str) -> ApiCall[LaunchesAnswer]:
-    """Launch each once, however often it is sent with this key: what is different in it, laid over what is common.
+    """Launch each item once, even when the call is sent several times with this key.
 
-    Without `each` what is common says how many replicas there are."""
+    An item of `each` contains the fields that differ; the server applies them over `common`.
+
+    Without `each`, `common` contains the number of replicas."""
     body: Json = {"launch": common} | ({"each": [*each]} if each else {})
     headers = {"Idempotency-Key": key}
     return ApiCall(method="POST", path="/allocations/launches", body=body, headers=headers, answer=LaunchesAnswer)
 
 
 def preview(body: Json) -> ApiCall[Json]:
-    """What a launch would become; launches nothing."""
+    """Preview a launch; launches nothing."""
     return ApiCall(method="POST", path="/allocations", body=body, query={"dryRun": True}, answer=Json)
 
 
@@ -203,44 +205,44 @@ def get(id_: str) -> ApiCall[AllocationView]:
 
 
 def explain(id_: str, *, foresee: bool) -> ApiCall[ExplainView]:
-    """Why it stands where it stands."""
+    """Explain the state of an allocation."""
     query = {"foresee": True} if foresee else {}
     return ApiCall(method="GET", path=_allocation(id_, "/explain"), query=query, answer=ExplainView)
 
 
 def timeline(id_: str) -> ApiCall[TimelineView]:
-    """The time in each phase."""
+    """Return the time in each phase."""
     return ApiCall(method="GET", path=_allocation(id_, "/timeline"), answer=TimelineView)
 
 
 def pods(id_: str) -> ApiCall[Items[PodView]]:
-    """Its pods."""
+    """Return the pods of an allocation."""
     return ApiCall(method="GET", path=_allocation(id_, "/pods"), answer=Items[PodView])
 
 
 def kill(id_: str, *, grace: str, force: bool) -> ApiCall[AllocationView]:
-    """End it. A second kill ends its pods at once: only one with `force` may be made twice."""
+    """End an allocation. A second kill ends its pods at once, so only a kill with `force` may be sent twice."""
     body = KillBody(force=force, grace=grace)
     path = _allocation(id_, "/kill")
     return ApiCall(method="POST", path=path, body=body, answer=AllocationView, is_repeatable=force)
 
 
 def terminate(id_: str, reason: str) -> ApiCall[AllocationView]:
-    """End it, gently when it can save its work."""
+    """End an allocation; it may save its work first when it can."""
     body = PreemptBody(reason=reason)
     path = _allocation(id_, "/terminate")
     return ApiCall(method="POST", path=path, body=body, answer=AllocationView, is_repeatable=False)
 
 
 def preempt(id_: str, reason: str) -> ApiCall[AllocationView]:
-    """Ask its ranks to save their work and end."""
+    """Ask the ranks to save their work and end."""
     body = PreemptBody(reason=reason)
     path = _allocation(id_, "/preempt")
     return ApiCall(method="POST", path=path, body=body, answer=AllocationView, is_repeatable=False)
 
 
 def hold(id_: str) -> ApiCall[AllocationView]:
-    """Keep it from starting; what runs saves its work first."""
+    """Keep an allocation from starting; a running one saves its work first."""
     return ApiCall(method="POST", path=_allocation(id_, "/hold"), answer=AllocationView)
 
 
@@ -250,16 +252,18 @@ def release(id_: str) -> ApiCall[AllocationView]:
 
 
 def change(id_: str, given: Mapping[str, Any]) -> ApiCall[AllocationView]:
-    """Change what may change after the launch: the fields of `ChangeBody`. Raises InvalidError for another."""
+    """Change the fields of `ChangeBody`, which may change after the launch. Raises InvalidError for any other field."""
     body = fields_of(ChangeBody, given)
     return ApiCall(method="PATCH", path=_allocation(id_), body=body, answer=AllocationView)
 
 
 def batch(verb: str, key: str, given: Mapping[str, Any]) -> ApiCall[BatchAnswer]:
-    """One verb for many: the fields of `BatchRequest`. Each is reached once, however often it is sent with this key.
+    """Apply one verb to many allocations, with the fields of `BatchRequest`.
+
+    Each allocation is changed once, even when the call is sent several times with this key.
 
     Raises:
-        InvalidError: a field that there is not.
+        InvalidError: there is no such field.
     """
     body = fields_of(BatchRequest, {"verb": verb, **given})
     headers = {"Idempotency-Key": key}
@@ -267,7 +271,7 @@ def batch(verb: str, key: str, given: Mapping[str, Any]) -> ApiCall[BatchAnswer]
 
 
 def delete(id_: str) -> ApiCall[AllocationView]:
-    """Delete it; what runs is ended first."""
+    """Delete an allocation; a running one is ended first."""
     return ApiCall(method="DELETE", path=_allocation(id_), answer=AllocationView)
 
 
@@ -275,36 +279,36 @@ def delete(id_: str) -> ApiCall[AllocationView]:
 
 
 def list_page(filters: Mapping[str, Any], cursor: str) -> ApiCall[AllocationList]:
-    """One page of allocations."""
+    """Return one page of allocations."""
     query = {**parameters(filters), "continue": cursor}
     return ApiCall(method="GET", path="/allocations", query=query, answer=AllocationList)
 
 
 def log_page(id_: str, filters: Mapping[str, Any], cursor: str) -> ApiCall[LogPage]:
-    """One page of a log."""
+    """Return one page of a log."""
     query = {**parameters(filters), "after": cursor}
     return ApiCall(method="GET", path=_allocation(id_, "/logs"), query=query, answer=LogPage)
 
 
 def is_last_log_page(page: LogPage, filters: Mapping[str, Any], cursor: str) -> bool:
-    """Whether nothing follows the page that was asked for with `cursor`."""
+    """Whether the page that was requested with `cursor` is the last one."""
     is_one_page = "head" in filters or "tail" in filters
     return is_one_page or len(page.items) < LOG_PAGE_LINES or page.metadata.continue_ in ("", cursor)
 
 
 def event_page(id_: str, cursor: str) -> ApiCall[EventPage]:
-    """One page of the events of an allocation; an empty page is the last one."""
+    """Return one page of the events of an allocation; an empty page is the last one."""
     query = {"after": cursor, "follow": False}
     return ApiCall(method="GET", path=_allocation(id_, "/events"), query=query, answer=EventPage)
 
 
 def log_stream_path(id_: str) -> str:
-    """The stream of a log."""
+    """Return the path of the stream of a log."""
     return _allocation(id_, "/logs")
 
 
 def event_stream_path(id_: str) -> str:
-    """The stream of the events of an allocation, or of all."""
+    """Return the path of the event stream of an allocation; for an empty id, of all allocations."""
     return _allocation(id_, "/events") if id_ else "/events"
 
 
@@ -312,24 +316,24 @@ def event_stream_path(id_: str) -> str:
 
 
 def jobs(*, workspace: str, queue: str, state: str) -> ApiCall[JobList]:
-    """Groups of allocations."""
+    """Return the jobs (groups of allocations)."""
     query = {"workspace": workspace, "queue": queue, "state": state}
     return ApiCall(method="GET", path="/jobs", query=query, answer=JobList)
 
 
 def create_job(name: str, workspace: str, given: Mapping[str, Any]) -> ApiCall[JobView]:
-    """A new job, with fields of `JobBody`. Raises InvalidError for another."""
+    """Create a job with fields of `JobBody`. Raises InvalidError for any other field."""
     body = fields_of(JobBody, {"name": name, "workspace": workspace or None, **given})
     return ApiCall(method="POST", path="/jobs", body=body, answer=JobView, is_repeatable=False)
 
 
 def job(name: str, workspace: str) -> ApiCall[JobView]:
-    """One job with its members."""
+    """Return one job with its members."""
     return ApiCall(method="GET", path=_one("jobs", name), query={"workspace": workspace}, answer=JobView)
 
 
 def change_job(name: str, workspace: str, given: Mapping[str, Any]) -> ApiCall[JobChanged]:
-    """Change the fields of `JobChange`. Raises InvalidError for another."""
+    """Change the fields of `JobChange`. Raises InvalidError for any other field."""
     body = fields_of(JobChange, given)
     query = {"workspace": workspace}
     return ApiCall(method="PATCH", path=_one("jobs", name), query=query, body=body, answer=JobChanged)
@@ -341,7 +345,7 @@ def queues() -> ApiCall[Items[QueueView]]:
 
 
 def queue(name: str) -> ApiCall[QueueView]:
-    """One queue and who waits in it."""
+    """Return one queue and its waiting allocations."""
     return ApiCall(method="GET", path=_one("queues", name), answer=QueueView)
 
 
@@ -361,7 +365,7 @@ def node(name: str) -> ApiCall[NodeView]:
 
 
 def usage(by: str, first_day: str, last_day: str, filters: Mapping[str, Any]) -> "ApiCall[UsageView]":
-    """What was used, summed."""
+    """Return the summed usage."""
     from slipway.api.usage_view import UsageView
 
     query = {**parameters(filters), "by": by, "from": first_day, "to": last_day}
@@ -369,5 +373,5 @@ def usage(by: str, first_day: str, last_day: str, filters: Mapping[str, Any]) ->
 
 
 def me() -> ApiCall[Me]:
-    """Who the caller is."""
+    """Return the caller's identity."""
     return ApiCall(method="GET", path="/me", answer=Me)

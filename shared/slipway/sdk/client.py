@@ -1,9 +1,9 @@
-"""`Client`: the API for programs that wait for each answer. The shell over the core, without asyncio.
+"""`Client`: the API for programs that wait for each answer. It adds blocking IO to the modules without IO.
 
-Owns the connection and the waiting; what is sent and what an answer means is said in `calls`, `retries`, `refusals` and
-`watches`. `async_client.py` is the same for asyncio; a test holds that both have the same methods.
+Owns the connection and the waiting. `calls`, `retries`, `refusals` and `watches` decide what is sent and what an answer
+means. `async_client.py` is the same client for asyncio; a test checks that both have the same methods.
 
-A client may be used by several threads; a stream, by one.
+Several threads may share a client; only one thread may use a stream.
 """
 
 import threading
@@ -53,19 +53,19 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 LOOK_S = 0.5
-"""How often it is looked whether an end that was told of is to be seen."""
+"""Seconds between two reads while `wait` waits until a reported end is visible."""
 CALL_S = 35.0
 
 
 class Client:
     """The API of one server.
 
-    The server, the token and the user are found as the command finds them: what is named here, else the environment
-    (`SLIPWAY_SERVER`, `SLIPWAY_API_TOKEN`, `SLIPWAY_USER`), else where you are logged in, else the stack of this
-    machine. Every call ends within `timeout_s`, its tries included; a launch is never made twice.
+    The server, the token and the user are found as the `slipway` command finds them. The order is: the arguments, the
+    environment (`SLIPWAY_SERVER`, `SLIPWAY_API_TOKEN`, `SLIPWAY_USER`), the current login context, the local stack.
+    Every call ends within `timeout_s`, its retries included. A launch is never made twice.
 
     Raises:
-        ControlPlaneError: of every call; its `code`, `fields` and `next_step` say more.
+        ControlPlaneError: every method may raise it; its `code`, `fields` and `next_step` say more.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Client:
 
     @property
     def server_version(self) -> str:
-        """The version of the server, from its last answer; empty before the first.
+        """The version of the server, read from its last answer; empty before the first answer.
 
-        A server of another minor version is warned of once (`VersionWarning`).
+        The client warns once (`VersionWarning`) when the server has another minor version.
         """
         return self._server_version.value
 
@@ -112,8 +112,8 @@ class Client:
     def launch(self, kind: Kind | str, *, key: str = "", **fields: Any) -> "Run":
         """Launch a workload of any kind: notebook, shell, command, tensorboard or training.
 
-        `fields` are those of a launch body in snake_case, and the short forms `ranks=4`, `gpus=1`, `cpus=2` and
-        `memory="4Gi"` (of each rank). The same `key` launches once; without one, each call of this method does.
+        `fields` are the fields of a launch body in snake_case, and the short forms `ranks=4`, `gpus=1`, `cpus=2` and
+        `memory="4Gi"` (of each rank). Calls with the same `key` launch once. Without a `key`, each call launches anew.
         """
         body = launches.body_of(str(kind), fields)
         return Run(self, self._call(calls.launch(body, key or f"sdk-{uuid.uuid4().hex}")))
@@ -125,52 +125,53 @@ class Client:
     def launch_many(
         self, kind: Kind | str, each: Sequence[Mapping[str, Any]] = (), *, key: str = "", **common: Any
     ) -> LaunchesAnswer:
-        """Launch many in one request that have much in common: `launch_many("training", [{"name": "a"}], image="i")`.
+        """Launch many similar workloads in one request: `launch_many("training", [{"name": "a"}], image="i")`.
 
-        Each of `each` has a `name` and what is different in it, as the fields of `launch`. One item for each; what was
-        refused raises nothing. At most 200 at a time. With the same `key` each name is launched once. With `replicas`,
-        a `name` and a `service` it needs no `each`.
+        Each item of `each` has a `name` and the fields of `launch` that differ from `common`. The answer has one item
+        for each launch; a refused launch raises nothing. One request launches at most 200. With the same `key`, each
+        name is launched once. A call with `replicas`, a `name` and a `service` needs no `each`.
         """
         body = launches.body_of(str(kind), common)
         different = [launches.difference_of(str(kind), fields) for fields in each]
         return self._call(calls.launch_many(body, different, key or f"sdk-{uuid.uuid4().hex}"))
 
     def preview(self, kind: Kind | str, **fields: Any) -> Json:
-        """What a launch would become, and whether it fits now; launches nothing."""
+        """Return what a launch would become, and whether it fits now; launches nothing."""
         return self._call(calls.preview(launches.body_of(str(kind), fields)))
 
     # --- look ---------------------------------------------------------------------------------------------------------
 
     def attach(self, id_: str) -> "Run":
-        """The run of this id, name or unique beginning of an id."""
+        """Return the run with this id, name or unique prefix of an id."""
         return Run(self, self.get(id_))
 
     def get(self, id_: str) -> AllocationView:
-        """One allocation."""
+        """Return one allocation."""
         return self._call(calls.get(id_))
 
     def list(self, **filters: Unpack[ListFilters]) -> "Pages":
-        """Allocations, page after page as they are read; in a notebook, a table of the first."""
+        """Return the allocations, loaded page by page. A notebook shows the first page as a table."""
         return Pages(lambda cursor: self._call(calls.list_page(filters, cursor)))
 
     def explain(self, id_: str, *, foresee: bool = False) -> ExplainView:
-        """Why it stands where it stands, and what would help; `foresee` also asks the planner for its start."""
+        """Explain the allocation's state and what would help; `foresee` also requests the planner's forecast."""
         return self._call(calls.explain(id_, foresee=foresee))
 
     def timeline(self, id_: str) -> TimelineView:
-        """How long it was in each phase."""
+        """Return how long the allocation was in each phase."""
         return self._call(calls.timeline(id_))
 
     def pods(self, id_: str) -> Sequence[PodView]:
-        """Its pods."""
+        """Return the pods of the allocation."""
         return self._call(calls.pods(id_)).items
 
     def logs(
         self, id_: str, *, follow: bool = False, after: str = "", **filters: Unpack[LogFilters]
     ) -> "EntryStream[LogLineView]":
-        """The lines of its ranks; with `follow` also those that come, until it has ended.
+        """Return the log lines of the ranks; with `follow` also new lines, until the allocation has ended.
 
-        A hole is a line that says how many are `missing`. A stream that breaks goes on where it was.
+        A gap in the log is a line whose `missing` is the number of lost lines. After a lost connection the stream
+        continues where it was.
         """
         if follow:
             watch = watches.watch_lines(calls.log_stream_path(id_), calls.parameters(filters), after=after)
@@ -180,10 +181,12 @@ class Client:
     def events(
         self, id_: str = "", *, follow: bool = False, after: str = "", workspace: str = "", types: str = ""
     ) -> "EntryStream[AllocationEvent]":
-        """The transitions of one allocation, with `follow` until it has ended; without an id those of all, for ever.
+        """Return the transitions of one allocation; without an id, follow the transitions of all allocations forever.
 
-        `cursor` of the stream is where another one goes on (`after`), also in another process. `workspace` and `types`
-        (`running,terminated`) choose among those of all.
+        With `follow`, the stream of one allocation ends when the allocation has ended.
+
+        Another stream, also one in another process, continues at the `cursor` of this stream (`after`). `workspace` and
+        `types` (`running,terminated`) filter the transitions of all allocations.
         """
         if id_ and (workspace or types):
             raise InvalidError("events: workspace and types choose among the events of all; leave the id away")
@@ -194,10 +197,10 @@ class Client:
         return EntryStream(lambda: watch.cursor, self._entries(watch, lambda: watch.is_over))
 
     def wait(self, id_: str, *, until: str = "ended", timeout_s: float | None = None) -> AllocationView:
-        """Wait until it is `running`, `ready` or has `ended`; also returns when it has ended without being either.
+        """Wait until the allocation is `running`, `ready` or has `ended`, or has ended before that.
 
         Raises:
-            DeadlineError: it is not there after `timeout_s`.
+            DeadlineError: the allocation has not reached that state after `timeout_s`.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         view = self.get(id_)
@@ -227,14 +230,15 @@ class Client:
         stdin: bytes | None = None,
         timeout_s: float | None = None,
     ) -> CommandResult:
-        """Run a command in a rank that runs, and collect what it prints: `exec(id, ["nvidia-smi"], rank=1)`.
+        """Run a command in a running rank, and collect its output: `exec(id, ["nvidia-smi"], rank=1)`.
 
-        The exit code is in the answer; one that is not zero raises nothing. Without `timeout_s` it may take as long as
-        the server lets it; after it the connection is closed, and whether the command goes on is not known.
+        The exit code is in the result; an exit code other than zero raises nothing. Without `timeout_s` the server
+        limits how long the command may take. After `timeout_s` the connection is closed, and it is unknown whether the
+        command continues.
 
         Raises:
-            PermanentError: it cannot be run: the rank does not run, or its image has no such program.
-            UnavailableError: the connection was lost. DeadlineError: it has not ended after `timeout_s`.
+            PermanentError: the command cannot run: the rank does not run, or its image has no such program.
+            UnavailableError: the connection was lost. DeadlineError: the command has not ended after `timeout_s`.
         """
         from websockets.exceptions import WebSocketException
 
@@ -251,7 +255,8 @@ class Client:
                         for message in commands.input_messages(stdin or b""):
                             socket.send(message)
 
-                # What it prints is read meanwhile: a command that answers each line would wait for ever.
+                # The output is read while the input is sent. A command that answers each line would otherwise block for
+                # ever.
                 sending = threading.Thread(target=pass_on, daemon=True, name="stdin")
                 if stdin is not None:
                     sending.start()
@@ -266,52 +271,53 @@ class Client:
     # --- change -------------------------------------------------------------------------------------------------------
 
     def kill(self, id_: str, *, grace: str = "", force: bool = False) -> AllocationView:
-        """End it; its ranks have `grace` (`30s`), with `force` none."""
+        """End the allocation; its ranks have `grace` (`30s`) to end, with `force` none."""
         return self._call(calls.kill(id_, grace=grace, force=force))
 
     def terminate(self, id_: str, *, reason: str = "") -> AllocationView:
-        """End it, but let it save its work when it can."""
+        """End the allocation, but let it save its work when it can."""
         return self._call(calls.terminate(id_, reason))
 
     def preempt(self, id_: str, *, reason: str = "") -> AllocationView:
-        """Ask its ranks to save their work and end."""
+        """Ask the ranks to save their work and end."""
         return self._call(calls.preempt(id_, reason))
 
     def hold(self, id_: str) -> AllocationView:
-        """Keep it from starting; what runs saves its work, then is held."""
+        """Keep the allocation from starting; a running one saves its work, then is held."""
         return self._call(calls.hold(id_))
 
     def release(self, id_: str) -> AllocationView:
-        """Let it start (again)."""
+        """Let a held allocation start (again)."""
         return self._call(calls.release(id_))
 
     def change(self, id_: str, **fields: Any) -> AllocationView:
-        """Change priority, queue, limits, or the work of what is held: `change(id, priority=80)`."""
+        """Change the priority, the queue or limits, or the workload of a held allocation: `change(id, priority=80)`."""
         return self._call(calls.change(id_, fields))
 
     def batch(self, verb: str, *, key: str = "", **fields: Any) -> BatchAnswer:
-        """One verb (kill, hold, resume, priority, move, delete) for many: `batch("hold", ids=[...])`, or `selector=`.
+        """Apply one verb to many allocations: `batch("hold", ids=[...])`, or with `selector=`.
 
-        One item for each; what was refused raises nothing. At most 1,000 (moves: 100) at a time.
+        The verbs are kill, hold, resume, priority, move and delete. The answer has one item for each allocation; a
+        refused item raises nothing. One request changes at most 1,000 (moves: 100).
         """
         return self._call(calls.batch(verb, key or f"sdk-{uuid.uuid4().hex}", fields))
 
     def delete(self, id_: str) -> AllocationView:
-        """Delete it; what runs is ended first."""
+        """Delete the allocation; a running one is ended first."""
         return self._call(calls.delete(id_))
 
     # --- the cluster --------------------------------------------------------------------------------------------------
 
     def jobs(self, *, workspace: str = "", queue: str = "", state: str = "") -> Sequence[JobView]:
-        """Groups of allocations, in the order in which they go."""
+        """Return the jobs (groups of allocations), in their queue order."""
         return self._call(calls.jobs(workspace=workspace, queue=queue, state=state)).items
 
     def job(self, name: str, *, workspace: str = "") -> JobView:
-        """One job with its members."""
+        """Return one job with its members."""
         return self._call(calls.job(name, workspace))
 
     def create_job(self, name: str, *, workspace: str = "", **fields: Any) -> JobView:
-        """A new job, which launches can name: `create_job("sweep", max_slots=8, weight=2)`."""
+        """Create a job, which launches can name: `create_job("sweep", max_slots=8, weight=2)`."""
         return self._call(calls.create_job(name, workspace, fields))
 
     def change_job(self, name: str, *, workspace: str = "", **fields: Any) -> JobChanged:
@@ -319,33 +325,33 @@ class Client:
         return self._call(calls.change_job(name, workspace, fields))
 
     def queues(self) -> Sequence[QueueView]:
-        """The queues."""
+        """Return the queues."""
         return self._call(calls.queues()).items
 
     def queue(self, name: str) -> QueueView:
-        """One queue and who waits in it, in order."""
+        """Return one queue and its waiting allocations, in order."""
         return self._call(calls.queue(name))
 
     def pools(self) -> Sequence[PoolView]:
-        """The pools."""
+        """Return the pools."""
         return self._call(calls.pools()).items
 
     def nodes(self) -> Sequence[NodeView]:
-        """The nodes, and what is placed on them."""
+        """Return the nodes, and what is placed on them."""
         return self._call(calls.nodes()).items
 
     def node(self, name: str) -> NodeView:
-        """One node."""
+        """Return one node."""
         return self._call(calls.node(name))
 
     def usage(
         self, by: str = "user", *, first_day: str = "", last_day: str = "", **filters: Unpack[UsageFilters]
     ) -> "UsageView":
-        """What was used, summed by user, queue, pool, workspace, kind, day or month (several with commas)."""
+        """Return the usage, summed by user, queue, pool, workspace, kind, day or month (several with commas)."""
         return self._call(calls.usage(by, first_day, last_day, filters))
 
     def me(self) -> Me:
-        """Who the server takes you for, and what you may do."""
+        """Return the caller as the server knows it, and what the caller may do."""
         return self._call(calls.me())
 
     # --- how it gets there --------------------------------------------------------------------------------------------
@@ -376,7 +382,7 @@ class Client:
             time.sleep(tries.pause_after(error, was_sent=was_sent, now=now, chance=drawn))
 
     def _entries(self, watch: Watch[T], is_over: Callable[[], bool]) -> Generator[T]:
-        """The entries of a stream across its connections."""
+        """Yield the entries of a stream across its connections."""
         import httpx2
 
         url = calls.target(self._settings.server.prefix, watch.path, watch.query)
@@ -418,7 +424,7 @@ class Client:
         try:
             return self.get(id_).phase is Phase.TERMINATED
         except NotFoundError:
-            # It is gone, and its log comes from the archive.
+            # The allocation is deleted; its log is in the archive.
             return True
 
     def _log_page(self, id_: str, filters: LogFilters, cursor: str) -> "Page[LogLineView]":
@@ -432,7 +438,7 @@ class Client:
 
 
 class Run(RunState):
-    """One allocation and what can be done to it. As a context manager it is killed when the block raises."""
+    """One allocation and its operations. As a context manager, it kills the allocation when the block raises."""
 
     def __init__(self, client: Client, view: AllocationView) -> None:
         super().__init__(view)
@@ -452,23 +458,23 @@ class Run(RunState):
             error.add_note(f"{self.id} could not be killed: {failed}")
 
     def refresh(self) -> Self:
-        """Look again."""
+        """Read the allocation again."""
         self.view = self._client.get(self.id)
         return self
 
     def wait(self, *, until: str = "ended", timeout_s: float | None = None) -> Self:
-        """Wait until it is `running`, `ready` or has `ended` (`Client.wait`)."""
+        """Wait until the allocation is `running`, `ready` or has `ended` (`Client.wait`)."""
         self.view = self._client.wait(self.id, until=until, timeout_s=timeout_s)
         return self
 
     def logs(
         self, *, follow: bool = False, after: str = "", **filters: Unpack[LogFilters]
     ) -> "EntryStream[LogLineView]":
-        """The lines of its ranks (`Client.logs`)."""
+        """Return the log lines of the ranks (`Client.logs`)."""
         return self._client.logs(self.id, follow=follow, after=after, **filters)
 
     def events(self, *, follow: bool = False, after: str = "") -> "EntryStream[AllocationEvent]":
-        """Its transitions (`Client.events`)."""
+        """Return the transitions of the allocation (`Client.events`)."""
         return self._client.events(self.id, follow=follow, after=after)
 
     def exec(
@@ -480,45 +486,45 @@ class Run(RunState):
         stdin: bytes | None = None,
         timeout_s: float | None = None,
     ) -> CommandResult:
-        """Run a command in one of its ranks (`Client.exec`)."""
+        """Run a command in one of the ranks (`Client.exec`)."""
         return self._client.exec(self.id, command, rank=rank, container=container, stdin=stdin, timeout_s=timeout_s)
 
     def explain(self, *, foresee: bool = False) -> ExplainView:
-        """Why it stands where it stands."""
+        """Explain the state of the allocation."""
         return self._client.explain(self.id, foresee=foresee)
 
     def timeline(self) -> TimelineView:
-        """How long it was in each phase."""
+        """Return how long the allocation was in each phase."""
         return self._client.timeline(self.id)
 
     def kill(self, *, grace: str = "", force: bool = False) -> Self:
-        """End it."""
+        """End the allocation."""
         self.view = self._client.kill(self.id, grace=grace, force=force)
         return self
 
     def preempt(self, *, reason: str = "") -> Self:
-        """Ask its ranks to save their work and end."""
+        """Ask the ranks to save their work and end."""
         self.view = self._client.preempt(self.id, reason=reason)
         return self
 
     def hold(self) -> Self:
-        """Keep it from starting."""
+        """Keep the allocation from starting."""
         self.view = self._client.hold(self.id)
         return self
 
     def release(self) -> Self:
-        """Let it start (again)."""
+        """Let the held allocation start (again)."""
         self.view = self._client.release(self.id)
         return self
 
     def change(self, **fields: Any) -> Self:
-        """Change priority, queue, limits, or the work of what is held."""
+        """Change the priority, the queue or limits, or the workload of a held allocation."""
         self.view = self._client.change(self.id, **fields)
         return self
 
 
 class Page(NamedTuple, Generic[T]):
-    """A part of a list, and the cursor after it."""
+    """One part of a list, and the cursor after that part."""
 
     items: Sequence[T]
     cursor: str
@@ -526,7 +532,7 @@ class Page(NamedTuple, Generic[T]):
 
 
 class Pages:
-    """Allocations, read page after page while one goes through them; each `for` begins anew."""
+    """Allocations, loaded page by page during the iteration; each `for` begins with the first page."""
 
     def __init__(self, fetch: Callable[[str], AllocationList]) -> None:
         self._fetch = fetch
@@ -546,7 +552,7 @@ class Pages:
 
 
 class EntryStream(Generic[T]):
-    """Lines or events as they come, for one `for`; `cursor` is where another stream goes on."""
+    """Lines or events in their order, for one `for`; another stream can continue at `cursor`."""
 
     def __init__(self, cursor: Callable[[], str], entries: Generator[T]) -> None:
         self._cursor = cursor
@@ -554,7 +560,7 @@ class EntryStream(Generic[T]):
 
     @classmethod
     def paged(cls, after: str, fetch: Callable[[str], Page[T]]) -> "EntryStream[T]":
-        """What there is, page after page."""
+        """Return a stream over the existing entries, page by page."""
         at = [after]
 
         def entries() -> Generator[T]:
@@ -568,7 +574,7 @@ class EntryStream(Generic[T]):
 
     @property
     def cursor(self) -> str:
-        """The cursor after what was passed on last; of a list that is read in pages, after the last whole page."""
+        """The cursor after the last delivered entry; for a list that is read in pages, after the last complete page."""
         return self._cursor()
 
     def __iter__(self) -> Iterator[T]:

@@ -1,7 +1,7 @@
-"""Commands in ranks as values: what is asked for, what is sent, and what comes back. Pure.
+"""Commands in ranks as values: the command, the messages that are sent, and the result. Pure.
 
-Owns the path of the call and the reading of its messages (`model/exec_channels.py`). Must not know how a message gets
-to the server. Both clients of the SDK and the command line stand on it.
+Owns the path of the call and the decoding of its messages (`model/exec_channels.py`). Must not know how a message
+reaches the server. Both clients of the SDK and the command line use it.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from slipway.model import exec_channels
 from slipway.model.exec_channels import PIECE_BYTES, STATUS, STDERR, STDIN, STDIN_END, STDOUT, CommandEnd
 
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024
-"""How much output is collected: it is held in memory."""
+"""The most bytes of output that are collected; they are kept in memory."""
 
 
 class RankCommand(NamedTuple):
-    """A command, and where it is to run. Without words it is a shell; `container` empty: the main one."""
+    """A command, and the rank that runs it. An empty `command` starts a shell; an empty `container` is the main one."""
 
     id: str
     command: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class RankCommand(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of the call, with its query. Raises InvalidError for a rank that is none."""
+        """The path of the call, with its query. Raises InvalidError for a negative rank or a too long command."""
         if self.rank < 0:
             raise InvalidError(f"rank: must be 0 or more, not {self.rank}")
         query = [("command", word) for word in self.command]
@@ -42,7 +42,7 @@ class RankCommand(NamedTuple):
 
 
 class CommandResult(NamedTuple):
-    """What a command in a rank has printed, and its exit code."""
+    """The output of a command in a rank, and its exit code."""
 
     exit_code: int
     stdout: bytes = b""
@@ -50,12 +50,12 @@ class CommandResult(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The output as text."""
+        """The standard output as text."""
         return self.stdout.decode(errors="replace")
 
 
 class CommandOutput:
-    """Collects what a command prints. `take` each message, then `result`."""
+    """Collects the output of a command. Pass each message to `take`, then read `result`."""
 
     def __init__(self) -> None:
         self._parts: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
@@ -63,7 +63,7 @@ class CommandOutput:
         self.end: CommandEnd | None = None
 
     def take(self, message: bytes | str) -> bool:
-        """One message; whether it was the last one. Raises PermanentError when there is too much output."""
+        """Add one message; return whether it was the last one. Raises PermanentError when there is too much output."""
         data = message.encode() if isinstance(message, str) else message
         if data and data[0] in self._parts:
             self._size += len(data) - 1
@@ -76,7 +76,7 @@ class CommandOutput:
 
     @property
     def result(self) -> CommandResult:
-        """All of it.
+        """The result of the command.
 
         Raises:
             UnavailableError: the connection was lost before the end. PermanentError: the command could not be run.
@@ -89,18 +89,18 @@ class CommandOutput:
 
 
 def input_messages(data: bytes) -> Iterator[bytes]:
-    """What is sent for the whole input of a command."""
+    """Yield the messages that send the whole input of a command."""
     for start in range(0, len(data), PIECE_BYTES):
         yield bytes((STDIN,)) + data[start : start + PIECE_BYTES]
     yield STDIN_END
 
 
 def late(wanted: RankCommand, timeout_s: float | None) -> DeadlineError:
-    """It took too long."""
+    """Return the error for a command that did not end within `timeout_s`."""
     limit = f"{timeout_s:g} s" if timeout_s is not None else "the time that a connection may take"
     return DeadlineError(f"the command in rank {wanted.rank} of {wanted.id} has not ended within {limit}")
 
 
 def lost() -> UnavailableError:
-    """The connection broke before the command had ended."""
+    """Return the error for a connection that broke before the command had ended."""
     return UnavailableError("the connection to the rank was lost; whether the command goes on is not known")

@@ -1,6 +1,8 @@
-"""Where one is logged in: servers by name, with what opens each, in a file that only its owner reads.
+"""The login contexts: servers by name, each with its credential, in a file that only its owner can read.
 
 Owns the file `contexts.json` in `$SLIPWAY_CONFIG_DIR`, else `$XDG_CONFIG_HOME/slipway`, else `~/.config/slipway`.
+Invariants: the file has mode 0600 and its folder 0700 before a token is written to it. The file is always replaced as a
+whole.
 Invariants: its mode is 0600 and that of its folder 0700, before a token is in it; it is replaced as a whole.
 """
 
@@ -26,7 +28,7 @@ Json = dict[str, Any]
 
 
 class CliContext(NamedTuple):
-    """One server, and one way to open it."""
+    """One server, and one way to log in to it."""
 
     server: str
     token: str = ""
@@ -36,7 +38,7 @@ class CliContext(NamedTuple):
 
     @property
     def credential(self) -> Credential | None:
-        """What opens it; None where nothing is needed."""
+        """The source of the token; None when the server needs no token."""
         if self.oidc is not None:
             server, kept = self.server, self.oidc
             return Credential(lambda: renewed_token(server, kept))
@@ -48,7 +50,7 @@ class CliContext(NamedTuple):
 
     @property
     def way(self) -> str:
-        """How it is opened, in words."""
+        """How the token is obtained, in words."""
         if self.oidc is not None:
             return f"sign-on at {self.oidc.issuer}"
         if self.kubernetes is not None:
@@ -57,7 +59,7 @@ class CliContext(NamedTuple):
 
 
 class CliContexts(NamedTuple):
-    """What the file holds; `current` may be empty. `settings` are what `slipway config` has set."""
+    """The content of the file; `current` may be empty. `settings` are the values that `slipway config` has set."""
 
     current: str
     all: dict[str, CliContext]
@@ -65,7 +67,7 @@ class CliContexts(NamedTuple):
 
 
 def folder() -> Path:
-    """Where the file is."""
+    """Return the folder of the file."""
     named = os.environ.get("SLIPWAY_CONFIG_DIR", "")
     if named:
         return Path(named)
@@ -74,10 +76,10 @@ def folder() -> Path:
 
 
 def read() -> CliContexts:
-    """The file; nothing where there is none.
+    """Read the file; without a file, return empty contexts.
 
     Raises:
-        InvalidError: it cannot be read. DeniedError: another account has written it.
+        InvalidError: the file cannot be read. DeniedError: another account has written it.
     """
     path = folder() / FILE
     try:
@@ -94,7 +96,7 @@ def read() -> CliContexts:
 
 
 def write(contexts: CliContexts) -> None:
-    """Replace the file. Raises DeniedError when its folder is another account's, which could replace it."""
+    """Replace the file. Raises DeniedError when another account owns the folder, and so could replace the file."""
     where = folder()
     private_files.make_folder(where)
     body: Json = {"current": contexts.current, "contexts": {name: _json(each) for name, each in contexts.all.items()}}
@@ -103,9 +105,10 @@ def write(contexts: CliContexts) -> None:
 
 
 def renewed_token(server: str, oidc: Oidc) -> str:
-    """The token of a sign-on; one that ends soon is renewed, and the new one kept in the place of the old.
+    """Return the token of a sign-on; a token that ends soon is renewed and replaced in the file.
 
-    One command at a time renews: a refresh token may be good only once. Raises DeniedError when it has ended."""
+    Only one command at a time renews, because a refresh token may be valid only once. Raises DeniedError when the
+    sign-on has ended."""
     if _lasts(oidc):
         return oidc.id_token
     with _alone():
@@ -122,28 +125,33 @@ def renewed_token(server: str, oidc: Oidc) -> str:
 
 
 def current() -> CliContext | None:
-    """Where one is logged in and commands go; None: nowhere."""
+    """Return the context that commands use; None when the user is not logged in."""
     contexts = read()
     return contexts.all.get(contexts.current)
 
 
 def of_server(url: str) -> CliContext | None:
-    """The context that opens this very server: its token is for no other. The current one counts first."""
+    """Return the context of exactly this server, the current context first; None when there is none.
+
+    A context's token is sent to no other server.
+    """
     contexts = read()
     ordered = sorted(contexts.all.items(), key=lambda item: item[0] != contexts.current)
     return next((each for _, each in ordered if each.server == url), None)
 
 
 def check_name(name: str) -> str:
-    """The name. Raises InvalidError when it can be none."""
+    """Return the valid name. Raises InvalidError for an invalid one."""
     if _NAME.fullmatch(name) is None:
         raise InvalidError(f"{name!r} is not a valid name of a context: use letters, digits and . _ @ : -")
     return name
 
 
 def _check_owner(path: Path, uid: int) -> None:
-    """It names the server that tokens, secret values and files are sent to. What root has written counts for all, and
-    root, which sudo makes of its caller, may read what the caller has written."""
+    """Refuse a file of another account.
+
+    The file names the server that receives tokens, secret values and files. Every account accepts a file that root has
+    written. Root also accepts a file of another account: sudo turns its caller into root."""
     own = private_files.own_uid()
     if own not in (None, 0) and uid not in (own, 0):
         raise DeniedError(f"{path} was written by another account (uid {uid}); remove it and log in again")
@@ -159,7 +167,7 @@ def _is_same(kept: Oidc | None, oidc: Oidc) -> bool:
 
 @contextlib.contextmanager
 def _alone() -> Generator[None]:
-    """While no other command of this account does the same. Without such locks, as on Windows, they may meet."""
+    """Hold the lock of this account's commands. Without such locks, as on Windows, commands may overlap."""
     try:
         import fcntl
     except ImportError:

@@ -1,7 +1,7 @@
-"""What opens an API: a token as it is, or one that is asked of kubectl and asked again before it ends.
+"""The source of an API token: a fixed token, or a token that kubectl issues and that is renewed before it expires.
 
-Owns where a token comes from. Invariants: a token is never an argument of a process, never printed, and sent to the
-server only that it was given for; what is asked of kubectl has a deadline.
+Owns where a token comes from. Invariants: a token is never an argument of a process and never printed. It is sent only
+to the server that it was issued for. Every kubectl call has a deadline.
 """
 
 import base64
@@ -19,13 +19,13 @@ ENV_TOKEN = "SLIPWAY_API_TOKEN"  # noqa: S105 - the name of a variable
 AUDIENCE = "slipway-api"
 LIFE_S = 3600
 AHEAD_S = 60.0
-"""A token that ends sooner is asked for again."""
+"""A token that expires within this many seconds is renewed."""
 KUBECTL_S = 30.0
 Json = dict[str, Any]
 
 
 class Kubernetes(NamedTuple):
-    """How kubectl gets a token: for an account (`namespace/name`), else what the kubeconfig logs in with."""
+    """How kubectl gets a token: for an account (`namespace/name`), else with the login of the kubeconfig."""
 
     account: str = ""
     audience: str = AUDIENCE
@@ -33,7 +33,7 @@ class Kubernetes(NamedTuple):
 
 
 class Credential:
-    """Gives the token for each request. `ask` brings a new one; what it brought is kept while it lasts."""
+    """Provides the token for each request. `ask` obtains a new token, which is cached until it expires."""
 
     def __init__(self, ask: Callable[[], str]) -> None:
         self._ask = ask
@@ -44,10 +44,10 @@ class Credential:
         return "Credential(***)"
 
     def token(self) -> str:
-        """A token that is valid for a while yet.
+        """Return a token that remains valid for at least `AHEAD_S` when its issuer allows it.
 
         Raises:
-            ControlPlaneError: there is none to be had.
+            ControlPlaneError: no token can be obtained.
         """
         if not self._token or SystemClock().now() > self._ends_at - AHEAD_S:
             self._token = checked(self._ask())
@@ -56,12 +56,12 @@ class Credential:
 
 
 def fixed(token: str) -> Credential:
-    """One that is always the same."""
+    """Return a credential that always provides this token."""
     return Credential(lambda: token)
 
 
 def of_file(path: Path) -> Credential:
-    """What a file holds now: read once for each command."""
+    """Return a credential that reads its token from a file, once per command."""
 
     def read() -> str:
         try:
@@ -74,12 +74,12 @@ def of_file(path: Path) -> Credential:
 
 
 def of_kubernetes(wanted: Kubernetes) -> Credential:
-    """What kubectl gives."""
+    """Return a credential with tokens from kubectl."""
     return Credential(lambda: token_of(wanted))
 
 
 def checked(text: str) -> str:
-    """A token without the white space around it. Raises InvalidError when it can be none."""
+    """Return the token without surrounding white space. Raises InvalidError when the text cannot be a token."""
     token = text.strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidError("that is no token: one word of printable ASCII characters is wanted")
@@ -87,7 +87,7 @@ def checked(text: str) -> str:
 
 
 def ends_at(token: str) -> float:
-    """When a JWT ends, in seconds since the epoch; 0 where it does not say."""
+    """Return when a JWT expires, in seconds since the epoch; 0 when the token does not say."""
     parts = token.split(".")
     if len(parts) != 3:
         return 0.0
@@ -99,7 +99,7 @@ def ends_at(token: str) -> float:
 
 
 def token_of(wanted: Kubernetes) -> str:
-    """A token of Kubernetes. Raises DeniedError or UnavailableError with kubectl's words."""
+    """Return a token of Kubernetes. Raises DeniedError or UnavailableError with kubectl's message."""
     context = ["--context", wanted.context] if wanted.context else []
     if wanted.account:
         namespace, _, name = wanted.account.partition("/")
@@ -111,7 +111,7 @@ def token_of(wanted: Kubernetes) -> str:
 
 
 def kubectl(words: Sequence[str], *, given: str = "") -> str:
-    """What `kubectl WORDS` prints; `given` is its input."""
+    """Return the output of `kubectl WORDS`; `given` is its input."""
     return _run(["kubectl", *words], given=given)
 
 

@@ -1,7 +1,7 @@
-"""A launch as Python says it, and the body that it makes: fields in snake_case, and three short forms. Pure.
+"""Launch bodies from Python arguments: fields in snake_case, and three short forms. Pure.
 
-Owns the short forms (`ranks=4`, `gpus=1`, `cpus=2`, `memory="4Gi"`). Which fields there are is what the server's own
-struct says; only what was given is sent, so that templates and defaults of the workspace fill the rest.
+Owns the short forms (`ranks=4`, `gpus=1`, `cpus=2`, `memory="4Gi"`). The struct of the server defines which fields
+exist. Only the given fields are sent, so that templates and defaults of the workspace can fill the others.
 """
 
 import difflib
@@ -20,10 +20,10 @@ _RESOURCES = {"cpus": "cpu", "memory": "memory", "gpus": "nvidia.com/gpu"}
 
 
 def body_of(kind: str, given: Mapping[str, Any]) -> Json:
-    """The launch body.
+    """Return the launch body.
 
     Raises:
-        InvalidError: a field that there is not, or one of another type.
+        InvalidError: there is no such field, or its value has another type.
     """
     rest = dict(given)
     resources = {name: _amount(rest.pop(short)) for short, name in _RESOURCES.items() if rest.get(short) is not None}
@@ -41,17 +41,17 @@ def body_of(kind: str, given: Mapping[str, Any]) -> Json:
 
 
 def difference_of(kind: str, given: Mapping[str, Any]) -> Json:
-    """What is different in one launch of many, as a part of a launch body. Raises InvalidError as `body_of` does."""
+    """Return the fields in which one launch of many differs, as a partial launch body. Raises what `body_of` raises."""
     body = body_of(kind, given)
     del body["kind"]
     return body
 
 
 def fields_of(struct: Any, given: Mapping[str, Any], *, short: tuple[str, ...] = ()) -> Json:
-    """The fields of a struct, checked, under the names of the API; only what is given, without None.
+    """Return the given fields, checked against a struct, under the names of the API; None values are left out.
 
     Raises:
-        InvalidError: a field that the struct has not, or one of another type.
+        InvalidError: the struct has no such field, or the value has another type.
     """
     names = {each.name: each.encode_name for each in msgspec.structs.fields(struct)}
     body: Json = {}
@@ -62,7 +62,7 @@ def fields_of(struct: Any, given: Mapping[str, Any], *, short: tuple[str, ...] =
             raise InvalidError(f"{name}: {detail}", fields=(FieldError(f"/{name}", detail),))
         if value is not None:
             body[names[name]] = msgspec.to_builtins(value)
-    # A template may be named as well as given whole: its name is for the server to look up.
+    # A template may be given as a name instead of as an object; the server looks the name up.
     checked = {name: value for name, value in body.items() if not (name == "template" and isinstance(value, str))}
     try:
         msgspec.convert(checked, struct)
@@ -74,7 +74,7 @@ def fields_of(struct: Any, given: Mapping[str, Any], *, short: tuple[str, ...] =
 
 
 def _amount(value: Any) -> str:
-    """A resource as Kubernetes writes it: 0.5 CPUs are `500m`."""
+    """Format an amount as Kubernetes writes it: 0.5 CPUs are `500m`."""
     if isinstance(value, float) and not value.is_integer():
         return f"{round(value * 1000)}m"
     return str(int(value)) if isinstance(value, float) else str(value)

@@ -1,7 +1,8 @@
-"""Log lines that are passed on once, also where the stream that brings them began anew. Pure.
+"""Deduplicates log lines: each line is delivered once, also when the stream restarts from its beginning. Pure.
 
-Lines that come straight from pods have no ids, and a stream that breaks after them begins again: what was passed on
-before is known by its number, else by its rank, time and text, as often as it was passed on.
+Lines that are read directly from pods have no ids, and after a lost connection their stream starts from the beginning.
+A line that was already delivered is recognised by its number. Without a number it is recognised by its rank, time and
+text, as many times as it was delivered.
 """
 
 import re
@@ -11,24 +12,24 @@ from typing import Any
 Json = dict[str, Any]
 
 MISSING = re.compile(r"^\d+ lines? (?:is|are)")
-"""How the mark of missing lines begins."""
+"""The beginning of the text that marks missing lines."""
 REMEMBERED_MAX = 10_000
 TIME_LENGTH = len("2026-01-02T03:04:05.678")
 
 
 class LinesOnce:
-    """What was passed on of one log."""
+    """The lines of one log that were delivered."""
 
     def __init__(self) -> None:
         self._told, self._replayed = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def reopened(self) -> None:
-        """Another connection begins: lines without an id may come again."""
+        """Note that another connection begins, so lines without an id may be repeated."""
         self._replayed = self._told.copy()
 
     def is_new(self, line: Json, id_: str) -> bool:
-        """Whether to pass the line on. A mark of missing lines is cut, in place, to those not counted before."""
+        """Whether to deliver the line. A mark of missing lines is shortened, in place, to the lines not yet counted."""
         if self._is_told(line):
             return False
         mark = _mark(line)
@@ -40,13 +41,13 @@ class LinesOnce:
         return True
 
     def _is_told(self, line: Json) -> bool:
-        """Whether a line with a number, or a later one of its log, was told before; notes that it is now.
+        """Whether a numbered line, or a later line of its log, was delivered before; if not, record it as delivered.
 
-        After a break the server begins anew: a mark of missing lines then counts lines, too, that were told before, or
-        counted. The mark is cut to the rest.
+        After a lost connection the server starts again. Its mark of missing lines then includes lines that were already
+        delivered or counted. The mark is shortened to the rest.
         """
         number, missing = int(line.get("number") or 0), int(line.get("missing") or 0)
-        # What Kubernetes says of a pod is no line of its log, also where a server numbers it.
+        # An event of Kubernetes about a pod is not a line of the pod's log, even when a server numbers it.
         if not number or line.get("stream") == "event":
             return False
         source = (line.get("attempt"), line.get("rank"), line.get("container"))
@@ -64,5 +65,5 @@ class LinesOnce:
 
 
 def _mark(line: Json) -> tuple[Any, ...]:
-    """What a line is known by; its time in milliseconds, because not every runtime keeps more."""
+    """Return the key that identifies a line. Its time is in milliseconds, because not every runtime is more precise."""
     return line.get("attempt"), line.get("rank"), str(line.get("time", ""))[:TIME_LENGTH].rstrip("Z"), line.get("text")

@@ -1,4 +1,4 @@
-"""What a command does where no option says it: in which workspace, as which user; and where each value comes from.
+"""The values that a command uses when no option sets them: the workspace and the user, and the source of each value.
 
 Owns the order of an option, the environment, the settings in the file of the contexts, and the default.
 """
@@ -21,27 +21,27 @@ USER_MAX = 253
 
 
 class EffectiveValue(NamedTuple):
-    """A value, and what it comes from, in words."""
+    """A value, and its source in words."""
 
     value: str
     origin: str
 
 
 def workspace(named: str | None = None) -> EffectiveValue:
-    """Where launches go, jobs and templates are looked for. Raises InvalidError when the file cannot be read."""
+    """Return the workspace for launches, jobs and templates. Raises InvalidError when the file cannot be read."""
     return _effective("workspace", named, ENV_WORKSPACE, lambda: EffectiveValue(DEFAULT_WORKSPACE, "the default"))
 
 
 def user(named: str | None = None) -> EffectiveValue:
-    """As whom a server without authentication is called. Raises InvalidError when the file cannot be read."""
+    """Return the user name for a server without authentication. Raises InvalidError when the file cannot be read."""
     return _effective("user", named, ENV_USER, _login_name)
 
 
 def change(name: str, value: str | None) -> None:
-    """Set it in the file, or take it out (None).
+    """Set a value in the file, or remove it (None).
 
     Raises:
-        InvalidError: there is no such setting, or it cannot have this value.
+        InvalidError: there is no such setting, or the value is not valid.
     """
     if name not in NAMES:
         raise InvalidError(f"{name}: there is no such setting; there are {' and '.join(NAMES)}")

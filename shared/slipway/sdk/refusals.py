@@ -1,6 +1,6 @@
-"""What a refusal of the API means: a problem document as an error of the tree, with the step that helps. Pure.
+"""Converts a refusal of the API (a problem document) into an error of our error tree, with the next step. Pure.
 
-Owns the table from status and code to the error, and the next steps. Must not know how the answer came here.
+Owns the table from status and code to the error class, and the next steps. Must not know how the answer was received.
 
 Source: RFC 9457.
 """
@@ -47,7 +47,7 @@ NEXT_STEPS = {
 def error_of(
     status: int, headers: Mapping[str, str], body: bytes, *, phrase: Callable[[str], str] = str
 ) -> ControlPlaneError:
-    """The error that an answer of 300 or more stands for; `phrase` says the server's sentences in other words."""
+    """Return the error for an answer with status 300 or more; `phrase` rewords the server's sentences."""
     problem = _problem(body)
     code = str(problem.get("code") or "")
     trace_id = str(problem.get("traceId") or "")

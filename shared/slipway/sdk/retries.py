@@ -1,8 +1,8 @@
-"""When a call of the SDK is made again: which answers allow it, how long to wait, and when to stop.
+"""Decides when the SDK retries a call: which answers allow it, how long to wait, and when to stop.
 
-Invariants: a call that may not be made twice is repeated only when it was not carried out for certain; all tries of one
-call end before its deadline; one client repeats at most a part of its calls (`RetryBudget`), so that many clients do
-not keep a server down that is overloaded.
+Invariants: a call that may not be made twice is retried only when it certainly had no effect. All tries of one call end
+before its deadline. One client retries at most a part of its calls (`RetryBudget`), so that many clients do not keep an
+overloaded server down.
 """
 
 import os
@@ -12,30 +12,30 @@ from slipway.errors import ControlPlaneError, ExpiredError, StaleError, Throttle
 TRIES_MAX = 5
 FIRST_S, CAP_S = 0.25, 4.0
 TOKENS_MAX, EARNED = 10.0, 0.1
-"""A client may repeat ten calls in a row; then one more for every ten calls that succeed."""
+"""A client may retry ten calls in a row, then one more for every ten calls that succeed."""
 _LASTING = frozenset({"quota-exceeded", "peers-missing"})
-"""Codes of refusals that a pause of seconds does not change."""
+"""Codes of refusals that a wait of some seconds does not change."""
 _NOT_DONE = frozenset({"throttled", "stream-limit", "too-many-streams"})
-"""Codes of refusals that came before anything was done."""
+"""Codes of refusals that the server sends before it has done anything."""
 
 
 def chance() -> float:
-    """A number from 0 to 1 for the wait before another try."""
+    """Return a random number from 0 to 1, for the wait before the next try."""
     return int.from_bytes(os.urandom(4), "big") / 2**32
 
 
 class RetryBudget:
-    """How many calls one client may still repeat."""
+    """The number of calls that one client may still retry."""
 
     def __init__(self) -> None:
         self._tokens = TOKENS_MAX
 
     def earn(self) -> None:
-        """A call succeeded."""
+        """Record a call that succeeded."""
         self._tokens = min(TOKENS_MAX, self._tokens + EARNED)
 
     def spend(self) -> bool:
-        """Take one repetition; False when there is none left."""
+        """Use one retry; return False when none is left."""
         if self._tokens < 1.0:
             return False
         self._tokens -= 1.0
@@ -56,7 +56,7 @@ class Tries:
         return max(0.0, self._deadline - now)
 
     def pause_after(self, error: ControlPlaneError, *, was_sent: bool, now: float, chance: float) -> float:
-        """Seconds to wait before the next try. Raises `error`, with its `attempts`, when there is none."""
+        """Return the seconds to wait before the next try. Raises `error`, with its `attempts`, when no try is left."""
         error.attempts = self.count
         if self.count >= TRIES_MAX or not self._may_repeat(error, was_sent=was_sent):
             raise error

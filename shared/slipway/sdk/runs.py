@@ -1,4 +1,4 @@
-"""What a run is known by, the same for both clients. Pure: it reads the view that was seen last."""
+"""The properties of a run, shared by both clients. Pure: they read the view that was received last."""
 
 from slipway.api.schemas import AllocationView
 from slipway.model.lifecycle import Phase
@@ -7,34 +7,34 @@ from slipway.sdk import tables
 
 
 class RunState:
-    """One allocation, as it was seen last (`view`)."""
+    """One allocation, as the client received it last (`view`)."""
 
     def __init__(self, view: AllocationView) -> None:
         self.view = view
 
     @property
     def id(self) -> str:
-        """The AllocationID."""
+        """The id of the allocation (AllocationID)."""
         return self.view.id
 
     @property
     def phase(self) -> Phase:
-        """Where it stood."""
+        """The phase in the last view."""
         return self.view.phase
 
     @property
     def result(self) -> Result | None:
-        """How it ended; None while it has not."""
+        """The result of the allocation; None until it has ended."""
         return self.view.result
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing can happen to it any more."""
+        """Whether the allocation has ended, which is final."""
         return self.view.phase is Phase.TERMINATED
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether it ended well."""
+        """Whether the allocation ended with success."""
         return self.view.result is Result.SUCCEEDED
 
     def __repr__(self) -> str:

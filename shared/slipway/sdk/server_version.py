@@ -1,4 +1,4 @@
-"""The version of the server that a client talks to, as its answers name it; a warning when it does not fit, once."""
+"""The version of the server in its answers, and one warning when it does not fit the version of the client."""
 
 import warnings
 from collections.abc import Mapping
@@ -11,15 +11,15 @@ class VersionWarning(UserWarning):
 
 
 class ServerVersion:
-    """Of one client."""
+    """The server version that one client has seen."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self.value = ""
-        """empty before the first answer, and of a server that does not say it"""
+        """empty before the first answer, and when the server does not send its version"""
 
     def heard(self, headers: Mapping[str, str]) -> None:
-        """Take it from an answer; the first that does not fit warns."""
+        """Read the version from the headers of an answer. Warns when the first version seen does not fit."""
         said = headers.get(VERSION_HEADER, "")
         if not said or said == self.value:
             return

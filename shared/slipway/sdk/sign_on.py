@@ -1,11 +1,12 @@
-"""Single sign-on of the command line: tokens of an OpenID Connect issuer, by a browser or by a code for another device.
+"""Single sign-on of the command line: tokens of an OpenID Connect issuer, with a browser or with a device code.
 
-Owns the exchanges with the issuer: what the api says of it, the loopback redirect with PKCE, the device flow, renewal
-and the end. Knows no file; `contexts.py` keeps what comes out. On the standard library, for quick commands.
+Owns the requests to the issuer: the client data from the api, the loopback redirect with PKCE, the device flow, renewal
+and revocation. Knows no file; `contexts.py` stores the tokens. Uses the standard library only, so that commands start
+quickly.
 
-Invariants: each exchange has a deadline and follows no redirect; the issuer and its endpoints are asked over HTTPS, or
-on this machine; the listener of the redirect is on 127.0.0.1 only, takes one answer, with the state that was asked
-with, and is closed after it; no token is printed or put into an address.
+Invariants: each request has a deadline and follows no redirect. Requests to the issuer and its endpoints use HTTPS, or
+go to this machine. The redirect listener is on 127.0.0.1 only. It accepts one answer, which must have the state of the
+request, and is then closed. No token is printed or put into an address.
 
 Source: RFC 8252 (native apps), RFC 7636 (PKCE), RFC 8628 (device flow)
 """
@@ -25,7 +26,7 @@ from slipway.errors import DeadlineError, DeniedError, InvalidError, NotFoundErr
 EXCHANGE_S = 10.0
 ANSWER_BYTES_MAX = 1024 * 1024
 BROWSER_S = 300.0
-"""How long a browser is waited for."""
+"""Seconds to wait for the sign-in in a browser."""
 TURN_S = 0.5
 DEVICE_S_MAX = 1_800.0
 POLL_S, SLOWER_S = 5.0, 5.0
@@ -40,7 +41,7 @@ Note = Callable[[str], None]
 
 
 class Oidc(NamedTuple):
-    """A sign-on: at which issuer, as which client, and what it gave."""
+    """A sign-on: its issuer, its client, and the tokens that it returned."""
 
     issuer: str
     client: str
@@ -53,10 +54,10 @@ class Oidc(NamedTuple):
 
 
 def offered(server: str) -> Oidc:
-    """What the api at an address says of its issuer.
+    """Return the sign-on that the api at this address offers.
 
     Raises:
-        NotFoundError: it has none.
+        NotFoundError: the api has no issuer.
     """
     status, told = _exchange(f"{server}/login/client")
     if status == 404:
@@ -69,10 +70,10 @@ def offered(server: str) -> Oidc:
 
 
 def by_browser(asked: Oidc, note: Note, opened: Callable[[str], bool]) -> Oidc:
-    """Signed in by a browser of this machine; `opened` opens an address in one and says whether it could.
+    """Sign in with a browser of this machine; `opened` opens an address in a browser and returns whether it could.
 
     Raises:
-        DeadlineError: nobody signed in within `BROWSER_S`.
+        DeadlineError: the user did not sign in within `BROWSER_S`.
         DeniedError: the issuer refuses, or its answer is not for this sign-in.
     """
     document = _discovered(asked.issuer)
@@ -107,10 +108,10 @@ def by_browser(asked: Oidc, note: Note, opened: Callable[[str], bool]) -> Oidc:
 
 
 def by_device(asked: Oidc, note: Note) -> Oidc:
-    """Signed in with a code that is typed on any machine.
+    """Sign in with a code that the user types on any machine.
 
     Raises:
-        DeadlineError: nobody signed in while the code was good.
+        DeadlineError: the user did not sign in before the code expired.
         DeniedError: the issuer refuses.
     """
     document = _discovered(asked.issuer)
@@ -140,7 +141,7 @@ def by_device(asked: Oidc, note: Note) -> Oidc:
 
 
 def renewed(kept: Oidc) -> Oidc:
-    """The same with a new token. Raises DeniedError when the issuer has ended it, UnavailableError."""
+    """Return the sign-on with a new token. Raises DeniedError when the issuer has ended it; UnavailableError."""
     if not kept.refresh_token:
         raise DeniedError(f"the sign-in at {kept.issuer} has ended, and it gives no refresh token; {AGAIN}")
     try:
@@ -151,7 +152,7 @@ def renewed(kept: Oidc) -> Oidc:
 
 
 def ended(kept: Oidc) -> None:
-    """Ask the issuer to forget the refresh token, where it has a way. Raises UnavailableError."""
+    """Revoke the refresh token, when the issuer has a revocation endpoint. Raises UnavailableError."""
     document = _discovered(kept.issuer)
     if kept.refresh_token and document.get("revocation_endpoint"):
         fields = {"token": kept.refresh_token, "token_type_hint": "refresh_token", "client_id": kept.client}
@@ -159,7 +160,7 @@ def ended(kept: Oidc) -> None:
 
 
 def claims_of(token: str) -> Json:
-    """What a JWT says, unchecked; empty when it is none. The api checks it at each call."""
+    """Return the claims of a JWT, unverified; empty when the text is no JWT. The api verifies it at each call."""
     parts = token.split(".")
     try:
         told = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
@@ -175,7 +176,7 @@ class _RefusedGrantError(DeniedError):
 
 
 class _Listener:
-    """Takes the browser's way back, once; in a thread, because some browsers keep the command until they end."""
+    """Receives the browser's redirect, once. It runs in a thread, because some browsers block until they end."""
 
     def __init__(self, state: str) -> None:
         import threading
@@ -204,7 +205,7 @@ class _Listener:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Nothing: the line has the code."""
+                """Log nothing: the line contains the code."""
 
         self._found = found
         self._is_over = False
@@ -223,7 +224,7 @@ class _Listener:
         self._server.server_close()
 
     def answer(self) -> dict[str, str]:
-        """The query of the way back. Raises DeadlineError."""
+        """Return the query of the redirect. Raises DeadlineError."""
         if not self._has_answer.wait(BROWSER_S):
             raise DeadlineError(f"nobody has signed in within {BROWSER_S:.0f} s; run the command again")
         return self._found[0]
@@ -236,7 +237,7 @@ class _Listener:
 
 
 def _taken(asked: Oidc, document: Json, grant: Mapping[str, str], *, nonce: str = "") -> Oidc:
-    """What the token endpoint gives for a grant."""
+    """Exchange a grant for tokens at the token endpoint."""
     endpoint = _endpoint(document, "token_endpoint", asked.issuer)
     status, told = _exchange(endpoint, {**grant, "client_id": asked.client})
     if status != 200:
@@ -279,7 +280,7 @@ def _checked(address: str) -> str:
 
 
 def _exchange(address: str, form: Mapping[str, str] | None = None) -> tuple[int, Json]:
-    """(status, body as JSON; empty when it is none). Raises UnavailableError."""
+    """Return (status, body as JSON; empty when the body is no JSON object). Raises UnavailableError."""
     import http.client
     from urllib.error import HTTPError
     from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener

@@ -1,7 +1,8 @@
-"""Server-sent events from bytes, and when a stream that broke is opened again. Pure: the caller reads and waits.
+"""Server-sent events from bytes, and when to reopen a broken stream. Pure: the caller reads and waits.
 
-Promises of `StreamCourse`: it remembers the last id that was passed on; after a break it answers how long to wait, with
-waits that double up to `PAUSE_S_MAX`; when it did not come back within `patience_s` it raises what broke the stream.
+Promises of `StreamCourse`: it remembers the id of the last delivered entry. After a break it returns how long to wait;
+the waits double up to `PAUSE_S_MAX`. When the stream does not recover within `patience_s`, it raises the error that
+broke the stream.
 
 Source: WHATWG HTML, "Server-sent events".
 """
@@ -10,15 +11,15 @@ import json
 from typing import Any, NamedTuple
 
 SILENCE_S = 45.0
-"""A stream that is silent for longer (heartbeats come every 15 s) is opened again."""
+"""A stream that is silent for more seconds is reopened; the server sends a heartbeat every 15 s."""
 PATIENCE_S = 60.0
-"""How long a broken stream is tried again before giving up."""
+"""Seconds of retries before a broken stream fails."""
 PAUSE_S, PAUSE_S_MAX = 0.25, 3.0
 LINE_BYTES_MAX = 4 * 1024 * 1024
 
 
 class ServerSentEvent(NamedTuple):
-    """One server-sent event; `data` is decoded when it is JSON."""
+    """One server-sent event; `data` is decoded when it is JSON, else it is text."""
 
     id: str
     name: str
@@ -26,21 +27,21 @@ class ServerSentEvent(NamedTuple):
 
 
 class EventParser:
-    """The entries in the bytes of one answer; what no empty line has ended is no entry."""
+    """Parses the entries of one answer. An entry is complete only after its empty line."""
 
     def __init__(self) -> None:
         self._fields: dict[str, str] = {}
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """The entries that these bytes complete. Raises ValueError for a line that is too long."""
+        """Return the entries that these bytes complete. Raises ValueError for a line that is too long."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > LINE_BYTES_MAX:
             raise ValueError(f"a line of the stream has more than {LINE_BYTES_MAX} bytes")
         return [entry for line in lines if (entry := self.line(line)) is not None]
 
     def line(self, raw: bytes) -> ServerSentEvent | None:
-        """The entry that this line completes, if it completes one."""
+        """Return the entry that this line completes; None when it completes none."""
         line = raw.decode("utf-8", "replace").rstrip("\r\n")
         if line:
             name, _, value = line.partition(":")
@@ -55,21 +56,21 @@ class EventParser:
 
 
 class StreamCourse:
-    """One stream over as many connections as it takes. Times are seconds of one monotonic clock."""
+    """One stream over several connections. Times are seconds of one monotonic clock."""
 
     def __init__(self, after: str = "", *, patience_s: float = PATIENCE_S, pause_s: float = PAUSE_S) -> None:
         self.last = after
-        """the id after which the next connection goes on"""
+        """the id after which the next connection continues"""
         self._patience_s, self._first_pause_s = patience_s, pause_s
         self._calm()
 
     def passed(self, entry: ServerSentEvent) -> None:
-        """An entry is passed on: the stream works, and goes on after it."""
+        """Record a delivered entry: the stream works, and continues after this entry."""
         self.last = entry.id or self.last
         self._calm()
 
     def pause_after(self, broken: Exception, now: float) -> float:
-        """Seconds to wait before the stream is opened again. Raises `broken` when it was tried for long enough."""
+        """Return the seconds to wait before reopening. Raises `broken` after `patience_s` without an entry."""
         if self._until is None:
             self._until = now + self._patience_s
         elif now > self._until:

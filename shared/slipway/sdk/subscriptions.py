@@ -1,8 +1,8 @@
-"""`consume`: a program's own consumer group on the events of all allocations, read from Redis.
+"""`consume`: gives a program its own consumer group on the events of all allocations, read from Redis.
 
-Owns how a program is run by it: where Redis is, handlers that are functions or coroutines, signals, spans. What is
-promised of events is said in `slipway/streams/event_consumer.py`. Redis and OpenTelemetry come with the extra
-`slipway-ai[consume]`, and are loaded when a subscription runs.
+Owns how a program uses the group: the address of Redis, handlers that are functions or coroutines, signals, spans.
+`slipway/streams/event_consumer.py` states the delivery promises. The extra `slipway-ai[consume]` installs Redis and
+OpenTelemetry; they are imported when a subscription runs.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _LETTERS_PAGE = 100
 
 
 class ConsumeOptions(TypedDict, total=False):
-    """How events are chosen and handled; times in seconds. `EventConsumerSettings` has the defaults."""
+    """How events are filtered and handled; times are in seconds. `EventConsumerSettings` has the defaults."""
 
     redis: str
     types: Collection[Event | str]
@@ -59,7 +59,7 @@ class ConsumeOptions(TypedDict, total=False):
 
 
 class Subscription:
-    """A handler and the group that it gets events for. Calling it calls the handler, for tests of a program."""
+    """A handler and its consumer group. Calling the subscription calls the handler, which helps tests of a program."""
 
     def __init__(self, group: str, handler: Handler, **options: Unpack[ConsumeOptions]) -> None:
         self.group = _checked_group(group)
@@ -79,13 +79,13 @@ class Subscription:
 
     @property
     def status(self) -> "ConsumerStatus | None":
-        """What it has done and how far it is behind; None before it runs."""
+        """What the subscription has done, and how far it lags behind; None before it runs."""
         return self._consumer.status if self._consumer is not None else None
 
     def run(self) -> "ConsumerStatus":
-        """Handle events until SIGTERM, SIGINT or `stop`; then finish what is in hand, and return what was done.
+        """Handle events until SIGTERM, SIGINT or `stop`; then finish the current events, and return the final status.
 
-        In another thread than the main one no signal arrives: call `stop`.
+        Signals reach the main thread only; in another thread, call `stop`.
 
         Raises:
             PermanentError: Redis refuses the account, or the extra `slipway-ai[consume]` is not installed.
@@ -93,7 +93,7 @@ class Subscription:
         return asyncio.run(self.run_async())
 
     async def run_async(self, *, stop: asyncio.Event | None = None) -> "ConsumerStatus":
-        """The same in a running loop. With `stop`, that ends it, and signals are the caller's."""
+        """Like `run`, in a running event loop. With `stop`, setting it ends the run, and the caller handles signals."""
         from slipway.streams.event_consumer import EventConsumer
 
         loop = asyncio.get_running_loop()
@@ -124,13 +124,13 @@ class Subscription:
         return consumer.status
 
     def stop(self) -> None:
-        """End it, from any thread: it finishes what is in hand."""
+        """Stop the subscription, from any thread; it finishes the current events."""
         if self._stopping is not None:
             loop, ending = self._stopping
             loop.call_soon_threadsafe(ending.set)
 
     def dead_letters(self, *, limit: int = 100) -> "list[DeadLetter]":
-        """The oldest events that became dead letters, each with its `cause`."""
+        """Return the oldest dead letters, each with its `cause`."""
 
         async def look() -> "list[DeadLetter]":
             async with self._streams() as (streams, _, _random):
@@ -139,7 +139,7 @@ class Subscription:
         return asyncio.run(look())
 
     def handle_dead_letters(self) -> tuple[int, int]:
-        """Hand each dead letter to the handler once more: how many succeeded, and are removed; how many stay."""
+        """Pass each dead letter to the handler again; return (succeeded and removed, failed and kept)."""
         return asyncio.run(self._handle_dead_letters())
 
     async def _handle_dead_letters(self) -> tuple[int, int]:
@@ -213,21 +213,22 @@ def consume(
 ) -> "Callable[[Handler], Subscription] | ConsumerStatus":
     """Call `handler` for every event of every allocation, at least once, until SIGTERM: `consume("billing", bill)`.
 
-    Without a handler it is a decorator, which makes a `Subscription`: `@consume("billing")`, then `bill.run()`. The
-    handler is a function, which runs in a thread, or a coroutine function. It gets an `AllocationEvent`. An event is
-    acknowledged after it returned; what it raises decides what follows:
+    Without a handler, `consume` is a decorator that makes a `Subscription`: `@consume("billing")`, then `bill.run()`.
+    The handler is a function, which runs in a thread, or a coroutine function. Its argument is an `AllocationEvent`. An
+    event is acknowledged after the handler returned. The exception that the handler raises decides what follows:
 
-    - any exception: the event is tried again, with growing pauses, then becomes a dead letter
-    - `TransientError`: tried until it succeeds (what the handler needs is away)
-    - `PermanentError`: a dead letter at once
+    - any exception: the event is retried with growing pauses, then becomes a dead letter
+    - `TransientError`: the event is retried until the handler succeeds (something that the handler needs is
+      unavailable)
+    - `PermanentError`: the event becomes a dead letter at once
 
-    Options: `redis`, a URL (else SLIPWAY_REDIS_URL and its parts, else the stack of this machine); `types`, such as
-    `["terminated"]`, and `workspace` choose events; `on_status` gets a `ConsumerStatus` every `status_s` seconds;
-    `consumer`, the name of this process in the group; `concurrency`, `prefetch`, `deliveries_max`, `min_idle_s`,
-    `retry_first_s`, `retry_max_s` and `stop_s`, as docs/integrating.md explains.
+    Options: `redis`, a URL (else SLIPWAY_REDIS_URL and its parts, else the local stack); `types`, such as
+    `["terminated"]`, and `workspace` filter events; `on_status` is called with a `ConsumerStatus` every `status_s`
+    seconds; `consumer`, the name of this process in the group; `concurrency`, `prefetch`, `deliveries_max`,
+    `min_idle_s`, `retry_first_s`, `retry_max_s` and `stop_s`, as docs/integrating.md explains.
 
     Raises:
-        InvalidError: an option that there is not, or a value that cannot be; `fields` names it.
+        InvalidError: there is no such option, or its value is not valid; `fields` names it.
         PermanentError: Redis refuses the account.
     """
     if handler is None:
@@ -238,7 +239,7 @@ def consume(
 async def async_consume(
     group: str, handler: Handler, *, stop: asyncio.Event | None = None, **options: Unpack[ConsumeOptions]
 ) -> "ConsumerStatus":
-    """`consume` in a running loop. Without `stop` it ends at SIGTERM; with it, when that is set."""
+    """Run `consume` in a running event loop. Without `stop` it ends at SIGTERM; with `stop`, when that event is set."""
     return await Subscription(group, handler, **options).run_async(stop=stop)
 
 
@@ -286,7 +287,7 @@ def _invalid(field: str, detail: str) -> InvalidError:
 
 
 def _awaited(handler: Handler, pool: ThreadPoolExecutor) -> Callable[[AllocationEvent], Awaitable[None]]:
-    """The handler as a coroutine function; a plain function runs in a thread, with the current span."""
+    """Return the handler as a coroutine function; a plain function runs in a thread, with the current span."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return handler
 
@@ -306,11 +307,11 @@ async def _handled(
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Callable[[], None]:
-    """Set `stop` at SIGTERM and SIGINT; what takes that back."""
+    """Set `stop` at SIGTERM and SIGINT; return the function that removes these signal handlers."""
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
     numbers = (signal.SIGTERM, signal.SIGINT)
-    with suppress(NotImplementedError):  # Windows: there Ctrl-C raises KeyboardInterrupt
+    with suppress(NotImplementedError):  # Windows has no such handlers; there Ctrl-C raises KeyboardInterrupt
         for number in numbers:
             loop.add_signal_handler(number, stop.set)
 
@@ -323,7 +324,7 @@ def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Callabl
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that a program is told; a broken connection is not among them, as those are waited out."""
+    """Return the error to raise. Lost connections come last, because the consumer waits until Redis is back."""
     leaves = list(_leaves(group))
     return next((each for each in leaves if not isinstance(each, TransientError)), leaves[0])
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of runs: small HTML tables, every text escaped. Pure."""
+"""The HTML tables that a notebook shows for runs; every text is escaped. Pure."""
 
 import html
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _CELL = 'style="text-align:left"'
 
 
 def state_of(view: AllocationView) -> str:
-    """The phase, or the result once it has ended; Held, Ready and Waiting are said for the phases they are part of."""
+    """Return the phase, or the result after the end. Held, Ready and Waiting replace the phase that contains them."""
     if view.phase is Phase.TERMINATED:
         return view.result.value if view.result is not None else view.phase.value
     if view.hold and view.phase is Phase.PENDING:
@@ -25,7 +25,7 @@ def state_of(view: AllocationView) -> str:
 
 
 def ranks_of(view: AllocationView) -> str:
-    """`running/all` while it lives, `all` after that."""
+    """Return `running/all` until the allocation ends, then `all`."""
     roles, ranks = cast("list[Json]", view.spec.get("ranks") or []), cast("list[Json]", view.status.get("ranks") or [])
     count = sum(int(role.get("count", 1)) for role in roles) or 1
     if view.phase is Phase.TERMINATED:
@@ -35,7 +35,7 @@ def ranks_of(view: AllocationView) -> str:
 
 
 def allocations_table(views: Sequence[AllocationView], *, has_more: bool = False) -> str:
-    """One row for each; `has_more` says below that there are others."""
+    """Return a table with one row per view; with `has_more` a line below says that there are more."""
     names = ("id", "kind", "state", "ranks", "queue", "user", "created", "message")
     rows = [
         (
@@ -55,7 +55,7 @@ def allocations_table(views: Sequence[AllocationView], *, has_more: bool = False
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table of these texts."""
+    """Return an HTML table of these texts."""
     head = "".join(f"<th {_CELL}>{html.escape(name)}</th>" for name in names)
     body = "".join(f"<tr>{''.join(f'<td {_CELL}>{html.escape(text)}</td>' for text in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

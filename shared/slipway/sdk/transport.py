@@ -1,7 +1,7 @@
-"""How the SDK speaks HTTP: what both of its clients do alike with httpx2, and its errors as those of the tree.
+"""The HTTP layer of the SDK: the common use of httpx2 by both clients, and its errors as errors of our tree.
 
-Owns the addresses, the headers, the TLS context and the timeouts. Loaded with the first client, not with the package:
-httpx2 takes long to import. Proxies of the environment are not used, as the command does not use them.
+Owns the addresses, the headers, the TLS context and the timeouts. It is imported with the first client and not with the
+package, because importing httpx2 takes long. Like the command, it ignores the proxy settings of the environment.
 """
 
 import ssl
@@ -20,12 +20,12 @@ from slipway.sdk.sse import SILENCE_S
 
 CONNECT_S = 5.0
 CALL_S = 35.0
-"""How long a call may take, with all its tries."""
+"""Seconds that a call may take, all its tries included."""
 _UNSENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 class ClientSettings(NamedTuple):
-    """Where a client calls, as whom, and how long it tries."""
+    """The server that a client calls, its user, and the timeout of a call."""
 
     server: ServerAddress
     user: str
@@ -33,10 +33,10 @@ class ClientSettings(NamedTuple):
 
 
 def settings_of(server: str, token: str, context: str, user: str, timeout_s: float) -> ClientSettings:
-    """The settings, as the command finds them: what is named, the environment, the contexts, the stack of this machine.
+    """Return the settings in the command's order: the arguments, the environment, the contexts, the local stack.
 
     Raises:
-        InvalidError: an address that is none, or a context that there is not.
+        InvalidError: an invalid address, or an unknown context.
     """
     if context and server:
         raise InvalidError("server, context: name one of them; a context has its server")
@@ -57,12 +57,12 @@ def settings_of(server: str, token: str, context: str, user: str, timeout_s: flo
 
 
 def base_url(server: ServerAddress) -> str:
-    """The address without its path, which each request has."""
+    """Return the address without its path; each request adds the path."""
     return server._replace(prefix="").url
 
 
 def headers_of(settings: ClientSettings, token: str, extra: Mapping[str, str], *, has_body: bool) -> dict[str, str]:
-    """The headers of one request."""
+    """Return the headers of one request."""
     headers = {"Accept": "application/json", "User-Agent": "slipway-sdk"}
     if settings.user:
         headers["X-Slipway-User"] = settings.user
@@ -74,21 +74,22 @@ def headers_of(settings: ClientSettings, token: str, extra: Mapping[str, str], *
 
 
 def verify_of(server: ServerAddress) -> ssl.SSLContext:
-    """The authorities of the system (`SSL_CERT_FILE`); they are read only where they are needed."""
+    """Return a TLS context with the CAs of the system (`SSL_CERT_FILE`); the CAs are loaded only for https."""
     if server.scheme == "https":
         return ssl.create_default_context()
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def socket_url(server: ServerAddress, path: str) -> str:
-    """The address of a WebSocket."""
+    """Return the address of a WebSocket."""
     return f"{base_url(server)}{server.prefix}{path}".replace("http", "ws", 1)
 
 
 def socket_options(settings: ClientSettings, token: str) -> dict[str, Any]:
-    """What both forms of a WebSocket's connection are given: one that runs a command in a rank.
+    """Return the options of a WebSocket that runs a command in a rank, for both clients.
 
-    The server answers pings only as fast as the command reads its input, so that a missing answer says nothing.
+    The server answers pings only as fast as the command reads its input, so a missing answer is no sign of a lost
+    connection.
     """
     headers = {"X-Slipway-User": settings.user} if settings.user else {}
     if token:
@@ -107,13 +108,13 @@ def socket_options(settings: ClientSettings, token: str) -> dict[str, Any]:
 
 
 def open_socket(url: str, options: Mapping[str, Any]) -> Any:
-    """A WebSocket without asyncio, for a `with`: `reconnect` of websockets.sync, which has no whole type."""
+    """Return a WebSocket without asyncio, for a `with`: `reconnect` of websockets.sync, which lacks complete types."""
     from websockets.sync import client
 
     library: Any = client
 
     class Once(library.reconnect):
-        """A redirect is a refusal: the input of a command goes to the server that was configured."""
+        """Treats a redirect as a refusal: the input of a command is sent to the configured server only."""
 
         def process_redirect(self, exc: Exception) -> Exception | str:
             return exc
@@ -122,7 +123,7 @@ def open_socket(url: str, options: Mapping[str, Any]) -> Any:
 
 
 def refused_socket(error: Exception, server: ServerAddress) -> ControlPlaneError:
-    """The error of the tree for a WebSocket that could not be had, or was lost."""
+    """Return our error for a WebSocket that could not be opened, or was lost."""
     if isinstance(error, InvalidStatus):
         answer = error.response
         return refusals.error_of(answer.status_code, dict(answer.headers.raw_items()), bytes(answer.body or b""))
@@ -132,17 +133,17 @@ def refused_socket(error: Exception, server: ServerAddress) -> ControlPlaneError
 
 
 def timeout_of(left_s: float) -> httpx2.Timeout:
-    """The limits of one try of a call."""
+    """Return the timeouts of one try of a call."""
     return httpx2.Timeout(max(left_s, 0.001), connect=min(CONNECT_S, max(left_s, 0.001)))
 
 
 def stream_timeout(silence_s: float = SILENCE_S) -> httpx2.Timeout:
-    """The limits of one connection of a stream."""
+    """Return the timeouts of one connection of a stream."""
     return httpx2.Timeout(CONNECT_S, read=silence_s)
 
 
 def translated(error: httpx2.HTTPError, server: ServerAddress) -> tuple[ControlPlaneError, bool]:
-    """The error of the tree, and whether the request may have reached the server."""
+    """Return our error, and whether the request may have reached the server."""
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         why = str(error) or "no connection"
         hint = f"start one here with `slipway up`, or name another: Client('URL') or ${address.ENV_SERVER}"

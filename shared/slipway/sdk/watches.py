@@ -1,7 +1,7 @@
-"""A stream of typed entries over as many connections as it takes. Pure: a shell brings the bytes and the time.
+"""A stream of typed entries over several connections. Pure: the client provides the bytes and the time.
 
-Promises: entries come in order and once; `cursor` is where to go on after the entry that was passed on last; with a
-deadline the stream ends in time, also while nothing comes.
+Promises: entries are delivered in order and once. A new stream can continue at `cursor`, which is after the last
+delivered entry. With a deadline the stream ends in time, even while no entry arrives.
 """
 
 import json
@@ -22,14 +22,14 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 REOPEN_S = 1.0
-"""How much longer than the deadline a connection may be waited for before it is opened with a shorter wait."""
+"""Seconds beyond the deadline that a connection may be silent before it is reopened with a shorter timeout."""
 
 
 GOALS = ("running", "ready", "ended")
 
 
 class Watch(Generic[T]):
-    """One stream. `decode` makes an entry a value, or None where it is to be left out."""
+    """One stream. `decode` converts an entry into a value, or into None when the entry is left out."""
 
     def __init__(
         self,
@@ -47,22 +47,22 @@ class Watch(Generic[T]):
         self._parser = EventParser()
         self._silence_s = SILENCE_S
         self.is_over = False
-        """what it is about has ended: nothing more comes"""
+        """the subject of the stream has ended: no more entries follow"""
         self.reopened: Callable[[], None] = lambda: None
 
     @property
     def cursor(self) -> str:
-        """The id of the entry that was passed on last."""
+        """The id of the last delivered entry."""
         return self._course.last
 
     @property
     def headers(self) -> dict[str, str]:
-        """What asks for the stream, and for what follows the cursor."""
+        """The headers that request the stream, and only the entries after the cursor."""
         last = {"Last-Event-ID": self.cursor} if self.cursor else {}
         return {"Accept": "text/event-stream", **last}
 
     def open(self, now: float) -> float:
-        """A connection begins; how long it may be silent."""
+        """Begin a connection; return the seconds that it may be silent."""
         self._parser = EventParser()
         self.reopened()
         left_s = SILENCE_S if self._deadline is None else max(0.001, self._deadline - now)
@@ -70,10 +70,10 @@ class Watch(Generic[T]):
         return self._silence_s
 
     def feed(self, chunk: bytes) -> list[tuple[ServerSentEvent, T]]:
-        """The entries that these bytes complete, to be passed on one by one (`passed`).
+        """Return the entries that these bytes complete; the caller delivers each one and calls `passed`.
 
         Raises:
-            PermanentError: they are not what this version reads.
+            PermanentError: this version cannot read them.
         """
         try:
             found = [(entry, self._decode(entry)) for entry in self._parser.feed(chunk)]
@@ -84,11 +84,11 @@ class Watch(Generic[T]):
         return [(entry, value) for entry, value in found if value is not None]
 
     def passed(self, entry: ServerSentEvent) -> None:
-        """The entry is passed on."""
+        """Record that the entry was delivered."""
         self._course.passed(entry)
 
     def is_to_reopen(self, now: float) -> bool:
-        """Whether this connection may be silent for longer than there is time. Raises DeadlineError after the end."""
+        """Whether this connection may stay silent beyond the deadline. Raises DeadlineError after the deadline."""
         if self._deadline is None:
             return False
         if now >= self._deadline:
@@ -96,7 +96,7 @@ class Watch(Generic[T]):
         return self._silence_s > self._deadline - now + REOPEN_S
 
     def pause_after(self, broken: Exception, now: float) -> float:
-        """Seconds until the stream is opened again. Raises `broken`, or a DeadlineError when the time is up."""
+        """Return the seconds until the stream is reopened. Raises `broken`, or a DeadlineError after the deadline."""
         if self._deadline is not None and now >= self._deadline:
             raise DeadlineError("the time is up") from broken
         pause_s = self._course.pause_after(broken, now)
@@ -106,7 +106,7 @@ class Watch(Generic[T]):
 def watch_events(
     path: str, query: Mapping[str, Any], *, after: str, ends: bool, deadline: float | None = None
 ) -> Watch[AllocationEvent]:
-    """Events; with `ends` those of one allocation, which are over with its `terminated`."""
+    """Return a watch of events; with `ends`, of one allocation, whose `terminated` event ends it."""
 
     def decode(entry: ServerSentEvent) -> AllocationEvent | None:
         event = event_of(entry.data)
@@ -119,7 +119,7 @@ def watch_events(
 
 
 def watch_lines(path: str, query: Mapping[str, Any], *, after: str) -> Watch[LogLineView]:
-    """The lines of a log as they come, each once. A hole is a line of its own that says how many are `missing`."""
+    """Return a watch of new log lines, each once. A gap is a line whose `missing` counts the lost lines."""
     once = LinesOnce()
 
     def decode(entry: ServerSentEvent) -> LogLineView | None:
@@ -131,12 +131,12 @@ def watch_lines(path: str, query: Mapping[str, Any], *, after: str) -> Watch[Log
 
 
 def event_of(told: Json) -> AllocationEvent | None:
-    """The event in a CloudEvent of the API; None for a type that this version does not know.
+    """Return the event in a CloudEvent of the API; None for a type that this version does not know.
 
     Raises:
-        InvalidError: it is no event.
+        InvalidError: the object is no valid event.
     """
-    # Loaded with the first event: most programs read none.
+    # Imported with the first event: most programs read none.
     from slipway.streams.codec import UnknownTypeError, decode_event
 
     fields = {name: value.encode() for name, value in told.items() if isinstance(value, str)}
@@ -148,13 +148,13 @@ def event_of(told: Json) -> AllocationEvent | None:
 
 
 def cursor_of(view: AllocationView) -> str:
-    """The cursor after the last event of an allocation that its view includes."""
+    """Return the cursor after the last event that the view of an allocation includes."""
     seq = int(view.status.get("seq") or 0)
     return f"{int(parse_time(view.created_at)) * 1000}-{seq}" if seq else ""
 
 
 def watch_of(view: AllocationView, path: str, goal: str, deadline: float | None) -> Watch[AllocationEvent]:
-    """What comes after the view, until it is where it is to be. Raises InvalidError for a goal that there is not."""
+    """Return a watch of the events after the view. Raises InvalidError for an unknown goal."""
     if goal not in GOALS:
         detail = f"must be one of {', '.join(GOALS)}, not {goal!r}"
         raise InvalidError(f"until: {detail}", fields=(FieldError("/until", detail),))
@@ -162,7 +162,7 @@ def watch_of(view: AllocationView, path: str, goal: str, deadline: float | None)
 
 
 def late(view: AllocationView, goal: str, timeout_s: float | None) -> DeadlineError:
-    """That it was waited for too long."""
+    """Return the error for a wait that took too long."""
     done = "has not ended" if goal == "ended" else f"is not {goal}"
     error = DeadlineError(f"{view.id} {done} after {timeout_s or 0:g} s: it is {view.phase.value}")
     error.next_step = "ask explain() what it waits for, or wait for longer"
@@ -171,7 +171,7 @@ def late(view: AllocationView, goal: str, timeout_s: float | None) -> DeadlineEr
 
 
 def has_reached(view: AllocationView, goal: str) -> bool:
-    """Whether it is where it was to be; `running` and `ready` can not come any more once it has ended."""
+    """Whether the goal is reached. An ended allocation reaches every goal: it can no longer be `running` or `ready`."""
     if view.phase is Phase.TERMINATED:
         return True
     return (goal == "running" and view.phase is Phase.RUNNING) or (goal == "ready" and view.ready)
