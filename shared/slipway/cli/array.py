@@ -1,7 +1,7 @@
-"""`--array 0-99%10`: one launch for each index, all in one job, each with its index in its environment.
+"""`--array 0-99%10`: one launch per index, all in one job; each launch gets its index in its environment.
 
-Owns the spelling of the indexes and what differs between the launches. The job is what bounds how many run: it counts
-GPUs, so that `%10` is ten times the GPUs of one launch.
+Owns the syntax of the indexes and the fields that differ between the launches. The job limits how many launches run.
+Its limit counts GPUs, so `%10` becomes ten times the GPUs of one launch.
 """
 
 import re
@@ -15,26 +15,26 @@ Json = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
 INDEX, COUNT = "ARRAY_INDEX", "ARRAY_COUNT"
-"""Variables: the index of a launch, and how many launches the array has."""
+"""Environment variables of a launch: its index, and the number of launches in the array."""
 INDEXES_MAX = 1000
 REQUEST_MAX = 100
-"""Launches in one request."""
+"""The most launches in one request."""
 INDEX_MAX = 999_999
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?", re.ASCII)
 
 
 class Array(NamedTuple):
-    """The indexes in order, and how many may run at a time (0: as many as there is room for)."""
+    """The indexes in order, and how many launches may run at a time (0: no limit)."""
 
     indexes: tuple[int, ...]
     at_once: int = 0
 
 
 def array_of(text: str) -> Array:
-    """What `--array` says: `0-99`, `1,3,7-9`, `0-20:5`, each with `%10` or without.
+    """Parse `--array`: `0-99`, `1,3,7-9`, `0-20:5`, each with or without `%10`.
 
     Raises:
-        InvalidError: it is of another form, empty, or too long.
+        InvalidError: the text has another form, or names no index or too many.
     """
     listed, has_bound, bound = text.partition("%")
     found: dict[int, None] = {}
@@ -52,7 +52,7 @@ def array_of(text: str) -> Array:
 
 
 def written(indexes: Sequence[int]) -> str:
-    """The indexes, which are in order, as `array_of` reads them: `0-3,7`."""
+    """Format ordered indexes as `array_of` reads them: `0-3,7`."""
     runs: list[list[int]] = []
     for index in indexes:
         if runs and index == runs[-1][-1] + 1:
@@ -63,10 +63,10 @@ def written(indexes: Sequence[int]) -> str:
 
 
 def job_of(body: Json, array: Array) -> Json:
-    """The job that is made for the launches of the array.
+    """Return the job for the launches of the array.
 
     Raises:
-        InvalidError: so many at a time cannot be kept, because the launches have no GPUs.
+        InvalidError: `%N` is not possible, because the launches have no GPUs.
     """
     job: Json = {"name": body["name"]} | ({"workspace": body["workspace"]} if "workspace" in body else {})
     if array.at_once:
@@ -79,19 +79,20 @@ def job_of(body: Json, array: Array) -> Json:
 
 
 def differences_of(body: Json, array: Array) -> list[Json]:
-    """What is different in each launch of the array: a name and its index. `body` has the rest."""
+    """Return what differs in each launch of the array: a name and its index. `body` contains the rest."""
     return [{"name": f"{body['name']}-{index}", "env": {INDEX: str(index)}} for index in array.indexes]
 
 
 def common_of(body: Json, array: Array) -> Json:
-    """The launch body that all launches of the array have in common: in one job, with the number of them all."""
-    # The number of a whole array of which this launches the rest is said by hand.
+    """Return the launch body that all launches of the array share: their job, and the number of launches."""
+    # The user sets ARRAY_COUNT himself when this array launches the rest of a larger array, so it is not overwritten.
     return {"job": body["name"], **body, "env": {COUNT: str(len(array.indexes)), **body.get("env", {})}}
 
 
 def words_for_the_rest(words: Sequence[str], common: Json, *, left: Sequence[int], key: str) -> str:
-    """The command that launches the indexes that are `left`, and none of them twice: `words`, with what the first
-    command made up written out."""
+    """Return the command that launches the remaining indexes, which are `left`, and none of them twice.
+
+    It is `words`, with the values that the first command generated written as options."""
     at = words.index("--") if "--" in words else len(words)
     front = _without(words[:at], "--array", "--name", "--job", "--key")
     count = f"{COUNT}={common['env'][COUNT]}"
@@ -101,7 +102,7 @@ def words_for_the_rest(words: Sequence[str], common: Json, *, left: Sequence[int
 
 
 def _without(words: Sequence[str], *options: str) -> list[str]:
-    """The words without these options, each of which has a value."""
+    """Return the words without these options and without their values."""
     found: list[str] = []
     is_value = False
     for word in words:

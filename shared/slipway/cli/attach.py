@@ -1,8 +1,7 @@
-"""This terminal, attached to a session of a shell.
+"""Attaches this terminal to a session of a shell.
 
-Owns the raw mode of the terminal, the size of the window, the key that detaches, and what is said about the connection.
-Without a terminal the standard input is piped through, to its end. It puts the terminal back as it was, whatever
-happens.
+Owns the raw mode of the terminal, the size of the window, the key that detaches, and the messages about the connection.
+Without a terminal, the standard input is copied until its end. The terminal's mode is restored in every case.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ _LOOK_S = 0.2
 
 
 class Attachment:
-    """One session on this terminal."""
+    """One session that is attached to this terminal."""
 
     def __init__(self, terminal: Terminal, server: ServerAddress, path: str, wanted: RemoteSession) -> None:
         self._terminal = terminal
@@ -42,11 +41,11 @@ class Attachment:
 
     @property
     def session(self) -> str:
-        """The session that it is."""
+        """The id of the attached session."""
         return self._remote.session
 
     def run(self) -> int | None:
-        """Stays until the program has ended or the user detaches; the exit code, or None.
+        """Run until the program has ended or the user detaches; return the exit code, or None after a detach.
 
         Raises:
             ControlPlaneError: see `Remote.run`.
@@ -71,9 +70,9 @@ class Attachment:
             await asyncio.gather(program, leaving, return_exceptions=True)
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Standard input, on a thread of its own: a file or a pipe cannot always be waited for on the loop."""
+        """Read the standard input on a thread of its own, because the loop cannot wait for every file or pipe."""
         stdin = sys.stdin.fileno()
-        with contextlib.suppress(RuntimeError, CancelledError):  # the loop is gone: nobody asks any more
+        with contextlib.suppress(RuntimeError, CancelledError):  # the loop is closed: the attachment has ended
             while True:
                 data = os.read(stdin, PIECE_BYTES)
                 before, key, _ = data.partition(DETACH_KEY) if self._is_tty else (data, b"", b"")
@@ -90,7 +89,7 @@ class Attachment:
                     return
 
     def _resize(self) -> None:
-        # The terminal itself is asked: COLUMNS and LINES of the environment say what it was when a shell exported them.
+        # The size comes from the terminal itself. COLUMNS and LINES of the environment may be out of date.
         columns, rows = _FALLBACK
         with contextlib.suppress(OSError):
             columns, rows = os.get_terminal_size(sys.stdin.fileno())
@@ -115,7 +114,7 @@ class Attachment:
 
 
 def write_out(stream: int, data: bytes) -> None:
-    """Writes all of it to the standard output (1) or the standard error (2)."""
+    """Write all the data to the standard output (1) or the standard error (2)."""
     target = sys.stderr if stream == STDERR else sys.stdout
     target.flush()
     fd, rest = target.fileno(), memoryview(data)
@@ -125,11 +124,11 @@ def write_out(stream: int, data: bytes) -> None:
 
 @contextmanager
 def raw_terminal() -> Generator[None]:
-    """Every key goes to the program, as it is."""
+    """Set the terminal to raw mode: every key is sent to the program unchanged. The old mode is restored at the end."""
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     try:
-        # What was typed ahead is kept.
+        # TCSADRAIN keeps the keys that the user typed in advance.
         tty.setraw(fd, termios.TCSADRAIN)
         yield
     finally:

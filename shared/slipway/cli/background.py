@@ -1,9 +1,9 @@
-"""Streams that are read while the caller's thread does something else: threads, their connections and their end.
+"""Streams that are read in the background: threads, their connections and their end.
 
-Owns every thread of the command. Each has a connection of its own; only the caller's thread prints.
+Owns every thread of the command. Each thread has its own connection; only the caller's thread prints.
 
-Promises: what a stream yields arrives in order, then `<kind>-over` with the error that ended it, or None; after `close`
-no thread of ours runs.
+Promises: the entries of a stream arrive in order, then `<kind>-over` with the error that ended the stream, or None.
+After `close` no background thread runs.
 """
 
 import queue
@@ -25,7 +25,7 @@ JOIN_S = 2.0
 
 
 class News(NamedTuple):
-    """Something that a thread read: an entry, or what ended its stream."""
+    """One message of a thread: an entry, or the end of its stream."""
 
     kind: str
     value: Any
@@ -41,7 +41,7 @@ class Background:
         self._closing = threading.Event()
 
     def read(self, kind: str, entries: Callable[[Api], Iterator[ServerSentEvent]]) -> None:
-        """Start to read `entries`."""
+        """Start a thread that reads `entries`."""
         api = self._connect()
 
         def work() -> None:
@@ -60,7 +60,7 @@ class Background:
         thread.start()
 
     def next(self, timeout_s: float) -> News | None:
-        """What came next; None when nothing did in time."""
+        """Return the next message; None when none arrives in `timeout_s`."""
         try:
             return self._inbox.get(timeout=timeout_s)
         except queue.Empty:
@@ -75,7 +75,7 @@ class Background:
             thread.join(JOIN_S)
 
     def _put(self, news: News) -> None:
-        """A full inbox slows the stream down; nobody waits for room in one that is closed."""
+        """Put a message. A full inbox slows the stream down; a closed one drops the message."""
         while not self._closing.is_set():
             try:
                 self._inbox.put(news, timeout=0.1)
@@ -93,7 +93,7 @@ class Background:
 
 
 def events_of(api: Api, id_: str, *, after: str = "") -> Iterator[ServerSentEvent]:
-    """The events of an allocation until it has ended."""
+    """Yield the events of an allocation until it has ended."""
     over = threading.Event()
     for entry in api.stream(f"/allocations/{id_}/events", after=after, is_over=over.is_set):
         if str(entry.data["type"]).endswith(".terminated"):
@@ -102,7 +102,7 @@ def events_of(api: Api, id_: str, *, after: str = "") -> Iterator[ServerSentEven
 
 
 def _is_over(asking: Api, path: str) -> bool:
-    """Whether it has ended, or is gone: then its log comes from the archive."""
+    """Whether the allocation has ended or was deleted; its log then comes from the archive."""
     try:
         return labels.has_ended(asking.get(path))
     except NotFoundError:
@@ -110,7 +110,7 @@ def _is_over(asking: Api, path: str) -> bool:
 
 
 def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[ServerSentEvent]:
-    """The log lines of an allocation until it has ended, each once."""
+    """Yield the log lines of an allocation until it has ended, each line once."""
     path = f"/allocations/{id_}"
     asking = api.again()
     once, opened = LinesOnce(), 0

@@ -1,7 +1,8 @@
-"""One verb for many allocations: sent in as few requests as it takes, and what became of each.
+"""Applies one verb to many allocations: sends as few requests as possible, and prints the outcome of each.
 
-Owns how a batch is cut into requests, what is sent again (never twice to one that was reached: all requests of a batch
-have one Idempotency-Key), and what is printed: failures each in a line, what was done one by one while that is few.
+Owns how a batch is split into requests, what is sent again, and what is printed. No allocation is changed twice,
+because all requests of a batch have one Idempotency-Key. Each failure is printed on a line. Successes are printed one
+per line while they are few.
 """
 
 import uuid
@@ -19,7 +20,7 @@ Json = dict[str, Any]
 REQUEST_MAX = 1000
 MOVES_MAX = 100
 SHOWN_MAX = 20
-"""Of what was done, so many have a line each; of more there is one line for all."""
+"""The most successes that are printed one per line; a larger number is printed as one line."""
 
 
 def send(
@@ -33,11 +34,11 @@ def send(
     refused: Callable[[Json], str] = lambda _: "",
     may_be_gone: bool = False,
 ) -> int:
-    """Do it to each, whatever becomes of the others; the exit code.
+    """Apply the verb to each allocation, also after failures; return the exit code.
 
-    `done` says what was done to one (`is held`), `done_to_all` the same of many (`are held`). `refused` says why one
-    was not, where the verb has better words than the server; empty where it has none. With `may_be_gone` it is no
-    failure that one is not there.
+    `done` returns what was done to one allocation (`is held`), `done_to_all` is the text for many (`are held`).
+    `refused` returns why one was refused, when the verb has better words than the server, else an empty text. With
+    `may_be_gone`, an allocation that does not exist is no failure.
     """
     items = _sent(session, verb, ids, values or {})
     fine = ("done", "notFound") if may_be_gone else ("done",)
@@ -59,11 +60,11 @@ def send(
 
 
 def _sent(session: CliSession, verb: str, ids: Sequence[str], values: Json) -> list[Json]:
-    """The outcome of each, in the order of `ids`."""
+    """Return the outcome of each allocation, in the order of `ids`."""
     key = f"cli-{uuid.uuid4().hex}"
     parts = parts_of(ids, MOVES_MAX if verb == "move" else REQUEST_MAX)
     if "behind" in values:
-        # Each goes right behind the same one: what is to stand last is moved first.
+        # The server puts each allocation directly behind the same one, so the last part must be moved first.
         parts.reverse()
     answered = [_sent_part(session, {"verb": verb, **values}, part, key) for part in parts]
     if "behind" in values:
@@ -72,12 +73,12 @@ def _sent(session: CliSession, verb: str, ids: Sequence[str], values: Json) -> l
 
 
 def parts_of(ids: Sequence[str], size: int = REQUEST_MAX) -> list[list[str]]:
-    """The ids, as many in each part as one request takes."""
+    """Split the ids into parts of at most `size`, the limit of one request."""
     return [list(ids[start : start + size]) for start in range(0, len(ids), size)]
 
 
 def _sent_part(session: CliSession, body: Json, ids: list[str], key: str) -> list[Json]:
-    """Sent again while the server reaches more of them each time. Raises DeadlineError when it does not."""
+    """Repeat the request while each answer reaches more allocations. Raises DeadlineError when one reaches none."""
     found: dict[str, Json] = {}
     left = list(dict.fromkeys(ids))
     while left:
@@ -94,7 +95,7 @@ def _sent_part(session: CliSession, body: Json, ids: list[str], key: str) -> lis
 
 
 def _exit_code(failed: Sequence[Json]) -> int:
-    """That of one failure, when all are of one sort."""
+    """Return the exit code of one failure when all failures have the same status, else FAILED."""
     if not failed:
         return main.OK
     sorts = Counter(int(item["problem"]["status"]) for item in failed)

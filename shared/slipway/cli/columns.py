@@ -1,7 +1,7 @@
-"""How many columns of a terminal a text takes, and texts cut or filled to a number of columns. Pure.
+"""The number of terminal columns that a text needs, and texts that are cut or padded to a number of columns. Pure.
 
-Letters of East Asian scripts and emoji take two columns; accents and other marks take none, they stand on the letter
-before them. A letter with its marks, and an emoji of several characters, are cut as one.
+Letters of East Asian scripts and emoji need two columns. Accents and other marks need none, because they are drawn on
+the letter before them. A letter with its marks, and an emoji of several characters, are never split.
 
 Source: Unicode Standard Annex 11 (East Asian Width), Unicode Technical Standard 51 (emoji sequences).
 """
@@ -15,10 +15,10 @@ _JOINER, _AS_EMOJI = "\u200d", "\ufe0f"
 _SKIN_TONES = range(0x1F3FB, 0x1F400)
 _FLAG_LETTERS = range(0x1F1E6, 0x1F200)
 _LATER_JAMO = (range(0x1160, 0x1200), range(0xD7B0, 0xD800))
-"""Vowels and final consonants of a Korean syllable that is written in parts: they stand in the block of its first."""
+"""Vowels and final consonants of a decomposed Korean syllable; they are drawn in the block of the first consonant."""
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that a terminal obeys or cannot show: controls but tab and line end, ends of lines of Unicode, what turns
-the direction of a line, and halves of characters, which no stream can write."""
+"""Characters that a terminal obeys or cannot show: control characters except tab and newline, Unicode line separators,
+characters that change the text direction, and surrogates, which no stream can encode."""
 _ORDERS = re.compile(
     r"(?P<colours>\x1b\[[0-9;:]*m)"
     r"|\x1b\[[0-?]*[ -/]*[@-~]?"
@@ -26,18 +26,18 @@ _ORDERS = re.compile(
     r"|\x1b[ -/]*[0-~]?"
     "|[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 )
-"""What a terminal obeys in a line: colours and styles; other control sequences; texts to the terminal itself, such as
-its title; sequences of two characters; single characters. Source: ECMA-48."""
+"""Sequences in a line that control a terminal: colours and styles; other control sequences; texts for the terminal
+itself, such as its title; two-character sequences; single characters. Source: ECMA-48."""
 _KEYCAPS = frozenset("0123456789#*")
 
 
 def width_of(text: str) -> int:
-    """The columns that a text without control characters takes."""
+    """Return the number of columns of a text without control characters."""
     return len(text) if text.isascii() else sum(width for _, width in _clusters(text))
 
 
 def cut(text: str, width: int) -> str:
-    """`text` in at most `width` columns; where it is cut, an ellipsis says so."""
+    """Return `text` in at most `width` columns; a cut text ends with an ellipsis."""
     if width_of(text) <= width:
         return text
     if width < 1:
@@ -51,12 +51,12 @@ def cut(text: str, width: int) -> str:
 
 
 def filled(text: str, width: int) -> str:
-    """`text` with spaces behind it up to `width` columns."""
+    """Return `text` padded with spaces to `width` columns."""
     return text + " " * (width - width_of(text))
 
 
 def words_of(text: str) -> list[str]:
-    """What a line may be broken between, spaces included: words, and each wide character by itself."""
+    """Return the parts between which a line may be broken: words, runs of spaces, and each wide character by itself."""
     found: list[str] = []
     is_open = False
     for cluster, columns in _clusters(text):
@@ -70,13 +70,15 @@ def words_of(text: str) -> list[str]:
 
 
 def harmless(text: str) -> str:
-    """`text` with each character written out that a terminal would obey (`\\x1b`), but for tabs and line ends."""
+    """Return `text` with an escape (`\\x1b`) for each character that controls a terminal, except tabs and newlines."""
     return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def only_colours(text: str) -> str:
-    """A line that a program printed, with its colours and styles and no other order to the terminal: none that moves
-    the cursor, clears the screen, or sets its title or the clipboard. Its colours end with it."""
+    """Return a line that a program printed, with its colours and styles but without other terminal sequences.
+
+    Sequences that move the cursor, clear the screen, or set its title or the clipboard are removed. The colours end
+    with the line."""
     if text.isprintable():
         return text
     kept = _ORDERS.sub(lambda found: found[0] if found["colours"] is not None else "", text)
@@ -85,20 +87,21 @@ def only_colours(text: str) -> str:
 
 
 def harmless_json(text: str) -> str:
-    """JSON, with the same characters as escapes of JSON: it says the same."""
+    """Return JSON with JSON escapes for these characters; its meaning is the same."""
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def one_line(text: str) -> str:
-    """`text` with a space in the place of each control character: a line break would end the row of a table, and other
-    characters would move the cursor."""
+    """Replace each control character of `text` by a space.
+
+    A line break would end the row of a table, and other characters would move the cursor."""
     if text.isprintable():
         return text
     return harmless("".join(" " if ord(each) < 0x20 or 0x7F <= ord(each) < 0xA0 else each for each in text))
 
 
 def _clusters(text: str) -> Iterator[tuple[str, int]]:
-    """(what is one character to a reader, its columns), in order."""
+    """Yield (what a reader sees as one character, its columns), in order."""
     cluster, width, is_joined, flags = "", 0, False, 0
     for each in text:
         columns = _columns(each)
@@ -130,7 +133,7 @@ def _may_be_emoji(char: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _columns(char: str) -> int:
-    """Of one character by itself."""
+    """Return the columns of a single character."""
     if char.isascii():
         return 1
     import unicodedata

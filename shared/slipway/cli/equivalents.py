@@ -1,7 +1,8 @@
-"""A request as the command of another tool (`--as`): curl, kubectl, or a program in Python. Sends nothing that changes.
+"""Prints a request as the command of another tool (`--as`): curl, kubectl, or a Python program. It sends no change.
 
-Owns what is printed instead of being done, and the refusal of what a tool cannot do. A token is never printed: curl
-takes it from `$SLIPWAY_API_TOKEN`, the Python client finds it as the command does. What is printed runs as it stands.
+Owns the text that is printed instead of the request, and the errors for requests that a tool cannot make. A token is
+never printed: curl reads it from `$SLIPWAY_API_TOKEN`, and the Python client finds it as the command does. The printed
+text can be run unchanged.
 """
 
 import argparse
@@ -29,7 +30,7 @@ _RESOURCE = "allocations.slipway.dev"
 
 
 def add_option(parser: Options) -> None:
-    """`--as`."""
+    """Add the option `--as`."""
     parser.add_argument(
         "--as",
         dest="as_tool",
@@ -39,7 +40,7 @@ def add_option(parser: Options) -> None:
 
 
 def asked(arguments: argparse.Namespace) -> str:
-    """The tool that was named; empty: none was, or the verb has no such option."""
+    """Return the named tool; empty when none was named, or the verb has no such option."""
     return str(getattr(arguments, "as_tool", "") or "")
 
 
@@ -47,7 +48,7 @@ def asked(arguments: argparse.Namespace) -> str:
 
 
 def show_launch(session: CliSession, arguments: argparse.Namespace, body: Json, key: str) -> None:
-    """A launch. Raises InvalidError for what kubectl cannot launch."""
+    """Print a launch. Raises InvalidError for a launch that kubectl cannot make."""
     match asked(arguments):
         case "curl":
             _curl(session, "POST", "/allocations", body=body, headers={"Idempotency-Key": key})
@@ -63,7 +64,7 @@ def show_launch(session: CliSession, arguments: argparse.Namespace, body: Json, 
 
 
 def show_get(session: CliSession, arguments: argparse.Namespace) -> None:
-    """One allocation."""
+    """Print the read of one allocation."""
     match asked(arguments):
         case "curl":
             _curl(session, "GET", f"/allocations/{arguments.id}")
@@ -76,7 +77,7 @@ def show_get(session: CliSession, arguments: argparse.Namespace) -> None:
 
 
 def show_list(session: CliSession, arguments: argparse.Namespace, query: Query) -> None:
-    """A list with these filters, parameters as the API spells them. Raises InvalidError for one that kubectl lacks."""
+    """Print a list with these filters, as the API names them. Raises InvalidError for a filter that kubectl lacks."""
     given = {name: value for name, value in query.items() if value}
     match asked(arguments):
         case "curl":
@@ -89,7 +90,7 @@ def show_list(session: CliSession, arguments: argparse.Namespace, query: Query) 
 
 
 def show_kill(session: CliSession, arguments: argparse.Namespace, ids: Sequence[str], values: Json) -> None:
-    """A kill of one or many. Raises InvalidError for values that kubectl cannot give."""
+    """Print a kill of one or many allocations. Raises InvalidError for values that kubectl cannot send."""
     match asked(arguments):
         case "kubectl":
             if values:
@@ -118,7 +119,7 @@ def show_batch(
     *,
     spec: Json | None,
 ) -> None:
-    """A verb for one or many, as the batch that it is; `spec` is what kubectl would set, None where it cannot.
+    """Print a verb for one or many allocations as a batch; `spec` is the patch for kubectl, None when it is impossible.
 
     Raises:
         InvalidError: kubectl cannot do it.
@@ -139,7 +140,7 @@ def show_batch(
 
 
 def show_signal(session: CliSession, arguments: argparse.Namespace, verb: str, ids: Sequence[str], reason: str) -> None:
-    """`preempt` or `terminate` of each. Raises InvalidError for kubectl: its ranks would not be asked."""
+    """Print `preempt` or `terminate` of each allocation. Raises InvalidError for kubectl: it cannot ask ranks."""
     match asked(arguments):
         case "kubectl":
             _kubectl_patch(session, ids, None)
@@ -152,7 +153,7 @@ def show_signal(session: CliSession, arguments: argparse.Namespace, verb: str, i
 
 
 def show_move(session: CliSession, arguments: argparse.Namespace, ids: Sequence[str], beside: Json) -> None:
-    """A move of one or many. Raises InvalidError for kubectl, and for Python where running work is not interrupted."""
+    """Print a move of one or many. Raises InvalidError for kubectl, and for Python with `--no-interrupt`."""
     if len(ids) == 1 and asked(arguments) == "curl":
         _curl(session, "POST", f"/allocations/{ids[0]}/move", body=beside)
         return
@@ -163,7 +164,7 @@ def show_move(session: CliSession, arguments: argparse.Namespace, ids: Sequence[
 
 
 def show_forget(session: CliSession, arguments: argparse.Namespace, ids: Sequence[str]) -> None:
-    """`forget` of each. Raises InvalidError for the other tools, which cannot do it."""
+    """Print `forget` of each allocation. Raises InvalidError for the other tools, which cannot do it."""
     if asked(arguments) != "curl":
         raise InvalidError(f"--as {asked(arguments)}: only the API does this; use --as curl")
     for id_ in ids:
@@ -171,7 +172,7 @@ def show_forget(session: CliSession, arguments: argparse.Namespace, ids: Sequenc
 
 
 def show_change(session: CliSession, arguments: argparse.Namespace, id_: str, body: Json, spec: Json | None) -> None:
-    """A change of fields of one; `spec` as for a batch. Raises InvalidError where kubectl cannot do it."""
+    """Print a change of fields of one allocation; `spec` as in `show_batch`. Raises InvalidError as it does."""
     match asked(arguments):
         case "kubectl":
             _kubectl_patch(session, [id_], spec)
@@ -214,7 +215,7 @@ def _python(session: CliSession, call: Sequence[str], *, with_os: bool = False) 
 
 
 def _manifest(session: CliSession, body: Json) -> None:
-    """The Allocation that the API would make of a launch, complete with what templates and defaults add."""
+    """Print the Allocation that the API would create for a launch, including the values of templates and defaults."""
     if body.get("secretValues"):
         names = ", ".join(body["secretValues"])
         detail = f"the value of {names} can only be sent to the API; put it in a Secret and write NAME=SECRET/KEY"
@@ -257,10 +258,10 @@ def _kubectl_list(given: Mapping[str, Any]) -> str:
 
 
 def _places(session: CliSession, ids: Sequence[str]) -> list[str]:
-    """Name and namespace of each, as kubectl takes them; the API is asked.
+    """Return name and namespace of each allocation, as options of kubectl; the API is asked for them.
 
     Raises:
-        PermanentError: a name that Kubernetes has not: a shell, or kubectl, would read something else in it.
+        PermanentError: a name is invalid in Kubernetes; a shell or kubectl could read it as something else.
     """
     views: list[Json] = [session.api.get(f"/allocations/{id_}") for id_ in ids]
     for name in [str(view[field]) for view in views for field in ("name", "workspace")]:
@@ -274,7 +275,7 @@ def _snake(name: str) -> str:
 
 
 def _literal(name: str, value: Any) -> str:
-    """A value of a launch in Python; of secret values only where they come from."""
+    """Return a value of a launch as Python source; for secret values, only the variables that contain them."""
     if name != "secret_values":
         return repr(value)
     pairs = [f"{each!r}: os.environ[{shell_variable(each)!r}]" for each in cast("Json", value)]

@@ -1,6 +1,6 @@
-"""Staying with an allocation until it has ended: progress while it waits, what its ranks print, Ctrl-C.
+"""Follows an allocation until it has ended: shows progress while it waits, and the output of its ranks; handles Ctrl-C.
 
-The first Ctrl-C detaches, a second one within `SECOND_S` kills.
+The first Ctrl-C detaches; a second Ctrl-C within `SECOND_S` kills the allocation.
 """
 
 import time
@@ -17,14 +17,14 @@ from slipway.sdk.sse import ServerSentEvent
 Json = dict[str, Any]
 
 LOOK_S = 0.5
-"""How often the explanation is looked at while nothing happens."""
+"""Seconds between two reads of the explanation while no event arrives."""
 SECOND_S = 3.0
 LOGS_END_S = 6.0
-"""How long after the end, and after the last line that came, more lines are waited for."""
+"""Seconds to wait for more log lines, after the end and after each line that arrives."""
 
 
 class Following:
-    """One allocation that is followed."""
+    """One allocation that the command follows."""
 
     def __init__(self, session: CliSession, view: Json, *, with_logs: bool) -> None:
         self.session = session
@@ -38,7 +38,7 @@ class Following:
         self._has_lines = False
 
     def run(self) -> int:
-        """Follow it to its end; the exit code."""
+        """Follow the allocation to its end; return the exit code."""
         with Background(self.session.connect) as background:
             background.read("events", lambda api: events_of(api, self.id))
             if self._with_logs:
@@ -70,14 +70,14 @@ class Following:
                 case "logs":
                     line = news.value.data
                     text = line_text(self.session, line, prefix=self._many)
-                    # What Kubernetes says is progress; what a rank prints is the result.
+                    # Events of Kubernetes are progress messages; the output of a rank is the result.
                     (terminal.note if is_event(line) else terminal.passed_on)(text)
                     self._has_lines = True
                     until = time.monotonic() + LOGS_END_S
                 case _:
                     self._logs_over = True
         terminal.clear()
-        # The log of a program that could not be started has neither lines nor an end.
+        # When the program could not be started, its log has neither lines nor an end.
         if self._has_lines and not self._logs_over:
             terminal.note(f"the end of the log has not come yet; see it with: {command_line('logs', self.id)}")
         self.view = self.session.api.get(f"/allocations/{self.id}")
@@ -102,7 +102,7 @@ class Following:
             terminal.live(f"{self.id}: {self._phase.lower()}")
 
     def _look(self) -> None:
-        """While it waits, say for what."""
+        """Show why the allocation waits, while it waits."""
         if self._has_ended or self._phase == "Running":
             return
         try:
@@ -116,7 +116,7 @@ class Following:
     def _detach(self, background: Background) -> int:
         terminal = self.session.terminal
         try:
-            # Inside, because the second Ctrl-C may come at once.
+            # This is inside the `try`, because the second Ctrl-C may follow at once.
             terminal.clear()
             terminal.note(
                 f"\ndetached: {self.id} goes on. Come back with: {command_line('follow', self.id)}\n"
@@ -131,7 +131,7 @@ class Following:
 
 
 def line_text(session: CliSession, line: Json, *, prefix: bool) -> str:
-    """A log line, with its rank in front where there are several; what Kubernetes says about it is marked."""
+    """Return a log line, with its rank in front when there are several; events of Kubernetes are marked."""
     text = str(line.get("text", ""))
     if is_event(line):
         text = session.terminal.paint(f"-- {one_line(text)}", "dim", to_err=False)
@@ -143,12 +143,12 @@ def line_text(session: CliSession, line: Json, *, prefix: bool) -> str:
 
 
 def is_event(line: Json) -> bool:
-    """Whether it is no line of the rank itself."""
+    """Whether the line was not printed by the rank itself."""
     return line.get("stream") == "event" or bool(line.get("missing"))
 
 
 def progress_of(why: Json) -> str:
-    """One line on where it stands, from its explanation."""
+    """Return one line about the state of the allocation, from its explanation."""
     phase = str(why["phase"])
     if phase == "Pending" and why.get("position"):
         place = f"position {why['position']} in queue {why['queue']}"
@@ -159,11 +159,11 @@ def progress_of(why: Json) -> str:
 
 
 def wait_until(session: CliSession, id_: str, goal: str, timeout_s: float | None) -> Json | None:
-    """Show progress until the allocation has reached `goal` or has ended; None when the time is over."""
+    """Show progress until the allocation has reached `goal` or has ended; return None after `timeout_s`."""
     deadline = time.monotonic() + timeout_s if timeout_s is not None else None
     path = f"/allocations/{id_}"
     with Background(session.connect) as background:
-        # Each event wakes the waiting; where they cannot be had it looks every `LOOK_S`.
+        # Each event ends the wait early. Without an event stream, the allocation is read every `LOOK_S`.
         background.read("events", lambda api: events_of(api, id_))
         while True:
             view: Json = session.api.get(path)

@@ -1,7 +1,7 @@
-"""What GPUs do, beside who holds them, in words: for `describe` and `top`.
+"""The utilisation of the GPUs that allocations hold, in words: for `describe` and `top`.
 
-Owns the question to the API, and what is said where there are no figures. A cluster without Prometheus, and a server of
-before, have none: nothing is said then.
+Owns the request to the API, and the text when there are no figures. A cluster without Prometheus and a server of an
+earlier version have no figures; then no text is shown.
 """
 
 from typing import Any, NamedTuple, cast
@@ -14,21 +14,21 @@ Json = dict[str, Any]
 
 
 class GpuUse(NamedTuple):
-    """The figures of running allocations that hold GPUs, by id."""
+    """The figures of running allocations with GPUs, by id."""
 
     rows: dict[str, Json]
     window_s: float = 0.0
     idle_s: float = 0.0
     trouble: str = ""
-    """why there are no figures, though the cluster has a Prometheus; empty where there are"""
+    """why there are no figures although the cluster has a Prometheus; empty when there are figures"""
 
     def percent(self, id_: str) -> str:
-        """For a table: how busy the GPUs of one are; empty where it is not known."""
+        """Return for a table how busy an allocation's GPUs are; empty when it is not known."""
         percent = self.rows.get(id_, {}).get("percent")
         return "" if percent is None else f"{percent:.0f} %"
 
     def text(self, id_: str) -> str:
-        """In a sentence; empty where nothing is known of it."""
+        """Return the utilisation for a sentence; empty when nothing is known of the allocation."""
         if self.trouble:
             return f"not known: {self.trouble}"
         row = self.rows.get(id_)
@@ -47,7 +47,7 @@ class GpuUse(NamedTuple):
 
 
 def read_gpu_use(api: Api, **query: str) -> GpuUse:
-    """What the API says now of the allocations that these parameters choose (`id`, `user`)."""
+    """Return the current figures of the allocations that match these parameters (`id`, `user`)."""
     try:
         view = cast("Json", api.get("/gpu-use", {name: value for name, value in query.items() if value}))
     except NotFoundError:

@@ -1,10 +1,10 @@
 """A small client of the REST API on the standard library: calls, and streams that resume by themselves.
 
-Owns deadlines, the few more tries when a connection is lost or the server says when to come back, the translation of
-answers to the error tree, and resuming a stream by its last id. Quick to import: that is why it is not httpx2.
+Owns deadlines, the few retries when a connection is lost or the server says when to retry, the conversion of answers to
+our errors, and resuming a stream after its last id. It imports quickly, which httpx2 does not.
 
-Promises: a stream yields every entry that the server has after the given id, in order and once, also when the server
-is restarted in between; it ends when the server has ended it and `is_over` agrees, or with an error after `PATIENCE_S`
+Promises: a stream yields every entry that the server has after the given id, in order and once, even when the server is
+restarted. It ends when the server has ended it and `is_over` confirms the end, or with an error after `PATIENCE_S`
 without an answer.
 """
 
@@ -36,20 +36,20 @@ API = "/api/v1"
 CONNECT_S = 5.0
 CALL_S = 35.0
 PATIENCE_S = 60.0
-"""How long a broken stream is tried again before giving up."""
+"""Seconds of retries before a broken stream fails."""
 AGAIN_S = 20.0
-"""How long a call is made again that the server cannot answer now."""
+"""Seconds during which a call is retried when the server cannot answer now."""
 TRIES = 3
 PAUSE_S = 0.25
 UPLOAD_S = 900.0
 AGAIN = "; try again in "
 BLOCK_BYTES = 256 * 1024
 BODY_BYTES_MAX = 256 * 1024 * 1024
-"""Of an answer, which is held in memory."""
+"""The most bytes of an answer, which is kept in memory."""
 _CREDENTIAL = "Authorization: Bearer $SLIPWAY_API_TOKEN"
-"""How a command is shown: a token is not for a screen."""
+"""The header in a printed command: a token must not appear on a screen."""
 _NO_NAME = re.compile(r"^(?=\d)|\W", re.ASCII)
-"""What the name of a variable of the shell cannot have."""
+"""Characters that the name of a shell variable cannot contain."""
 _ROUTE = re.compile(r"GET /api/v1/([a-z-]+) lists\b")
 _VERBS = {
     "allocations": "slipway ps",
@@ -62,7 +62,7 @@ _VERBS = {
     "webhooks": "slipway webhook ls",
     "workspaces": "slipway workspace",
 }
-"""{what a route lists: the verb that shows it}"""
+"""{resource that a route lists: the verb that shows it}"""
 _LOST = (ConnectionError, http.client.HTTPException, ssl.SSLError, socket.gaierror, OSError)
 
 
@@ -74,10 +74,10 @@ class ApiResponse(NamedTuple):
     headers: Mapping[str, str]
 
     def json(self) -> Any:
-        """The body, decoded: an object; an empty one where there is no body.
+        """Decode the body, which must be an object; an empty body is an empty object.
 
         Raises:
-            PermanentError: it is something else: what answers there is no Slipway.
+            PermanentError: the body is something else, so the server is no Slipway.
         """
         try:
             found: Any = json.loads(self.body) if self.body.strip() else {}
@@ -92,7 +92,7 @@ class ApiResponse(NamedTuple):
 
 
 class _Told:
-    """A file that says how much of it was read."""
+    """A file that reports how many bytes of it were read."""
 
     def __init__(self, file: BinaryIO, tell: Callable[[int], None]) -> None:
         self._file = file
@@ -100,7 +100,7 @@ class _Told:
         self._done = 0
 
     def read(self, size: int = -1) -> bytes:
-        """The next block."""
+        """Return the next block."""
         block = self._file.read(max(size, BLOCK_BYTES))
         self._done += len(block)
         self._tell(self._done)
@@ -108,13 +108,13 @@ class _Told:
 
 
 class _NothingLeft(Exception):
-    """The server says that nothing will follow."""
+    """Raised when the server says that the stream has no more entries."""
 
 
 class Api:
-    """One connection to the API; not for several threads at once.
+    """One connection to the API; several threads must not use it at once.
 
-    `show` is given each request as a curl command, `note` a line for people when a call has to wait.
+    `show` receives each request as a curl command, `note` a message for the user when a call has to wait.
     """
 
     def __init__(
@@ -133,26 +133,26 @@ class Api:
         self._connection: http.client.HTTPConnection | None = None
         self._is_aborted = threading.Event()
         self.streams_opened = 0
-        """how often a stream was opened: more than once when it broke"""
+        """how often a stream was opened; more than 1 after a lost connection"""
         self.server_version = ""
-        """what the last answer said; empty before the first, and of a server that does not say it"""
+        """the version in the last answer; empty before the first answer, and when the server does not send it"""
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
     def get(self, path: str, query: Query | None = None) -> Any:
-        """GET, decoded."""
+        """Send GET; return the decoded body."""
         return self.call("GET", path, query=query).json()
 
     def post(self, path: str, body: Any = None, query: Query | None = None) -> Any:
-        """POST, decoded."""
+        """Send POST; return the decoded body."""
         return self.call("POST", path, body=body, query=query).json()
 
     def patch(self, path: str, body: Any) -> Any:
-        """PATCH, decoded."""
+        """Send PATCH; return the decoded body."""
         return self.call("PATCH", path, body=body).json()
 
     def launch(self, body: Json, *, path: str = "/allocations", key: str = "") -> Json:
-        """Launch once, also when the answer gets lost and the call is made again; the allocation."""
+        """Launch once, even when the answer is lost and the call is retried; return the allocation."""
         headers = {"Idempotency-Key": key or new_key()}
         return cast("Json", self.call("POST", path, body=body, headers=headers).json())
 
@@ -165,18 +165,19 @@ class Api:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> ApiResponse:
-        """One call; paths are below /api/v1 unless they start with `//`.
+        """Send one call; paths are below /api/v1 unless they start with `//`.
 
-        Made again, for up to 20 s, when the server says that it cannot answer now and when it can.
+        The call is retried, for up to 20 s, when the server cannot answer now and says when it can.
 
         Raises:
-            ControlPlaneError: it was refused, or nobody answered.
+            ControlPlaneError: the server refused the call, or no server answered.
         """
         target = self.target(path, query)
         payload = None if body is None else json.dumps(body).encode()
         sent = self._headers(headers, payload)
         self._tell(method, target, sent, payload)
-        # A key makes one launch of two; DELETE and other POSTs may have been carried out and would be refused then.
+        # A key makes two equal calls one launch. A DELETE or another POST may have succeeded, and its repetition would
+        # fail.
         is_repeatable = method in ("GET", "PUT", "PATCH") or "Idempotency-Key" in sent
         tries = Tries(self._budget, is_repeatable=is_repeatable, now=time.monotonic(), timeout_s=AGAIN_S)
         tried = 0
@@ -190,8 +191,8 @@ class Api:
                 raise DeadlineError(f"{self.server.url} did not answer within {CALL_S:.0f} s") from exc
             except _LOST as exc:
                 self.close()
-                # Nobody there is an answer. A connection that was lost is tried again: a kept one may have been closed
-                # under us, a server may be restarted, and every call of ours may be made twice.
+                # A refused connection is a final answer. A lost connection is retried: the server may have closed an
+                # idle connection or may be restarting, and each of our calls may be sent twice.
                 if tried == TRIES or (isinstance(exc, ConnectionRefusedError) and tried == 1):
                     raise self._unreachable(exc) from exc
                 time.sleep(PAUSE_S if tried > 1 else 0)
@@ -210,13 +211,13 @@ class Api:
         query: Query | None = None,
         tell: Callable[[int], None] = lambda _done: None,
     ) -> ApiResponse:
-        """PUT of a gzipped file; `tell` is given the bytes that went.
+        """Send a gzipped file with PUT; `tell` receives the number of bytes sent so far.
 
-        Sent again, for up to a minute, when the connection is lost or the server says that it cannot now: it is
-        stored once however often it is sent.
+        The file is sent again, for up to a minute, when the connection is lost or the server cannot accept it now. The
+        server stores it once, however often it is sent.
 
         Raises:
-            ControlPlaneError: it was refused, or nobody answered.
+            ControlPlaneError: the server refused the file, or no server answered.
         """
         target = self.target(path, query)
         headers = self._headers({"Content-Type": "application/gzip", "Content-Length": str(size)}, None)
@@ -253,9 +254,10 @@ class Api:
         after: str = "",
         is_over: Callable[[], bool] = lambda: True,
     ) -> Iterator[ServerSentEvent]:
-        """The entries of a stream of server-sent events, across broken connections.
+        """Yield the entries of a stream of server-sent events, across broken connections.
 
-        A server that is stopped ends its streams as one that has told everything does: `is_over` tells them apart.
+        A server that is stopped ends its streams in the same way as a completed stream: `is_over` distinguishes the
+        two.
         """
         course = StreamCourse(after, patience_s=PATIENCE_S, pause_s=PAUSE_S)
         while True:
@@ -278,7 +280,7 @@ class Api:
                 return
 
     def _events(self, path: str, query: Query | None, last: str) -> Iterator[ServerSentEvent]:
-        """The entries of one connection. Raises a ConnectionError when it breaks off instead of ending."""
+        """Yield the entries of one connection. Raises a ConnectionError when the connection breaks."""
         target = self.target(path, query)
         extra = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
         headers = self._headers(extra, None)
@@ -295,28 +297,28 @@ class Api:
     # --- one request ----------------------------------------------------------------------------------------------
 
     def target(self, path: str, query: Query | None = None) -> str:
-        """The request target of a path of the API."""
+        """Return the request target of a path of the API."""
         whole = path[1:] if path.startswith("//") else API + path
         pairs = [(name, value) for name, value in (query or {}).items() if value is not None and value != ""]
         return self.server.prefix + quote(whole, safe="/:@~") + (f"?{urlencode(pairs)}" if pairs else "")
 
     def close(self) -> None:
-        """Close the connection; the next call opens another."""
+        """Close the connection; the next call opens a new one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def abort(self) -> None:
-        """End what another thread reads here, and let nothing begin again."""
+        """End the read of another thread on this connection, and prevent new ones."""
         self._is_aborted.set()
         connection = self._connection
         sock = cast("socket.socket | None", connection.sock) if connection is not None else None
         if sock is not None:
-            with contextlib.suppress(OSError):  # closed in this moment
+            with contextlib.suppress(OSError):  # the connection is being closed
                 sock.shutdown(socket.SHUT_RDWR)
 
     def again(self) -> "Api":
-        """One more client of the same server."""
+        """Return another client of the same server."""
         return Api(self.server, user=self._user, show=self._show, note=self._note)
 
     def _headers(self, extra: Mapping[str, str] | None, payload: bytes | None) -> dict[str, str]:
@@ -346,7 +348,7 @@ class Api:
         return response
 
     def _put(self, target: str, body: "_Told", headers: Mapping[str, str]) -> http.client.HTTPResponse:
-        """A server that refuses before it has read everything has answered: its words, not the broken pipe, count."""
+        """Send a body. If the server answers before it has read it all, return that answer, not the broken pipe."""
         try:
             return self._send("PUT", target, body, headers, UPLOAD_S)
         except (BrokenPipeError, ConnectionResetError):
@@ -366,7 +368,7 @@ class Api:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> str:
-        """The call as a curl command; it is not made. Tokens and secret values are variables of the shell in it."""
+        """Return the call as a curl command, without sending it; tokens and secret values are shell variables in it."""
         payload = None if body is None else json.dumps(body).encode()
         unsigned = Api(self.server._replace(credential=None), user=self._user)
         sent = unsigned._headers(headers, payload)
@@ -389,7 +391,7 @@ class Api:
         return " ".join([*words, shlex.quote(self.server._replace(prefix="").url + target)])
 
     def _pause_after(self, error: ControlPlaneError, tries: Tries) -> float:
-        """Seconds until the next try, told to people before the first one. Raises `error` when there is none."""
+        """Return the seconds until the next try, and report the first wait. Raises `error` when no try is left."""
         if not isinstance(error, TransientError) or error.retry_after_s is None:
             raise error
         is_first = tries.count == 1
@@ -408,12 +410,12 @@ class Api:
 
 
 def new_key() -> str:
-    """An Idempotency-Key of a launch that has none."""
+    """Return a new Idempotency-Key for a launch without one."""
     return f"cli-{uuid.uuid4().hex}"
 
 
 def _answer_of(response: http.client.HTTPResponse) -> ApiResponse:
-    """The whole answer. Raises PermanentError when it has no end in sight."""
+    """Read the whole answer. Raises PermanentError when it is longer than `BODY_BYTES_MAX`."""
     body = response.read(BODY_BYTES_MAX + 1)
     if len(body) > BODY_BYTES_MAX:
         response.close()
@@ -422,7 +424,7 @@ def _answer_of(response: http.client.HTTPResponse) -> ApiResponse:
 
 
 def _entries(response: http.client.HTTPResponse) -> Iterator[ServerSentEvent]:
-    """The entries of one answer, as they come."""
+    """Yield the entries of one answer, as they arrive."""
     parser = EventParser()
     while raw := response.readline(LINE_BYTES_MAX):
         entry = parser.line(raw)
@@ -431,10 +433,9 @@ def _entries(response: http.client.HTTPResponse) -> Iterator[ServerSentEvent]:
 
 
 def _body_for_shell(payload: bytes) -> str:
-    """The body as a word of the shell, with a variable in the place of each secret: a screen is no place for it.
+    """Return the body as a word of the shell, with a variable for each secret: a secret must not appear on a screen.
 
-    Each part between two variables is quoted by itself, so that nothing in the body becomes a variable, whoever
-    wrote it.
+    Each part between two variables is quoted by itself, so no text of the body can become a variable.
     """
     try:
         body: Any = json.loads(payload)
@@ -442,7 +443,7 @@ def _body_for_shell(payload: bytes) -> str:
         body = None
     if not isinstance(body, dict):
         return shlex.quote(payload.decode())
-    mark = uuid.uuid4().hex  # drawn anew each time: no text of the body can hold it
+    mark = uuid.uuid4().hex  # the mark is random, so no text in the body can contain it
     hidden = _marked(cast("Json", body), mark)
     if isinstance(hidden.get("launch"), dict):
         hidden["launch"] = _marked(hidden["launch"], mark)
@@ -453,7 +454,7 @@ def _body_for_shell(payload: bytes) -> str:
 
 
 def _marked(body: Json, mark: str) -> Json:
-    """The body, each secret in it replaced by the name of its variable between two marks."""
+    """Return the body, with each secret replaced by the name of its variable between two marks."""
     hidden = dict(body)
     values = hidden.get("secretValues")
     if isinstance(values, dict):
@@ -466,17 +467,17 @@ def _marked(body: Json, mark: str) -> Json:
 
 
 def shell_variable(name: str) -> str:
-    """The variable of the shell that stands for a secret value of that name."""
+    """Return the shell variable that contains the secret value of that name."""
     return _NO_NAME.sub("_", name)
 
 
 def in_our_words(text: str) -> str:
-    """A route that the server names as the verb that asks for it."""
+    """Replace a route in a text of the server by the verb that calls it."""
     return _ROUTE.sub(lambda found: f"`{_VERBS[found[1]]}` lists" if found[1] in _VERBS else found[0], text)
 
 
 def error_of(answer: ApiResponse) -> ControlPlaneError:
-    """What a refusal means, in the words of the command."""
+    """Return the error for a refusal, in the words of the command."""
     error = refusals.error_of(answer.status, answer.headers, answer.body, phrase=in_our_words)
     text = str(error)
     retry_after_s = error.retry_after_s if isinstance(error, TransientError) else None
@@ -488,5 +489,5 @@ def error_of(answer: ApiResponse) -> ControlPlaneError:
 
 
 def error_of_problem(problem: Json) -> ControlPlaneError:
-    """What a refusal of one of many means, which is a part of an answer."""
+    """Return the error for one refused item of a batch answer."""
     return error_of(ApiResponse(int(problem["status"]), json.dumps(problem).encode(), {}))

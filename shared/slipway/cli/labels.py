@@ -1,6 +1,6 @@
-"""What an allocation is called in a line or a cell: its state, its ranks, what is worth noting. Pure.
+"""The short texts for an allocation in a line or a cell: its state, its ranks, its most important note. Pure.
 
-Reads the JSON of the REST API (`AllocationView`); knows nothing of how it is shown.
+Reads the JSON of the REST API (`AllocationView`); does not know how the texts are shown.
 """
 
 import re
@@ -21,7 +21,7 @@ STARTING = ("Assigned", "Pulling", "Starting")
 
 
 def state_of(view: Json) -> str:
-    """The phase, or the result once it has ended; Held; Waiting when it serves and has nothing to show yet."""
+    """Return the phase, or the result after the end; Held; Waiting while it serves but has nothing to show yet."""
     return word_for(
         str(view["phase"]),
         view.get("result"),
@@ -32,28 +32,28 @@ def state_of(view: Json) -> str:
 
 
 def has_ended(view: Json) -> bool:
-    """Whether nothing can happen to it any more."""
+    """Whether the allocation has ended, which is final."""
     return view["phase"] == TERMINATED
 
 
 def has_succeeded(view: Json) -> bool:
-    """Whether it ended well."""
+    """Whether the allocation ended with success."""
     return view.get("result") == "Succeeded"
 
 
 def rank_count(view: Json) -> int:
-    """How many ranks it has."""
+    """Return the number of ranks."""
     roles = cast("list[Json]", view["spec"].get("ranks") or [])
     return sum(int(role.get("count", 1)) for role in roles) or 1
 
 
 def ranks_of(view: Json) -> list[Json]:
-    """What was observed of each rank."""
+    """Return the observed status of each rank."""
     return cast("list[Json]", view["status"].get("ranks") or [])
 
 
 def running_of(view: Json) -> str:
-    """`running/all` while it lives, `all` after that."""
+    """Return `running/all` until the allocation ends, then `all`."""
     if has_ended(view):
         return str(rank_count(view))
     running = sum(rank.get("phase") == "Running" for rank in ranks_of(view))
@@ -61,7 +61,7 @@ def running_of(view: Json) -> str:
 
 
 def node_state(item: Json) -> str:
-    """Of a node: whether it works, and whether anything new is placed there."""
+    """Return whether a node is ready, and whether new ranks may be placed there."""
     if not item["ready"]:
         return "NotReady"
     wanted = str(item.get("scheduling") or "enabled")
@@ -69,15 +69,15 @@ def node_state(item: Json) -> str:
 
 
 def gpus_in(amounts: Json) -> str:
-    """The GPUs among amounts of resources: `8`; what is a part of one counts as that part, `0.429`."""
+    """Return the GPUs in amounts of resources: `8`; a part of a GPU counts as that part, `0.429`."""
     return f"{Resources.parse(amounts).gpu_count():g}"
 
 
 def gpus_of(view: Json) -> float:
-    """The GPUs that all its ranks ask for together; what is a part of one counts as that part."""
+    """Return the GPUs that all ranks request together; a part of a GPU counts as that part."""
     if "gpus" in view:
         return float(view["gpus"])
-    # A server of an earlier version does not say: the whole ones can be seen in the roles.
+    # A server of an earlier version does not send `gpus`. The roles show the whole GPUs.
     total = 0
     for role in cast("list[Json]", view["spec"].get("ranks") or []):
         asked = cast("Json", role.get("resources") or {})
@@ -87,14 +87,14 @@ def gpus_of(view: Json) -> float:
 
 
 def condition_of(view: Json, type_: str) -> Json:
-    """A condition of its status; empty when there is none."""
+    """Return a condition of the status; empty when there is none."""
     conditions = cast("list[Json]", view["status"].get("conditions") or [])
     found = [each for each in conditions if each.get("type") == type_]
     return found[0] if found else {}
 
 
 def waits_for(view: Json) -> str:
-    """The gate that keeps it waiting, with the scheduler's words; empty when it does not wait."""
+    """Return the gate that keeps the allocation waiting, with the scheduler's message; empty when it does not wait."""
     if view["phase"] != PENDING:
         return ""
     condition = condition_of(view, "Admitted")
@@ -104,7 +104,7 @@ def waits_for(view: Json) -> str:
 
 
 def blocked_by(view: Json) -> str:
-    """What keeps it from starting although it has its nodes; empty when nothing does, or that is not known."""
+    """Return what blocks the start after the nodes are assigned; empty when nothing does, or when it is unknown."""
     if view["phase"] not in STARTING:
         return ""
     for type_ in ("StartBlocked", "Stuck"):
@@ -116,18 +116,18 @@ def blocked_by(view: Json) -> str:
 
 
 _STOPPED = (143, 137)
-"""The exit codes of SIGTERM, and of SIGKILL once the grace is over."""
+"""The exit codes of SIGTERM, and of SIGKILL after the grace period."""
 _EXIT_CODE_MAX = 255
-"""A process can exit with no higher code."""
+"""The highest exit code of a process."""
 SHOWN_MAX = 3
-"""Ranks that are named in one line."""
+"""The most ranks that are named in one line."""
 
 
 def failures_of(view: Json) -> list[str]:
-    """One text per failed rank, with its exit code.
+    """Return one text per failed rank, with its exit code.
 
-    Ranks with the reason of the allocation are the cause: then those that were stopped for it are only counted. Of what
-    was ended by a kill or a limit, a rank that ended by the signal that this sends says nothing of its own.
+    Ranks with the same reason as the allocation are the cause; other failed ranks were stopped for it and are only
+    counted. After a kill or a limit, a rank that ended with the signal of the stop is left out.
     """
     is_ended_for_it = view.get("result") not in (None, "", "Failed")
     causes: list[str] = []
@@ -147,9 +147,11 @@ def failures_of(view: Json) -> list[str]:
 
 
 def exit_code_of(view: Json) -> int:
-    """What a command that followed it to its end exits with: 0, the exit code of the rank that ended it, or 1.
+    """Return the exit code of a command that followed the allocation to its end.
 
-    1 stands for every end that is not the rank's own: a kill, a limit, a preemption, a lost node, a bad image.
+    It is 0, the exit code of the rank that ended the allocation, or 1.
+
+    1 stands for every end that a rank did not cause: a kill, a limit, a preemption, a lost node, a bad image.
     """
     if has_succeeded(view):
         return 0
@@ -167,7 +169,7 @@ def exit_code_of(view: Json) -> int:
 
 
 def _how(rank: Json) -> str:
-    """How a rank ended, in short."""
+    """Return how a rank ended, in short."""
     code = rank.get("exitCode")
     if code is None:
         return str(rank.get("reason") or "failed")
@@ -176,7 +178,7 @@ def _how(rank: Json) -> str:
 
 
 def _with_words(causes: list[str], message: str) -> list[str]:
-    """The causes, the rank that failed first in front and in the words that were recorded of it, if they say more."""
+    """Return the causes, the first failed rank first, with its recorded message when that says more."""
     found = _CAUSE.match(message)
     if found is None:
         return causes
@@ -189,12 +191,12 @@ def _with_words(causes: list[str], message: str) -> list[str]:
 
 
 _CAUSE = re.compile(r"rank (\d+)( on [^:]+)?: (.*)", re.DOTALL)
-"""The sentence of the watcher about the rank that ended an attempt."""
+"""Matches the watcher's sentence about the rank that ended an attempt."""
 _CODE_ALONE = re.compile(r"exit code \d+( \([^)]*\))?")
 
 
 def note_of(view: Json) -> str:
-    """What is worth knowing beyond the state: the gate, the failed ranks, the nodes."""
+    """Return the most important fact beyond the state: the gate, the failed ranks, or the nodes."""
     if view["phase"] == PENDING:
         return waits_for(view) or ("stopping" if view.get("desired") == "Stopped" else "")
     if has_ended(view):
@@ -206,7 +208,7 @@ def note_of(view: Json) -> str:
 
 
 def summary_of(view: Json) -> str:
-    """How it ended, in one line."""
+    """Return how the allocation ended, in one line."""
     reason = f" ({view['reason']})" if view.get("reason") and not has_succeeded(view) else ""
     failed = failures_of(view)
     extra = f": {'; '.join(failed[:4])}" if failed else f": {view['message']}" if view.get("message") else ""
@@ -214,7 +216,7 @@ def summary_of(view: Json) -> str:
 
 
 def none_of(asked: Mapping[str, object]) -> str:
-    """That no workload fits what was asked for, such as `no workload of user ada with queue q`; empty for no filter."""
+    """Return a text such as `no workload of user ada with queue q`; empty without filters."""
     rest = ", ".join(f"{name} {value}" for name, value in asked.items() if value and name != "user")
     user = f" of user {asked['user']}" if asked.get("user") else ""
     return f"no workload{user}{f' with {rest}' if rest else ''}" if user or rest else ""

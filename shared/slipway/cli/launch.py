@@ -1,7 +1,7 @@
 """The options of a launch, and the launch body that they make.
 
-Owns the spelling of the options; what they mean, and what is wrong with them, is the API's word. Only what the API can
-not know is refused here: files that cannot be read, options of another form, variables that are not set.
+Owns the syntax of the options; the API defines and checks their meaning. This module refuses only what the API cannot
+check: files that cannot be read, options of another form, variables that are not set.
 """
 
 import argparse
@@ -21,11 +21,11 @@ Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
 NAME_LENGTH = 6
 NAME_LETTERS = "bcdfghjkmnpqrstvwxz23456789"
-"""Without vowels and without what looks alike: names are read aloud, and should not become words."""
+"""Letters of generated names: no vowels, so that no words result, and no similar letters, as names are read aloud."""
 
 
 def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
-    """The options of a launch."""
+    """Add the options of a launch."""
     ask = parser.add_argument_group("what it asks for (of each rank)")
     add_resources(ask)
     types = ask.add_mutually_exclusive_group()
@@ -76,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
 
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
-    """Where it runs, and when it starts."""
+    """Add the options about where and when a launch runs."""
     where = parser.add_argument_group("where and when")
     where.add_argument("--name", metavar="N", help="a name of your own")
     where.add_argument("-n", "--workspace", metavar="W", help="(default: what `slipway config` shows)")
@@ -104,7 +104,7 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
-    """When it ends, and what follows a failure."""
+    """Add the options about limits and about failures."""
     limits = parser.add_argument_group("limits")
     limits.add_argument("--max-runtime", metavar="2h", help="end it after this time")
     limits.add_argument("--idle-timeout", metavar="30m", help="end it when nobody uses it for this time")
@@ -128,7 +128,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_surroundings(what: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
-    """As whom it runs, with which privileges and volumes."""
+    """Add the options about the user, the privileges and the volumes of a launch."""
     what.add_argument("--shm-size", metavar="SIZE", help="of /dev/shm, such as 8Gi: memory of the rank")
     what.add_argument("--service-account", metavar="NAME", help="run as this service account of the workspace")
     what.add_argument(
@@ -160,14 +160,14 @@ def _add_surroundings(what: argparse._ArgumentGroup) -> None:  # pyright: ignore
 
 
 def add_resources(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
-    """The options of what a rank asks for; `resources_of` reads them."""
+    """Add the options about the resources of a rank; `resources_of` reads them."""
     parser.add_argument("--gpus", metavar="N", type=whole_number, help="whole GPUs")
     parser.add_argument("--cpus", metavar="N", help="such as 2 or 500m")
     parser.add_argument("--memory", metavar="SIZE", help="such as 4Gi")
 
 
 def resources_of(arguments: argparse.Namespace) -> Json:
-    """The resources that were named."""
+    """Return the resources that the options name."""
     named = {
         name: getattr(arguments, option) for option, name in (("cpus", "cpu"), ("memory", "memory"), ("gpus", GPU))
     }
@@ -175,7 +175,7 @@ def resources_of(arguments: argparse.Namespace) -> Json:
 
 
 def add_variables(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
-    """The options of variables; `variables_of` reads them."""
+    """Add the options about variables; `variables_of` reads them."""
     parser.add_argument(
         "-e",
         "--env",
@@ -194,8 +194,8 @@ def add_variables(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> 
 
 
 def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Json:
-    """The launch body."""
-    # The API would make the name from the key of the launch; one that says what it is reads better in every list.
+    """Return the launch body."""
+    # The API would derive the name from the key of the launch. A name that contains the kind is clearer in lists.
     body: Json = {"kind": kind} if arguments.key else {"kind": kind, "name": made_up_name(kind)}
     for option, field in _PLAIN.items():
         value = getattr(arguments, option)
@@ -229,7 +229,7 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
 
 
 def _of_nodes(arguments: argparse.Namespace) -> Json:
-    """Which nodes its ranks may have, and have together."""
+    """Return the fields that restrict the nodes of the ranks."""
     found: Json = {}
     if arguments.flavor:
         found["flavors"] = arguments.flavor
@@ -239,7 +239,7 @@ def _of_nodes(arguments: argparse.Namespace) -> Json:
 
 
 def _of_pods(arguments: argparse.Namespace) -> Json:
-    """Short forms of what the pods have: who they run as, their volumes, their privileges."""
+    """Return the short fields about the pods: their user, their volumes, their privileges."""
     found: Json = {}
     if arguments.run_as:
         found["runAs"] = _run_as(arguments.run_as)
@@ -251,7 +251,7 @@ def _of_pods(arguments: argparse.Namespace) -> Json:
 
 
 def _of_course(arguments: argparse.Namespace) -> Json:
-    """What it waits for, and what follows a failure."""
+    """Return the fields about dependencies and about failures."""
     found: Json = {}
     if arguments.after:
         found["after"] = [_dependency(text) for text in arguments.after]
@@ -261,7 +261,7 @@ def _of_course(arguments: argparse.Namespace) -> Json:
 
 
 def _topology(text: str) -> dict[str, str]:
-    """`KEY`, or `KEY=MODE`, as `topology` of a launch; which keys are labels the API knows."""
+    """Parse `KEY`, or `KEY=MODE`, as `topology` of a launch; the API knows which keys are labels."""
     key, has_mode, mode = text.partition("=")
     if not key or (has_mode and mode not in _TOPOLOGY_MODES):
         raise InvalidError(
@@ -274,7 +274,7 @@ _TOPOLOGY_MODES = ("required", "preferred")
 
 
 def _rule(text: str) -> Json:
-    """`CODES=ACTION` as a rule of `failurePolicy`; which codes and actions there are the API knows."""
+    """Parse `CODES=ACTION` as a rule of `failurePolicy`; the API knows the valid codes and actions."""
     codes, _, action = text.partition("=")
     entries = [part.strip() for part in codes.split(",")]
     if not action or not all(entries):
@@ -283,7 +283,7 @@ def _rule(text: str) -> Json:
 
 
 def _run_as(text: str) -> dict[str, int]:
-    """`1000`, `1000:2000` or `:2000`, as `runAs` of a launch."""
+    """Parse `1000`, `1000:2000` or `:2000` as `runAs` of a launch."""
     user, _, group = text.partition(":")
     given = {"user": user, "group": group}
     if not all(each == "" or (each.isascii() and each.isdecimal() and len(each) <= 10) for each in given.values()) or (
@@ -294,7 +294,7 @@ def _run_as(text: str) -> dict[str, int]:
 
 
 def _volume(text: str) -> tuple[str, str]:
-    """`CLAIM:PATH`, or `CLAIM:PATH:ro`, as (path, claim) of `volumes` of a launch."""
+    """Parse `CLAIM:PATH`, or `CLAIM:PATH:ro`, as (path, claim) of `volumes` of a launch."""
     claim, _, rest = text.partition(":")
     path, _, mode = rest.partition(":")
     if not claim or not path or mode not in ("", "ro", "rw"):
@@ -306,7 +306,7 @@ _WHEN = {"ok": "succeeded", "end": "ended", "failed": "failed"}
 
 
 def _dependency(text: str) -> dict[str, str]:
-    """`ID`, `ID:end` or `job/NAME:ok`, as one of `after` of a launch."""
+    """Parse `ID`, `ID:end` or `job/NAME:ok` as an item of `after` of a launch."""
     named, has_word, word = text.partition(":")
     kind, _, job = named.rpartition("/")
     if not job or kind not in ("", "job") or (has_word and word not in _WHEN):
@@ -317,14 +317,14 @@ def _dependency(text: str) -> dict[str, str]:
 
 
 def into_workspace(body: Json) -> None:
-    """Name the workspace that the user has set, where the launch names none; without one the API has its default."""
+    """Set the workspace of the user's settings, if the launch names none; the API has a default for the rest."""
     chosen = preferences.workspace()
     if chosen.value != preferences.DEFAULT_WORKSPACE:
         body.setdefault("workspace", chosen.value)
 
 
 def made_up_name(kind: str) -> str:
-    """Such as `notebook-4kq7zp`."""
+    """Return a generated name such as `notebook-4kq7zp`."""
     letters = "".join(secrets.choice(NAME_LETTERS) for _ in range(NAME_LENGTH))
     return f"{'run' if kind == 'training' else kind}-{letters}"
 
@@ -366,10 +366,10 @@ def _role(arguments: argparse.Namespace) -> Json:
 
 
 def variables_of(arguments: argparse.Namespace, here: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `--env-file`, of a later file before those of an earlier one, and of `--env` before all.
+    """Return the variables: a later `--env-file` overrides an earlier one, and `--env` overrides all files.
 
-    `NAME=VALUE`, and `NAME` for the value that the variable has `here`. In a file, and in a value from `here`, `$` has
-    no meaning.
+    The forms are `NAME=VALUE`, and `NAME` for the value in `here`. In a file, and in a value from `here`, `$` has no
+    special meaning.
     """
     found: dict[str, str] = {}
     for path in arguments.env_file:
@@ -385,8 +385,10 @@ def variables_of(arguments: argparse.Namespace, here: Mapping[str, str]) -> dict
 
 
 def _variables_in(path: str, here: Mapping[str, str]) -> dict[str, str]:
-    """The lines of a file of variables, as other tools write it: `#` begins a comment line, `export ` before a name and
-    a pair of quotes around a whole value mean nothing."""
+    """Parse a file of variables in the form that other tools write.
+
+    A line that begins with `#` is a comment. A leading `export ` and one pair of quotes around a whole value are
+    removed."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
@@ -420,7 +422,7 @@ def _named(items: list[str], option: str, form: str) -> dict[str, str]:
 
 
 def _values_here(names: list[str], here: Mapping[str, str]) -> dict[str, str]:
-    """The values of the variables as they are set `here`."""
+    """Return the values of these variables in `here`."""
     for name in names:
         if name not in here:
             raise InvalidError(f"--secret: {name or repr(name)} is not set here; set it, or write NAME=SECRET/KEY")
@@ -428,7 +430,7 @@ def _values_here(names: list[str], here: Mapping[str, str]) -> dict[str, str]:
 
 
 def _port(text: str) -> Json:
-    """`[NAME=]PORT[/SCHEME]`: a port of the main container."""
+    """Parse `[NAME=]PORT[/SCHEME]`: a port of the main container."""
     name, _, rest = text.rpartition("=")
     number, _, scheme = rest.partition("/")
     if not number.isdigit():
@@ -438,7 +440,7 @@ def _port(text: str) -> Json:
 
 
 def _service(text: str) -> Json:
-    """`NAME:PORT`, as `service` of a launch."""
+    """Parse `NAME:PORT` as `service` of a launch."""
     name, _, port = text.partition(":")
     if not name or not (port.isascii() and port.isdecimal()):
         raise InvalidError(f"--service: {text!r} is not NAME:PORT, such as llm:8000")
@@ -446,7 +448,7 @@ def _service(text: str) -> Json:
 
 
 def _file(text: str) -> Json:
-    """`PATH` or `PATH:NAME`: what it holds, under its own name or NAME in the working directory."""
+    """Return the content of `PATH`, or of `PATH:NAME`, with its own name or NAME in the working directory."""
     source, _, name = text.partition(":")
     path = Path(source)
     try:

@@ -1,8 +1,8 @@
-"""The `slipway` command: finds the verb, loads only its module, and turns what happens into an exit code.
+"""The `slipway` command: finds the verb, imports only its module, and converts the result to an exit code.
 
-Owns the list of verbs, the help page and the exit codes. Knows nothing of what a verb does.
+Owns the list of verbs, the help page and the exit codes. Knows no details of a verb.
 
-Invariant: importing this module and printing the help page load nothing but a little of the standard library, so that
+Invariant: importing this module and printing the help page import only a small part of the standard library, so that
 `slipway --help` answers at once.
 """
 
@@ -166,18 +166,18 @@ ELSEWHERE = {
     "scp": "cp",
     "rsync": "cp",
 }
-"""{what other tools call it: our verb}: suggested, not run, because what these tools do with it differs."""
+"""{verb of another tool: our verb}. Our verb is only suggested, because the other tool's verb works differently."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
+    """Run one command; return the exit code."""
     try:
         try:
             return _main(argv)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output has left: nothing to say, and nothing more may be flushed to it.
+        # The reader of our output has closed the pipe: no message is needed, and nothing may be flushed to the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
 
@@ -205,7 +205,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def help_page() -> str:
-    """What `slipway --help` prints."""
+    """Return the text of `slipway --help`."""
     lines = ["usage: slipway VERB [arguments]      (slipway VERB --help says more)", ""]
     for group, verbs in GROUPS.items():
         lines.append(group)
@@ -222,7 +222,7 @@ def help_page() -> str:
 
 
 def load(name: str) -> "CliVerb":
-    """The verb of that name, its module imported."""
+    """Return the verb with that name; its module is imported."""
     module = importlib.import_module(f"slipway.cli.verbs.{VERBS[name].module}")
     verb: CliVerb = module.VERBS[name]
     return verb
@@ -252,7 +252,7 @@ def _run(name: str, arguments: list[str]) -> int:
 
 
 def close_to(name: str, names: Iterable[str]) -> str:
-    """What is said after a name that does not exist, if one of the names is close to it."""
+    """Return the hint that follows an unknown name, if one of the names is close to it."""
     import difflib
 
     close = difflib.get_close_matches(name, list(names), n=1)

@@ -1,4 +1,4 @@
-"""Answers in the form that was asked for: the REST body unchanged, YAML, ids, or a table.
+"""The forms of an answer: the REST body unchanged, YAML, ids, or a table.
 
 Owns `-o` and `-q`.
 """
@@ -17,25 +17,25 @@ PAGE = 500
 
 
 class Options(Protocol):
-    """A parser, or a group of one."""
+    """A parser, or an argument group of a parser."""
 
     def add_argument(self, *names: str, **how: Any) -> Any: ...
 
 
 def add_options(parser: Options, *forms: str) -> None:
-    """`-o` with these forms (default: all), and `-q`."""
+    """Add `-o` with these forms (default: all), and `-q`."""
     choices = forms or FORMS
     parser.add_argument("-o", "--output", choices=choices, default=choices[0], help="form of the answer")
     parser.add_argument("-q", "--quiet", action="store_true", help="print only ids")
 
 
 def is_for_machines(arguments: argparse.Namespace) -> bool:
-    """Whether the answer itself is wanted."""
+    """Whether the user wants the answer itself, as JSON or YAML."""
     return arguments.output in ("json", "yaml") and not arguments.quiet
 
 
 def write(terminal: Terminal, form: str, answer: ApiResponse) -> None:
-    """The body of an answer as it came (json, with escapes for what a terminal would obey), or as YAML."""
+    """Print the body of an answer unchanged (json, but terminal control characters are escaped), or as YAML."""
     if form == "yaml":
         terminal.raw(yaml_text(answer.json()))
         return
@@ -44,7 +44,7 @@ def write(terminal: Terminal, form: str, answer: ApiResponse) -> None:
 
 
 def yaml_text(value: Any) -> str:
-    """A value as YAML. Characters that a terminal would obey are escapes of YAML: it says the same."""
+    """Return a value as YAML. Characters that control a terminal become YAML escapes, with the same meaning."""
     import yaml
 
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
@@ -52,7 +52,7 @@ def yaml_text(value: Any) -> str:
 
 
 def listed(api: Api, path: str, query: Query | None = None) -> ApiResponse:
-    """A whole list: one page as it came, or the items of all pages under the metadata of the last."""
+    """Return a whole list: one page unchanged, or the items of all pages with the metadata of the last page."""
     answer = api.call("GET", path, query={"limit": PAGE, **(query or {})})
     page = cast("Json", answer.json())
     more = str(page.get("metadata", {}).get("continue") or "")
@@ -67,5 +67,5 @@ def listed(api: Api, path: str, query: Query | None = None) -> ApiResponse:
 
 
 def items_of(answer: ApiResponse) -> list[Json]:
-    """The items of a list."""
+    """Return the items of a list."""
     return cast("list[Json]", answer.json()["items"])

@@ -1,8 +1,8 @@
-"""The cluster on one page of text: nodes, queues and one user's work, as many rows of each as there is room for. Pure.
+"""The cluster on one page of text: nodes, queues and one user's work, with as many rows as fit. Pure.
 
-Owns the order of the rows and which are left out. First come nodes that do not work, then the fullest; queues in which
-work waits; the newest work. Each table counts the rows that it leaves out. Reads the JSON of the REST API; knows
-nothing of terminals.
+Owns the order of the rows and which rows are left out. Nodes that are not ready come first, then the fullest nodes.
+Queues with the most waiting work come first, and the newest work comes first. Each table counts the rows that it leaves
+out. Reads the JSON of the REST API; knows no terminal.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ NODE_COLUMNS, ID_COLUMNS, QUEUE_COLUMNS = 24, 32, 24
 
 
 class ClusterLook(NamedTuple):
-    """What the API answered at one moment. `has_more`: the user has more work than `work` holds."""
+    """The answers of the API at one moment. `has_more`: the user has more work than `work` contains."""
 
     nodes: list[Json]
     queues: list[Json]
@@ -33,7 +33,7 @@ class ClusterLook(NamedTuple):
 
 
 class _Section(NamedTuple):
-    """A table; `left_out` makes the line about the rows that it does not show."""
+    """One table; `left_out` returns the line about the rows that are not shown."""
 
     head: tuple[str, ...]
     rows: list[list[str]]
@@ -44,9 +44,9 @@ class _Section(NamedTuple):
 def page(
     look: ClusterLook, moment: datetime, *, width: int = 0, height: int = 0, paint: Paint | None = None
 ) -> list[str]:
-    """The lines: at most `height`, each cut at `width` columns (0: no limit). `paint(head, cell)` colours a cell.
+    """Return at most `height` lines, each cut at `width` columns (0: no limit). `paint(head, cell)` colours a cell.
 
-    A height below 14 lines counts as 14: the heads, and one row of each table.
+    A height below 14 lines is treated as 14: the headings, and one row of each table.
     """
     sections = [_nodes(look.nodes, width), _queues(look.queues, width), _work(look, moment, width)]
     rooms = [len(section.rows) for section in sections]
@@ -69,7 +69,7 @@ def _lines(section: _Section, room: int, width: int, paint: Paint | None) -> lis
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """How many rows each table gets: as many as it has, or an equal part of the room that the others leave."""
+    """Return the number of rows of each table: all its rows, or an equal part of the space that the others leave."""
     shares = [0] * len(wanted)
     for at in sorted(range(len(wanted)), key=lambda each: wanted[each]):
         left = sum(share == 0 for share in shares)
@@ -121,7 +121,7 @@ def _nodes(nodes: list[Json], width: int) -> _Section:
 
 
 def _work_of(node: Json) -> str:
-    """The allocations on the node with their GPUs, the largest first."""
+    """Return the allocations on the node with their GPUs, the largest first."""
     gpus: dict[str, int] = {}
     for rank in node["ranks"]:
         gpus[str(rank["id"])] = gpus.get(str(rank["id"]), 0) + int(rank["gpus"])
@@ -152,7 +152,7 @@ def _queues(queues: list[Json], width: int) -> _Section:
 
 
 def _owned(queue: Json) -> str:
-    """The nominal quota of GPUs; a dash if the queue has none."""
+    """Return the nominal quota of GPUs; a dash if the queue has none."""
     nominal: Json = queue["spec"].get("nominal") or {}
     return str(nominal.get(labels.GPU, "-"))
 

@@ -1,7 +1,8 @@
-"""A folder as what travels with a launch: which files of it go, as small files or as one archive.
+"""Packs a folder for a launch: selects its files, and packs them as small files or as one archive.
 
-Owns the ignore file, what may not be packed (links that lead out, pipes, devices), and the archive, whose bytes follow
-from the names, modes and contents alone: the same folder is the same archive, wherever and whenever it is packed.
+Owns the ignore file, the rules for what may not be packed (links that lead out of the folder, pipes, devices), and the
+archive. The bytes of the archive depend only on names, modes and contents: the same folder always makes the same
+archive.
 """
 
 import base64
@@ -19,14 +20,14 @@ from slipway.errors import InvalidError
 
 IGNORE_FILE = ".slipwayignore"
 IGNORED = (".git/", ".venv/", "__pycache__/", ".slipwayignore")
-"""Left out unless the ignore file says otherwise."""
+"""Patterns that are ignored unless the ignore file says otherwise."""
 SMALL_BYTES = 180 * 1024
-"""What goes into the launch itself, as it is written there; a launch may have 256 KiB in all."""
+"""The most bytes of small files that are written into the launch itself; a whole launch may have 256 KiB."""
 SMALL_FILES = 64
 SMALL_PATH = 255
 ARCHIVE_BYTES_MAX = 95 * 1024 * 1024
 MEMBERS_MAX = 50_000
-"""Files and folders, as the API counts them."""
+"""The most files and folders, as the API counts them."""
 LARGEST_SHOWN = 3
 MIB = 1024 * 1024
 _LEVEL = 6
@@ -36,7 +37,7 @@ Json = dict[str, Any]
 
 
 class Item(NamedTuple):
-    """One file or empty folder: its path in the working directory, and where it is here."""
+    """One file or empty folder: its path in the working directory, and its path on this machine."""
 
     path: str
     source: Path
@@ -46,10 +47,10 @@ class Item(NamedTuple):
 
 
 def items_of(folder: str, includes: Sequence[str] = ()) -> list[Item]:
-    """What of `folder` (empty: nothing) goes, and the included files and folders under their own names.
+    """Return the items of `folder` (empty: none), and the included files and folders under their own names.
 
     Raises:
-        InvalidError: something is not there, cannot be read, or cannot be packed.
+        InvalidError: a path does not exist, cannot be read, or cannot be packed.
     """
     found: dict[str, Item] = {}
     if folder:
@@ -81,7 +82,7 @@ def items_of(folder: str, includes: Sequence[str] = ()) -> list[Item]:
 
 
 def small_files(items: Sequence[Item]) -> list[Json] | None:
-    """The items as `files` of a launch; None when they are too many, too large, or cannot stand there."""
+    """Return the items as `files` of a launch; None when they are too many, too large, or not allowed there."""
     kept = [item for item in items if not item.is_folder]
     odd = any(":" in item.path or len(item.path) > SMALL_PATH for item in kept)
     if len(kept) > SMALL_FILES or len(kept) < len(items) or odd or sum(item.size for item in kept) > SMALL_BYTES:
@@ -91,7 +92,7 @@ def small_files(items: Sequence[Item]) -> list[Json] | None:
 
 
 def file_of(path: str, source: Path, mode: int) -> Json:
-    """One entry of `files`."""
+    """Return one entry of `files`."""
     content = _read(source)
     try:
         return {"path": path, "content": content.decode(), "mode": mode}
@@ -101,10 +102,10 @@ def file_of(path: str, source: Path, mode: int) -> Json:
 
 
 def pack(items: Sequence[Item], out: BinaryIO, tell: Callable[[int], None] = lambda _done: None) -> None:
-    """Writes the archive; `tell` is given the bytes that were read so far.
+    """Write the archive; `tell` receives the number of bytes read so far.
 
     Raises:
-        InvalidError: a file cannot be read, or the archive is larger than the API takes.
+        InvalidError: a file cannot be read, or the archive is larger than the API accepts.
     """
     done = 0
     with (
@@ -133,7 +134,7 @@ def pack(items: Sequence[Item], out: BinaryIO, tell: Callable[[int], None] = lam
 
 
 def too_large(items: Sequence[Item]) -> InvalidError:
-    """What to say of a folder that is too large: what is largest in it."""
+    """Return the error for a folder that is too large; it names the largest files."""
     largest = sorted(items, key=lambda item: -item.size)[:LARGEST_SHOWN]
     shown = ", ".join(f"{item.path} ({item.size / MIB:.1f} MiB)" for item in largest)
     return InvalidError(
@@ -143,7 +144,7 @@ def too_large(items: Sequence[Item]) -> InvalidError:
 
 
 class Ignore:
-    """Patterns as git has them."""
+    """Patterns with the syntax of git."""
 
     def __init__(self, lines: Sequence[str], source: Path | None = None) -> None:
         from pathspec import GitIgnoreSpec
@@ -157,7 +158,7 @@ class Ignore:
 
     @classmethod
     def of(cls, root: Path) -> "Ignore":
-        """The ignore file of a folder; the defaults when there is none."""
+        """Return the patterns of a folder's ignore file; the defaults when there is none."""
         file = root / IGNORE_FILE
         if not file.exists():
             return cls(())
@@ -167,12 +168,12 @@ class Ignore:
             raise InvalidError(f"{file} cannot be read: {exc}") from exc
 
     def covers(self, path: str, *, is_folder: bool) -> bool:
-        """Whether it is left out."""
+        """Whether the path is ignored."""
         return self._spec.match_file(path + "/" if is_folder else path)
 
 
 def _folders_of(paths: Iterable[str]) -> set[str]:
-    """The folders that these paths imply."""
+    """Return the parent folders of these paths."""
     found: set[str] = set()
     for path in paths:
         folder = posixpath.dirname(path)

@@ -1,6 +1,6 @@
-"""Where the cluster is that a verb reads by itself: what was named, the environment, or the stack that runs here.
+"""Finds the cluster for a verb that reads it directly: the named one, the environment, or the local stack.
 
-Owns that order. Must not connect anywhere.
+Owns that order. Must not open a connection.
 """
 
 import os
@@ -12,7 +12,10 @@ from slipway.runtime import redis_url
 
 
 class Whereabouts(NamedTuple):
-    """`kubeconfig` empty: the pod's own account, or kubectl's default file. `is_local`: the stack of `slipway up`."""
+    """The addresses of a cluster. An empty `kubeconfig` is the pod's own account, or kubectl's default file.
+
+    `is_local`: whether it is the stack of `slipway up`.
+    """
 
     kubeconfig: str
     redis_url: str
@@ -20,7 +23,7 @@ class Whereabouts(NamedTuple):
 
 
 def find_place(kubeconfig: str) -> Whereabouts:
-    """What was named, else what the environment says, else the stack that runs on this machine, else kubectl's."""
+    """Return the named cluster, else the environment's, else the local stack's, else kubectl's default."""
     named = kubeconfig or os.environ.get("KUBECONFIG", "")
     redis = redis_url.from_environment(os.environ)
     state = Layout(default_folder()).read_state()
@@ -33,6 +36,6 @@ def find_place(kubeconfig: str) -> Whereabouts:
 
 
 def has_cluster(place: Whereabouts) -> bool:
-    """Whether there is anything that says where Kubernetes is."""
+    """Whether any source says where Kubernetes is."""
     is_inside = "KUBERNETES_SERVICE_HOST" in os.environ
     return bool(place.kubeconfig) or is_inside or (Path.home() / ".kube" / "config").is_file()

@@ -1,9 +1,10 @@
-"""Files to and from a rank, as tar streams through a command in it.
+"""Copies files to and from a rank, as tar streams through a command in the rank.
 
 Owns the scripts in the rank, the staging on both sides, and the message of each failure. A copy is unpacked beside its
-target, and gets the target's name only when it is complete: a copy that breaks off leaves nothing under that name.
+target and renamed to the target only when it is complete. An interrupted copy therefore leaves no file under the
+target's name.
 
-Needs `sh` and `tar` in the image, and nothing else.
+Needs only `sh` and `tar` in the image.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from slipway.sdk.commands import RankCommand, lost
 
 
 class _Code(IntEnum):
-    """The exit codes of the scripts, one for each problem."""
+    """The exit codes of the scripts, one per problem."""
 
     MISSING = 44
     NO_TAR = 45
@@ -53,7 +54,7 @@ fi
 echo "{_HEAD} file ${{s:-0}}" >&2
 cd -- "$(dirname -- "$p")" && exec tar chf - "./$(basename -- "$p")"
 """
-"""Writes a tar stream; the first line on standard error has the type (folder or file) and the size in KiB."""
+"""Writes a tar stream. Its first line on standard error has the type (folder or file) and the size in KiB."""
 _TAKE = f"""t=$1 n=$2
 command -v tar >/dev/null 2>&1 || exit {_Code.NO_TAR}
 if [ -d "$t" ]; then d=$t; else d=$(dirname -- "$t"); n=$(basename -- "$t"); fi
@@ -76,10 +77,10 @@ fi
 if [ -d "./$n" ] || {{ [ -d "$w/content" ] && [ -e "./$n" ]; }}; then exit {_Code.OTHER_KIND}; fi
 mv -f -- "$w/content" "./$n" || exit {_Code.NO_WRITE}
 """
-"""Reads a tar stream. Its last entry, `complete`, shows that it did not break off between two entries."""
+"""The script that reads a tar stream. Its last entry, `complete`, shows that the stream is whole."""
 
 Told = Callable[[int, int], None]
-"""Called with (bytes so far, bytes in all; 0: not known)."""
+"""A function that is called with (bytes so far, total bytes; 0: unknown)."""
 
 
 class RankPath(NamedTuple):
@@ -91,13 +92,13 @@ class RankPath(NamedTuple):
     container: str = ""
 
     def command(self, script: str, *words: str, stdin: bool) -> RankCommand:
-        """A script over this path."""
+        """Return the command that runs a script with this path."""
         words = ("sh", "-c", script, _HEAD, self.path, *words)
         return RankCommand(self.id, words, rank=self.rank, container=self.container, stdin=stdin)
 
     @property
     def name(self) -> str:
-        """The default name of a copy; the id for a path without a name."""
+        """The default name of a copy; the allocation's id for a path without a name."""
         name = os.path.basename(os.path.normpath(self.path))
         return self.id if name in ("", ".", "..", "/") else name
 
@@ -106,7 +107,7 @@ class RankPath(NamedTuple):
 
 
 class RankFiles:
-    """Copies files between this machine and ranks of one server. `told` is called with the progress."""
+    """Copies files between this machine and the ranks of one server. It calls `told` with the progress."""
 
     def __init__(self, server: ServerAddress, user: str, told: Told) -> None:
         self._server = server
@@ -116,10 +117,10 @@ class RankFiles:
     # --- from a rank
 
     def fetch(self, source: RankPath, local: Path) -> tuple[Path, Unpacked]:
-        """Copies to `local`, or into it if it is a folder; returns the path of the copy.
+        """Copy to `local`, or into it if it is a folder; return the path of the copy.
 
         Raises:
-            NotFoundError: there is no such path. PermanentError: the copy is not whole, and nothing is left of it.
+            NotFoundError: there is no such path. PermanentError: the copy is incomplete, and all of it was removed.
             ControlPlaneError: see `rank_session.running`.
         """
         target = local / source.name if local.is_dir() else local
@@ -155,7 +156,7 @@ class RankFiles:
                     if stream == STDERR:
                         errors.add(data)
                     elif stream == STDOUT and not unpacking.done():
-                        with contextlib.suppress(BrokenPipeError):  # it has failed, and says why
+                        with contextlib.suppress(BrokenPipeError):  # unpacking has failed, and its result says why
                             await asyncio.to_thread(_write_all, writing, data)
                     else:
                         break
@@ -169,7 +170,7 @@ class RankFiles:
     # --- to a rank
 
     def store(self, local: Path, target: RankPath) -> Unpacked:
-        """Copies a file or a folder to a path in a rank, or into it when that is a folder.
+        """Copy a file or a folder to a path in a rank, or into it when the path is a folder.
 
         Raises as `fetch` does.
         """
@@ -211,7 +212,7 @@ class RankFiles:
 
 
 class _Errors:
-    """The standard error of a script; its first line may be the one of our script."""
+    """The standard error of a script; its first line may be the header that our script prints."""
 
     def __init__(self) -> None:
         self._said = bytearray()
@@ -240,7 +241,7 @@ class _Errors:
 
 
 def _check(end: CommandEnd | None, place: RankPath, said: str) -> None:
-    """Raises the error that the end of a script means, if any."""
+    """Raise the error for the end of a script, if it failed."""
     if end is None:
         raise lost()
     if end.code == 0:
@@ -271,7 +272,7 @@ def _check(end: CommandEnd | None, place: RankPath, said: str) -> None:
 
 
 def placed(staging: Path, target: Path, *, is_folder: bool) -> Path:
-    """Gives a complete copy its name. Raises InvalidError, PermanentError."""
+    """Rename a complete copy to its target. Raises InvalidError, PermanentError."""
     if is_folder:
         if target.is_dir():
             _merge(staging, target)
@@ -282,7 +283,7 @@ def placed(staging: Path, target: Path, *, is_folder: bool) -> Path:
         return target
     found = list(staging.iterdir())
     if len(found) != 1 or not stat.S_ISREG(found[0].lstat().st_mode):
-        # A link in the copy could lead to files outside of it, once it has its name.
+        # A link in the copy could lead to files outside of the copy after the rename.
         raise PermanentError("the rank sent something other than the one requested file; nothing of it was kept")
     (file,) = found
     if target.is_dir():
@@ -292,7 +293,7 @@ def placed(staging: Path, target: Path, *, is_folder: bool) -> Path:
 
 
 def _merge(source: Path, target: Path) -> None:
-    """Moves everything below `source` into `target`, file by file; never through a link in `target`."""
+    """Move everything below `source` into `target`, file by file; never through a link in `target`."""
     for entry in sorted(source.iterdir()):
         to = target / entry.name
         if entry.is_dir() and not entry.is_symlink():
@@ -313,7 +314,7 @@ def _unpack(fd: int, staging: Path, moved: Callable[[int], None]) -> Unpacked:
 
 
 def _pack(fd: int, local: Path, left_out: list[str]) -> int:
-    """Writes `local` as a tar stream; returns how many files it has."""
+    """Write `local` as a tar stream; return the number of its files."""
     count = 0
 
     def kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -346,7 +347,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _size_of(local: Path) -> int:
-    """The bytes of all files."""
+    """Return the total size of all files, in bytes."""
     if not local.is_dir():
         return local.stat().st_size
     total = 0

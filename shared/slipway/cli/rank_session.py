@@ -1,9 +1,9 @@
-"""A command in a rank, over one WebSocket: bytes both ways, until it has ended.
+"""A command in a rank, over one WebSocket: bytes in both directions until the command has ended.
 
 Owns the connection and the meaning of its refusals. Knows no terminal and no files.
 
-Promises: input is sent once and in order, as fast as the command takes it; output comes as it is printed, as fast as
-it is taken. A lost connection is an error: unlike a session of a shell, a command cannot be come back to.
+Promises: input is sent once and in order, as fast as the command reads it. Output arrives as it is printed, as fast as
+the caller reads it. A lost connection is an error: unlike a shell session, a command cannot be attached again.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class RankSession:
-    """One command that runs. `end` says how it ended, once `output` is through."""
+    """One running command. `end` is how it ended, after `output` is exhausted."""
 
     def __init__(self, socket: "ClientConnection") -> None:
         self._socket = socket
         self.end: CommandEnd | None = None
 
     async def send(self, data: bytes) -> None:
-        """Passes input on. What the command does not take any more is dropped."""
+        """Send input. Input that the command no longer reads is dropped."""
         from websockets.exceptions import ConnectionClosed
 
         with contextlib.suppress(ConnectionClosed):
@@ -41,15 +41,15 @@ class RankSession:
                 await self._socket.send(bytes((STDIN,)) + data[start : start + PIECE_BYTES])
 
     async def end_input(self) -> None:
-        """No more input comes."""
+        """End the input."""
         await self._say(STDIN_END)
 
     async def resize(self, columns: int, rows: int) -> None:
-        """The window has another size."""
+        """Report a new size of the window."""
         await self._say(exec_channels.resize(columns, rows))
 
     async def output(self) -> AsyncGenerator[tuple[int, bytes]]:
-        """(1 or 2, bytes) as they come.
+        """Yield (1 or 2, bytes) as the output arrives.
 
         Raises:
             UnavailableError: the connection was lost.
@@ -76,10 +76,10 @@ class RankSession:
 
 @asynccontextmanager
 async def running(server: ServerAddress, wanted: RankCommand, user: str) -> AsyncGenerator[RankSession]:
-    """The command, while inside.
+    """Run the command while the context is open.
 
     Raises:
-        ControlPlaneError: what the API refused. UnavailableError: it cannot be reached.
+        ControlPlaneError: the API refused the command. UnavailableError: the API cannot be reached.
     """
     from websockets.exceptions import InvalidHandshake, InvalidStatus
 

@@ -1,4 +1,4 @@
-"""What people should know of a dry run."""
+"""The messages about a dry run."""
 
 from typing import Any, cast
 
@@ -8,7 +8,7 @@ Json = dict[str, Any]
 
 
 def tell(terminal: Terminal, answer: Json) -> None:
-    """What people should know of a dry run: warnings, and whether it would start now."""
+    """Print the messages about a dry run: its warnings, and whether the launch would start now."""
     for warning in cast("list[str]", answer.get("warnings") or []):
         terminal.note(f"{terminal.paint('warning:', 'yellow')} {warning}")
     room = cast("Json", answer.get("capacity") or {})

@@ -1,9 +1,11 @@
-"""A session of a terminal server, over as many connections as it takes.
+"""A session of a terminal server, over several connections.
 
-Owns what was seen and what was sent: after a lost connection it attaches again, asks for the output after what it has
-and sends the input that was not taken yet. Knows the wire of `slipway.inside.terminal`, and no real terminal.
+Owns the positions in the output and in the input. After a lost connection it attaches again, requests the output after
+its position, and resends the input that the server has not received. Knows the protocol of `slipway.inside.terminal`,
+and no real terminal.
 
-Invariants: the output is passed on once and in order, and so is the input; what is sent but not taken is bounded.
+Invariants: output and input are delivered once and in order. The amount of sent input that the server has not confirmed
+is bounded.
 """
 
 import asyncio
@@ -26,16 +28,16 @@ PROTOCOL = "terminal.v1.slipway.dev"
 UNSENT_BYTES_MAX = 256 * 1024
 PIECE_BYTES = 32 * 1024
 ACK_BYTES = 32 * 1024
-"""How much is read before the server is told: well below what it lets a reader be behind."""
+"""Bytes that are read before they are acknowledged; far less than the server allows a reader to lag behind."""
 PATIENCE_S = 600.0
-"""How long a lost connection is tried again: long enough for a laptop to change its network."""
+"""Seconds of retries after a lost connection: long enough for a laptop to change its network."""
 PAUSE_S, PAUSE_S_MAX = 0.1, 3.0
 _GONE, _NO_SESSION = (401, 403, 404, 410), 4404
 STDOUT, STDERR = 1, 2
 
 
 class RemoteSession(NamedTuple):
-    """What is opened: a session that is there, or a new one."""
+    """The session to open: an existing one, or a new one."""
 
     session: str = ""
     command: tuple[str, ...] = ()
@@ -43,7 +45,7 @@ class RemoteSession(NamedTuple):
 
 
 class Remote:
-    """One session. `show` gets (stream, bytes); `lost` is told when a connection is lost, `found` when it is back."""
+    """One session. `show` receives (stream, bytes); `lost` is called at the loss of a connection, `found` after it."""
 
     def __init__(
         self, server: ServerAddress, path: str, wanted: RemoteSession, show: Callable[[int, bytes], None]
@@ -68,7 +70,7 @@ class Remote:
     # --- what the user does
 
     async def send(self, data: bytes) -> None:
-        """Passes input on; waits while too much was not taken yet."""
+        """Send input; wait while too much input is unconfirmed."""
         while len(self._unsent) > UNSENT_BYTES_MAX:
             self._room.clear()
             await self._room.wait()
@@ -76,23 +78,23 @@ class Remote:
         self._news.set()
 
     def end_input(self) -> None:
-        """Nothing more comes."""
+        """End the input."""
         self._at_end = True
         self._news.set()
 
     def resize(self, rows: int, cols: int) -> None:
-        """The window has another size."""
+        """Set the size of the window."""
         self.size = (rows, cols)
         self._news.set()
 
     # --- the connections
 
     async def run(self) -> int:
-        """Stays until the program has ended; its exit code.
+        """Run until the program has ended; return its exit code.
 
         Raises:
-            NotFoundError: there is no such session any more. PermanentError: it was refused, or the allocation ended.
-            UnavailableError: the connection was lost and did not come back.
+            NotFoundError: the session does not exist any more. PermanentError: it was refused, or the allocation ended.
+            UnavailableError: the connection was lost and could not be restored.
         """
         loop = asyncio.get_running_loop()
         pause_s, until = PAUSE_S, loop.time() + PATIENCE_S
@@ -131,7 +133,7 @@ class Remote:
         told = await self._receive(socket, opening)
         is_new = not self.session
         self.session = str(told["id"])
-        # What was taken needs not be sent again, whether we heard of it or not.
+        # Input that the server has received is not resent, even when its confirmation was lost.
         self._forget(int(told["received"]))
         self._sent = 0
         self._seen = int(told["offset"])
@@ -172,7 +174,7 @@ class Remote:
                     self._show(message[0], message[1:])
                     if self._seen - told_until >= ACK_BYTES:
                         told_until = self._seen
-                        with contextlib.suppress(ConnectionClosed):  # what has arrived is read to its end
+                        with contextlib.suppress(ConnectionClosed):  # output that has arrived is read to its end
                             await socket.send(json.dumps({"type": "seen", "offset": self._seen}))
                     continue
                 told: Json = json.loads(message)
@@ -188,7 +190,7 @@ class Remote:
         raise _LostError("closed")
 
     async def _send_news(self, socket: "ClientConnection") -> None:
-        """Sends what there is to send, whenever there is something."""
+        """Send new sizes, input and the end of the input, as they occur."""
         from websockets.exceptions import ConnectionClosed
 
         size, has_ended = (0, 0), False
@@ -208,7 +210,7 @@ class Remote:
                 await self._news.wait()
 
     def _forget(self, taken: int) -> None:
-        """Input before `taken` has arrived."""
+        """Drop the input before `taken`, which the server has received."""
         count = max(0, taken - self._taken)
         self._taken += count
         del self._unsent[:count]
@@ -217,11 +219,11 @@ class Remote:
 
 
 class _LostError(Exception):
-    """The connection broke off, or could not be made; it may be tried again."""
+    """The connection was lost or could not be opened; a retry is possible."""
 
 
 def detail_of(body: bytes | bytearray | None) -> str:
-    """What a refusal says, of a problem document."""
+    """Return the detail of a refusal's problem document."""
     try:
         told: Json = json.loads(body or b"{}")
         return str(told.get("detail") or told.get("title") or "refused")

@@ -1,6 +1,6 @@
-"""Replicas of a launch: one allocation each, all behind the Service that the launch names.
+"""The replicas of a launch: one allocation each, all behind the Service that the launch names.
 
-Owns how they are sent, in one request that may be repeated, and what is printed. The API decides on the launch.
+Owns the one request for them, which may be repeated, and the printed result. The API checks the launch.
 """
 
 import argparse
@@ -17,13 +17,14 @@ LABEL = "slipway.dev/service"
 
 
 def launch_all(session: CliSession, body: Json, arguments: argparse.Namespace) -> int:
-    """Launch them, and print their ids; none is followed."""
+    """Launch the replicas and print their ids; none is followed."""
     if arguments.wait or arguments.follow or equivalents.asked(arguments):
         raise InvalidError("replicas: cannot be combined with --follow, --wait or --as; leave one of them out")
     try:
         sent = _sent(session, body, arguments.key or new_key(), arguments)
     except InvalidError as error:
-        # The body holds the launch as a part; the user wrote the launch only, so the pointers begin there.
+        # The body contains the launch as one part. The user wrote the launch only, so the pointers are made relative to
+        # it.
         fields = tuple(FieldError(each.pointer.removeprefix("/launch"), each.detail) for each in error.fields)
         raise InvalidError(str(error), fields=fields) from error
     name = str(cast("Json", body["service"])["name"])
@@ -36,10 +37,10 @@ def launch_all(session: CliSession, body: Json, arguments: argparse.Namespace) -
 
 
 def _sent(session: CliSession, body: Json, key: str, arguments: argparse.Namespace) -> list[Json]:
-    """The result of each; the request is repeated as long as each answer has more of them launched.
+    """Return the result of each replica; the request is repeated while each answer launches more of them.
 
     Raises:
-        ControlPlaneError: one is refused, with the reason. DeadlineError: an answer launched none of the rest.
+        ControlPlaneError: a replica is refused; it says why. DeadlineError: an answer launched none of the rest.
     """
     told: set[str] = set()
     while True:
@@ -65,7 +66,7 @@ def _sent(session: CliSession, body: Json, key: str, arguments: argparse.Namespa
 
 
 def _tell(session: CliSession, item: Json, arguments: argparse.Namespace) -> None:
-    """Print a launched one in the form that the command line asks for."""
+    """Print a launched replica in the requested output form."""
     if output.is_for_machines(arguments):
         view = session.api.call("GET", f"/allocations/{item['id']}")
         output.write(session.terminal, arguments.output, view)

@@ -1,7 +1,7 @@
-"""The whole screen of a terminal, redrawn in place, and restored at the end.
+"""A full-screen view of a terminal, redrawn in place; the terminal is restored at the end.
 
-Owns the alternate screen, the cursor, the echo of keys and what a termination does. Lines are cut by the terminal at
-its last column. Promise: however the block is left, also by SIGTERM, the terminal is as it was before.
+Owns the alternate screen, the cursor, the echo of keys and the handling of SIGTERM. The terminal cuts lines at its last
+column. Promise: the terminal is restored however the block ends, also after SIGTERM.
 
 Source: xterm control sequences (private modes 7, 25 and 1049).
 """
@@ -26,7 +26,7 @@ _OF_SIGNAL = 128
 
 
 class Screen:
-    """The shown lines. The terminal is asked for its `size` each time."""
+    """The shown lines. `size` is read from the terminal each time."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -34,14 +34,14 @@ class Screen:
 
     @property
     def size(self) -> os.terminal_size:
-        """Columns and lines."""
+        """The columns and lines of the terminal."""
         try:
             return os.get_terminal_size(self._out.fileno())
         except OSError:
             return _FALLBACK
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Show as many of these lines as fit; writes nothing if they are shown already."""
+        """Show as many of these lines as fit; write nothing when they are already shown."""
         size = self.size
         news = (size, tuple(lines))
         if news == self._shown:
@@ -52,7 +52,7 @@ class Screen:
         self._out.flush()
 
     def key(self, timeout_s: float) -> str:
-        """The key that was pressed within this time; empty when none was, or there is no keyboard."""
+        """Return the key that is pressed within this time; empty when there is none, or no keyboard."""
         if not sys.stdin.isatty():
             time.sleep(timeout_s)
             return ""
@@ -62,7 +62,7 @@ class Screen:
 
 @contextmanager
 def whole_screen(out: TextIO) -> Generator[Screen]:
-    """The screen, until the block is left."""
+    """Provide the full screen until the block ends."""
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         with _silent_keys():
@@ -71,7 +71,7 @@ def whole_screen(out: TextIO) -> Generator[Screen]:
             try:
                 yield Screen(out)
             finally:
-                with contextlib.suppress(OSError):  # the terminal itself is gone
+                with contextlib.suppress(OSError):  # the terminal itself is closed
                     out.write(_LEAVE)
                     out.flush()
     finally:
@@ -84,8 +84,9 @@ def _terminated(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def _silent_keys() -> Generator[None]:
-    """Keys are read one by one and not shown. Ctrl-C goes on to interrupt; Ctrl-Z does nothing, because a stopped
-    command would leave the screen as it is."""
+    """Read keys one by one without showing them.
+
+    Ctrl-C still interrupts. Ctrl-Z does nothing, because a stopped command would leave the screen unrestored."""
     if not sys.stdin.isatty():
         yield
         return
@@ -99,5 +100,5 @@ def _silent_keys() -> Generator[None]:
         termios.tcsetattr(fd, termios.TCSADRAIN, mode)
         yield
     finally:
-        with contextlib.suppress(termios.error):  # the terminal itself is gone
+        with contextlib.suppress(termios.error):  # the terminal itself is closed
             termios.tcsetattr(fd, termios.TCSADRAIN, before)

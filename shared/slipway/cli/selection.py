@@ -1,7 +1,7 @@
-"""Which allocations a verb is for: those that are named, or all that fit labels and filters, after a confirmation.
+"""Selects the allocations for a verb: the named ones, or all that match labels and filters, after a confirmation.
 
-Owns the options of that choice and the question. Without `--owner` it chooses among the caller's own; nothing is
-changed before the question is answered with yes, or `--yes` was given.
+Owns the options of the selection and the confirmation. Without `--owner` only the caller's own allocations are
+selected. Nothing is changed before the user confirms or passes `--yes`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _FILTERS = {
 
 
 def add_options(parser: argparse.ArgumentParser, *, with_ids: bool = True) -> None:
-    """IDs, or what they are chosen by. Without `with_ids` the verb adds `ids` itself."""
+    """Add the arguments for IDs and for filters. Without `with_ids` the verb adds `ids` itself."""
     if with_ids:
         parser.add_argument("ids", nargs="*", metavar="ID", type=allocation_id)
     many = parser.add_argument_group("many at once (your own, after a confirmation)")
@@ -46,10 +46,10 @@ def add_options(parser: argparse.ArgumentParser, *, with_ids: bool = True) -> No
 
 
 def is_by_filter(arguments: argparse.Namespace) -> bool:
-    """Whether they are chosen, not named.
+    """Whether filters select the allocations, instead of IDs.
 
     Raises:
-        InvalidError: both, or neither.
+        InvalidError: both IDs and filters are given, or neither.
     """
     chosen = bool(arguments.all or arguments.selector)
     if chosen and arguments.ids:
@@ -65,10 +65,10 @@ def is_by_filter(arguments: argparse.Namespace) -> bool:
 def chosen(
     arguments: argparse.Namespace, session: CliSession, does: str, is_wanted: Callable[[Json], bool]
 ) -> list[Json]:
-    """The views that fit, once the user has agreed; empty when there are none.
+    """Return the matching views after the user has confirmed; empty when there are none.
 
     Raises:
-        InvalidError: nobody can be asked, and `--yes` was not given.
+        InvalidError: there is no terminal for the question, and `--yes` was not given.
     """
     query: Json = {parameter: getattr(arguments, option) for option, parameter in _FILTERS.items()}
     owner = arguments.owner or str(session.api.get("/me")["user"])
@@ -90,7 +90,7 @@ def ids_of(
     *,
     oldest_first: bool = False,
 ) -> list[str]:
-    """The ids that were named, or those of what was chosen, once the user has agreed."""
+    """Return the named ids, or the ids that the filters select after the user has confirmed."""
     if not is_by_filter(arguments):
         return [str(id_) for id_ in arguments.ids]
     views = chosen(arguments, session, does, is_wanted)
@@ -100,7 +100,7 @@ def ids_of(
 
 
 def _agrees(session: CliSession, does: str, owner: str, views: list[Json]) -> bool:
-    """The question, with how many there are in which state."""
+    """Ask for the confirmation, with the number of allocations in each state."""
     states = Counter(map(labels.state_of, views))
     counted = ", ".join(f"{count} {state}" for state, count in states.most_common())
     what = "1 allocation" if len(views) == 1 else f"{len(views)} allocations"

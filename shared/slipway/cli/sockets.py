@@ -1,4 +1,4 @@
-"""WebSockets to the API: their addresses, and how one is opened. Imports its library only when it is used."""
+"""WebSockets to the API: their addresses, and how one is opened. The library is imported at the first use."""
 
 from typing import TYPE_CHECKING
 
@@ -11,11 +11,11 @@ CONNECT_S = 15.0
 """The deadline that a caller sets for `connect`."""
 PONG_S = 20.0
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
-"""The largest message of a server, which is held in memory. Ours sends at most half a mebibyte."""
+"""The most bytes of one message, which is kept in memory. Our server sends at most half a mebibyte."""
 
 
 def url_of(server: ServerAddress, path: str) -> str:
-    """The address of `path` (with its slash) at the server."""
+    """Return the address of `path` (with its slash) at the server."""
     scheme = "wss" if server.scheme == "https" else "ws"
     host = f"[{server.host}]" if ":" in server.host else server.host
     return f"{scheme}://{host}:{server.port}{server.prefix}{path}"
@@ -24,16 +24,16 @@ def url_of(server: ServerAddress, path: str) -> str:
 async def connect(
     server: ServerAddress, url: str, protocol: str, *, user: str = "", answers_pings: bool = True
 ) -> "ClientConnection":
-    """A connection that speaks the subprotocol; without a deadline of its own. Raises the library's errors.
+    """Open a connection with the subprotocol, without an own deadline. Raises the library's errors.
 
-    `user` is sent to servers without authentication. Without `answers_pings`, a missing answer to a ping does not end
-    the connection: the other side reads only as fast as a command reads its input.
+    `user` is sent to servers without authentication. With `answers_pings` False, a missing pong does not close the
+    connection: the other side reads only as fast as a command reads its input.
     """
     from websockets.asyncio.client import connect as open_socket
     from websockets.typing import Subprotocol
 
     class Once(open_socket):
-        """Refuses redirects: a workload may answer with one, but the input of the user goes to the server alone."""
+        """Refuses redirects: a workload may send one, but the user's input must be sent to the server only."""
 
         def process_redirect(self, exc: Exception) -> Exception | str:
             return exc

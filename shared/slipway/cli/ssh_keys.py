@@ -1,11 +1,11 @@
-"""The keys of SSH connections to ranks: for each allocation a key of ours, and a host key that its ranks are given.
+"""The keys of SSH connections to ranks: for each allocation a user key, and a host key for its ranks.
 
-Owns the folder `ssh` beside the contexts. Both keys are made on this machine by ssh-keygen, when an allocation is first
-connected to; the host key is pinned, so that ssh knows the rank from the first connection on. No key opens anything by
-itself: a rank accepts them only through a session that the API has allowed.
+Owns the folder `ssh` beside the contexts. ssh-keygen makes both keys on this machine at the first connection to an
+allocation. The host key is pinned, so ssh verifies the rank from the first connection on. A key alone gives no access:
+a rank accepts it only inside a session that the API has allowed.
 
-Invariants: files are private to their owner; two commands that begin at once use the same keys; keys that were not
-used for `KEPT_S` are removed.
+Invariants: only the owner can read the files. Two commands that start at the same time use the same keys. Keys that
+were not used for `KEPT_S` are removed.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _ID = re.compile(r"[a-z0-9][-a-z0-9]{0,127}")
 
 
 class SshKeys(NamedTuple):
-    """Where the keys of one allocation are."""
+    """The paths of the keys of one allocation."""
 
     folder: Path
     alias: str
@@ -37,25 +37,25 @@ class SshKeys(NamedTuple):
 
     @property
     def identity(self) -> Path:
-        """Our private key."""
+        """The path of the user's private key."""
         return self.folder / "identity"
 
     @property
     def host_key(self) -> Path:
-        """The private key that a rank is given."""
+        """The path of the private host key, which is sent to a rank."""
         return self.folder / "host"
 
     @property
     def known_hosts(self) -> Path:
-        """The file that ssh knows the rank by."""
+        """The path of the file with the pinned host key."""
         return self.folder / "known_hosts"
 
 
 def keys_of(id_: str) -> SshKeys:
-    """The keys of an allocation, made if need be.
+    """Return the keys of an allocation; they are made when they do not exist.
 
     Raises:
-        PermanentError: there is no ssh-keygen, or the folder cannot be written. DeniedError: it is another account's.
+        PermanentError: there is no ssh-keygen, or the folder cannot be written. DeniedError: another account owns it.
     """
     if not _ID.fullmatch(id_):
         raise PermanentError(f"{id_[:80]!r} is no AllocationID; slipway ssh-config writes the whole one")

@@ -1,7 +1,7 @@
-"""Tables of text, ages and amounts for people. Pure.
+"""Tables of text, ages and amounts, for people. Pure.
 
-Owns alignment, truncation and line breaks. A table that is too wide has its last column cut; a sentence is broken into
-lines and never cut.
+Owns alignment, truncation and line breaks. The last column of a table that is too wide is cut. A sentence is wrapped
+and never cut.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ def render(
     width: int = 0,
     paint: Callable[[str, str], str] | None = None,
 ) -> str:
-    """The rows under their heads. `width` cuts the last column (0: nothing is cut); `paint(head, cell)` colours."""
+    """Return the rows below their heads. `width` cuts the last column (0: no cut); `paint(head, cell)` colours."""
     table = [list(head), *([columns.one_line(cell) for cell in row] for row in rows)]
     widths = [max(width_of(row[column]) for row in table) for column in range(len(head))]
     lines: list[str] = []
@@ -36,8 +36,10 @@ def render(
 
 
 def pairs(items: Sequence[tuple[str, str]], *, width: int = 0, paint: Callable[[str, str], str] | None = None) -> str:
-    """Names and values, one pair below the other, without empty values. A value of more than `width` columns continues
-    on the next lines (0: one line each, for programs). `paint(name, line)` colours a line of a value."""
+    """Return names and values, one pair per line, without empty values.
+
+    A value of more than `width` columns continues on the next lines (0: one line each, for programs). `paint(name,
+    line)` colours a line of a value."""
     shown = [(columns.one_line(name), columns.one_line(value)) for name, value in items if value]
     size = max((len(name) for name, _ in shown), default=0)
     indent = size + 1 + len(GAP)
@@ -51,8 +53,9 @@ def pairs(items: Sequence[tuple[str, str]], *, width: int = 0, paint: Callable[[
 
 
 def broken(line: str, width: int) -> str:
-    """`line` broken into lines of `width` columns (0: one line); the lines after the first are indented by two columns
-    more. Line ends inside of `line` become spaces."""
+    """Return `line` wrapped at `width` columns (0: one line).
+
+    Lines after the first are indented by two more columns. Line ends inside `line` become spaces."""
     line = columns.one_line(line)
     if not width or width_of(line) <= width:
         return line
@@ -62,7 +65,7 @@ def broken(line: str, width: int) -> str:
 
 
 def _words_in_lines(text: str, width: int) -> list[str]:
-    """Never breaks a name or an id, even a wider one; text in wide letters may be broken between any two of them."""
+    """Wrap a text. A name or an id is never broken, even if too wide; a break between two wide letters is allowed."""
     lines = [""]
     for word in columns.words_of(" ".join(text.splitlines())):
         if lines[-1] and width_of(lines[-1]) + width_of(word.rstrip()) > max(8, width):
@@ -74,24 +77,24 @@ def _words_in_lines(text: str, width: int) -> list[str]:
 
 
 def now() -> datetime:
-    """The time by this machine's clock, for ages that people read."""
+    """Return the time of this machine's clock, for ages that people read."""
     return datetime.now(UTC)
 
 
 def moment_of(text: str) -> datetime:
-    """An RFC 3339 time."""
+    """Parse an RFC 3339 time."""
     return datetime.fromisoformat(text)
 
 
 def age(since: str, until: datetime) -> str:
-    """How long ago an RFC 3339 time was; empty when there is none."""
+    """Return the age of an RFC 3339 time; empty for an empty text."""
     if not since:
         return ""
     return format_duration(max(0.0, (until - moment_of(since)).total_seconds()))
 
 
 def clock_time(moment: str) -> str:
-    """The time of day of an RFC 3339 time, with milliseconds, in UTC."""
+    """Return the time of day of an RFC 3339 time, with milliseconds, in UTC; empty for an empty text."""
     if not moment:
         return ""
     return moment_of(moment).astimezone(UTC).strftime("%H:%M:%S.%f")[:-3]

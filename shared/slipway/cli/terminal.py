@@ -1,9 +1,9 @@
-"""What the command prints, and how: colours, one live line of progress, the width.
+"""The output of the command: results, messages, colours, one line of progress, the width.
 
-Owns the rules: results go to stdout, everything else to stderr; a pipe or NO_COLOR gets plain lines; what a server,
-a workload or another user wrote gives no orders to the terminal. So the colours of `paint` are the only control
-sequences that lines and notes can have. What a rank's own program prints keeps its colours on a terminal, and is passed
-on as it is to a file or a pipe (`passed_on`). Several threads may print.
+Owns these rules. Results are printed to stdout, everything else to stderr. A pipe or NO_COLOR gets plain lines. A text
+of a server, a workload or another user cannot control the terminal, so `paint`'s colours are the only control sequences
+in lines and notes. The output of a rank's program keeps its colours on a terminal, and is unchanged in a file or a pipe
+(`passed_on`). Several threads may print.
 
 Source: no-color.org.
 """
@@ -34,7 +34,7 @@ STATE_COLOURS = {each.word: _TONES[each.tone] for each in (*RANK_STANDINGS, *JOB
 
 
 class Terminal:
-    """Where output goes. `out` holds results, `err` everything else."""
+    """The streams of the output: `out` for results, `err` for everything else."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.out = out or sys.stdout
@@ -42,7 +42,7 @@ class Terminal:
         self.is_interactive = self.err.isatty()
         plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
         self._colour = {id(stream): stream.isatty() and not plain for stream in (self.out, self.err)}
-        # A colour is written as this mark until it is printed. Nothing that others wrote can hold it: it is drawn anew.
+        # A colour is stored as this mark until it is printed. The mark is random, so no other text can contain it.
         mark = f"\ufdd0{os.urandom(8).hex()}"
         self._mark, self._marks = mark, re.compile(rf"{mark}(\d+);")
         self._lock = threading.RLock()
@@ -50,55 +50,55 @@ class Terminal:
 
     @property
     def width(self) -> int:
-        """Columns of the terminal; 80 when there is none."""
+        """The columns of the terminal; 80 without a terminal."""
         return shutil.get_terminal_size((WIDTH, 24)).columns if self.out.isatty() else WIDTH
 
     @property
     def text_width(self) -> int:
-        """At how many columns sentences are broken: those of the terminal; 0, which is never, where there is none."""
+        """The columns at which sentences are wrapped: the terminal's width; 0, which is never, without a terminal."""
         return self.width if self.out.isatty() else 0
 
     def paint(self, text: str, colour: str, *, to_err: bool = True) -> str:
-        """`text` in a colour, where the stream shows colours: for `line`, `note`, `passed_on` and `shown`."""
+        """Return `text` in a colour, if the stream shows colours: for `line`, `note`, `passed_on` and `shown`."""
         stream = self.err if to_err else self.out
         if not colour or not self._colour[id(stream)]:
             return text
         return f"{self._mark}{_CODES[colour]};{text}{self._mark}0;"
 
     def state(self, text: str, *, to_err: bool = False) -> str:
-        """A phase or a result in its colour."""
+        """Return a phase or a result in its colour."""
         return self.paint(text, STATE_COLOURS.get(text.strip(), ""), to_err=to_err)
 
     def line(self, text: str = "") -> None:
-        """A line of the result."""
+        """Print a line of the result."""
         self._write(self.out, self.shown(text) + "\n")
 
     def passed_on(self, text: str) -> None:
-        """A line that a program of a rank has printed, as it is; on a terminal its colours, no other order to it."""
+        """Print a line of a rank's program unchanged; on a terminal, only its colours are kept as control sequences."""
         kept = only_colours(text) if self.out.isatty() else text
         self._write(self.out, self._coloured(kept.encode(errors="replace").decode()) + "\n")
 
     def raw(self, text: str) -> None:
-        """Part of the result, as it is to a file or a pipe, and harmless on a terminal."""
+        """Print a part of the result: unchanged to a file or a pipe, without control sequences to a terminal."""
         self._write(self.out, self.shown(text) if self.out.isatty() else text)
 
     def redraw(self, text: str) -> None:
-        """A whole page in the place of the one before."""
+        """Replace the whole page on the screen."""
         self._write(self.out, f"\x1b[H\x1b[2J{self.shown(text)}\n")
 
     def note(self, text: str) -> None:
-        """A line for people: progress, warnings, what to do next."""
+        """Print a message for people: progress, warnings, the next step."""
         self._write(self.err, self.shown(text) + "\n")
 
     def shown(self, text: str) -> str:
-        """`text` as it is printed: with the colours of `paint`, and no other control sequence."""
+        """Return `text` for printing: with the colours of `paint`, and no other control sequence."""
         return self._coloured(harmless(text))
 
     def _coloured(self, text: str) -> str:
         return self._marks.sub(lambda found: f"\x1b[{found[1]}m", text)
 
     def live(self, text: str) -> None:
-        """Progress that replaces itself on a terminal; elsewhere a line each time it says something new."""
+        """Show a line of progress that replaces the previous one on a terminal; elsewhere print it when it changes."""
         with self._lock:
             if text == self._live:
                 return
@@ -113,7 +113,7 @@ class Terminal:
                 self.err.flush()
 
     def clear(self) -> None:
-        """End the live line."""
+        """Remove the line of progress."""
         with self._lock:
             if self._live and self.is_interactive:
                 self.err.write("\r\x1b[2K")

@@ -1,7 +1,7 @@
-"""A port of this machine that leads to a port of a workload, through the proxy.
+"""Forwards a port of this machine to a port of a workload, through the proxy.
 
-Owns the listening socket and one WebSocket for each connection: its binary messages are the bytes, the text `eof` the
-end of one direction. Listens on this machine only.
+Owns the listening socket and one WebSocket per connection. Binary messages are the bytes; the text `eof` is the end of
+one direction. Listens on this machine only.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ EOF = "eof"
 
 
 class Tunnel:
-    """Connections to `local` go to the workload's port at `path`. `say` is told what goes wrong with one."""
+    """Forwards connections to `local` to the workload's port at `path`. `say` receives the error of a connection."""
 
     def __init__(self, server: ServerAddress, path: str, say: Callable[[str], None]) -> None:
         self._server = server
@@ -34,10 +34,10 @@ class Tunnel:
         self._open = 0
 
     async def run(self, local: int, ready: Callable[[int], None]) -> None:
-        """Serves until it is cancelled; `ready` is told the port.
+        """Serve until the task is cancelled; `ready` receives the local port.
 
         Raises:
-            UnavailableError: the local port cannot be had.
+            UnavailableError: the local port cannot be opened.
         """
         try:
             listening = await asyncio.start_server(self._serve, HOST, local)
@@ -72,7 +72,7 @@ class Tunnel:
                 writer.close()
 
     async def _connect(self) -> "ClientConnection | None":
-        """A connection to the workload; an API that is just being restarted is waited for."""
+        """Connect to the workload; wait for an API that is restarting. Return None when it fails."""
         from websockets.exceptions import InvalidHandshake, InvalidStatus
 
         from slipway.cli.remote import detail_of

@@ -1,11 +1,11 @@
-"""An archive from a rank, unpacked into a folder of ours: nothing in it can write outside of that folder.
+"""Unpacks an archive from a rank into a local folder; nothing in the archive can write outside of the folder.
 
-Owns what of an archive is taken: files, folders, hard links to files of the archive, and symbolic links that stay
-inside. Set-user-id bits and owners are not taken; devices, sockets and pipes are left out. Reads a stream to its end.
+Owns which entries are unpacked: files, folders, hard links to files of the archive, and symbolic links that stay
+inside. Set-user-id bits and owners are ignored; devices, sockets and pipes are left out. Reads the stream to its end.
 
-Invariants: every file is new (an archive that names one twice is refused) and is made in a folder that was made here;
-symbolic links are made last, so that no file is written through one. The names that must be remembered to the end, of
-folders, links and what is left out, are limited; those of files are not remembered.
+Invariants: every file is new and is made in a folder that was made here; an archive that names a file twice is refused.
+Symbolic links are made last, so no file is written through a link. The names that must be kept until the end (folders,
+links and entries left out) are limited; names of files are not kept.
 
 Source: Python's tarfile, section "Extraction filters"; CVE-2019-1002101 and CVE-2019-11251 of kubectl cp.
 """
@@ -23,11 +23,11 @@ from slipway.errors import PermanentError
 from slipway.inside.fetch import ArchiveError, BoundedTar
 
 ENTRIES_MAX = 2_000_000
-"""Files, links and folders, also folders that paths only imply."""
+"""The most files, links and folders; folders that paths imply are included."""
 KEPT_BYTES_MAX = 256 * 1024 * 1024
-"""Of the names that are remembered to the end."""
+"""The most bytes of the names that are kept until the end."""
 PATH_BYTES_MAX = 4096
-"""What Linux takes."""
+"""The most bytes of a path, as in Linux."""
 STEPS_MAX = 256
 _TIME_MAX_S = 2**40
 _PIECE_BYTES = 256 * 1024
@@ -35,7 +35,7 @@ _PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 
 
 class Unpacked(NamedTuple):
-    """What was taken, and in words what was left out."""
+    """The number and size of the unpacked files, and in words the entries that were left out."""
 
     files: int
     size: int
@@ -43,10 +43,10 @@ class Unpacked(NamedTuple):
 
 
 def unpack(stream: BinaryIO, folder: Path, moved: Callable[[int], None]) -> Unpacked:
-    """Unpacks a tar stream into `folder`, which is empty; `moved` is told how many bytes of files came.
+    """Unpack a tar stream into `folder`, which is empty; `moved` receives the size of each written piece.
 
     Raises:
-        PermanentError: the archive is damaged, is beyond a limit, or holds a path that leads outside.
+        PermanentError: the archive is damaged, exceeds a limit, or contains a path that leads outside.
         OSError: a file cannot be written.
     """
     work = _Work(folder, moved)
@@ -58,13 +58,13 @@ def unpack(stream: BinaryIO, folder: Path, moved: Callable[[int], None]) -> Unpa
         raise PermanentError(f"the archive is refused: {error}") from error
     except (tarfile.TarError, ValueError, OverflowError) as error:
         raise PermanentError(f"the archive is damaged: {error}") from error
-    while stream.read(_PIECE_BYTES):  # padding: the sender may still be writing it
+    while stream.read(_PIECE_BYTES):  # the rest is padding, which the sender may still be writing
         pass
     return work.end()
 
 
 class _Folder(NamedTuple):
-    """What a folder of the archive gets when all that is in it is there."""
+    """The mode and the time that a folder gets after its content is unpacked."""
 
     mode: int
     mtime: float
@@ -113,7 +113,7 @@ class _Work:
             except FileExistsError as error:
                 raise PermanentError(f"the archive names {name[:200]!r} twice") from error
         for name, wanted in sorted(self._folders.items(), reverse=True):
-            if wanted is not None:  # what is in a folder is there by now: its times and its mode stay
+            if wanted is not None:  # the folder's content is complete, so its times and mode stay unchanged
                 path = self._folder / name
                 path.chmod((wanted.mode & _PERMISSIONS) | stat.S_IRWXU)
                 os.utime(path, (wanted.mtime, wanted.mtime))
@@ -127,7 +127,7 @@ class _Work:
             )
 
     def _keep(self, *names: str) -> None:
-        """Counts names that stay in memory to the end."""
+        """Count names that stay in memory until the end."""
         self._kept_bytes += sum(map(len, names))
         if self._kept_bytes > KEPT_BYTES_MAX:
             raise PermanentError(
@@ -159,7 +159,7 @@ class _Work:
         self._files += 1
 
     def _link(self, name: str, target: str) -> None:
-        # The folder was empty and has no symbolic links yet: what is a file in it came with the archive.
+        # The folder was empty and has no symbolic links yet, so every file in it is from the archive.
         if not (self._folder / target).is_file():
             raise PermanentError(f"the archive links {name[:200]!r} to a file that is not in it")
         self._make_folder(posixpath.dirname(name))
@@ -180,12 +180,12 @@ class _Work:
 
 
 def _time_of(member: tarfile.TarInfo) -> float:
-    """When it was changed, in seconds; 0 for a time that no file system has: an archive may hold any number."""
+    """Return the modification time in seconds; 0 for an impossible time, because an archive may contain any number."""
     return float(member.mtime) if 0 <= member.mtime < _TIME_MAX_S else 0.0
 
 
 def _inside(name: str) -> str:
-    """The path below the folder, without dots; empty for the folder itself. Raises PermanentError."""
+    """Return the path below the folder, without dots; empty for the folder itself. Raises PermanentError."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name:
         raise PermanentError(f"the archive names a path outside of what is copied: {name[:200]!r}")
@@ -199,11 +199,11 @@ def _inside(name: str) -> str:
 
 
 def _leads_out(name: str, target: str) -> bool:
-    """Whether the link at `name` leads out of the folder, or may.
+    """Whether the link at `name` leads out of the folder, or may lead out of it.
 
-    `..` at the beginning leads up through folders that were made here. Behind another step it leads up from wherever
-    that step leads. The step may be a link too, which the kernel follows and a path that is shortened as text does not
-    show. Such a target is taken as one that leads out.
+    `..` at the beginning leads up through folders that were made here. After another step, `..` leads up from the
+    target of that step. That step may itself be a link: the kernel follows it, but shortening the path as text hides
+    it. Such a target is treated as leading out.
     """
     steps = [step for step in target.split("/") if step not in ("", ".")]
     ups = next((at for at, step in enumerate(steps) if step != ".."), len(steps))

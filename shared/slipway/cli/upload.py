@@ -1,6 +1,6 @@
-"""The files of a launch on their way to the API: small ones in the launch itself, others as an uploaded context.
+"""Sends the files of a launch to the API: small files in the launch itself, others as an uploaded context.
 
-Owns that choice, and what is shown meanwhile. An archive that the API has already is not sent again.
+Owns that choice, and the progress messages. An archive that the API already has is not sent again.
 """
 
 import argparse
@@ -20,7 +20,7 @@ DEFAULT_WORKSPACE = "default"
 
 
 def add_options(parser: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage] - argparse names no type
-    """The options for the files of a launch."""
+    """Add the options for the files of a launch."""
     parser.add_argument(
         "-c",
         "--context",
@@ -34,7 +34,7 @@ def add_options(parser: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
 
 
 def bring(session: CliSession, body: Json, arguments: argparse.Namespace) -> None:
-    """Put the files into the launch body, or upload them and name them there."""
+    """Put the files into the launch body, or upload them and set the id of the context in the body."""
     if not arguments.context and not arguments.include:
         return
     items = packing.items_of(arguments.context, arguments.include)
@@ -52,7 +52,7 @@ def bring(session: CliSession, body: Json, arguments: argparse.Namespace) -> Non
 
 
 def send(session: CliSession, items: list[Item], workspace: str) -> str:
-    """Pack and upload; the id of the context."""
+    """Pack and upload the files; return the id of the context."""
     terminal = session.terminal
     total = sum(item.size for item in items)
     terminal.live(f"packing {len(items)} files, {total / MIB:.1f} MiB")
@@ -95,5 +95,5 @@ def _digest(file: Any) -> str:
 
 
 def _share(done: int, total: int) -> str:
-    """The progress in tenths, because each new text is a line where there is no terminal."""
+    """Return the progress in steps of ten percent, because without a terminal each new text is printed as a line."""
     return f"{total / MIB:.1f} MiB: {10 * (10 * done // max(1, total))} %"

@@ -1,6 +1,6 @@
-"""What a verb is, and how one is run: its arguments, its session, and what its errors look like.
+"""The verbs of the command: their arguments, their session, and the output of their errors.
 
-Owns the options that all verbs share and the translation of the error tree to exit codes.
+Owns the options that all verbs share and the mapping from our errors to exit codes.
 """
 
 import argparse
@@ -39,21 +39,21 @@ _OPTIONS = {
     "failurePolicy": "--on-exit",
     "topology": "--topology",
 }
-"""{a field of a launch: the option that sets it}, where the option is not called as the field"""
+"""{field of a launch: the option that sets it}, for options with another name than their field"""
 KNOWN_MAX = 200
-"""Among so many of the newest allocations it is looked for the one that was meant."""
+"""The number of newest allocations in which a similar name is searched."""
 _NAME = re.compile(r"(?!\.\.?$)[^\s/?#%\\]+")
-"""What can stand in a path as one step of it, as it is."""
+"""The characters of a name that can be one step of a path without quoting."""
 _UPPER = re.compile(r"[A-Z]")
 
 
 class CliSession:
-    """What a verb works with: the terminal, and the API (found and connected when it is first asked for)."""
+    """The objects that a verb uses: the terminal, and the API, which is found and connected at the first use."""
 
     def __init__(
         self, terminal: Terminal, *, server: str = "", user: str = "", curl: bool = False, words: Sequence[str] = ()
     ) -> None:
-        """`words`: what was written after the verb, options of the front first."""
+        """`words`: the command line after the verb; options before the verb come first."""
         self.terminal = terminal
         self.words = tuple(words)
         self._server = server
@@ -61,32 +61,32 @@ class CliSession:
         self._curl = curl
         self._api: Api | None = None
         self.has_told_version = False
-        """the verb itself has said which versions there are"""
+        """the verb itself has printed the versions"""
 
     @property
     def user(self) -> str:
-        """The user that a server without authentication is told."""
+        """The user name sent to a server without authentication."""
         return self._user or address.own_name()
 
     @property
     def api(self) -> Api:
-        """The client of the server that was named or found."""
+        """The client of the named or found server."""
         if self._api is None:
             self._api = self.connect()
         return self._api
 
     def connect(self, *, is_quiet: bool = False) -> Api:
-        """One more client, for another thread. A quiet one prints nothing: it is for what owns the whole screen."""
+        """Return another client, for another thread. A quiet client prints nothing: a full-screen verb uses it."""
         show = self.terminal.note if self._curl and not is_quiet else None
         note = None if is_quiet else self.terminal.note
         return Api(address.find(self._server), user=self.user, show=show, note=note)
 
     def close(self) -> None:
-        """Close the connection; say when the server that answered does not fit."""
+        """Close the connection; print a note when the server's version does not fit."""
         if self._api is not None:
             self._api.close()
             if self.terminal.is_interactive and not self.has_told_version:
-                # Most commands are read by programs: they need not wait for this import.
+                # Most commands are run by programs, which need not wait for this import.
                 from slipway.cli import versions
 
                 versions.tell(self.terminal, self._api.server.url, self._api.server_version)
@@ -97,9 +97,10 @@ Execute = Callable[[argparse.Namespace, CliSession], int]
 
 
 class CliVerb(NamedTuple):
-    """`configure` adds its arguments; `execute` does it. A raw verb gets its words unparsed.
+    """One verb: `configure` adds its arguments; `execute` runs it. A raw verb gets its words unparsed.
 
-    What takes a command has the words after the first `--` as `arguments.command`; options stand anywhere before it.
+    A verb that accepts a command gets the words after the first `--` as `arguments.command`; its options are anywhere
+    before it.
     """
 
     configure: Configure
@@ -109,18 +110,18 @@ class CliVerb(NamedTuple):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Of a verb, and of each of its words: what names the server may stand behind either."""
+    """The parser of a verb or of a subcommand; the server options may follow either of them."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # Without a default, so that a word does not undo what stands before it.
+        # There is no default, so that a subcommand does not reset the value given before it.
         add = partial(self.add_argument_group("server").add_argument, default=argparse.SUPPRESS)
         add("--server", metavar="URL", help="the API (default: $SLIPWAY_SERVER, or found)")
         add("--user", metavar="NAME", help="act as this user (default: $SLIPWAY_USER, $USER)")
         add("--curl", action="store_true", help="also print each request as a curl command")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """argparse's own check of choices, which also says which one was meant."""
+        """Check choices as argparse does; the error also suggests a similar choice."""
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
@@ -129,7 +130,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser_of(name: str, verb: CliVerb) -> argparse.ArgumentParser:
-    """The parser of a verb."""
+    """Return the parser of a verb."""
     entry = main.VERBS[name]
     parser = _Parser(
         prog=f"slipway {name}",
@@ -143,7 +144,7 @@ def parser_of(name: str, verb: CliVerb) -> argparse.ArgumentParser:
 
 
 def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
-    """The words; exits with a usage error that names the option that was meant."""
+    """Parse the words; exit with a usage error that suggests a similar option."""
     arguments, rest = parser.parse_known_args(words)
     if rest:
         known = main.close_to(rest[0].partition("=")[0], long_options(parser)) if rest[0].startswith("-") else ""
@@ -152,7 +153,7 @@ def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Names
 
 
 def long_options(parser: argparse.ArgumentParser) -> list[str]:
-    """The long options of a parser and of its words; argparse names them nowhere but here."""
+    """Return the long options of a parser and of its subcommands; argparse has no public list of them."""
     found: list[str] = []
     for action in parser._actions:  # pyright: ignore[reportPrivateUsage]
         found += [each for each in action.option_strings if each.startswith("--")]
@@ -163,7 +164,7 @@ def long_options(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def execute(name: str, verb: CliVerb, words: list[str]) -> int:
-    """Run a verb; the exit code."""
+    """Run a verb; return the exit code."""
     terminal = Terminal()
     if verb.raw:
         return verb.execute(argparse.Namespace(words=words), CliSession(terminal))
@@ -188,14 +189,14 @@ def execute(name: str, verb: CliVerb, words: list[str]) -> int:
 
 
 def _meant(error: NotFoundError, arguments: argparse.Namespace, session: CliSession) -> str:
-    """Which allocation was meant by an id or a name that none has; nothing when that cannot be found out."""
+    """Return a hint with the most similar allocation for an unknown id or name; empty when there is none."""
     ids = [*getattr(arguments, "ids", ()), getattr(arguments, "id", "")]
     wrong = next((id_ for id_ in ids if id_ and f"there is no allocation {id_!r}" in str(error)), "")
     return main.close_to(wrong, known_names(session)) if wrong else ""
 
 
 def known_names(session: CliSession) -> list[str]:
-    """Names and ids of the newest allocations; none when that cannot be found out."""
+    """Return names and ids of the newest allocations; empty when they cannot be read."""
     try:
         known = session.api.get("/allocations", {"limit": KNOWN_MAX, "sort": "-createdAt"})["items"]
     except ControlPlaneError:
@@ -204,22 +205,22 @@ def known_names(session: CliSession) -> list[str]:
 
 
 def describe(error: ControlPlaneError, given: Collection[str] = ()) -> str:
-    """The error with every field that it names; one that an option of those `given` has set, by that option."""
+    """Return the error with all its fields; a field that one of the `given` options has set is named by that option."""
     fields = [_field(field, given) for field in error.fields] if _has_fields(error) else []
     summary = str(error).removesuffix("; each is listed under errors")
     text = fields[0] if len(fields) == 1 else "\n".join([f"{summary}:" if fields else summary, *fields])
-    # Further lines are indented: what others wrote begins none that looks like one of ours.
+    # Further lines are indented, so that no line of another author looks like a line of this command.
     return "\n  ".join(text.splitlines())
 
 
 def given_options(arguments: argparse.Namespace, known: Collection[str]) -> set[str]:
-    """Those of the `known` long options that have a value: `--max-runtime`."""
+    """Return the `known` long options that have a value, such as `--max-runtime`."""
     given = [name for name, value in vars(arguments).items() if value is not False and value not in (None, "", [])]
     return {"--" + name.replace("_", "-") for name in given}.intersection(known)
 
 
 def _field(field: FieldError, given: Collection[str]) -> str:
-    """`name: detail`; the api writes a parameter of the query as `?name= detail`, with no pointer."""
+    """Return `name: detail`; the api writes a query parameter as `?name= detail`, without a pointer."""
     if not field.pointer and field.detail.startswith("?"):
         name, _, detail = field.detail.removeprefix("?").partition("= ")
         return f"{_option(name, given) or name}: {detail}"
@@ -227,7 +228,7 @@ def _field(field: FieldError, given: Collection[str]) -> str:
 
 
 def _option(field: str, given: Collection[str]) -> str:
-    """The option that sets a field of a launch or a parameter, if it was given: else the field was in a file."""
+    """Return the option for a field or parameter, if it was given; else empty, because the field was in a file."""
     first = field.partition("/")[0]
     name = _OPTIONS.get(field) or _OPTIONS.get(first) or "--" + _UPPER.sub(lambda found: "-" + found[0].lower(), field)
     return name if name in given else ""
@@ -238,7 +239,7 @@ def _has_fields(error: ControlPlaneError) -> TypeGuard[InvalidError]:
 
 
 def whole_number(text: str) -> int:
-    """The type of an option that takes a whole number."""
+    """Parse an option that is a whole number."""
     try:
         return int(text)
     except ValueError:
@@ -246,17 +247,17 @@ def whole_number(text: str) -> int:
 
 
 def allocation_id(text: str) -> str:
-    """The type of an argument that takes the ID of an allocation, whole or its beginning."""
+    """Parse an argument that is the ID of an allocation, or the beginning of one."""
     if problem := _id_problem(text):
         raise argparse.ArgumentTypeError(problem)
     return text
 
 
 def checked_id(text: str) -> str:
-    """The same of a word that stands among others.
+    """Like `allocation_id`, for a word among other words.
 
     Raises:
-        InvalidError: it cannot be one.
+        InvalidError: the word cannot be an ID.
     """
     if problem := _id_problem(text):
         raise InvalidError(problem)
@@ -271,19 +272,19 @@ def _id_problem(text: str) -> str:
 
 
 def object_name(text: str) -> str:
-    """The type of an argument that takes a name, or an ID of something else than an allocation."""
+    """Parse an argument that is a name, or the ID of an object other than an allocation."""
     if not _NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text[:64]!r} cannot be a name: it is one word without / ? # and %")
     return text
 
 
 def optional_name(text: str) -> str:
-    """The same of an argument that may be left out; empty stands for that."""
+    """Like `object_name`, for an argument that may be left out, which is an empty text."""
     return object_name(text) if text else text
 
 
 def named(pointer: str) -> str:
-    """A JSON pointer as people write it: `/ranks/0/count` is `ranks[0].count`."""
+    """Format a JSON pointer as people write it: `/ranks/0/count` is `ranks[0].count`."""
     text = ""
     for step in pointer.removeprefix("/").split("/"):
         name = step.replace("~1", "/").replace("~0", "~")
@@ -292,13 +293,14 @@ def named(pointer: str) -> str:
 
 
 def command_line(*words: object) -> str:
-    """A command of ours as it is printed for people to copy. Words may come from a server, or from its users: each is
-    quoted, so that the shell reads it as that word."""
+    """Return one of our commands for people to copy.
+
+    Words may come from a server or from its users, so each word is quoted for the shell."""
     return shlex.join(["slipway", *map(str, words)])
 
 
 def exit_code(error: ControlPlaneError) -> int:
-    """The exit code of an error."""
+    """Return the exit code of an error."""
     match error:
         case InvalidError():
             return main.USAGE

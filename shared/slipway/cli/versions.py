@@ -1,8 +1,8 @@
-"""Whether the command fits the server that answered it: said in one line, once a day for each server.
+"""Compares the versions of the command and of the server, and prints a note at most once a day per server.
 
-Owns `$XDG_CACHE_HOME/slipway/versions.json` (else below `~/.cache`): which version each server had when it was last
-looked at, and on which day. Without that file the line is said more often; nothing else depends on it. It is read
-before anything is imported that takes time: most commands end there.
+Owns `$XDG_CACHE_HOME/slipway/versions.json` (else below `~/.cache`): the version of each server at the last check, and
+the day of that check. Without the file the note is printed more often; nothing else depends on it. The file is read
+before any slow import, because most commands need no check.
 """
 
 import json
@@ -17,7 +17,7 @@ SERVERS_MAX = 64
 
 
 def tell(terminal: Terminal, url: str, version: str) -> None:
-    """Say it on a terminal, where a person reads it, if it was not looked at today for this version of the server."""
+    """Print the note on an interactive terminal, unless this version of the server was already checked today."""
     if not version or not terminal.is_interactive:
         return
     known, today = _read(), datetime.now(UTC).strftime("%Y-%m-%d")
@@ -40,7 +40,7 @@ def _file() -> Path:
 def _read() -> dict[str, Any]:
     try:
         found: Any = json.loads(_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError, RuntimeError):  # the last: an account without a home
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: the account has no home directory
         return {}
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 

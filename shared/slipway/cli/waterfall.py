@@ -1,6 +1,6 @@
 """A trace as text: one bar per span, children under their parents, on one time axis. Pure.
 
-A span whose parent is not there (another process has not sent it, or it was cut) is shown at the top level.
+A span whose parent is missing (another process has not sent it, or it was cut) is shown at the top level.
 """
 
 from typing import Any, NamedTuple, cast
@@ -15,7 +15,7 @@ SERVICE_MAX = 10
 
 
 class WorkSpan(NamedTuple):
-    """One stretch of work; times in nanoseconds."""
+    """One span of work; times are in nanoseconds."""
 
     id: str
     parent: str
@@ -27,7 +27,7 @@ class WorkSpan(NamedTuple):
 
 
 def spans_of(body: Any) -> list[WorkSpan]:
-    """The spans of an answer of the API."""
+    """Return the spans in an answer of the API."""
     whole = cast("Json", body)
     items = cast("list[Json]", whole.get("spans") or whole.get("items") or [])
     return [_span(item) for item in items]
@@ -49,7 +49,7 @@ def _span(item: Json) -> WorkSpan:
 
 
 def render(spans: list[WorkSpan], *, width: int = 80) -> str:
-    """The waterfall; empty when there are no spans."""
+    """Return the waterfall; empty when there are no spans."""
     if not spans:
         return ""
     begin = min(span.start_ns for span in spans)
@@ -73,7 +73,7 @@ def render(spans: list[WorkSpan], *, width: int = 80) -> str:
 
 
 def in_order(spans: list[WorkSpan]) -> list[tuple[int, WorkSpan]]:
-    """(depth, span): each span followed by its children, the earliest first."""
+    """Return (depth, span): each span followed by its children, the earliest first."""
     known = {span.id for span in spans}
     children: dict[str, list[WorkSpan]] = {}
     for span in sorted(spans, key=lambda each: (each.start_ns, -each.end_ns, each.id)):

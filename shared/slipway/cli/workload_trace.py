@@ -1,8 +1,7 @@
-"""What a system has run, as a workload trace: CSV, and the mapping by which `slipway simulate --trace` reads it. Pure.
+"""Ended allocations as a workload trace: CSV, and the mapping for `slipway simulate --trace`. Pure.
 
-A row has ranks that are alike. Work with several roles is written as its ranks that have GPUs (all ranks, where none
-has), and what the roles request together is divided among them. MIG slices are written as the part of a GPU that they
-are.
+A row describes equal ranks. An allocation with several roles is written as its ranks with GPUs (all ranks, when no role
+has GPUs), and the total request of all roles is divided among them. MIG slices are written as their fraction of a GPU.
 """
 
 import csv
@@ -23,7 +22,7 @@ FIELDS = (
     "id,workspace,kind,queue,job,user,priority,result,attempt,createdAt,startedAt,endedAt,spec.ranks,spec.template,"
     "spec.preemptible,spec.maxRuntime,status.admission.flavor"
 )
-"""of an allocation, as the API has it"""
+"""the fields of an allocation to request from the API"""
 HEAD = (
     *("id", "submitted", "started", "ended", "ranks", "cpu", "memory", "gpus", "gpuMilli", "queue", "user"),
     *("priority", "maxRuntime", "preemptible", "workspace", "job", "kind", "flavor", "result", "attempts"),
@@ -53,20 +52,20 @@ skip: {{started: [""]}}     # what ended before it ran
 
 
 def mapping_path(trace: str) -> Path:
-    """Where the mapping of a trace is written: beside it."""
+    """Return the path of a trace's mapping, which is beside the trace."""
     return Path(trace).with_suffix(".mapping.yaml")
 
 
 def mapping_text(trace: str) -> str:
-    """The mapping of a trace."""
+    """Return the mapping of a trace."""
     return _MAPPING.format(trace=Path(trace).name)
 
 
 def trace_text(items: Iterable[Json]) -> str:
-    """Allocations that have ended as the lines of a trace, by the time of their submission.
+    """Return ended allocations as the lines of a trace, ordered by their creation time.
 
     Raises:
-        InvalidError: an allocation has a quantity that is none.
+        InvalidError: an allocation has an invalid quantity.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -91,7 +90,7 @@ def _row(item: Json) -> list[Any]:
 
 
 def _shape(name: str, spec: Json) -> tuple[int, Resources]:
-    """(ranks that are alike, what each of them requests)."""
+    """Return (number of equal ranks, the request of each)."""
     template = object_of(spec.get("template"))
     roles: list[tuple[int, Resources]] = []
     for role in objects_of(spec.get("ranks")) or [{}]:
@@ -118,5 +117,5 @@ def _cell(value: Any) -> str:
 
 
 def _safe(cell: str) -> str:
-    """A text that a spreadsheet would take for a formula gets an apostrophe."""
+    """Prefix a text with an apostrophe when a spreadsheet would read it as a formula."""
     return f"'{cell}" if cell.startswith(_FORMULA) else cell

@@ -1,4 +1,4 @@
-"""Files that a command is given: their documents, with the option and the file before whatever is wrong."""
+"""The files that a command reads: their documents; errors begin with the option and the file."""
 
 from typing import Any, cast
 
@@ -9,10 +9,10 @@ Json = dict[str, Any]
 
 
 def read(name: str, option: str = "--filename") -> str:
-    """The text of the file, or of standard input for `-`.
+    """Return the text of the file, or of standard input for `-`.
 
     Raises:
-        InvalidError: the file cannot be read, is no text, or is too large.
+        InvalidError: the file cannot be read, is not text, or is too large.
     """
     try:
         return yaml_reader.read_text(name, yaml_reader.MANIFEST)
@@ -21,15 +21,15 @@ def read(name: str, option: str = "--filename") -> str:
 
 
 def of_file(name: str, option: str = "--filename") -> list[Json]:
-    """The documents of a file, or of standard input. Raises InvalidError."""
+    """Return the documents of a file, or of standard input. Raises InvalidError."""
     return documents(read(name, option), name, option)
 
 
 def documents(text: str, name: str = "", option: str = "--filename") -> list[Json]:
-    """The documents of a YAML or JSON text that are not empty; there is at least one.
+    """Return the non-empty documents of a YAML or JSON text; there is at least one.
 
     Raises:
-        InvalidError: with the file, the path and line of what is wrong, and what to write instead.
+        InvalidError: the text is invalid; the error has the file, the path, the line, and what to write instead.
     """
     where = f"{option}: {name}" if name and name != "-" else option
     try:

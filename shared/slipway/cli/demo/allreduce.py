@@ -1,10 +1,10 @@
-"""What the ranks of the demo's gang run: a ring all-reduce over sockets, in plain Python.
+"""The program of the ranks of the demo's gang: a ring all-reduce over sockets, in plain Python.
 
-Stands alone: it is shipped as a file of the launch and knows only the environment that every gang gets (MASTER_ADDR,
-MASTER_PORT, RANK, WORLD_SIZE). Ranks meet at rank 0, learn each other's addresses, form a ring, and sum a vector that
-no rank has whole: first every rank ends up with the sum of one part (reduce-scatter), then the parts go round
-(all-gather). Each rank prints the sum of what it ends up with; the same number everywhere means that every byte
-arrived.
+It imports only the standard library, because the launch ships it as a file. It reads only the environment that every
+gang gets (MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE). The ranks meet at rank 0, learn each other's addresses, form a
+ring, and sum a vector of which no rank has the sum. First every rank computes the sum of one part (reduce-scatter),
+then the parts are passed around the ring (all-gather). Each rank prints the sum of its result; equal numbers on all
+ranks show that every byte arrived.
 
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 """
@@ -25,7 +25,7 @@ HEAD = struct.Struct("!I")
 
 
 def main() -> int:
-    """One rank."""
+    """Run one rank; return the exit code."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     own = os.environ.get("SLIPWAY_POD_IP") or "127.0.0.1"
     with socket.create_server((own, 0)) as listener:
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def rounds(rank: int, world: int, preceding: socket.socket, following: socket.socket) -> int:
-    """Reduce some times; 1 when a sum is wrong."""
+    """Reduce `ROUNDS` vectors; return 1 when a sum is wrong, else 0."""
     for number in range(1, ROUNDS + 1):
         begin = time.monotonic()
         vector = array.array("d", (float((rank + 1) * number * (index % 7)) for index in range(LENGTH)))
@@ -54,12 +54,12 @@ def rounds(rank: int, world: int, preceding: socket.socket, following: socket.so
 
 
 def expected(world: int) -> float:
-    """The sum of the reduced vector of the first round."""
+    """Return the sum of the reduced vector of the first round."""
     return float(sum(range(1, world + 1)) * sum(index % 7 for index in range(LENGTH)))
 
 
 def meet(rank: int, world: int, own: tuple[str, int]) -> list[tuple[str, int]]:
-    """Everybody's address, by rank: rank 0 collects and hands out."""
+    """Return the addresses of all ranks, by rank; rank 0 collects and distributes them."""
     master = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     if rank != 0:
         with reach(master) as door:
@@ -82,7 +82,7 @@ def meet(rank: int, world: int, own: tuple[str, int]) -> list[tuple[str, int]]:
 
 
 def reach(address: tuple[str, int]) -> socket.socket:
-    """A connection; the other side may not be there yet."""
+    """Connect to an address; retry for `MEET_S`, because the other rank may not listen yet."""
     until = time.monotonic() + MEET_S
     while True:
         try:
@@ -96,7 +96,7 @@ def reach(address: tuple[str, int]) -> socket.socket:
 def all_reduce(
     vector: "array.array[float]", rank: int, world: int, preceding: socket.socket, following: socket.socket
 ) -> int:
-    """Sum `vector` over all ranks, in place; the bytes that this rank sent."""
+    """Sum `vector` over all ranks, in place; return the number of bytes that this rank sent."""
     bounds = [LENGTH * part // world for part in range(world + 1)]
     sent = 0
     for is_reducing in (True, False):
@@ -115,7 +115,7 @@ def all_reduce(
 
 
 def exchange(preceding: socket.socket, following: socket.socket, part: bytes) -> bytes:
-    """Send to the next rank while receiving from the one before: both at once, or a full buffer would stop the ring."""
+    """Send to the next rank and receive from the previous one at once; else full buffers would block the ring."""
     sender = threading.Thread(target=send, args=(following, part))
     sender.start()
     got = receive(preceding)
@@ -124,18 +124,18 @@ def exchange(preceding: socket.socket, following: socket.socket, part: bytes) ->
 
 
 def send(to: socket.socket, payload: bytes) -> None:
-    """One message."""
+    """Send one message."""
     to.sendall(HEAD.pack(len(payload)) + payload)
 
 
 def receive(origin: socket.socket) -> bytes:
-    """One message."""
+    """Receive one message."""
     (size,) = HEAD.unpack(exactly(origin, HEAD.size))
     return exactly(origin, size)
 
 
 def exactly(origin: socket.socket, size: int) -> bytes:
-    """So many bytes."""
+    """Receive exactly `size` bytes."""
     parts: list[bytes] = []
     while size:
         part = origin.recv(min(size, 1 << 16))

@@ -1,4 +1,4 @@
-"""What the demo shows of a launch afterwards: its entries in Redis, its placement, its trace, and the summary."""
+"""The results that the demo shows for a launch: its entries in Redis, its placement, its trace, and the summary."""
 
 import socket
 from typing import Any, cast
@@ -13,7 +13,7 @@ SERVICES = {"api", "scheduler", "podworker", "watcher"}
 
 
 def streams(stage: DemoStage, launched: DemoLaunch, redis_url: str) -> None:
-    """Every transition of it, as any Redis client reads them."""
+    """Show every transition of a launch, as any Redis client can read it."""
     key = f"slipway:alloc:{{{launched.id}}}"
     items = cast("list[Json]", stage.look(launched, "events")["items"])
     entries = xrange(redis_url, key)
@@ -33,7 +33,7 @@ def streams(stage: DemoStage, launched: DemoLaunch, redis_url: str) -> None:
 
 
 def xrange(url: str, key: str) -> list[tuple[str, dict[str, str]]]:
-    """(id, fields) of every entry of a stream, in the few words of the Redis protocol that this takes.
+    """Return (id, fields) of every entry of a stream, with the small part of the Redis protocol that this needs.
 
     Source: redis.io/docs/latest/develop/reference/protocol-spec (RESP2).
     """
@@ -57,7 +57,7 @@ def _entries(connection: socket.socket, key: str) -> list[tuple[str, dict[str, s
 
 
 def _value(answer: Any) -> Any:
-    """One value of the answer."""
+    """Read one value of the answer."""
     line: bytes = answer.readline().rstrip(b"\r\n")
     kind, rest = line[:1], line[1:]
     match kind:
@@ -72,7 +72,7 @@ def _value(answer: Any) -> Any:
 
 
 def placement(stage: DemoStage, launched: DemoLaunch) -> None:
-    """Which rank was on which node."""
+    """Show which rank ran on which node."""
     ranks = labels.ranks_of(stage.view(launched))
     nodes = sorted({str(rank.get("node", "")) for rank in ranks})
     rows = [
@@ -89,7 +89,7 @@ def _on(node: str, ranks: list[Json]) -> int:
 
 
 def trace(stage: DemoStage, launched: DemoLaunch) -> None:
-    """Where the time of its launch went."""
+    """Show how long each part of the launch took."""
 
     def spans() -> list[waterfall.WorkSpan] | None:
         found = waterfall.spans_of(stage.look(launched, "trace"))
@@ -107,7 +107,7 @@ def _services(spans: list[waterfall.WorkSpan]) -> set[str]:
 
 
 def summary(stage: DemoStage) -> bool:
-    """A table of what was launched, and whether everything was as it should be."""
+    """Show a table of the launches; return whether all checks passed."""
     rows: list[list[str]] = []
     for launched in stage.launches:
         view = stage.view(launched)

@@ -1,6 +1,6 @@
-"""The launches of the demo, one function each: what is launched, what must come of it.
+"""The launches of the demo, one function each: what is launched, and the expected result.
 
-Knows the REST API only. Each scene leaves what later scenes look at on the stage.
+Knows the REST API only. Each scene adds its launch to the stage, where later scenes find it.
 """
 
 import re
@@ -23,7 +23,7 @@ SMALL = {"cpu": "100m", "memory": "128Mi"}
 
 
 def notebook(stage: DemoStage) -> DemoLaunch:
-    """A notebook that really serves a page, fetched through the proxy of the API."""
+    """Launch a notebook that serves a page, and fetch the page through the proxy of the API."""
     body = {"kind": "notebook", "ranks": [{"resources": {"cpu": "500m", "memory": "512Mi", GPU: 1}}]}
     launched = stage.launch(body, "a notebook")
     view = stage.watch(launched, {"ready"})
@@ -37,7 +37,7 @@ def notebook(stage: DemoStage) -> DemoLaunch:
 
 
 def _page(url: str, credential: Credential | None) -> tuple[int, str] | None:
-    """(status, text) once it serves; None before."""
+    """Return (status, text) of the page; None until the notebook serves it."""
     headers = {"Authorization": f"Bearer {credential.token()}"} if credential is not None else {}
     asked = urllib.request.Request(url, headers=headers)  # noqa: S310 - the address of our own API
     try:
@@ -51,7 +51,7 @@ def _page(url: str, credential: Credential | None) -> tuple[int, str] | None:
 
 
 def gang(stage: DemoStage) -> DemoLaunch:
-    """Four ranks that find each other and sum a vector round a ring of sockets."""
+    """Launch four ranks that find each other and sum a vector over a ring of sockets."""
     program = resources.files("slipway.cli.demo").joinpath("allreduce.py").read_text(encoding="utf-8")
     body = {
         "kind": "training",
@@ -76,18 +76,18 @@ def gang(stage: DemoStage) -> DemoLaunch:
 
 
 def _complete(lines: list[tuple[int, str]], last: str) -> list[tuple[int, str]] | None:
-    """The lines, once each rank's last one is among them."""
+    """Return the lines when the last line of every rank is among them, else None."""
     return lines if len({rank for rank, text in lines if text.startswith(last)}) == RANKS else None
 
 
 def _lines(stage: DemoStage, launched: DemoLaunch) -> list[tuple[int, str]]:
-    """(rank, text) of its log."""
+    """Return (rank, text) of each line of the log."""
     items = cast("list[Json]", stage.look(launched, "logs")["items"])
     return [(int(item["rank"]), str(item["text"])) for item in items if item["stream"] == "stdout"]
 
 
 def failing(stage: DemoStage) -> DemoLaunch:
-    """A command that ends with exit code 3."""
+    """Launch a command that ends with exit code 3."""
     said = "no such data set: imagenet-22k"
     body = {
         "kind": "command",
@@ -105,7 +105,7 @@ def failing(stage: DemoStage) -> DemoLaunch:
 
 
 def too_large(stage: DemoStage) -> DemoLaunch:
-    """A command that can never fit, and says why."""
+    """Launch a command that can never fit; its explanation says why."""
     body = {"kind": "command", "command": ["true"], "ranks": [{"resources": {**SMALL, GPU: 64}}]}
     launched = stage.launch(body, "one too large")
     why = _waiting(stage, launched)
@@ -118,7 +118,7 @@ def too_large(stage: DemoStage) -> DemoLaunch:
 
 
 def killed(stage: DemoStage) -> DemoLaunch:
-    """A gang of sixteen that waits whole, because fifteen would fit, and is killed while it waits."""
+    """Launch a gang of sixteen of which only fifteen ranks fit, and kill it while it waits."""
     body = {
         "kind": "training",
         "command": ["python", "-c", "print('this never runs')"],
@@ -137,7 +137,7 @@ def killed(stage: DemoStage) -> DemoLaunch:
 
 
 def _waiting(stage: DemoStage, launched: DemoLaunch) -> Json:
-    """Its explanation, once the scheduler has looked at it."""
+    """Return the explanation of a launch after the scheduler has considered it."""
     path = f"/allocations/{launched.id}/explain"
 
     def looked_at() -> Json | None:
@@ -148,7 +148,7 @@ def _waiting(stage: DemoStage, launched: DemoLaunch) -> Json:
 
 
 def _kill(stage: DemoStage, launched: DemoLaunch) -> Json:
-    """Kill it; the allocation when it has ended."""
+    """Kill a launch; return the allocation after it has ended."""
     stage.api.post(f"/allocations/{launched.id}/kill")
     view = stage.watch(launched, set())
     stage.check("killed, it is Canceled", view.get("result") == "Canceled", labels.summary_of(view))
@@ -156,7 +156,7 @@ def _kill(stage: DemoStage, launched: DemoLaunch) -> Json:
 
 
 def farewell(stage: DemoStage, running: DemoLaunch) -> None:
-    """Kill what still runs; afterwards nothing holds anything."""
+    """Kill the running launch, and check that no pod and no rank is left."""
     _kill(stage, running)
     left = stage.until(lambda: not [pod for each in stage.launches for pod in _pods(stage, each)])
     stage.check("no pod is left", bool(left), [_pods(stage, each) for each in stage.launches])

@@ -1,7 +1,7 @@
-"""What the scenes of the demo share: launching, watching the events of a launch go by, and checks that count.
+"""The functions that the scenes of the demo share: launch, show the events of a launch, and check results.
 
-Owns how the story looks. Every check is an assertion on an answer of the API; one that fails makes the demo fail, and
-the story goes on, so that all of it can be seen.
+Owns the layout of the output. Every check is an assertion on an answer of the API. A failed check makes the demo fail,
+but the demo continues, so that all of it can be seen.
 """
 
 import textwrap
@@ -24,7 +24,7 @@ LOOK_S = 0.05
 
 
 class Expectation(NamedTuple):
-    """One expectation."""
+    """One check and its result."""
 
     name: str
     is_ok: bool
@@ -32,7 +32,7 @@ class Expectation(NamedTuple):
 
 
 class DemoLaunch(NamedTuple):
-    """Something that was launched, and when."""
+    """One launch of the demo, and its start time."""
 
     id: str
     what: str
@@ -40,7 +40,7 @@ class DemoLaunch(NamedTuple):
 
 
 class DemoStage:
-    """Where the scenes play."""
+    """The output and the state of one run of the demo."""
 
     def __init__(self, terminal: Terminal, url: str) -> None:
         self.terminal = terminal
@@ -51,14 +51,14 @@ class DemoStage:
         self._cursors: dict[str, str] = {}
 
     def title(self, text: str) -> None:
-        """Begin a scene; a long title is broken."""
+        """Begin a scene with a title; a long title is wrapped."""
         self.terminal.line()
         wrapped = textwrap.wrap(text, self.terminal.width, initial_indent="── ", subsequent_indent=INDENT)
         for part in wrapped:
             self.terminal.line(self.terminal.paint(part, "bold", to_err=False))
 
     def say(self, text: str) -> None:
-        """Lines of the scene; long ones are broken."""
+        """Print the text of a scene; long lines are wrapped."""
         for line in text.splitlines():
             own = " " * (len(line) - len(line.lstrip()))
             wrapped = textwrap.wrap(
@@ -68,12 +68,12 @@ class DemoStage:
                 self.terminal.line(part)
 
     def show(self, text: str) -> None:
-        """Lines that keep their form: tables, events; long ones are cut."""
+        """Print preformatted lines, such as tables and events; long lines are cut."""
         for line in text.splitlines():
             self.terminal.line(table.cut(f"{INDENT}{line}".rstrip(), self.terminal.width))
 
     def check(self, name: str, is_ok: bool, found: object = "") -> bool:
-        """Note whether something is as it should be."""
+        """Record and print the result of a check."""
         self.checks.append(Expectation(name, is_ok, str(found)))
         mark = self.terminal.paint("ok", "green", to_err=False) if is_ok else self.paint_bad("NO")
         text = name if is_ok else f"{name} (found: {found})"
@@ -84,11 +84,11 @@ class DemoStage:
         return is_ok
 
     def paint_bad(self, text: str) -> str:
-        """`text` as what is wrong."""
+        """Return `text` in the colour of a failure."""
         return self.terminal.paint(text, "red", to_err=False)
 
     def launch(self, body: Json, what: str) -> DemoLaunch:
-        """POST a launch."""
+        """Send a launch with POST."""
         at, begin = table.now(), time.monotonic()
         view = self.api.launch({"name": made_up_name(str(body["kind"])), **body})
         took_ms = (time.monotonic() - begin) * 1000
@@ -100,16 +100,16 @@ class DemoStage:
         return launched
 
     def view(self, launched: DemoLaunch) -> Json:
-        """The allocation as it is now."""
+        """Return the current allocation."""
         view: Json = self.api.get(f"/allocations/{launched.id}")
         return view
 
     def look(self, launched: DemoLaunch, part: str) -> Any:
-        """GET something below the allocation."""
+        """Return a subresource of the allocation, with GET."""
         return self.api.get(f"/allocations/{launched.id}/{part}")
 
     def watch(self, launched: DemoLaunch, goals: Collection[str]) -> Json:
-        """Show the events that were not shown yet, until one of `goals` or its end has come; the allocation then."""
+        """Show the new events until one of `goals` or the end of the launch; return the allocation."""
         after = self._cursors.get(launched.id, "")
         with Background(self.session.connect) as background:
             background.read("events", lambda api: events_of(api, launched.id, after=after))
@@ -131,7 +131,7 @@ class DemoStage:
                 return
 
     def until(self, probe: Callable[[], Any], limit_s: float = 10.0) -> Any:
-        """Ask until the answer is something true, or the time is over; the last answer."""
+        """Call `probe` until its answer is true or the time is over; return the last answer."""
         deadline = time.monotonic() + limit_s
         while True:
             found = probe()

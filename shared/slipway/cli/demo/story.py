@@ -1,6 +1,6 @@
-"""The demo: the main job end to end, told on a stack that runs.
+"""The demo: all the main features end to end, on a running stack.
 
-Owns the order of the scenes. It ends by itself; the exit code is 0 when everything was as it should be.
+Owns the order of the scenes. It ends by itself; the exit code is 0 when all checks passed.
 """
 
 from slipway.cli import main
@@ -11,7 +11,7 @@ from slipway.errors import ControlPlaneError
 
 
 def tell(terminal: Terminal, url: str, redis_url: str) -> int:
-    """Play every scene against the API at `url`; the exit code."""
+    """Run every scene against the API at `url`; return the exit code."""
     stage = DemoStage(terminal, url)
     try:
         _play(stage, redis_url)

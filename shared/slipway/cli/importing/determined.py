@@ -1,7 +1,6 @@
 """Determined AI: configurations of notebooks, shells, commands and TensorBoards, and experiments.
 
-A slot is a GPU. An experiment becomes the one trial of a `single` searcher; a search over hyperparameters is not part
-of Slipway.
+A slot is a GPU. An experiment becomes the one trial of a `single` searcher. Slipway has no search over hyperparameters.
 
 Source: Determined, job configuration reference and experiment configuration reference (0.3x), schemas/expconf/v0.
 """
@@ -27,7 +26,7 @@ from slipway.cli.importing.vocabulary import (
 from slipway.crd.expansion import literal
 
 RESTARTS = 5
-"""max_restarts of an experiment that says none."""
+"""max_restarts of an experiment that does not set it."""
 _TRIAL_CLASS = re.compile(r"[\w.]*:[\w.]+")
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _TORCH = re.compile(
@@ -62,7 +61,7 @@ _LOST_OF_EXPERIMENT = {
 
 
 def interactive(document: ForeignDocument, options: ImportOptions) -> list[ImportedLaunch]:
-    """What `det notebook start --config-file` and its like take."""
+    """Convert a file of `det notebook start --config-file` or a similar command."""
     root = document.root
     kind = options.kind or _kind_of(root)
     launch = ImportedLaunch(document, kind)
@@ -111,7 +110,7 @@ def _kind_of(root: ForeignField) -> str:
 
 
 def experiment(document: ForeignDocument, options: ImportOptions) -> list[ImportedLaunch]:
-    """An experiment: its one trial."""
+    """Convert an experiment to its one trial."""
     root, launch = document.root, ImportedLaunch(document)
     name_allocation(launch.body, root.get("name"))
     root.get("description").lost("a text for people", "a launch has labels only")
@@ -147,7 +146,7 @@ def experiment(document: ForeignDocument, options: ImportOptions) -> list[Import
 
 
 def _spread(gpus: int, per_node: int, slots: ForeignField) -> tuple[int, int]:
-    """(ranks, GPUs of each)."""
+    """Return (ranks, GPUs of each rank)."""
     if gpus <= per_node:
         slots.changed("GPUs, on one agent or several", "GPUs of one rank, on one node")
         return 1, gpus
@@ -176,7 +175,7 @@ def _entrypoint(field: ForeignField) -> list[str]:
 
 
 def _hyperparameters(field: ForeignField) -> Json:
-    """The constant ones, by name."""
+    """Return the constant hyperparameters, by name."""
     found: Json = {}
     for name, item in field.fields().items():
         told = cast("Json", item.value) if item.is_object else {}
@@ -207,7 +206,7 @@ def _searcher(field: ForeignField) -> None:
 def _common(
     launch: ImportedLaunch, container: Json, gpus: int, ranks: int, environment: Json | None = None, *, default: str
 ) -> None:
-    """environment, resources and bind_mounts, which all kinds have."""
+    """Convert environment, resources and bind_mounts, which all kinds have."""
     root = launch.document.root
     env = root.get("environment")
     image = env.get("image")
@@ -274,7 +273,7 @@ def _ports(launch: ImportedLaunch, env: ForeignField) -> None:
 
 
 def _pod_spec(launch: ImportedLaunch, field: ForeignField, container: Json) -> Json:
-    """The rest of the pod; what it says of its first container goes into `container`."""
+    """Return the rest of the pod; the fields of its first container are moved into `container`."""
     spec = field.get("spec")
     if not spec.is_set:
         return {}

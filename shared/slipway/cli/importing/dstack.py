@@ -27,7 +27,7 @@ from slipway.cli.importing.vocabulary import (
 
 REPLICAS_MAX = 200
 _PRIORITY = 50
-"""Of a launch that says none; dstack's is 0."""
+"""Our priority for a launch without one; dstack's default is 0."""
 _MEMORY = re.compile(r"\d+(\.\d+)?\s*[MGT]B(\.\.)?.*|\.\.\d+.*", re.IGNORECASE)
 _COUNT = re.compile(r"\d+(\.\.\d*)?")
 _VENDORS = ("nvidia", "amd", "google", "intel", "tenstorrent")
@@ -59,7 +59,7 @@ _SERVICE = {
 
 
 def configuration(document: ForeignDocument, options: ImportOptions) -> list[ImportedLaunch]:
-    """What `dstack apply` takes."""
+    """Convert a file for `dstack apply`."""
     root = document.root
     kind = root.get("type").carried("kind").text()
     launch = ImportedLaunch(document, {"dev-environment": "shell"}.get(kind, "training"))
@@ -115,7 +115,7 @@ def configuration(document: ForeignDocument, options: ImportOptions) -> list[Imp
 
 
 def _replicas(launch: ImportedLaunch, root: ForeignField) -> None:
-    """A fixed number of replicas; one that follows the load is not kept here."""
+    """Convert a fixed number of replicas; a number that depends on the load is reported as lost."""
     field, does = root.get("replicas"), "how many answer requests"
     if isinstance(field.value, int) and 1 < field.value <= REPLICAS_MAX and "name" in launch.body:
         address = replicate(launch, field.value, int(_port(root.get("port"))), field)
@@ -203,7 +203,7 @@ def _resources(launch: ImportedLaunch, field: ForeignField) -> Json:
 
 
 def _least(field: ForeignField, text: str) -> str:
-    """The lower end of a range."""
+    """Return the lower end of a range."""
     least = text.partition("..")[0].strip()
     if not least or not least[0].isdigit():
         field.refuse("must begin with a number; a range needs a lower end here, such as 8..")
@@ -267,7 +267,7 @@ def _ports(launch: ImportedLaunch, root: ForeignField, kind: str) -> None:
 
 
 def _port(item: ForeignField) -> str:
-    """The port in the container, as it is written."""
+    """Return the port in the container, as text."""
     return item.get("container_port").text() if item.is_object else item.text().rpartition(":")[2]
 
 

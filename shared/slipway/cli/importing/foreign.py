@@ -1,9 +1,9 @@
-"""A document of another system: its fields with their paths, and what became of each.
+"""A document of another system: its fields with their paths, and the verdict on each field.
 
-Owns the four verdicts on a field, the path that people read, and the search for fields without a verdict. Knows no
-system by name. A converter reads a field, and then says what became of it (`carried`, `changed`, `lost`, `unneeded`);
-a verdict on an object holds for all that is in it and has no verdict of its own. What is left over was not understood,
-and is reported as lost: nothing is dropped silently.
+Owns the four verdicts on a field, the path shown to the user, and the search for fields without a verdict. Knows no
+system by name. A converter reads a field and then gives its verdict (`carried`, `changed`, `lost`, `unneeded`). A
+verdict on an object applies to all parts without a verdict of their own. Fields without any verdict were not understood
+and are reported as lost: nothing is dropped silently.
 """
 
 import enum
@@ -21,32 +21,32 @@ Json = dict[str, Any]
 _PLAIN = re.compile(r"[A-Za-z_][-A-Za-z0-9_]*")
 _WHOLE_MAX = 2**31 - 1
 _SHOWN_MAX = 60
-"""Characters of a value that an error shows."""
+"""The most characters of a value that an error shows."""
 
 
 class Verdict(enum.StrEnum):
-    """What became of a field."""
+    """The verdict on a field of the document."""
 
     CARRIED = "carried"
-    """it means the same here"""
+    """the field has the same meaning here"""
     CHANGED = "changed"
-    """it is here, and means something else"""
+    """the field exists here, with another meaning"""
     LOST = "lost"
-    """it is not here"""
+    """the field is not carried over"""
     UNNEEDED = "unneeded"
-    """nothing of it is needed here"""
+    """the field is not needed here"""
 
 
 class ImportEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a report."""
 
     path: str
-    """of the field in the file: `spec.tasks[0].name`"""
+    """the path of the field in the file: `spec.tasks[0].name`"""
     verdict: Verdict
     does: str = ""
     """what the field does in the other system"""
     here: str = ""
-    """what it is here, or what to do here"""
+    """the result here, or what the user should do here"""
 
 
 class ForeignDocument:
@@ -57,22 +57,22 @@ class ForeignDocument:
         self._verdicts: dict[Steps, ImportEntry] = {}
 
     def note(self, steps: Steps, verdict: Verdict, does: str = "", here: str = "") -> None:
-        """The verdict on the field at `steps`; a later one takes the place of an earlier one."""
+        """Record the verdict on the field at `steps`; a later verdict replaces an earlier one."""
         self._verdicts[steps] = ImportEntry(path=path_of(steps), verdict=verdict, does=does, here=here)
 
     def verdict(self, steps: Steps) -> Verdict | None:
-        """The verdict on exactly that field."""
+        """Return the verdict on exactly that field; None when it has none."""
         entry = self._verdicts.get(steps)
         return None if entry is None else entry.verdict
 
     def entries(self) -> list[ImportEntry]:
-        """All verdicts, in the order of the document; those on fields that are absent come last."""
+        """Return all verdicts in the order of the document; verdicts on absent fields come last."""
         self._note_leftovers((), self.root.value)
         found = [self._verdicts[steps] for steps in _walk((), self.root.value) if steps in self._verdicts]
         return [*found, *(entry for entry in self._verdicts.values() if entry not in found)]
 
     def _note_leftovers(self, steps: Steps, value: Any) -> None:
-        """Reports the largest parts of the document on which no verdict was given."""
+        """Report the largest parts of the document that have no verdict."""
         if value is None or (steps and steps in self._verdicts):
             return
         if not steps or any(known[: len(steps)] == steps for known in self._verdicts):
@@ -85,7 +85,7 @@ class ForeignDocument:
 
 
 class ForeignField:
-    """A field of a document; absent when its value is None. What has the wrong type raises InvalidError."""
+    """A field of a document; an absent field has the value None. The readers raise InvalidError for a wrong type."""
 
     def __init__(self, document: ForeignDocument, steps: Steps, value: Any) -> None:
         self.document = document
@@ -94,35 +94,35 @@ class ForeignField:
 
     @property
     def path(self) -> str:
-        """As people write it."""
+        """The path of the field, as people write it."""
         return path_of(self.steps)
 
     @property
     def is_set(self) -> bool:
-        """Whether the document says it."""
+        """Whether the document contains the field."""
         return self.value is not None
 
     @property
     def is_object(self) -> bool:
-        """Whether it is an object."""
+        """Whether the value is an object."""
         return isinstance(self.value, dict)
 
     @property
     def is_list(self) -> bool:
-        """Whether it is a list."""
+        """Whether the value is a list."""
         return isinstance(self.value, list)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
     def get(self, *names: str) -> "ForeignField":
-        """The field of that name; several names lead deeper."""
+        """Return the field with that name; several names lead to nested fields."""
         found = self
         for name in names:
             found = ForeignField(self.document, (*found.steps, name), found.object().get(name))
         return found
 
     def object(self) -> Json:
-        """Its value as an object; empty when absent."""
+        """Return the value as an object; empty when the field is absent."""
         if self.value is None:
             return {}
         if not self.is_object:
@@ -130,17 +130,17 @@ class ForeignField:
         return cast("Json", self.value)
 
     def filled(self) -> Json:
-        """Its value as an object that is there, such as an item of a list must be."""
+        """Return the value as an object; unlike `object`, refuse an absent one, such as an empty item of a list."""
         if self.value is None:
             self.refuse("must be an object (name: value), and is empty")
         return self.object()
 
     def fields(self) -> "dict[str, ForeignField]":
-        """The fields of an object, by name."""
+        """Return the fields of an object, by name."""
         return {name: ForeignField(self.document, (*self.steps, name), value) for name, value in self.object().items()}
 
     def items(self) -> "list[ForeignField]":
-        """The items of a list; empty when absent."""
+        """Return the items of a list; empty when the field is absent."""
         if self.value is None:
             return []
         if not self.is_list:
@@ -149,7 +149,7 @@ class ForeignField:
         return [ForeignField(self.document, (*self.steps, index), value) for index, value in enumerate(values)]
 
     def text(self, default: str = "") -> str:
-        """Its value as text; a number is the text of it."""
+        """Return the value as text; a number is converted to text."""
         if self.value is None:
             return default
         if isinstance(self.value, bool) or not isinstance(self.value, str | int | float):
@@ -157,11 +157,11 @@ class ForeignField:
         return str(self.value)
 
     def words(self) -> list[str]:
-        """Its value as a list of texts."""
+        """Return the value as a list of texts."""
         return [item.text() for item in self.items()]
 
     def whole(self, default: int = 0, *, least: int = 0, most: int = _WHOLE_MAX) -> int:
-        """Its value as a whole number from `least` to `most`."""
+        """Return the value as a whole number from `least` to `most`."""
         if self.value is None:
             return default
         if isinstance(self.value, bool) or not isinstance(self.value, int):
@@ -171,7 +171,7 @@ class ForeignField:
         return self.value
 
     def truth(self, *, default: bool = False) -> bool:
-        """Its value as true or false."""
+        """Return the value as true or false."""
         if self.value is None:
             return default
         if not isinstance(self.value, bool):
@@ -179,7 +179,7 @@ class ForeignField:
         return self.value
 
     def refuse(self, detail: str) -> NoReturn:
-        """Raises InvalidError: the document cannot be converted, because of this field."""
+        """Raise InvalidError: the document cannot be converted because of this field."""
         shown = json.dumps(self.value, default=str, ensure_ascii=False)
         shown = shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
         text = detail if self.value is None else f"{detail}; it is {shown}"
@@ -189,19 +189,19 @@ class ForeignField:
     # --- verdicts -------------------------------------------------------------------------------------------------
 
     def carried(self, here: str = "") -> "ForeignField":
-        """It means the same here; `here` names it, if it has another name."""
+        """Record that the field has the same meaning here; `here` is its name here, when it differs."""
         return self._note(Verdict.CARRIED, "", here)
 
     def changed(self, does: str, here: str) -> "ForeignField":
-        """It is here, and means something else."""
+        """Record that the field exists here, with another meaning."""
         return self._note(Verdict.CHANGED, does, here)
 
     def lost(self, does: str, here: str) -> "ForeignField":
-        """It is not here."""
+        """Record that the field is not carried over."""
         return self._note(Verdict.LOST, does, here)
 
     def unneeded(self, here: str = "") -> "ForeignField":
-        """Nothing of it is needed here."""
+        """Record that the field is not needed here."""
         return self._note(Verdict.UNNEEDED, "", here)
 
     def _note(self, verdict: Verdict, does: str, here: str) -> "ForeignField":
@@ -215,24 +215,24 @@ Lost = tuple[str, str]
 
 
 def lose(field: ForeignField, table: dict[str, Lost]) -> None:
-    """Reports the fields of an object that this system has no place for."""
+    """Report the fields of an object that this system does not have."""
     for name, (does, here) in table.items():
         field.get(name).lost(does, here)
 
 
 def each(field: ForeignField, names: tuple[str, ...], note: Callable[[ForeignField], object]) -> None:
-    """Gives the same verdict on several fields of an object."""
+    """Give the same verdict on several fields of an object."""
     for name in names:
         note(field.get(name))
 
 
 def path_of(steps: Steps) -> str:
-    """A path as people write it: `spec.tasks[0].labels["a.b/c"]`."""
+    """Format a path as people write it: `spec.tasks[0].labels["a.b/c"]`."""
     text = ""
     for step in steps:
         if isinstance(step, int):
             text += f"[{step}]"
-        elif step.startswith("#"):  # an option of a batch script
+        elif step.startswith("#"):  # the step is an option of a batch script
             text += step
         elif _PLAIN.fullmatch(step):
             text += f".{step}" if text else step

@@ -1,7 +1,7 @@
-"""Which kinds of files are understood, and the way from a text to launches and a report.
+"""The kinds of files that can be imported, and the conversion of a text to launches and a report.
 
-Owns the table of kinds and how a document is recognised. The modules of the systems are loaded when one of their
-documents is met. Pure.
+Owns the table of kinds and the recognition of a document. The module of a system is imported when one of its documents
+is found. Pure.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from slipway.crd.roleresources import object_of
 from slipway.errors import InvalidError
 
 ITEMS_MAX = 500
-"""Documents of one file."""
+"""The most documents in one file."""
 KNOWN = (
     "Kubernetes Job, JobSet, PyTorchJob (TFJob, XGBoostJob, PaddleJob, JAXJob), TrainJob, MPIJob, Volcano Job, RayJob, "
     "LeaderWorkerSet; Determined notebook, shell, command, tensorboard, experiment; SkyPilot task; dstack task, "
@@ -27,33 +27,33 @@ KNOWN = (
 
 
 class ImportOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file does not say itself."""
+    """Values that a file does not contain."""
 
     kind: str = ""
-    """which kind a Determined configuration is for: notebook, shell, command, tensorboard"""
+    """the kind of a Determined configuration: notebook, shell, command, tensorboard"""
     image: str = ""
-    """of a file that names none; empty: a small one with Python"""
+    """the image for a file without one; empty: a small image with Python"""
     gpus_per_node: int = 8
-    """how many GPUs a rank has at most, where only their sum is known"""
+    """the most GPUs of one rank, when a file gives only their sum"""
 
 
 class ImportedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one document of a file."""
+    """The result of one document of a file."""
 
     file: str
     number: int
-    """1 for the first document of its file"""
+    """the number of the document in its file, from 1"""
     system: str
-    """such as `Kubernetes Job`; empty: of no known kind"""
+    """the name of the kind, such as `Kubernetes Job`; empty for an unknown kind"""
     bodies: list[Json] = []
-    """launch bodies; none when the document was refused"""
+    """launch bodies; empty when the document was refused"""
     entries: list[ImportEntry] = []
-    """empty when the document was refused"""
+    """the verdicts on the fields; empty when the document was refused"""
     error: str = ""
-    """why it was refused"""
+    """why the document was refused; else empty"""
 
     def count(self, verdict: Verdict) -> int:
-        """How many fields have that verdict."""
+        """Return the number of fields with that verdict."""
         return sum(entry.verdict is verdict for entry in self.entries)
 
 
@@ -93,10 +93,10 @@ _AS_IT_IS = {"ConfigMap", "Secret", "PersistentVolumeClaim", "Service", "Service
 
 
 def convert(text: str, name: str, options: ImportOptions) -> list[ImportedDocument]:
-    """What becomes of each document of a text; `name` is the file.
+    """Convert each document of a text; `name` is the file.
 
     Raises:
-        InvalidError: the text is no YAML, no JSON and no batch script; with line and column.
+        InvalidError: the text is no YAML, no JSON and no batch script. The message has line and column.
     """
     if text.startswith("#!") and "#SBATCH" in text:
         return [_converted(text, name, 1, ("Slurm batch script", "slurm", "script"), options)]
@@ -115,7 +115,7 @@ def convert(text: str, name: str, options: ImportOptions) -> list[ImportedDocume
 
 
 def _items(value: Any) -> list[Any]:
-    """The items of a List of Kubernetes; any other document is one item."""
+    """Return the items of a Kubernetes List; any other document is one item."""
     document = object_of(value)
     items = document.get("items")
     is_list = isinstance(items, list) and str(document.get("kind", "")).endswith("List")
@@ -130,7 +130,7 @@ def _read(value: Any, name: str, number: int, options: ImportOptions) -> Importe
 
 
 def recognised(value: Any, options: ImportOptions) -> tuple[str, str, str] | str:
-    """(name for people, module, function) for a document; why it is of no known kind."""
+    """Return (name for people, module, function) for a document; for an unknown kind, the reason as text."""
     if not isinstance(value, dict):
         return f"a document must be an object (name: value). Known kinds: {KNOWN}"
     document = cast("Json", value)
@@ -156,7 +156,7 @@ def recognised(value: Any, options: ImportOptions) -> tuple[str, str, str] | str
 
 
 def _is_determined(document: Json) -> bool:
-    """Whether it is what `det notebook start --config-file` takes."""
+    """Whether the document is a configuration for `det notebook start --config-file`."""
     if document.keys() & {"environment", "bind_mounts", "tensorboard_args", "notebook_idle_type", "work_dir"}:
         return True
     resources = document.get("resources")

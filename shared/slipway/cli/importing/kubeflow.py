@@ -1,4 +1,4 @@
-"""Kubeflow: PyTorchJob and its like, MPIJob, and the TrainJob of the trainer (v2).
+"""Kubeflow: PyTorchJob and similar kinds, MPIJob, and the TrainJob of the trainer (v2).
 
 A replica type becomes a role; the master comes first, so that its first rank is MASTER_ADDR.
 
@@ -22,11 +22,11 @@ _REPLICAS = {
 }
 """{kind: (field with the replicas, name of the main container)}"""
 _ON_FAILURE = ("PyTorchJob", "PaddleJob")
-"""Kinds whose pods start again after a failure when no restartPolicy is set; those of the others do not."""
+"""Kinds whose failed pods restart when no restartPolicy is set; pods of the other kinds do not."""
 _FIRST = ("Launcher", "Chief", "Master")
-"""Replica types whose first pod leads the others."""
+"""Replica types whose first pod is the leader of the others."""
 _SERVERS = ("PS", "Evaluator")
-"""Replica types that do not decide the end."""
+"""Replica types that do not decide when the job ends."""
 _SCHEDULING = {
     "minResources": ("what must be free before the start", "a gang starts when all of its ranks fit"),
     "priorityClass": ("a priority class of Kubernetes", "set priority: 0 to 1000, the higher goes first (default: 50)"),
@@ -37,7 +37,7 @@ _RUN_POLICY = {
 
 
 def replica_job(document: ForeignDocument) -> list[ImportedLaunch]:
-    """PyTorchJob, TFJob, XGBoostJob, PaddleJob, JAXJob."""
+    """Convert a PyTorchJob, TFJob, XGBoostJob, PaddleJob or JAXJob."""
     root, launch = document.root, ImportedLaunch(document)
     frame(launch, root)
     spec = root.get("spec")
@@ -75,8 +75,9 @@ def replica_job(document: ForeignDocument) -> list[ImportedLaunch]:
 def _replicas(
     launch: ImportedLaunch, field: ForeignField, main: str, *, is_restarted: bool = False
 ) -> list[ForeignField]:
-    """The roles; answers the policies of those whose pods start again by themselves. `is_restarted`: where none is
-    set, they do."""
+    """Add the roles; return the restart policies of the roles whose pods restart by themselves.
+
+    `is_restarted`: whether pods restart when their replica type sets no policy."""
     types = field.fields()
     if not types:
         field.refuse("has no replicas; name at least one type, such as Worker")
@@ -122,7 +123,7 @@ def _replicas(
 
 
 def _in_place(launch: ImportedLaunch, retries: ForeignField, restarts: list[ForeignField]) -> None:
-    """Kubeflow starts single pods again: so does `restart: rank`, but for an elastic gang."""
+    """Set `restart: rank`, except for an elastic gang, because Kubeflow restarts single pods."""
     roles = launch.roles()
     is_elastic = "minAvailable" in launch.body or any("minAvailable" in role_ for role_ in roles)
     if not restarts or is_elastic or sum(int(role_["count"]) for role_ in roles) < 2:
@@ -211,7 +212,7 @@ def _elastic(launch: ImportedLaunch, policy: ForeignField) -> None:
 
 
 def mpi_job(document: ForeignDocument) -> list[ImportedLaunch]:
-    """An MPIJob: the launcher becomes the first rank, and the workers are daemons."""
+    """Convert an MPIJob: the launcher becomes the first rank, and the workers become daemons."""
     root, launch = document.root, ImportedLaunch(document)
     frame(launch, root)
     spec = root.get("spec")
@@ -247,7 +248,7 @@ def mpi_job(document: ForeignDocument) -> list[ImportedLaunch]:
 
 
 def train_job(document: ForeignDocument) -> list[ImportedLaunch]:
-    """A TrainJob: what its runtime would add is not in the file."""
+    """Convert a TrainJob. The file does not contain what its runtime would add."""
     root, launch = document.root, ImportedLaunch(document)
     frame(launch, root)
     spec = root.get("spec")

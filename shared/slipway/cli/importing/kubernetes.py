@@ -1,7 +1,7 @@
-"""Kubernetes' own Job, and the JobSet of its special interest group.
+"""Kubernetes' Job, and the JobSet of its special interest group.
 
-A Job becomes one role of ranks that start together; a JobSet becomes one role for each replicated job, and another
-launch for those that start when others are complete.
+A Job becomes one role, whose ranks start together. A JobSet becomes one role for each replicated job, and another
+launch for the jobs that start when others are complete.
 
 Source: Kubernetes API reference, JobSpec (batch/v1); JobSet, jobset_types.go (v1alpha2).
 """
@@ -18,9 +18,9 @@ from slipway.crd.roleresources import containers_of, main_container, object_of
 from slipway.model.ids import NAME_LENGTH_MAX
 
 JOB_LENGTH_MAX = 20
-"""So much of the name of a job is in the name of its launch."""
+"""The most characters of a job's name in the name of its launch."""
 RETRIES_OF_A_JOB = 6
-"""backoffLimit of a Job that says none."""
+"""backoffLimit of a Job that does not set it."""
 _INDEX = "JOB_COMPLETION_INDEX"
 _LOST_OF_JOB = {
     "backoffLimitPerIndex": ("retries of each index", "maxRestarts counts for all ranks; launch indexes separately"),
@@ -31,7 +31,7 @@ _LOST_OF_JOB = {
 
 
 def job(document: ForeignDocument) -> list[ImportedLaunch]:
-    """A Job of batch/v1."""
+    """Convert a Job of batch/v1."""
     root, launch = document.root, ImportedLaunch(document)
     frame(launch, root)
     job_role(launch, root.get("spec"), name="worker")
@@ -46,7 +46,7 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
     launch.put("maxRestarts", min(retries.whole(RETRIES_OF_A_JOB), 1000), retries)
     here = f"maxRestarts: {launch.body['maxRestarts']}"
     if launch.body["maxRestarts"] and sum(int(each_["count"]) for each_ in launch.roles()) > 1:
-        # A Job starts single pods again, and the others go on.
+        # A Job restarts single pods while the others continue.
         launch.put("restart", "rank", retries)
         here += ", restart: rank"
         policy = root.get("spec").get("template").get("spec").get("restartPolicy")
@@ -69,13 +69,14 @@ def job_role(
     failing: str = "fail",
     of_set: bool = False,
 ) -> Json:
-    """The ranks of a Job's spec, `times` over; limits and retries are left to the caller. `failing` is what it means
-    when a rule fails the Job, `of_set` says that it is one of a JobSet."""
+    """Add the ranks of a Job's spec, `times` over; the caller converts limits and retries.
+
+    `failing` is the action when a rule fails the Job; `of_set` is whether the Job is part of a JobSet."""
     completions, parallelism = spec.get("completions"), spec.get("parallelism")
     at_once = parallelism.whole(1)
     if parallelism.is_set and not at_once:
         parallelism.refuse("0 starts no pod; write how many run at once, and suspend: true to start later")
-    # Without completions, the pods share a queue of work and one success is enough.
+    # Without completions, the pods share a queue of work and the success of one pod is enough.
     count = completions.whole(at_once, least=1)
     if completions.is_set and count != at_once:
         here = f"count: {count}, all at once; for fewer, launch smaller allocations with --job"
@@ -128,7 +129,7 @@ _LOST_OF_SET = {
 
 
 def job_set(document: ForeignDocument) -> list[ImportedLaunch]:
-    """A JobSet of jobset.x-k8s.io: a gang, and another one for jobs that start when others are complete."""
+    """Convert a JobSet of jobset.x-k8s.io: one gang, and another for jobs that start when others are complete."""
     root = document.root
     spec = root.get("spec")
     replicated = spec.get("replicatedJobs")
@@ -187,7 +188,7 @@ def job_set(document: ForeignDocument) -> list[ImportedLaunch]:
 
 
 def _stage(document: ForeignDocument, job: str, awaited: list[ImportedLaunch]) -> ImportedLaunch:
-    """A launch of the set; `job` is the first of a launch that is not the first one."""
+    """Return a new launch of the set; `job` is its first job, empty for the first launch."""
     launch = ImportedLaunch(document)
     frame(launch, document.root)
     if job and "name" in launch.body:
@@ -200,7 +201,7 @@ def _stage(document: ForeignDocument, job: str, awaited: list[ImportedLaunch]) -
 
 
 def _start_order(made: Json, ready: list[tuple[ForeignField, str]]) -> None:
-    """The jobs of the same launch that have to be ready before the ranks of this role start."""
+    """Set which jobs of the same launch must be ready before the ranks of this role start."""
     if ready:
         made["dependsOn"] = [{"role": job, "until": "ready"} for _, job in ready]
     for field, _ in ready:
@@ -212,7 +213,7 @@ def _start_order(made: Json, ready: list[tuple[ForeignField, str]]) -> None:
 def _awaited(
     item: ForeignField, above: Mapping[str, ImportedLaunch]
 ) -> tuple[tuple[str, ...], list[tuple[ForeignField, str]]]:
-    """The jobs that have to be complete before this one starts, and those that have to be ready."""
+    """Return the jobs that must be complete before this one starts, and the jobs that must be ready."""
     found: list[str] = []
     ready: list[tuple[ForeignField, str]] = []
     for dependency in item.get("dependsOn").items():
@@ -220,7 +221,8 @@ def _awaited(
         if name not in above:
             dependency.refuse("names no job above this one")
         if dependency.get("status").text() != "Complete":
-            # Between two launches there is no such order; within one, what follows says what it is.
+            # Two launches have no such order, so the verdict is `lost`. Within one launch, `_start_order` replaces the
+            # verdict.
             dependency.lost("starts when another job is ready", "it is another launch: let the program wait for it")
             ready.append((dependency, name))
             continue

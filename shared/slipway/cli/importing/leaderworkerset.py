@@ -1,7 +1,7 @@
 """LeaderWorkerSet: groups of a leader and its workers.
 
-A group is a gang. A set of several groups becomes one launch with replicas behind one Service, where the template of
-the leader says which port that has; else one launch for each group.
+A group is a gang. A set of several groups becomes one launch with replicas behind one Service, when the leader's
+template names a port for it; otherwise it becomes one launch for each group.
 
 Source: LeaderWorkerSet, leaderworkerset.x-k8s.io/v1 leaderworkerset_types.go.
 """
@@ -13,7 +13,7 @@ from slipway.crd.roleresources import containers_of, objects_of
 
 GROUPS_MAX = 64
 RESTARTS = 1000
-"""A group is made again without a limit there; so many times here."""
+"""Kubernetes recreates a group without a limit; a launch restarts at most this many times."""
 _EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 _LOST = {
     "rolloutStrategy": ("replaces groups one by one at a change", "launch anew, and end the old launch"),
@@ -27,7 +27,7 @@ _LOST_OF_TEMPLATE = {
 
 
 def leader_worker_set(document: ForeignDocument) -> list[ImportedLaunch]:
-    """One launch of all groups behind a Service, or one for each group."""
+    """Convert the set to one launch of all groups behind a Service, or to one launch for each group."""
     spec = document.root.get("spec")
     replicas = spec.get("replicas")
     groups = replicas.whole(1, most=GROUPS_MAX)
@@ -53,7 +53,7 @@ def leader_worker_set(document: ForeignDocument) -> list[ImportedLaunch]:
 
 
 def _port(launch: ImportedLaunch) -> int:
-    """The first port that the leader's containers name; 0 when they name none."""
+    """Return the first port that the leader's containers name; 0 when they name none."""
     for container in containers_of(launch.roles()[0].get("template") or {}):
         for port in objects_of(container.get("ports")):
             if isinstance(number := port.get("containerPort"), int):
@@ -99,7 +99,7 @@ def _group(document: ForeignDocument) -> ImportedLaunch:
 
 
 def _topology(launch: ImportedLaunch, field: ForeignField) -> None:
-    """The annotation that keeps a group within one domain."""
+    """Convert the annotation that keeps a group within one domain."""
     if field.is_set:
         launch.put("topology", {"key": field.text(), "mode": "required"}, field)
         field.changed(

@@ -1,10 +1,10 @@
-"""The launch that a document becomes: put together by a converter, judged by the rules of the server, written short.
+"""The launch that a document becomes: built by a converter, checked by the rules of the server, then shortened.
 
-Owns the body while it is made, where each part of it came from, which parts may be taken away when the rules refuse
-them (and are then reported as lost), and the short fields that make a body easy to read. Pure.
+Owns the body while it is built, the source of each part of it, and the short fields that make a body easy to read. Also
+owns which parts may be removed when the rules refuse them; these parts are then reported as lost. Pure.
 
-Invariant: what `settle` returns passes the check that the api runs on a launch, as far as it is known without a server:
-a pool with no fields of its own, a workspace that allows every service account.
+Invariant: the result of `settle` passes the check that the api runs on a launch, as far as this is known without a
+server. The check assumes a pool without settings of its own, and a workspace that allows every service account.
 """
 
 import copy
@@ -24,10 +24,10 @@ from slipway.crd.wire import RunAs
 from slipway.errors import FieldError, InvalidError
 
 _FRAME = ("name", "workspace", "labels", "gpuType", "secrets", "runAs")
-"""Fields of a launch body that the spec of the object does not have."""
+"""Fields of a launch body that the spec of an Allocation does not have."""
 _ROUNDS_MAX = 200
 _PROTECTED = frozenset({"image", "command", "args", "name", "resources", "env", "containers", "initContainers"})
-"""Without these the work would be another: a document in which one is wrong is refused."""
+"""Parts that define the work: a document is refused when the rules refuse one of them."""
 _REMOVABLE = tuple(
     re.compile(pattern)
     for pattern in (
@@ -55,9 +55,9 @@ _PATH = re.compile(r"^(?P<text>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?$", re
 
 
 class ImportedLaunch:
-    """A launch body in the making.
+    """A launch body that is being built.
 
-    `body` has the wire names of a launch; what runs stands in pod templates, in Kubernetes' words.
+    `body` has the wire names of a launch. Pod templates in it have the fields of Kubernetes.
     """
 
     def __init__(self, document: ForeignDocument, kind: str = "training") -> None:
@@ -67,27 +67,27 @@ class ImportedLaunch:
         self._fields: dict[str, Steps] = {}
 
     def copied(self, field: ForeignField) -> Any:
-        """A deep copy of the value of a field, whose parts can be traced to the document."""
+        """Return a deep copy of a field's value, whose parts can be traced to the document."""
         made = copy.deepcopy(field.value)
         self._trace(made, field.steps)
         return made
 
     def put(self, name: str, value: Any, source: ForeignField) -> None:
-        """Set a field of the body that came from a field of the document."""
+        """Set a field of the body, and record the field of the document that it came from."""
         self.body[name] = value
         self._fields[f"/{name}"] = source.steps
 
     def trace(self, made: Json, source: ForeignField) -> Json:
-        """`made`, an object of the body, came from that field."""
+        """Record that `made`, an object of the body, came from `source`; return `made`."""
         self._came_from[id(made)] = source.steps
         return made
 
     def roles(self) -> list[Json]:
-        """The roles of the body."""
+        """Return the roles of the body."""
         return cast("list[Json]", self.body.setdefault("ranks", []))
 
     def source_of(self, pointer: str) -> Steps:
-        """Where in the document the part of the body at that JSON pointer came from; empty: nowhere."""
+        """Return the path in the document that the part of the body at a JSON pointer came from; empty when unknown."""
         found: Steps | None = None
         for prefix, steps in self._fields.items():
             if pointer == prefix or pointer.startswith(f"{prefix}/"):
@@ -114,10 +114,10 @@ class ImportedLaunch:
     # --- judging --------------------------------------------------------------------------------------------------
 
     def settle(self) -> Json:
-        """The finished body, in short fields. What the rules refuse is taken out and reported.
+        """Return the finished body in short fields. Parts that the rules refuse are removed and reported.
 
         Raises:
-            InvalidError: a part without which the work would be another is refused; with the path in the document.
+            InvalidError: the rules refuse a part that defines the work. The error has its path in the document.
         """
         for _ in range(_ROUNDS_MAX):
             errors = _judged(self.body)
@@ -128,7 +128,7 @@ class ImportedLaunch:
         raise InvalidError("too many fields are refused here; convert this document by hand")
 
     def _note_user(self) -> None:
-        """Says as whom it runs, where the document does not."""
+        """Report the user that the launch runs as, when the document sets none."""
         pods = [object_of(object_of(role.get("template")).get("spec")) for role in self.roles()]
         if "runAs" in self.body or all("runAsUser" in object_of(pod.get("securityContext")) for pod in pods):
             return
@@ -164,7 +164,7 @@ class ImportedLaunch:
             cast("Json", node).pop(_unescaped(last))
 
     def _remove_mounts(self, pod: str, volume: Any) -> None:
-        """Takes the mounts of a volume that is gone out of the containers of the pod."""
+        """Remove the mounts of a removed volume from the containers of the pod."""
         node: Any = self.body
         for step in _steps_of(pod):
             node = _child(node, step)
@@ -197,11 +197,11 @@ _DOES = {
     "resourceClaims": "devices by claims",
     "claims": "devices by claims",
 }
-"""What a field does that the rules often refuse."""
+"""{field that the rules often refuse: what it does}"""
 
 
 def _judged(body: Json) -> tuple[FieldError, ...]:
-    """What the server would refuse in a launch with that body; pointers into the body."""
+    """Return what the server would refuse in a launch with that body, as pointers into the body."""
     spec = {name: value for name, value in body.items() if name not in _FRAME}
     try:
         wanted = Allocation(
@@ -245,7 +245,7 @@ def _unescaped(step: str) -> str:
 
 
 def _deeper(steps: Steps, node: Any, step: str) -> Steps:
-    """The path to a child of `node`, which is at `steps`, by a step of a JSON pointer."""
+    """Return the path of a child of `node`, which is at `steps`, for one step of a JSON pointer."""
     is_index = isinstance(cast("object", node), list) and step.isdigit()
     return (*steps, int(step) if is_index else step)
 
@@ -263,7 +263,7 @@ def _child(node: Any, step: str) -> Any:
 
 
 def shortened(body: Json) -> Json:
-    """The same launch in the short fields of a launch body, as far as they can say it."""
+    """Return the same launch in the short fields of a launch body, where they can express it."""
     made = dict(body)
     roles = [dict(role) for role in cast("list[Json]", body.get("ranks") or [])]
     templates = [role.get("template") for role in roles]
@@ -287,7 +287,7 @@ def shortened(body: Json) -> Json:
 
 
 def _without_resources(role: Json, template: Json) -> Json:
-    """The template without the resources of its main container, which move into the role."""
+    """Return the template without the resources of its main container, which are moved into the role."""
     spec = dict(object_of(template.get("spec")))
     containers = [dict(container) for container in containers_of(template)]
     if not containers:
@@ -303,7 +303,7 @@ def _without_resources(role: Json, template: Json) -> Json:
 
 
 def _flat(resources: Json) -> Json:
-    """As a plain map of quantities where that says the same."""
+    """Return the resources as a plain map of quantities, when that has the same meaning."""
     requests, limits = dict(object_of(resources.get("requests"))), dict(object_of(resources.get("limits")))
     asked = {**limits, **requests}
     if all(is_extended(name) for name in limits):
@@ -319,7 +319,7 @@ def _short_role(role: Json) -> Json:
 
 
 def _short_fields(template: Json, env: Json) -> Json:
-    """image, command, args, env, secrets of the main container as short fields, and the rest as a template."""
+    """Convert image, command, args, env and secrets of the main container to short fields, the rest to a template."""
     template = copy.deepcopy(template)
     spec = cast("Json", template.get("spec") or {})
     containers = cast("list[Json]", spec.get("containers") or [{}])
@@ -356,10 +356,10 @@ _TYPED = ("command", "args")
 
 
 def _as_typed(word: str, known: set[str] | None) -> str | None:
-    """The word that a launch body writes for a word of a container; None: only a container can say it.
+    """Return the word of a launch body for a word of a container; None when only a container can express it.
 
-    `known` are the variables of the container; None: they are not known. Kubernetes leaves `$(NAME)` of others as it
-    is.
+    `known` are the variables of the container; None when they are unknown. Kubernetes leaves `$(NAME)` unchanged when
+    no such variable exists.
     """
     for typed in (word, word.replace("$$", "$")):
         if literal(typed) == word:
@@ -369,7 +369,7 @@ def _as_typed(word: str, known: set[str] | None) -> str | None:
 
 
 def _variables(variables: list[Json]) -> tuple[Json, Json, list[Json]]:
-    """({name: value}, {name: SECRET/KEY}, what neither can say)."""
+    """Return ({name: value}, {name: SECRET/KEY}, the variables that neither can express)."""
     plain: Json = {}
     secrets: Json = {}
     rest: list[Json] = []
@@ -385,7 +385,7 @@ def _variables(variables: list[Json]) -> tuple[Json, Json, list[Json]]:
 
 
 def _without_empty(value: Any) -> Any:
-    """Without empty objects at the top of a template; an empty volume source stays."""
+    """Remove empty objects at the top of a template; an empty volume source stays."""
     template = cast("Json", value)
     spec = {name: part for name, part in object_of(template.get("spec")).items() if part not in ({}, [], None)}
     metadata = {name: part for name, part in object_of(template.get("metadata")).items() if part not in ({}, None)}
@@ -393,7 +393,7 @@ def _without_empty(value: Any) -> Any:
 
 
 def main_template(launch: ImportedLaunch, container: Json, pod: Json | None = None) -> Json:
-    """A pod template of one main container; command and args are literal words."""
+    """Return a pod template with one main container; command and args are literal words."""
     made = dict(container)
     for name in _TYPED:
         if made.get(name):

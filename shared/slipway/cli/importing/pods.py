@@ -1,7 +1,7 @@
-"""The parts that imported Kubernetes objects share: metadata, Kueue's labels, pod templates.
+"""The conversion that imported Kubernetes objects share: metadata, Kueue's labels, pod templates.
 
-Owns which fields of a pod Slipway sets itself, and which have another meaning here. It does not list what a pod
-template must not contain: `outcome.py` asks the rules of the server.
+Owns which fields of a pod Slipway sets itself, and which fields have another meaning here. It has no list of fields
+that a pod template must not contain: `outcome.py` applies the rules of the server.
 
 Source: Kubernetes API reference, ObjectMeta and PodSpec; Kueue, labels `kueue.x-k8s.io/*`.
 """
@@ -31,16 +31,16 @@ _OURS = {
     "setHostnameAsFQDN": "Slipway names the pods",
     "preemptionPolicy": "Slipway preempts by queue and priority",
 }
-"""Fields of a pod that a launch does not need, and why."""
+"""{field of a pod that a launch does not need: why}"""
 _TOPOLOGIES = {
     "kueue.x-k8s.io/podset-required-topology": "required",
     "kueue.x-k8s.io/podset-preferred-topology": "preferred",
 }
-"""{annotation of a pod template: the mode that it means}"""
+"""{annotation of a pod template: the topology mode that it stands for}"""
 
 
 def frame(launch: ImportedLaunch, root: ForeignField) -> None:
-    """Name, workspace, labels, and Kueue's labels of an object."""
+    """Convert the name, workspace, labels and Kueue's labels of an object."""
     each(root, ("apiVersion", "kind"), lambda field: field.carried())
     root.get("status").unneeded("Kubernetes wrote it")
     metadata = root.get("metadata")
@@ -87,7 +87,7 @@ def _labels(launch: ImportedLaunch, field: ForeignField) -> None:
 def role(
     launch: ImportedLaunch, template: ForeignField, *, name: str = "worker", count: int = 1, main: str = ""
 ) -> Json:
-    """Adds a role of `count` pods like the template, and returns it; `main` names its main container."""
+    """Add a role of `count` pods from the template and return it; `main` names its main container."""
     if not 1 <= count <= RANKS_MAX:
         template.refuse(f"would be {count} ranks; 1 to {RANKS_MAX} are possible")
     made: Json = {"name": plain_name(name) or "worker", "count": count}
@@ -99,7 +99,7 @@ def role(
 
 
 def _topology(made: Json, annotations: ForeignField) -> None:
-    """Kueue's annotations that keep the pods of one template together; the first that is set decides, as there."""
+    """Convert Kueue's annotations that keep the pods of one template together; the first one that is set applies."""
     for name, mode in _TOPOLOGIES.items():
         field = annotations.get(name)
         if field.is_set:
@@ -109,7 +109,7 @@ def _topology(made: Json, annotations: ForeignField) -> None:
 
 
 def pod_template(launch: ImportedLaunch, field: ForeignField, main: str = "") -> Json:
-    """The pod template, without what Slipway sets itself; its parts can be traced."""
+    """Return the pod template without the fields that Slipway sets itself; its parts can be traced."""
     field.object()
     spec = field.get("spec")
     if not spec.get("containers").items():
@@ -144,7 +144,7 @@ def pod_template(launch: ImportedLaunch, field: ForeignField, main: str = "") ->
 
 
 def _check_shape(field: ForeignField) -> None:
-    """Refuses wrong types of the fields that are read here; the rules of the server check the rest."""
+    """Refuse wrong types of the fields that are read here; the rules of the server check the other fields."""
     for name in ("labels", "annotations"):
         field.get("metadata", name).object()
     spec = field.get("spec")
@@ -194,7 +194,7 @@ def _account(pod: Json, spec: ForeignField) -> None:
 
 
 def _main_container(launch: ImportedLaunch, made: Json, field: ForeignField, wanted: str) -> None:
-    """Notes which container decides the end of a rank, if there are several."""
+    """Record which container decides the end of a rank, when there are several."""
     containers = containers_of(made)
     names = [container.get("name") for container in containers]
     main = wanted if wanted in names else "main" if "main" in names else names[0]
@@ -208,7 +208,7 @@ def _main_container(launch: ImportedLaunch, made: Json, field: ForeignField, wan
 
 
 def gpus_of(template: Json) -> int:
-    """Whole GPUs of the first container that requests any; 0 if none does, or the amount cannot be read."""
+    """Return the whole GPUs of the first container that requests any; 0 if none does, or the amount is unreadable."""
     for container in containers_of(template):
         resources = object_of(container.get("resources"))
         for part in ("limits", "requests"):
@@ -219,14 +219,14 @@ def gpus_of(template: Json) -> int:
 
 
 def kind_by_size(launch: ImportedLaunch) -> None:
-    """Sets the kind: training for several ranks or for GPUs, else command."""
+    """Set the kind: training for several ranks or for GPUs, else command."""
     roles = launch.roles()
     is_large = sum(int(role["count"]) for role in roles) > 1 or any(gpus_of(role["template"]) for role in roles)
     launch.body["kind"] = "training" if is_large else "command"
 
 
 def keep_leaders(launch: ImportedLaunch) -> None:
-    """Makes roles of one rank, such as a master, required in a gang that may start with fewer ranks."""
+    """Make roles with one rank, such as a master, required in a gang that may start with fewer ranks."""
     roles = launch.roles()
     for made in roles if len(roles) > 1 else ():
         if made["count"] == 1:
@@ -234,7 +234,7 @@ def keep_leaders(launch: ImportedLaunch) -> None:
 
 
 def replicate(launch: ImportedLaunch, count: int, port: int, source: ForeignField) -> str:
-    """Makes the launch `count` replicas behind a Service of its name; returns the address of the Service."""
+    """Give the launch `count` replicas behind a Service of its name; return the address of the Service."""
     name = launch.body["name"] = numbered_name(launch, count - 1).rpartition("-")[0]
     launch.put("service", {"name": name, "port": port}, source)
     launch.put("replicas", count, source)
@@ -242,13 +242,13 @@ def replicate(launch: ImportedLaunch, count: int, port: int, source: ForeignFiel
 
 
 def numbered_name(launch: ImportedLaunch, number: int) -> str:
-    """The name of the launch with a number appended, cut to the greatest length of a name."""
+    """Return the name of the launch with a number appended, cut to the maximum length of a name."""
     end = f"-{number}"
     return str(launch.body["name"])[: NAME_LENGTH_MAX - len(end)].rstrip("-") + end
 
 
 def set_variables(role: Json, values: dict[str, str]) -> None:
-    """Adds variables to the main container of a role, before its own, which may refer to them."""
+    """Add variables to every container of a role, before its own variables, which may refer to them."""
     template = cast("Json", role["template"])
     containers = cast("list[Json]", template["spec"]["containers"])
     for container in containers:

@@ -1,6 +1,6 @@
-"""Rules of other systems on failures and on success, as `failurePolicy` and `successPolicy` of a launch.
+"""Converts failure and success rules of other systems to `failurePolicy` and `successPolicy` of a launch.
 
-Owns what the words of a Kubernetes Job and of a JobSet mean here. Pure.
+Owns the meaning of the actions of a Kubernetes Job and of a JobSet. Pure.
 
 Source: Kubernetes API reference, PodFailurePolicy and SuccessPolicy (batch/v1); JobSet, jobset_types.go (v1alpha2).
 """
@@ -13,7 +13,7 @@ from slipway.cli.importing.foreign import ForeignField, Json
 from slipway.cli.importing.outcome import ImportedLaunch
 
 RESTARTS = 1000
-"""Where the other system has no limit."""
+"""The limit of restarts here, when the other system has no limit."""
 _CODES = range(1, 256)
 _INDEXES_MAX = 256
 _LIMITLESS = f"as often as needed, at most {RESTARTS} times; all ranks start again, as one"
@@ -30,7 +30,7 @@ _OF_ANY_POD = frozenset({"BackoffLimitExceeded"})
 
 
 def add_rule(launch: ImportedLaunch, source: ForeignField, action: str, **of: Any) -> None:
-    """One more rule of the launch; what is empty in `of` is left out."""
+    """Add a rule to the launch; empty values in `of` are left out."""
     policy = cast("Json", launch.body.setdefault("failurePolicy", {"rules": []}))
     rule = launch.trace({"action": action, **{name: value for name, value in of.items() if value}}, source)
     cast("list[Json]", policy["rules"]).append(rule)
@@ -39,14 +39,14 @@ def add_rule(launch: ImportedLaunch, source: ForeignField, action: str, **of: An
 
 
 def add_target(launch: ImportedLaunch, source: ForeignField, **of: Any) -> None:
-    """One more target of the success policy; what is empty in `of` is left out."""
+    """Add a target to the success policy; empty values in `of` are left out."""
     policy = cast("Json", launch.body.setdefault("successPolicy", {"targets": []}))
     target = launch.trace({name: value for name, value in of.items() if value}, source)
     cast("list[Json]", policy["targets"]).append(target)
 
 
 def exit_codes(codes: Iterable[int]) -> list[int | str]:
-    """The codes as a rule has them: numbers, and ranges of three and more."""
+    """Return the codes in the form of a rule: numbers, and ranges of three or more codes."""
     made: list[int | str] = []
     for _, group in groupby(enumerate(sorted(set(codes))), key=lambda item: item[1] - item[0]):
         run = [code for _, code in group]
@@ -57,8 +57,9 @@ def exit_codes(codes: Iterable[int]) -> list[int | str]:
 def pod_failures(
     launch: ImportedLaunch, policy: ForeignField, *, main: str, role: str = "", failing: str = "fail"
 ) -> None:
-    """The `podFailurePolicy` of a Job whose main container is `main`; `failing` is what FailJob means, `role` is the
-    role of its ranks, where there are others."""
+    """Convert the `podFailurePolicy` of a Job whose main container is `main`.
+
+    `failing` is the action for FailJob. `role` is the role of the Job's ranks, when the launch has other roles."""
     roles = [role] if role else []
     for rule in policy.get("rules").items():
         name = rule.get("action").text()
@@ -105,7 +106,7 @@ def _on_exit_codes(launch: ImportedLaunch, rule: ForeignField, action: str, *, m
 
 
 def job_success(launch: ImportedLaunch, policy: ForeignField, *, role: str = "") -> None:
-    """The `successPolicy` of an indexed Job: one of its rules is enough."""
+    """Convert the `successPolicy` of an indexed Job: one of its rules is enough."""
     rules = policy.get("rules").items()
     for rule in rules:
         text = rule.get("succeededIndexes").text()
@@ -121,7 +122,7 @@ def job_success(launch: ImportedLaunch, policy: ForeignField, *, role: str = "")
 
 
 def _indexes(field: ForeignField) -> list[int]:
-    """Such as `0,2-4`."""
+    """Parse indexes such as `0,2-4`."""
     made: list[int] = []
     for part in field.text().split(","):
         first, is_range, last = part.strip().partition("-")
@@ -135,7 +136,7 @@ def _indexes(field: ForeignField) -> list[int]:
 def set_success(
     launch: ImportedLaunch, policy: ForeignField, jobs: Mapping[str, str], *, replicated: Sequence[str]
 ) -> None:
-    """The `successPolicy` of a JobSet of these jobs, {name: role}; `replicated` are roles of several Jobs."""
+    """Convert the `successPolicy` of a JobSet with these jobs, {name: role}; `replicated` are roles of several Jobs."""
     if not policy.is_set:
         return
     named, operator = policy.get("targetReplicatedJobs"), policy.get("operator")
@@ -159,7 +160,7 @@ def set_success(
 
 
 def failing_of(policy: ForeignField, job: str) -> str:
-    """What it means in a JobSet when the `podFailurePolicy` of a job fails it."""
+    """Return the action of a JobSet when the `podFailurePolicy` of a job fails that job."""
     for rule in policy.get("rules").items():
         if _is_about(rule, job) and _reasons(rule) & _OF_A_POD and not rule.get("onJobFailureMessagePatterns").items():
             return _SET_ACTIONS.get(rule.get("action").text(), "retry")
@@ -169,8 +170,9 @@ def failing_of(policy: ForeignField, job: str) -> str:
 def set_failures(
     launch: ImportedLaunch, policy: ForeignField, jobs: Mapping[str, str], *, is_part: bool = False
 ) -> None:
-    """The rules of a JobSet on failed jobs, {name: role}, after those of its jobs on exit codes; with `is_part` the
-    launch is one of several, and a rule may be about jobs of another one."""
+    """Convert the rules of a JobSet on failed jobs, {name: role}; they follow the exit code rules of its jobs.
+
+    With `is_part` the launch is one of several, and a rule may be about jobs of another launch."""
     for rule in policy.get("rules").items():
         name = rule.get("action").text()
         action = _SET_ACTIONS.get(name)

@@ -20,7 +20,7 @@ from slipway.errors import InvalidError
 
 _PORT = 6379
 _IGNORED_PARAMETERS = {"block", "port", "address", "node-ip-address"}
-"""Parameters of `ray start` that the command sets itself."""
+"""Parameters of `ray start` that our command sets itself."""
 _LOST = {
     "submitterPodTemplate": ("the pod that submits the job", "the head runs the entrypoint itself"),
     "submitterConfig": ("retries of the submission", "maxRestarts: all ranks start again, as one"),
@@ -43,7 +43,7 @@ _CLUSTER = {
 
 
 def ray_job(document: ForeignDocument) -> list[ImportedLaunch]:
-    """A RayJob: a cluster for one entrypoint."""
+    """Convert a RayJob: a cluster for one entrypoint."""
     root, launch = document.root, ImportedLaunch(document)
     frame(launch, root)
     spec = root.get("spec")
@@ -57,7 +57,7 @@ def ray_job(document: ForeignDocument) -> list[ImportedLaunch]:
     made = role(launch, head.get("template"), name="head", main="ray-head")
     before, parameters = _runtime_env(made, spec.get("runtimeEnvYAML")), _parameters(head)
     if "--dashboard-host" not in parameters:
-        parameters += " --dashboard-host=0.0.0.0"  # the proxy reaches the pod by its address
+        parameters += " --dashboard-host=0.0.0.0"  # the proxy connects to the address of the pod
     start = f'ray start --head --node-ip-address="$SLIPWAY_POD_IP" --port={_PORT}{parameters}'
     _run(made, f"{before}{start}\n{entrypoint.text().strip()}; code=$?\nray stop; exit $code")
     entrypoint.changed("is submitted to the head", "the head starts Ray, runs it, and ends with its exit code")
@@ -110,7 +110,7 @@ def _workers(launch: ImportedLaunch, group: ForeignField, number: int) -> None:
 
 
 def _run(made: Json, script: str) -> None:
-    """The script in place of the command of the main container."""
+    """Replace the command of the main container by the script."""
     containers = cast("list[Json]", made["template"]["spec"]["containers"])
     container = containers[main_container(made["template"])]
     container["command"] = ["sh", "-c", literal(script)]
@@ -131,7 +131,7 @@ def _parameters(group: ForeignField) -> str:
 
 
 def _runtime_env(made: Json, field: ForeignField) -> str:
-    """What runs before the entrypoint; env_vars become variables of the head."""
+    """Return the commands to run before the entrypoint; env_vars become variables of the head."""
     if not field.is_set:
         return ""
     try:

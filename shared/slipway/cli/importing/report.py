@@ -1,6 +1,6 @@
-"""What became of each field, as text of at most so many columns, and as JSON.
+"""The verdicts on the fields, as text with a maximum width, and as JSON.
 
-Owns the order (what is not carried first) and the wording of the headings. Pure.
+Owns the order (fields that are not carried over come first) and the wording of the headings. Pure.
 """
 
 import textwrap
@@ -21,12 +21,12 @@ _DETAILED = (Verdict.LOST, Verdict.CHANGED)
 
 
 def as_text(documents: Sequence[ImportedDocument], width: int, *, is_long: bool = False) -> str:
-    """The report for people; with `is_long` what is carried over is listed too."""
+    """Return the report for people; with `is_long` it also lists the fields that are carried over."""
     return "\n".join(line for document in documents for line in _lines(document, width, is_long=is_long))
 
 
 def as_json(documents: Sequence[ImportedDocument]) -> list[Json]:
-    """The report for programs: one object for each document."""
+    """Return the report for programs: one object per document."""
     return [
         {
             "file": document.file,

@@ -1,6 +1,7 @@
 """SkyPilot: a task.
 
-A node becomes a rank. SkyPilot rents machines; here the pool has them, so what chooses a cloud is not needed.
+A node becomes a rank. SkyPilot rents machines; here the pool provides them, so fields that choose a cloud are not
+needed.
 
 Source: SkyPilot, "SkyPilot YAML" (yaml-spec) and "Environment variables".
 """
@@ -40,7 +41,7 @@ _LOST = {
 
 
 def task(document: ForeignDocument, options: ImportOptions) -> list[ImportedLaunch]:
-    """A task, as `sky launch` and `sky jobs launch` take it."""
+    """Convert a task for `sky launch` or `sky jobs launch`."""
     root, launch = document.root, ImportedLaunch(document)
     name_allocation(launch.body, root.get("name"))
     nodes = root.get("num_nodes")
@@ -78,7 +79,7 @@ def task(document: ForeignDocument, options: ImportOptions) -> list[ImportedLaun
 
 
 def _phases(launch: ImportedLaunch, root: ForeignField) -> tuple[str, str]:
-    """The scripts of setup and run."""
+    """Return the scripts of setup and run."""
     setup, run = root.get("setup").text().strip(), root.get("run").text().strip()
     if not run:
         root.get("run").refuse("a task without run only prepares a cluster; write what it runs, or use kind shell")
@@ -174,7 +175,7 @@ def _accelerators(launch: ImportedLaunch, field: ForeignField, made: Json) -> No
 
 
 def _recovered(launch: ImportedLaunch, field: ForeignField) -> None:
-    """Exit codes at which a job starts again without a limit: one, or a list."""
+    """Convert the exit codes (one, or a list) at which a job restarts without a limit."""
     if not field.is_set:
         return
     codes = [item.whole(most=255) for item in (field.items() if field.is_list else [field])]
@@ -216,7 +217,7 @@ def _secrets(launch: ImportedLaunch, field: ForeignField, container: Json) -> No
 
 
 def _mounts(root: ForeignField, container: Json) -> Json:
-    """The volumes of the pod."""
+    """Return the volumes of the pod."""
     folder = root.get("workdir")
     folder.lost(
         "a folder that is copied to ~/sky_workdir", "upload it, and name it as context: docs/launching.md, Files"

@@ -1,7 +1,7 @@
 """Slurm: a batch script with `#SBATCH` lines.
 
-A task becomes a rank: the script runs in every rank, and `srun PROGRAM` in it runs the program once in each. An array
-becomes one launch for each index.
+A task becomes a rank. The script runs in every rank, and `srun PROGRAM` in it runs the program once in each rank. An
+array becomes one launch per index.
 
 Source: Slurm, sbatch(1) and srun(1); Pyxis, --container-image.
 """
@@ -30,10 +30,10 @@ from slipway.model.duration import format_duration
 from slipway.model.ids import NAME_LENGTH_MAX
 
 ARRAY_MAX = 200
-"""Launches of one script."""
+"""The most launches of one script."""
 FILE = "job.sh"
 Option = Callable[[str], ForeignField]
-"""The field of an option, by its long name without hyphens."""
+"""Returns the field of an option, by its long name without hyphens."""
 _MARK = "#SBATCH"
 _SRUN = re.compile(r"^(\s*(?:time\s+|exec\s+)?)srun\b")
 _LONG = {
@@ -94,7 +94,7 @@ _WITH_VALUE = {"-n", "-N", "-c", "-p", "-t", "-w", "-x", "-G", "-J", "-o", "-e",
 
 
 def script(document: ForeignDocument, options: ImportOptions) -> list[ImportedLaunch]:
-    """A batch script, as `sbatch` takes it."""
+    """Convert a batch script for `sbatch`."""
     text = str(document.root.value)
     document.root = ForeignField(document, (), {**_options(text), "script": text})
     indexes = _indexes(document.root.get(f"{_MARK} --array"))
@@ -102,7 +102,7 @@ def script(document: ForeignDocument, options: ImportOptions) -> list[ImportedLa
 
 
 def _options(text: str) -> dict[str, str]:
-    """{`#SBATCH --nodes`: its value}."""
+    """Return {`#SBATCH --nodes`: its value}."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.startswith(_MARK):
@@ -181,7 +181,7 @@ _AFTER = {"afterok": "ok", "afterany": "end", "afternotok": "failed"}
 
 
 def _dependency(field: ForeignField) -> None:
-    """Numbers of Slurm's jobs name nothing here: the report says which option stands for each kind."""
+    """Report dependencies as lost: job numbers of Slurm do not exist here. The report names our options."""
     if not field.is_set:
         return
     kinds = [part.partition(":")[0] for part in re.split(r"[,?]", field.text())]
@@ -210,7 +210,7 @@ def _number(field: ForeignField, default: int) -> int:
 
 
 def _tasks(option: Option) -> tuple[int, int]:
-    """(ranks, ranks of a node)."""
+    """Return (ranks, ranks of a node)."""
     nodes, tasks, per_node = option("nodes"), option("ntasks"), option("ntasks-per-node")
     node_count = _number(nodes, 1)
     each_node = _number(per_node, 1)
@@ -261,7 +261,7 @@ def _share(field: ForeignField, times: int, parts: int) -> str:
 
 
 def _gpus(launch: ImportedLaunch, option: Option, count: int, per_node: int) -> int:
-    """GPUs of each rank."""
+    """Return the GPUs of each rank."""
     found = 0
     for name, ranks in (("gres", per_node), ("gpus-per-node", per_node), ("gpus", count), ("gpus-per-task", 1)):
         field = option(name)
@@ -305,7 +305,7 @@ def _queueing(launch: ImportedLaunch, option: Option) -> None:
 
 
 def _seconds(field: ForeignField) -> int:
-    """`MIN`, `MIN:SEC`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`."""
+    """Parse a time: `MIN`, `MIN:SEC`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`."""
     days, has_days, rest = field.text().partition("-")
     parts = (rest if has_days else days).split(":")
     if (
@@ -328,7 +328,7 @@ def _seconds(field: ForeignField) -> int:
 
 
 def _indexes(field: ForeignField) -> list[int]:
-    """The indexes of an array; none without one."""
+    """Return the indexes of an array; empty without an array."""
     if not field.is_set:
         return []
     text, has_limit, limit = field.text().partition("%")
@@ -348,7 +348,7 @@ def _indexes(field: ForeignField) -> list[int]:
 
 
 def _own_script(text: str) -> str:
-    """The script as each rank runs it: without `srun`, which would start the tasks."""
+    """Return the script for each rank: without `srun`, which would start the tasks again."""
     lines: list[str] = []
     for line in _unbroken(text):
         found = _SRUN.match(line)
@@ -357,7 +357,7 @@ def _own_script(text: str) -> str:
 
 
 def _unbroken(text: str) -> list[str]:
-    """The lines of a script; an `srun` that goes on in the next lines is one line."""
+    """Return the lines of a script; an `srun` command that continues on the next lines becomes one line."""
     lines: list[str] = []
     is_open = False
     for line in text.splitlines():
@@ -372,7 +372,7 @@ def _unbroken(text: str) -> list[str]:
 
 
 def _note_script(field: ForeignField, text: str, missing: list[str]) -> None:
-    """What of the script means something else here, or nothing."""
+    """Report the parts of the script that have another meaning here, or none."""
     said: list[str] = []
     for line in _commands(text):
         if re.match(r"^\s*(module|ml|spack)\s", line):
@@ -394,12 +394,12 @@ def _note_script(field: ForeignField, text: str, missing: list[str]) -> None:
 
 
 def _commands(text: str) -> list[str]:
-    """The lines that are no comments."""
+    """Return the lines that are not comments."""
     return [line for line in text.splitlines() if not line.lstrip().startswith("#")]
 
 
 def _after_srun(rest: str) -> str:
-    """What follows the options of srun."""
+    """Return the text after the options of srun."""
     while True:
         found = re.match(r"\s*(-\S+)(=\"[^\"]*\")?", rest)
         if found is None:

@@ -1,6 +1,6 @@
-"""Words that several systems share: names, times, sizes, variables, scripts, GPUs.
+"""Conversions that several systems share: names, times, sizes, variables, scripts, GPUs.
 
-Owns how each is written here. Raises InvalidError with the path of the field for what cannot be read. Pure.
+Owns the form of each value here. Raises InvalidError with the path of the field for a value that cannot be read. Pure.
 """
 
 import re
@@ -13,7 +13,7 @@ from slipway.model.ids import NAME_LENGTH_MAX
 
 GPU = "nvidia.com/gpu"
 DEFAULT_IMAGE = "python:3.12-slim"
-"""Of a file of a system that runs without images, or has one of its own."""
+"""The image for a file of a system that runs without images, or has an image of its own."""
 LABEL_MAX = 63
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgtp]?i?b?)?\+?", re.IGNORECASE)
 _TIME = re.compile(r"(?P<number>\d+)\s*(?P<unit>[smhdw]?)", re.IGNORECASE)
@@ -21,14 +21,14 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def plain_name(text: str, most: int = LABEL_MAX) -> str:
-    """The nearest name of lower case letters, digits and hyphens, a letter first; empty when nothing is left."""
+    """Return the nearest name of lower case letters, digits and hyphens, a letter first; empty when none is left."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     name = name if not name or name[0].isalpha() else f"n-{name}"
     return name[:most].rstrip("-")
 
 
 def name_allocation(body: Json, field: ForeignField) -> None:
-    """The name of the launch."""
+    """Set the name of the launch."""
     text = field.text()
     name = plain_name(text, NAME_LENGTH_MAX)
     if not name:
@@ -43,7 +43,7 @@ def name_allocation(body: Json, field: ForeignField) -> None:
 
 
 def name_of(field: ForeignField, what: str, here: str) -> str:
-    """A name of another object, such as a queue, as it is written here; the verdict says where it stands."""
+    """Return the valid name of another object, such as a queue; the verdict says where the name is used."""
     text = field.text()
     name = plain_name(text)
     if not name:
@@ -53,12 +53,12 @@ def name_of(field: ForeignField, what: str, here: str) -> str:
 
 
 def for_seconds(field: ForeignField, *, least: int = 1) -> str:
-    """A whole number of seconds as a duration."""
+    """Return a whole number of seconds as a duration."""
     return format_duration(field.whole(least=least))
 
 
 def duration(field: ForeignField, default_unit: str = "s") -> str:
-    """Such as `90s`, `2h`, `1d`, or a number of the default unit."""
+    """Parse a duration such as `90s`, `2h`, `1d`, or a number of the default unit."""
     found = _TIME.fullmatch(field.text().strip())
     if found is None or not int(found["number"]):
         field.refuse("must be a time such as 30m, 2h or 1d")
@@ -66,7 +66,7 @@ def duration(field: ForeignField, default_unit: str = "s") -> str:
 
 
 def size(field: ForeignField, text: str, default_unit: str = "G") -> str:
-    """A size such as `64GB`, `512 MiB` or `32` as a quantity; units are powers of 1024."""
+    """Convert a size such as `64GB`, `512 MiB` or `32` to a quantity; units are powers of 1024."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         field.refuse("must be a size such as 64GB")
@@ -81,7 +81,7 @@ def size(field: ForeignField, text: str, default_unit: str = "G") -> str:
 
 
 def variables(field: ForeignField) -> dict[str, str]:
-    """Variables as a map, or as a list of NAME=VALUE; a name without a value is reported and left out."""
+    """Parse variables from a map or a list of NAME=VALUE; a name without a value is reported and left out."""
     found: dict[str, str] = {}
     if field.is_list:
         for item in field.items():
@@ -107,14 +107,14 @@ def variables(field: ForeignField) -> dict[str, str]:
 
 
 def image_of_options(container: Json, field: ForeignField, image: str, does: str) -> None:
-    """The image of a file that names none."""
+    """Set the image when the file names none."""
     container["image"] = image or DEFAULT_IMAGE
     here = f"image: {container['image']}; choose one with your libraries: --image"
     field.document.note(field.steps, Verdict.CHANGED, f"absent: {does}", here)
 
 
 def gpu_types(launch_body: Json, names: list[str]) -> str:
-    """Sets the flavors that a launch accepts; how they are written, for people."""
+    """Set the flavors that a launch accepts; return their description for the report."""
     flavors = list(dict.fromkeys(plain_name(name) or "gpu" for name in names))
     if len(flavors) == 1:
         launch_body["gpuType"] = flavors[0]
@@ -124,15 +124,15 @@ def gpu_types(launch_body: Json, names: list[str]) -> str:
 
 
 def in_shell(script: str, shell: str = "bash") -> list[str]:
-    """The command that runs a script."""
+    """Return the command that runs a script."""
     return [shell, "-c", script]
 
 
 def untold_variables(prefix: str, values: Mapping[str, str], script: str) -> list[str]:
-    """The other system's variables that the script names and that are not set here."""
+    """Return the other system's variables that the script uses and that are not set here."""
     return [name for name in dict.fromkeys(re.findall(rf"\b{prefix}\w+", script)) if name not in values]
 
 
 def told_variables(values: Mapping[str, str], script: str) -> dict[str, str]:
-    """Those of the variables that the other system sets and the script names."""
+    """Return the variables that the other system sets and the script uses."""
     return {name: value for name, value in values.items() if re.search(rf"\b{name}\b", script)}

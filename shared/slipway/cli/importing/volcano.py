@@ -1,6 +1,7 @@
-"""Volcano: its Job.
+"""Volcano: the Job.
 
-A task becomes a role. What Volcano's plugins set is reported: ranks find each other by Slipway's own variables.
+A task becomes a role. The values that Volcano's plugins set are reported; ranks find each other with Slipway's own
+variables.
 
 Source: Volcano, batch.volcano.sh/v1alpha1 job.go; bus/v1alpha1 events and actions; plugins svc, env, ssh, pytorch, mpi.
 """
@@ -19,7 +20,7 @@ from slipway.crd.validate import is_mount_path
 from slipway.crd.workspacepods import OBJECT_NAME_PATTERN
 
 RETRIES = 3
-"""maxRetry of a Job that says none; it counts restarts by a policy."""
+"""maxRetry of a Job that does not set it; it limits the restarts by a policy."""
 _CLAIM = re.compile(OBJECT_NAME_PATTERN)
 _TASK_INDEX = "VK_TASK_INDEX"
 _PLUGINS = {
@@ -46,7 +47,7 @@ _LOST = {
 
 
 def job(document: ForeignDocument) -> list[ImportedLaunch]:
-    """A Job of batch.volcano.sh."""
+    """Convert a Job of batch.volcano.sh."""
     root, launch = document.root, ImportedLaunch(document)
     frame(launch, root)
     spec = root.get("spec")
@@ -71,7 +72,7 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
         task.get("topologyPolicy").lost("how devices lie on the node", "a node's own topology manager decides")
         _depends(made, task.get("dependsOn"), [str(each["name"]) for each in launch.roles()[:-1]])
         task.get("partitionPolicy").lost("parts of a task", "write a role for each part")
-    # Policies of a task go before those of the Job.
+    # Policies of a task have precedence over policies of the Job.
     restarts |= _policies(launch, spec.get("policies"))
     if completes and len(completes) < len(launch.roles()):
         for made in launch.roles():
@@ -92,13 +93,16 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
 
 
 def _topology(field: ForeignField) -> None:
-    """A tier is a level of Volcano's own tree of networks (HyperNodes): which label of nodes it is the tree knows."""
+    """Report a tier as lost.
+
+    A tier is a level of Volcano's network tree (HyperNodes); only this tree maps it to a node label.
+    """
     mode = "preferred" if field.get("mode").text("hard") == "soft" else "required"
     field.lost("how far apart the pods may be in the network", f"set topology: {{key: NODE LABEL, mode: {mode}}}")
 
 
 def _volumes(launch: ImportedLaunch, field: ForeignField) -> None:
-    """Claims that are there become volumes of the launch; those that the Job would make do not."""
+    """Convert existing claims to volumes of the launch; claims that the Job would create are reported as lost."""
     claims: dict[str, str] = {}
     for item in field.items():
         path, claim = item.get("mountPath"), item.get("volumeClaimName")
@@ -119,7 +123,7 @@ def _volumes(launch: ImportedLaunch, field: ForeignField) -> None:
 
 
 def _depends(made: Json, field: ForeignField, above: list[str]) -> None:
-    """The tasks whose pods are to be ready before this one starts, where they stand above it."""
+    """Convert the tasks whose pods must be ready before this one starts, when they are listed above it."""
     names = field.get("name").words()
     if not field.is_set or not names:
         return
@@ -158,7 +162,7 @@ def _success(launch: ImportedLaunch, field: ForeignField) -> None:
 
 
 def _retries(launch: ImportedLaunch, field: ForeignField, *, restarts: bool) -> None:
-    """How often policies restart the Job; `restarts` says that one does so at any failure."""
+    """Convert how often policies restart the Job; `restarts` is whether one policy restarts it at any failure."""
     most = field.whole(RETRIES, most=1000)
     rules = cast("list[Json]", object_of(launch.body.get("failurePolicy")).get("rules") or [])
     by_code = any(rule["action"] == "retry" for rule in rules)
@@ -170,7 +174,7 @@ def _retries(launch: ImportedLaunch, field: ForeignField, *, restarts: bool) -> 
         field.changed("restarts by a policy", f"maxRestarts: {most}; every failure of a rank counts")
         return
     if "minAvailable" in launch.body or any("minAvailable" in made for made in launch.roles()):
-        # Such a gang goes on without the ranks that it can spare, as a Job of Volcano does.
+        # Such a gang continues without the ranks that it does not require, as a Job of Volcano does.
         field.changed("restarts by a policy", f"maxRestarts: {most}; failures below the minimum count, too")
         return
     add_rule(launch, field, "fail")
@@ -178,7 +182,7 @@ def _retries(launch: ImportedLaunch, field: ForeignField, *, restarts: bool) -> 
 
 
 def _policies(launch: ImportedLaunch, field: ForeignField, role_name: str = "") -> bool:
-    """Reports the policies of a Job, or of the task that became a role; whether one restarts it at any failure."""
+    """Convert the policies of a Job, or of a task; return whether one restarts the Job at any failure."""
     is_restarting = False
     for policy in field.items():
         events = [policy.get("event").text(), *policy.get("events").words()]
@@ -216,7 +220,7 @@ def _on_exit_code(launch: ImportedLaunch, policy: ForeignField, action: str, rol
 
 
 def _task_policies(launch: ImportedLaunch, field: ForeignField, role_name: str) -> tuple[bool, bool]:
-    """(whether one restarts the Job at any failure, whether the task completes the Job)."""
+    """Return (whether a policy restarts the Job at any failure, whether the task completes the Job)."""
     for policy in field.items():
         events = [policy.get("event").text(), *policy.get("events").words()]
         if policy.get("action").text() == "CompleteJob" and "TaskCompleted" in events:

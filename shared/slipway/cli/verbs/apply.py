@@ -1,7 +1,8 @@
-"""`slipway apply -f`: launch what a file says: a launch body, or an Allocation manifest as kubectl takes it.
+"""`slipway apply -f`: launches the documents of a file: launch bodies, or Allocation manifests as for kubectl.
 
-A manifest is launched through the API like everything else: its metadata gives name, workspace and labels, its spec
-the rest. Applying the same file again launches nothing: the key is made from the file's own words.
+A manifest is launched through the API like every launch. Its metadata provides name, workspace and labels; its spec
+provides the other fields. Applying the same file again launches nothing, because the key is computed from the content
+of the file.
 """
 
 import argparse
@@ -18,18 +19,18 @@ Json = dict[str, Any]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.add_argument("-f", "--filename", metavar="FILE", required=True, help="YAML or JSON; - reads standard input")
     add_launch_modes(parser, "stay with it to its end (one document only); without it, as with --detach")
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Launch each document."""
+    """Launch each document of the file."""
     bodies = bodies_of(arguments.filename)
     arguments.detach = not arguments.follow or len(bodies) > 1
     given, code = arguments.key, main.OK
     for number, body in enumerate(bodies, 1):
-        # A document with a name of its own is meant once, however often it is applied.
+        # A document with a name is launched once, however often it is applied.
         arguments.key = given or (f"apply-{_digest(body)}" if body.get("name") else "")
         try:
             code = max(code, launch_and_follow(session, body, arguments, is_again=_was_launched))
@@ -39,7 +40,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _was_launched(session: CliSession, view: Json) -> int | None:
-    """Say so when nothing was launched because the same file was applied before; its exit code if it has ended."""
+    """Print a note and return the exit code when the allocation had ended before; else return None."""
     if not labels.has_ended(view):
         return None
     name, result = view["name"], view.get("result") or view["phase"]
@@ -51,7 +52,7 @@ def _was_launched(session: CliSession, view: Json) -> int | None:
 
 
 def bodies_of(filename: str) -> list[Json]:
-    """The launch bodies of a file. Raises InvalidError."""
+    """Return the launch bodies of a file. Raises InvalidError."""
     documents = yamlfile.of_file(filename)
     bodies: list[Json] = []
     for number, document in enumerate(documents, 1):
@@ -63,14 +64,14 @@ def bodies_of(filename: str) -> list[Json]:
 
 
 def located(error: InvalidError, filename: str, number: int, total: int) -> InvalidError:
-    """The error, with the file and the document that it is about."""
+    """Return the error with the file and the document that it is about."""
     where = filename + (f", document {number} of {total}" if total > 1 else "")
     fields = tuple(FieldError(field.pointer, f"{field.detail} ({where})") for field in error.fields)
     return InvalidError(f"{where}: {error}" if not fields else str(error), fields=fields)
 
 
 def body_of(document: Json) -> Json:
-    """The launch body of a document."""
+    """Return the launch body of a document."""
     if "apiVersion" not in document:
         return document
     if document.get("kind") != "Allocation" or not str(document["apiVersion"]).startswith("slipway.dev/"):
@@ -95,7 +96,7 @@ def _part(document: Json, name: str) -> Json:
 
 
 def _digest(body: Json) -> str:
-    """Of its words, but for the number of replicas: with more of them, those that are new are launched."""
+    """Return a digest of the body without the number of replicas: a higher number launches only the new ones."""
     words = {name: value for name, value in body.items() if name != replicas.FIELD}
     return hashlib.sha256(json.dumps(words, sort_keys=True, default=str).encode()).hexdigest()[:32]
 

@@ -1,7 +1,7 @@
-"""`slipway audit`: are the invariants kept, here and now? Reads Kubernetes and Redis itself; writes nothing.
+"""`slipway audit`: checks the invariants of a live system. Reads Kubernetes and Redis directly; writes nothing.
 
-Owns how a report looks, and where the system is when nobody says. Exit codes: 0 nothing is broken, 1 something is,
-2 it could not be looked at.
+Owns the layout of a report, and the default addresses of the system. Exit codes: 0 no violation, 1 violations, 2 the
+system could not be read.
 """
 
 import argparse
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 OK, BROKEN, BLIND = 0, 1, 2
 WIDTH = 80
 SHOWN_MAX = 20
-"""Violations of one invariant that are printed; the JSON has all."""
+"""The most printed violations of one invariant; the JSON has all of them."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `audit`."""
+    """Add the arguments of `audit`."""
     parser.description = (
         "Reads everything of Slipway's in Kubernetes and Redis and checks the invariants of docs/reliability.md. "
         "Needs a kubeconfig that may list it; Redis is $SLIPWAY_REDIS_URL; both are found where `slipway up` runs."
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def audit(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Look, and say what is broken."""
+    """Read the system and print the violations."""
     from slipway.ops.audit.live import command
 
     place = _find(arguments.kubeconfig)

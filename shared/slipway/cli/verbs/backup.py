@@ -1,6 +1,6 @@
-"""`slipway backup` and `slipway restore`: all that Slipway's promises rest on, as one file, and back.
+"""`slipway backup` and `slipway restore`: writes all the objects that Slipway needs to one file, and restores them.
 
-Owns the words and the pages. The work needs a client of Kubernetes, which only these verbs load.
+Owns the arguments and the printed tables. The work needs a client of Kubernetes, which only these verbs import.
 """
 
 import argparse
@@ -21,7 +21,7 @@ WIDTH = 80
 
 
 def configure_backup(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `backup`."""
+    """Add the arguments of `backup`."""
     parser.description = (
         "Writes allocations, jobs, queues, pools, templates, workspaces, usage, uploaded files, claims of keys, and "
         "the Secrets with webhooks and tokens into one file. Slipway may go on running."
@@ -33,7 +33,7 @@ def configure_backup(parser: argparse.ArgumentParser) -> None:
 
 
 def configure_restore(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `restore`."""
+    """Add the arguments of `restore`."""
     parser.description = (
         "Creates what is in the backup and not in the cluster; changes nothing that is there. The definitions have to "
         "be installed, and the services stopped."
@@ -73,7 +73,7 @@ def backup(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def restore(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Put a backup back; 1 when an object of it could not be."""
+    """Restore a backup; return 1 when one of its objects could not be restored."""
     from slipway.ops.backup.command import give
     from slipway.ops.backup.restore import Done
 

@@ -1,7 +1,7 @@
-"""`slipway template`: what launches refer to by name.
+"""`slipway template`: the templates that launches refer to by name.
 
-A template is a partial launch body of a workspace; `set` adds or replaces it, and what was launched with it is not
-touched.
+A template is a partial launch body of a workspace. `set` adds or replaces it; existing allocations that used it are not
+changed.
 """
 
 import argparse
@@ -19,7 +19,7 @@ _NEEDS_NAME = ("show", "set", "rm")
 
 
 def configure_template(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `template`."""
+    """Add the arguments of `template`."""
     parser.add_argument("word", nargs="?", choices=("ls", *_NEEDS_NAME), default="ls")
     parser.add_argument("name", nargs="?", type=optional_name, default="")
     parser.add_argument("-f", "--filename", metavar="FILE", help="of set: YAML or JSON; - reads standard input")
@@ -61,7 +61,7 @@ _TEMPLATES = listing.ListTable(("TEMPLATE", "WORKSPACE", "AGE", "SETS"), _templa
 
 
 def _show(arguments: argparse.Namespace, session: CliSession, answer: ApiResponse) -> None:
-    """Its body, as `set -f` takes it; with -o the whole answer."""
+    """Print the body of a template, as `set -f` accepts it; with -o, print the whole answer."""
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
         return

@@ -16,13 +16,13 @@ CONFLICT = 409
 
 
 def configure_forget(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `forget`."""
+    """Add the arguments of `forget`."""
     parser.add_argument("ids", nargs="+", metavar="ID", type=allocation_id)
     equivalents.add_option(parser)
 
 
 def configure_kill(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `kill`."""
+    """Add the arguments of `kill`."""
     selection.add_options(parser)
     parser.add_argument("--wait", action="store_true", help="return when it has ended")
     parser.add_argument(
@@ -37,7 +37,7 @@ def configure_kill(parser: argparse.ArgumentParser) -> None:
 
 
 def kill(arguments: argparse.Namespace, session: CliSession) -> int:
-    """End it."""
+    """End the allocations."""
     asked: Json = {"force": True} if arguments.force else {}
     asked |= {"grace": arguments.grace} if arguments.grace else {}
     arguments.ids = _chosen(arguments, session, "kill", _is_live)
@@ -58,7 +58,7 @@ def kill(arguments: argparse.Namespace, session: CliSession) -> int:
 def _chosen(
     arguments: argparse.Namespace, session: CliSession, what: str, is_wanted: Callable[[Json], bool]
 ) -> list[str]:
-    """The ids; a request that is only printed changes nothing, so that no question is asked."""
+    """Return the selected ids. With `--as` no confirmation is needed, because a printed request changes nothing."""
     if equivalents.asked(arguments):
         arguments.yes = True
     return selection.ids_of(arguments, session, what, is_wanted)
@@ -67,20 +67,20 @@ def _chosen(
 def _printed(
     session: CliSession, arguments: argparse.Namespace, verb: str, ids: list[str], values: Json, *, spec: Json | None
 ) -> int:
-    """`--as`: the request as a command; nothing for nothing."""
+    """Print the request as another tool's command (`--as`); without ids, print nothing."""
     if ids:
         equivalents.show_batch(session, arguments, verb, ids, values, spec=spec)
     return main.OK
 
 
 def _configure_hold(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `hold`, `pause` and `resume`."""
+    """Add the arguments of `hold`, `pause` and `resume`."""
     selection.add_options(parser)
     equivalents.add_option(parser)
 
 
 def _ended_or_ending(before: Json) -> str:
-    """What a kill does to one that stood so: a view, or the item of a batch."""
+    """Return the text about a kill of an allocation in this state: a view, or an item of a batch."""
     return f" had ended: {labels.state_of(before)}" if labels.has_ended(before) else " is being ended"
 
 
@@ -89,7 +89,7 @@ def _is_live(view: Json) -> bool:
 
 
 def _await_ends(arguments: argparse.Namespace, session: CliSession) -> int:
-    """With `--wait` say how each has ended, once it has."""
+    """With `--wait`, wait for each end and print how the allocation ended."""
     for id_ in arguments.ids if arguments.wait else ():
         view = wait_until(session, id_, "terminated", None)
         if view is not None:
@@ -98,14 +98,14 @@ def _await_ends(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def configure_remove(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `rm`."""
+    """Add the arguments of `rm`."""
     selection.add_options(parser)
     parser.add_argument("-f", "--force", action="store_true", help="also what has not ended: it is ended first")
     equivalents.add_option(parser)
 
 
 def remove(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Delete what has ended, with its logs."""
+    """Delete ended allocations with their logs."""
 
     def is_wanted(view: Json) -> bool:
         return (arguments.force or labels.has_ended(view)) and not view.get("deleting")
@@ -123,7 +123,7 @@ def remove(arguments: argparse.Namespace, session: CliSession) -> int:
     ids = _chosen(arguments, session, "remove", is_wanted)
     asked = {"force": True} if arguments.force else {}
     if equivalents.asked(arguments):
-        # A `kubectl delete` would end what still runs, which this does not.
+        # `kubectl delete` would end a running allocation, which this verb does not.
         return _printed(session, arguments, "delete", ids, asked, spec=None)
     return batch.send(
         session,
@@ -133,20 +133,20 @@ def remove(arguments: argparse.Namespace, session: CliSession) -> int:
         done=done,
         done_to_all="are being removed",
         refused=refused,
-        # What was just listed may have been removed meanwhile, also by this request when its answer was lost.
+        # A listed allocation may be deleted by now, also by this request when its first answer was lost.
         may_be_gone=selection.is_by_filter(arguments),
     )
 
 
 def configure_preempt(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `preempt`."""
+    """Add the arguments of `preempt`."""
     parser.add_argument("ids", nargs="+", metavar="ID", type=allocation_id)
     parser.add_argument("--reason", default="", help="what its ranks are told")
     equivalents.add_option(parser)
 
 
 def preempt(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Ask its ranks to save their work and end."""
+    """Ask the ranks to save their work and end."""
     if equivalents.asked(arguments):
         equivalents.show_signal(session, arguments, "preempt", arguments.ids, arguments.reason)
         return main.OK
@@ -157,13 +157,13 @@ def preempt(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def configure_terminate(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `terminate`."""
+    """Add the arguments of `terminate`."""
     configure_preempt(parser)
     parser.add_argument("--wait", action="store_true", help="return when it has ended")
 
 
 def terminate(arguments: argparse.Namespace, session: CliSession) -> int:
-    """End it, gently when it can save its work."""
+    """End the allocations; those that can save their work may do so first."""
     if equivalents.asked(arguments):
         equivalents.show_signal(session, arguments, "terminate", arguments.ids, arguments.reason)
         return main.OK
@@ -181,7 +181,7 @@ def terminate(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def pause(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Stop it in a way that it can go on later."""
+    """Stop the allocations so that they can continue later."""
 
     def said(item: Json) -> str:
         waits = item["phase"] == labels.PENDING
@@ -189,14 +189,14 @@ def pause(arguments: argparse.Namespace, session: CliSession) -> int:
 
     ids = _chosen(arguments, session, "pause", _is_live)
     if equivalents.asked(arguments):
-        # The API also asks what runs to save its work.
+        # kubectl cannot do this, because the API also asks a running allocation to save its work.
         return _printed(session, arguments, "hold", ids, {}, spec=None)
     done_to_all = "are held, or were asked to save their work and are held then, until `slipway resume`"
     return _do(session, "hold", ids, said, done_to_all)
 
 
 def hold(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Keep it from starting."""
+    """Keep the allocations from starting."""
     ids = _chosen(arguments, session, "hold", _is_live)
     if equivalents.asked(arguments):
         return _printed(session, arguments, "hold", ids, {}, spec=None)
@@ -204,7 +204,7 @@ def hold(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def resume(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Let it start."""
+    """Let held allocations start."""
     ids = _chosen(arguments, session, "resume", lambda view: bool(view.get("hold")) and _is_live(view))
     if equivalents.asked(arguments):
         return _printed(session, arguments, "resume", ids, {}, spec={"hold": False})
@@ -212,7 +212,7 @@ def resume(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _do(session: CliSession, call: str, ids: list[str], said: Callable[[Json], str], said_of_all: str) -> int:
-    """A verb without values: one call for one, one for many."""
+    """Apply a verb without values: one call for one allocation, a batch for several."""
     if len(ids) != 1:
         return batch.send(session, call, ids, done=said, done_to_all=said_of_all)
     view: Json = session.api.post(f"/allocations/{ids[0]}/{call}")
@@ -221,7 +221,7 @@ def _do(session: CliSession, call: str, ids: list[str], said: Callable[[Json], s
 
 
 def forget(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Give up what runs on machines that are off."""
+    """Give up the ranks on machines that are off."""
     if equivalents.asked(arguments):
         equivalents.show_forget(session, arguments, arguments.ids)
         return main.OK
@@ -234,7 +234,7 @@ def forget(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def configure_limit(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `limit`."""
+    """Add the arguments of `limit`."""
     parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument("--max-runtime", metavar="2h", help="end it after this time, counted from its start")
     parser.add_argument("--idle-timeout", metavar="30m", help="end it when nobody uses it for this time")
@@ -243,7 +243,7 @@ def configure_limit(parser: argparse.ArgumentParser) -> None:
 
 
 def limit(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Change what ends it by itself, also while it runs."""
+    """Change the time limits of an allocation, also while it runs."""
     given = {
         "maxRuntime": arguments.max_runtime,
         "idleTimeout": arguments.idle_timeout,
@@ -261,7 +261,7 @@ def limit(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def configure_update(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `update`."""
+    """Add the arguments of `update`."""
     parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument("--image", metavar="I", help="another container image")
     equivalents.add_option(parser)
@@ -276,7 +276,7 @@ def configure_update(parser: argparse.ArgumentParser) -> None:
 
 
 def update(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Give what is held other work, before it is admitted."""
+    """Change the workload of a held allocation, before it is admitted."""
     variables: Json = launch.variables_of(arguments, os.environ) | dict.fromkeys(arguments.unset_env)
     given: Json = {
         "image": arguments.image,
@@ -296,7 +296,7 @@ def update(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def configure_priority(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `priority`."""
+    """Add the arguments of `priority`."""
     parser.usage = "slipway priority [options] ID... 0..1000, or: slipway priority -l LABELS 0..1000"
     parser.add_argument("words", nargs="+", metavar="ID... 0..1000", help="the last word: higher goes first")
     selection.add_options(parser, with_ids=False)
@@ -304,7 +304,7 @@ def configure_priority(parser: argparse.ArgumentParser) -> None:
 
 
 def priority(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Set its priority."""
+    """Set the priority."""
     *ids, last = cast("list[str]", arguments.words)
     arguments.ids = [checked_id(each) for each in ids]
     if not last.isdigit():

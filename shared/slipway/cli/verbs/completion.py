@@ -1,6 +1,6 @@
-"""`slipway completion bash|zsh|fish`: a script for the shell, made from the parsers themselves.
+"""`slipway completion bash|zsh|fish`: prints a completion script for the shell, made from the argument parsers.
 
-Verbs and options are in the script; ids are asked for when they are completed (`slipway ps -q`).
+The script contains verbs and options; it reads ids with `slipway ps -q` at each completion.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from slipway.cli.verb import CliSession, CliVerb, parser_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
     parser.epilog = "bash: source <(slipway completion bash)   zsh: the same   fish: slipway completion fish | source"
 
@@ -26,7 +26,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def words_of(parser: argparse.ArgumentParser) -> list[str]:
-    """Everything that may be written after a verb, but values."""
+    """Return everything that may follow a verb, except values."""
     found: list[str] = []
     for action in parser._actions:  # pyright: ignore[reportPrivateUsage] - argparse has no public list of them
         found += action.option_strings
@@ -36,12 +36,12 @@ def words_of(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def bash(words: dict[str, list[str]], *, zsh: bool) -> str:
-    """For bash; zsh runs the same through its bash emulation.
+    """Return the script for bash; zsh runs the same script with its bash emulation.
 
-    What the server says is compared and never expanded (`compgen -W` would run a command in it), and what is no id is
-    left out: the shell would read it as code once the line is entered.
+    The script compares the server's output and never expands it (`compgen -W` would run a command in it). It drops
+    words that are no ids, because the shell would run them as code when the user enters the line.
     """
-    # bashcompinit registers by compdef, which a zsh without a configuration of its own has not loaded.
+    # bashcompinit registers with compdef, which zsh has not loaded when the user has no configuration.
     load = "(( $+functions[compdef] )) || { autoload -U compinit && compinit }"
     head = f"{load}\nautoload -U +X bashcompinit && bashcompinit\n" if zsh else ""
     cases = "\n".join(f"    {name}) words={shlex.quote(_in_lines(options))} ;;" for name, options in words.items())
@@ -77,7 +77,7 @@ complete -o default -F _slipway slipway
 
 
 def fish(words: dict[str, list[str]]) -> str:
-    """For fish."""
+    """Return the script for fish."""
     lines = ["complete -c slipway -f"]
     ids = '(slipway ps -q 2>/dev/null | string match -r "^[a-z0-9][a-z0-9.-]*\\$")'
     for name, entry in main.VERBS.items():

@@ -1,4 +1,4 @@
-"""`slipway config`: which server, user and workspace the command uses, and where each of these comes from."""
+"""`slipway config`: shows server, user and workspace of the command and where each value comes from; changes them."""
 
 import argparse
 import json
@@ -12,11 +12,11 @@ _ELSEWHERE = {
     "server": "log in with `slipway login URL`, or choose a login with `slipway context use NAME`",
     "token": "log in again with `slipway login URL --token -`; it is kept with its server",
 }
-"""{what is shown and not set here: what sets it}"""
+"""{value that is shown but not set by this verb: how to set it}"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.usage = "slipway config [show] | set NAME VALUE | unset NAME"
     parser.add_argument("word", nargs="?", choices=("show", "set", "unset"), default="show")
     parser.add_argument("name", nargs="?", default="", help=f"of set and unset: {' or '.join(preferences.NAMES)}")
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Show what is in effect, or change the file."""
+    """Show the values in effect, or change the file."""
     word, name, value = arguments.word, arguments.name, arguments.value
     if word == "show":
         if name:

@@ -1,4 +1,4 @@
-"""`slipway dead`: messages that could not be processed: looking at them, sending them again, dropping them."""
+"""`slipway dead`: lists, shows, resends and drops the messages that could not be processed (dead letters)."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ _DONE = {"replay": "is sent again", "drop": "is dropped"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.add_argument("word", nargs="?", choices=("ls", *_NEEDS_IDS), default="ls")
     parser.add_argument("ids", nargs="*", metavar="LETTER", type=object_name, help="of show, replay and drop: which")
     parser.add_argument("--all", action="store_true", help="of replay: every one that is there now")
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """List, show, send again or drop dead letters."""
+    """List, show, resend or drop dead letters."""
     if arguments.word == "ls":
         return _list(arguments, session)
     if arguments.word == "replay" and arguments.all:
@@ -75,7 +75,7 @@ def _list(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _all(session: CliSession, source: str) -> ApiResponse:
-    """The letters of all pages."""
+    """Return the letters of all pages."""
     items: list[Json] = []
     after = ""
     while True:
@@ -89,7 +89,7 @@ def _all(session: CliSession, source: str) -> ApiResponse:
 
 
 def about(letter: Json) -> str:
-    """What it was: a delivery to a webhook, or work on an allocation."""
+    """Return what a letter was: a delivery to a webhook, or work on an allocation."""
     fields = cast("Json", letter.get("fields") or {})
     if letter.get("source") == "webhook":
         return f"webhook {fields.get('webhook', '?')}: {fields.get('id', '?')}"

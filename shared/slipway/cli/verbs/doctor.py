@@ -1,7 +1,8 @@
-"""`slipway doctor`: is everything there, set up right and answering? Changes nothing.
+"""`slipway doctor`: diagnoses the installation and suggests fixes. Changes nothing.
 
-Owns what is asked of this machine and over HTTP, and how the findings look. Exit codes: 0 nothing failed, 1 something
-did, 2 usage. What takes a client of Kubernetes or Redis is in `slipway.ops.doctor`, which only this verb loads.
+Owns the checks of this machine and the checks over HTTP, and the layout of the findings. Exit codes: 0 no check failed,
+1 a check failed, 2 usage. Checks that need a client of Kubernetes or Redis are in `slipway.ops.doctor`, which only this
+verb imports.
 """
 
 import argparse
@@ -34,7 +35,7 @@ PAINT = {"ok": "green", "NO": "red", "!!": "yellow", "--": ""}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `doctor`."""
+    """Add the arguments of `doctor`."""
     parser.description = (
         "Looks at the cluster with your kubeconfig, at the API over HTTP, and at Redis through the API or at "
         "$SLIPWAY_REDIS_URL. Each finding that is not well comes with what mends it. Nothing is changed."
@@ -50,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Print the findings; 1 when something that is needed is missing."""
+    """Print the findings; return 1 when a check failed."""
     from slipway.ops.doctor.command import DoctorTarget, look
 
     found = find_place(arguments.kubeconfig)
@@ -85,7 +86,7 @@ def _page(terminal: "Terminal", findings: Sequence[Finding]) -> None:
             terminal.line("")
             said = f"{MARKS[each.state]} {each.check}: {each.found}"
             terminal.line("\n".join(textwrap.wrap(said, WIDTH, subsequent_indent="   ", break_long_words=False)))
-            # A command is to be copied: it is never broken.
+            # A command is for copying, so it is never wrapped.
             terminal.line(f"   mend: {each.mend}")
     counts = {state: sum(each.state is state for each in findings) for state in FindingState}
     told = ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
@@ -118,7 +119,7 @@ def _stack() -> Iterator[Finding]:
 
 
 def _api(session: CliSession, findings: list[Finding]) -> "Inside | None":
-    """What the api shows to everybody, and, to an administrator, of its inside."""
+    """Check what the api shows to every user, and, for an administrator, its internal state."""
     from slipway.ops.doctor.command import inside_of
 
     server = session.api.server

@@ -1,4 +1,4 @@
-"""`slipway history`: what has ended, newest first; or who stood where at a moment of the past."""
+"""`slipway history`: ended allocations, newest first; or the state of all allocations at a past moment."""
 
 import argparse
 import re
@@ -18,7 +18,7 @@ _AGO = re.compile(r"-?((\d+(\.\d+)?)(ms|s|m|h|d))+")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `history`."""
+    """Add the arguments of `history`."""
     parser.add_argument(
         "--at", metavar="TIME", help="2026-01-02T03:04:05Z, or how long ago: 10m, 2h (write --at=-2h or --at 2h)"
     )
@@ -36,15 +36,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def history(arguments: argparse.Namespace, session: CliSession) -> int:
-    """What was."""
+    """Show the past allocations."""
     if arguments.trace:
         return _trace(arguments, session)
     return _at(arguments, session) if arguments.at else _ended(arguments, session)
 
 
 def _trace(arguments: argparse.Namespace, session: CliSession) -> int:
-    """All that has ended, as files."""
-    # Most commands write no trace: they need not wait for this import.
+    """Write all ended allocations to files, as a workload trace."""
+    # Most commands write no trace, and need not wait for this import.
     from slipway.cli import workload_trace
 
     if arguments.output != "table":
@@ -159,7 +159,7 @@ def _ran(view: Json) -> str:
 
 
 def moment_of(text: str, option: str) -> str:
-    """RFC 3339 of a time, or of so long ago."""
+    """Return a time in RFC 3339, from such a time or from an age such as `2h`."""
     if _AGO.fullmatch(text):
         ago = timedelta(seconds=parse_duration(text.removeprefix("-")))
         return (table.now() - ago).isoformat(timespec="milliseconds").replace("+00:00", "Z")

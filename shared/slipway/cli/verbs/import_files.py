@@ -1,7 +1,7 @@
-"""`slipway import`: files of other systems as launch bodies, with a report of what became of each field.
+"""`slipway import`: converts files of other systems to launch bodies, and reports on each field.
 
-The launches go to standard output (or `--output`), the report to standard error. Nothing is launched, and no server is
-needed; `--check` asks one.
+The launches are written to standard output (or `--output`), the report to standard error. Nothing is launched. No
+server is needed, except for `--check`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ EXAMPLES = """examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.epilog = EXAMPLES
     parser.add_argument("files", metavar="FILE", nargs="+", help="YAML, JSON or a batch script; - reads standard input")
     parser.add_argument(
@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Convert, write, report."""
+    """Convert the files, write the launches, print the report."""
     from slipway.cli.importing.foreign import Verdict
     from slipway.cli.importing.kinds import ImportOptions, convert
 
@@ -111,7 +111,7 @@ def _refuse_taken(path: Path, *, force: bool) -> None:
 
 
 def launch_text(document: "ImportedDocument", body: Json) -> str:
-    """A launch as YAML, with a line on where it comes from."""
+    """Return a launch as YAML, with a comment about its source."""
     import yaml
 
     shown = yaml.dump(body, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=110)
@@ -119,7 +119,7 @@ def launch_text(document: "ImportedDocument", body: Json) -> str:
 
 
 def _dumper() -> Any:
-    """Texts of several lines as blocks, and no anchors."""
+    """Return a dumper that writes multi-line texts as blocks and uses no anchors."""
     import yaml
 
     class _Dumper(yaml.SafeDumper):
@@ -146,7 +146,7 @@ def _report(arguments: argparse.Namespace, session: CliSession, documents: "list
 
 
 def _check(session: CliSession, bodies: list[Json]) -> bool:
-    """Asks the server about each launch, by a dry run; whether it would take all of them."""
+    """Send each launch to the server as a dry run; return whether the server accepts all of them."""
     from slipway.cli.verb import describe
 
     is_good = True

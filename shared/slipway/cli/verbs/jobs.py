@@ -1,6 +1,6 @@
-"""`slipway job` and `slipway move`: who goes before whom, and what a group of allocations may use.
+"""`slipway job` and `slipway move`: the order of waiting allocations, and the limits of groups of allocations.
 
-A job groups the allocations that are launched with `--job`. What is refused names the work that is in the way.
+A job groups the allocations that are launched with `--job`. A refusal names the allocations that prevent the change.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from slipway.sdk import preferences
 Json = dict[str, Any]
 _WORDS = ("ls", "show", "create", "update", "update-batch", "move", "kill", "rm")
 _FIELDS = {"priority": "priority", "weight": "weight", "max-slots": "maxSlots", "queue": "queue"}
-"""What update-batch takes: its word, and the API's."""
+"""{field in update-batch: field of the API}."""
 _NUMBERS = ("priority", "weight", "maxSlots")
 _USAGE = """\
 slipway job ls                              jobs, those that go first at the top
@@ -31,7 +31,7 @@ slipway job rm NAME                         remove it when nothing uses it"""
 
 
 def configure_job(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `job`."""
+    """Add the arguments of `job`."""
     parser.epilog = _USAGE
     parser.add_argument("word", nargs="?", choices=_WORDS, default="ls", metavar="WORD", help=", ".join(_WORDS))
     parser.add_argument(
@@ -48,7 +48,7 @@ def configure_job(parser: argparse.ArgumentParser) -> None:
 
 
 def configure_move(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `move`."""
+    """Add the arguments of `move`."""
     selection.add_options(parser)
     _configure_beside(parser)
     equivalents.add_option(parser)
@@ -61,7 +61,7 @@ def _configure_beside(parser: argparse.ArgumentParser) -> None:
 
 
 def job(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Jobs."""
+    """List, show or change jobs."""
     match arguments.word:
         case "ls":
             return _ls(arguments, session)
@@ -86,18 +86,18 @@ def job(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def move(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Allocations ahead of or behind another; many keep their order."""
+    """Move allocations ahead of or behind another one; several keep their order."""
     beside = _beside(arguments)
     does = f"move {_where(arguments)}:"
     if equivalents.asked(arguments):
-        arguments.yes = True  # a request that is only printed changes nothing, so that no question is asked
+        arguments.yes = True  # a printed request changes nothing, so it needs no confirmation
     ids = selection.ids_of(arguments, session, does, lambda view: view["phase"] == labels.PENDING, oldest_first=True)
     if equivalents.asked(arguments):
         if ids:
             equivalents.show_move(session, arguments, ids, beside)
         return main.OK
     if len(ids) != 1:
-        # Running work does not move, so that there is nothing to interrupt.
+        # Only waiting allocations are selected, so there is no running one to interrupt.
         values = {name: value for name, value in beside.items() if name != "interrupt"}
         where = _where(arguments)
         return batch.send(session, "move", ids, values, done=lambda _: f" stands {where}", done_to_all=f"stand {where}")
@@ -195,7 +195,7 @@ def _report(session: CliSession, changed: Json) -> None:
 
 
 def _batch(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Many changes; what is refused is said at the end, and the others are made."""
+    """Make many changes; a refused one is reported, and the others are made."""
     if not arguments.names:
         raise InvalidError("job update-batch: say what: slipway job update-batch NAME.priority=70 OTHER.max-slots=4")
     updates: dict[str, Json] = {}
@@ -260,7 +260,7 @@ def _name(arguments: argparse.Namespace) -> str:
 def _call(
     arguments: argparse.Namespace, session: CliSession, method: str, rest: str = "", body: Any = None
 ) -> ApiResponse:
-    """A call about the job that is named."""
+    """Call the API about the named job."""
     query = {"workspace": preferences.workspace(arguments.workspace).value}
     return session.api.call(method, f"/jobs/{_name(arguments)}{rest}", query=query, body=body)
 

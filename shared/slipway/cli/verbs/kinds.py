@@ -1,6 +1,6 @@
 """`slipway notebook|shell|command|tensorboard start|ls|open|logs|stop|describe|config`.
 
-Each word after the kind is what the verb of that name does, with the kind filled in.
+Each subcommand of a kind runs the verb of that name with the kind filled in.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from slipway.cli.verbs import change, listing, open_wait, render, run, shells, s
 SHELL = "shell"
 SERVICES = ("notebook", "tensorboard", SHELL)
 SERVES_S = 60.0
-"""How long a service that runs may take to listen before that is said."""
+"""Seconds that a running service may take to listen before a message is printed."""
 SHELL_OPEN = CliVerb(shells.configure_open, shells.open_shell)
 _OPENS = {
     "notebook": "where its page is; opens a browser",
@@ -25,7 +25,7 @@ _OPENS = {
 
 
 def configure(kind: str, parser: argparse.ArgumentParser) -> None:
-    """Its words and their arguments."""
+    """Add the subcommands and their arguments."""
     words = parser.add_subparsers(dest="word", metavar="WORD", required=True)
     start = words.add_parser("start", help=f"start a {kind}", allow_abbrev=False)
     start.usage = f"slipway {kind} start [options] [-- COMMAND...]"
@@ -50,7 +50,7 @@ def configure(kind: str, parser: argparse.ArgumentParser) -> None:
 
 
 def execute(kind: str, arguments: argparse.Namespace, session: CliSession) -> int:
-    """Do what the word says."""
+    """Run the subcommand."""
     if arguments.word != "start":
         if arguments.word in ("ls", "stop"):
             arguments.kind = kind
@@ -62,7 +62,7 @@ def execute(kind: str, arguments: argparse.Namespace, session: CliSession) -> in
     if kind not in SERVICES or arguments.detach or arguments.wait or arguments.dry_run or arguments.as_tool:
         return run.launch_and_follow(session, body, arguments)
     view = session.api.launch(body, key=arguments.key)
-    # A command of one's own is no terminal's server.
+    # A command of the user does not run the terminal server.
     if kind == SHELL and not arguments.quiet and not arguments.open and not run.command_of(arguments):
         return _attach(session, view, arguments)
     arguments.detach = True
@@ -70,7 +70,7 @@ def execute(kind: str, arguments: argparse.Namespace, session: CliSession) -> in
 
 
 def _attach(session: CliSession, view: launch.Json, arguments: argparse.Namespace) -> int:
-    """A terminal in a shell that was just launched."""
+    """Attach a terminal to a shell that was just launched."""
     id_ = str(view["id"])
     session.terminal.note(f"{id_}: launched")
     try:
@@ -89,7 +89,7 @@ def _attach(session: CliSession, view: launch.Json, arguments: argparse.Namespac
 
 
 def _serve(session: CliSession, id_: str, arguments: argparse.Namespace) -> int:
-    """Wait until it serves, and say where."""
+    """Wait until the service is ready, and print its address."""
     terminal = session.terminal
     terminal.note(f"{id_}: launched")
     reached = wait_until(session, id_, "running", None)

@@ -14,18 +14,18 @@ from slipway.model.duration import format_duration
 Json = dict[str, Any]
 WATCH_S = 1.0
 RECENT_S = 3600.0
-"""Ended allocations are shown by `ps` for this long; `-a` shows all."""
+"""Seconds after its end during which `ps` shows an allocation; `-a` shows all."""
 
 
 class ListTable(NamedTuple):
-    """A list as a table."""
+    """The table form of a list: its head, and the row of an item."""
 
     head: tuple[str, ...]
     row: Callable[[Json], list[str]]
 
 
 def configure_ps(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `ps`."""
+    """Add the arguments of `ps`."""
     parser.add_argument("-a", "--all", action="store_true", help="also those that ended long ago")
     parser.add_argument("-w", "--watch", action="store_true", help="go on showing")
     parser.add_argument("-n", "--workspace", help="only of this workspace")
@@ -46,7 +46,7 @@ def configure_ps(parser: argparse.ArgumentParser) -> None:
 
 
 def ps(arguments: argparse.Namespace, session: CliSession) -> int:
-    """What waits and what runs."""
+    """List the waiting and running allocations."""
     query = {
         "workspace": arguments.workspace,
         "queue": arguments.queue,
@@ -84,7 +84,7 @@ def ps(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _chosen(views: list[Json], arguments: argparse.Namespace) -> list[Json]:
-    """Those to show, the newest last."""
+    """Return the allocations to show, the newest last."""
     moment = table.now()
 
     def is_recent(view: Json) -> bool:
@@ -128,7 +128,7 @@ def _colourful(head: list[str], rows: list[list[str]], session: CliSession, *, c
 
 
 def _watch(arguments: argparse.Namespace, session: CliSession, query: Json) -> int:
-    """On a terminal a table that is drawn again; elsewhere a line for each change."""
+    """Redraw a table on a terminal; elsewhere print a line for each change."""
     terminal = session.terminal
     seen: dict[str, tuple[str, ...]] = {}
     shown = ""
@@ -148,21 +148,21 @@ def _watch(arguments: argparse.Namespace, session: CliSession, query: Json) -> i
 
 
 def configure_named(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `pool`."""
+    """Add the arguments of `pool`."""
     parser.add_argument("word", nargs="?", choices=("ls", "show"), default="ls")
     parser.add_argument("name", nargs="?", type=optional_name, default="")
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
 def configure_queue(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `queue`."""
+    """Add the arguments of `queue`."""
     parser.add_argument("word", nargs="?", choices=("ls", "show", "stats"), default="ls")
     parser.add_argument("name", nargs="?", type=optional_name, default="", help="show: which; stats: of which pool")
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
 def queue(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Queues, or one with who waits in it, or how much waits and how long it took."""
+    """List the queues, show one queue with its waiting allocations, or show statistics of the waiting times."""
     if arguments.word == "stats":
         return _queue_stats(arguments, session)
     if arguments.word == "show" or arguments.name:
@@ -179,7 +179,7 @@ def _queue_show(arguments: argparse.Namespace, session: CliSession) -> int:
     waiting = cast("list[Json]", body["waiting"])
     flavors = cast("list[Json]", body.get("flavors") or [])
     if flavors:
-        # A server of an earlier version knows none.
+        # A server of an earlier version sends no flavors.
         shares = [[str(each["name"]), _gpus(each["gpusInUse"]), _gpus(each["nominal"])] for each in flavors]
         session.terminal.line(_colourful(["FLAVOR", "GPUS USED", "GPUS OWNED"], shares, session))
         session.terminal.line("")
@@ -212,7 +212,7 @@ def _queue_show(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _promises(view: Json) -> list[str]:
-    """When work of the queue is left alone; a server of an earlier version says nothing of it."""
+    """Return lines about when the queue's work is not preempted; empty for a server of an earlier version."""
     lines: list[str] = []
     if view.get("minRuntime"):
         lines.append(f"Its work runs for {view['minRuntime']} before it makes room for other work.")
@@ -227,7 +227,7 @@ def _promises(view: Json) -> list[str]:
 
 
 def _fair_share(view: Json) -> list[str]:
-    """What the queue, its siblings and its users have used; nothing where the pool does not count it."""
+    """Return the usage of the queue, its siblings and its users; empty when the pool does not count it."""
     share = cast("Json | None", view.get("fairShare"))
     if not share:
         return []
@@ -273,11 +273,11 @@ def _queue_stats(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def pool(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Pools, and the times in which nodes of them are reserved."""
+    """List the pools, and the time windows in which nodes of them are reserved."""
     answer = session.api.call("GET", "/pools")
     code = show(arguments, session, answer, _POOLS)
     if not (output.is_for_machines(arguments) or arguments.quiet or arguments.output == "name"):
-        # A server of an earlier version knows no windows.
+        # A server of an earlier version sends no windows.
         pools = output.items_of(answer)
         rows = [(str(each["name"]), cast("list[Json]", each.get("windows") or [])) for each in pools]
         for line in _window_lines([(name, window) for name, windows in rows for window in windows], session):
@@ -286,7 +286,7 @@ def pool(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _window_lines(windows: list[tuple[str, Json]], session: CliSession) -> list[str]:
-    """A table of (pool, window), and what is doubtful about them."""
+    """Return a table of (pool, window), and the notes about doubtful windows."""
     if not windows:
         return []
     rows = [[str(each["name"]), name, _whose(each), _how_much(each), *_when(each)] for name, each in windows]
@@ -316,12 +316,12 @@ def _when(window: Json) -> list[str]:
 
 
 def configure_nodes(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `nodes`."""
+    """Add the arguments of `nodes`."""
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
 def nodes(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Nodes."""
+    """List the nodes."""
     return _list(arguments, session, "/nodes", _NODES)
 
 
@@ -356,7 +356,7 @@ def _list(arguments: argparse.Namespace, session: CliSession, path: str, form: L
 def show(
     arguments: argparse.Namespace, session: CliSession, answer: ApiResponse, form: ListTable, *, empty: str = ""
 ) -> int:
-    """A list in the form that was asked for; `empty` is said beside a table that would have no rows."""
+    """Print a list in the requested form; `empty` is printed instead of a table without rows."""
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
         return main.OK

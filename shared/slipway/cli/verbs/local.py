@@ -1,7 +1,7 @@
 """`slipway up`, `down`, `demo`: the whole system on this machine.
 
-Owns the process that supervises a stack: its signals, what it prints, and ending it from another process. What runs,
-and how, is `slipway.local.stack`'s.
+Owns the process that supervises a stack: its signals, its output, and how another process ends it.
+`slipway.local.stack` owns the processes of the stack.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
 
 
 def configure_up(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `up`."""
+    """Add the arguments of `up`."""
     parser.add_argument("--nodes", metavar="N", type=whole_number, default=2, help="local nodes (default: 2)")
     parser.add_argument("--gpus", metavar="N", type=whole_number, default=8, help="pretended GPUs of each (default: 8)")
     parser.add_argument("--cpus", metavar="N", type=whole_number, default=4, help="CPUs of each (default: 4)")
@@ -59,7 +59,7 @@ def configure_up(parser: argparse.ArgumentParser) -> None:
 
 
 def up(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Start it and stay until Ctrl-C."""
+    """Start the stack and run until Ctrl-C."""
     if arguments.detach:
         return _detached(arguments, session.terminal)
     return asyncio.run(_supervise(arguments, session.terminal))
@@ -106,7 +106,7 @@ async def _supervise(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """An event that Ctrl-C and SIGTERM set."""
+    """Return an event that Ctrl-C, SIGTERM and SIGHUP set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -115,7 +115,7 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
-    """Whether the work was done before somebody stopped us; it is cancelled then, and cleans up."""
+    """Whether the work finished before the user stopped the command; else the work is cancelled and cleans up."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -128,13 +128,13 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) 
 
 
 async def _in_thread(work: Callable[[], int], stop: asyncio.Event) -> int:
-    """What `work` returns; when somebody stops us it is left behind: its calls fail, and it holds nothing."""
+    """Return what `work` returns. After a stop the thread is abandoned: its calls fail, and it holds no resource."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[int] = loop.create_future()
 
     def run() -> None:
         code = work()
-        with contextlib.suppress(RuntimeError):  # nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the result is no longer needed
             loop.call_soon_threadsafe(lambda: done.done() or done.set_result(code))
 
     threading.Thread(target=run, name="story", daemon=True).start()
@@ -145,7 +145,7 @@ async def _in_thread(work: Callable[[], int], stop: asyncio.Event) -> int:
 
 
 def browser_link(terminal: Terminal, api: str) -> str:
-    """A link that logs a browser in, once."""
+    """Return a link that logs a browser in, once."""
     session = CliSession(terminal, server=api)
     try:
         return open_wait.login_link(session)
@@ -154,7 +154,7 @@ def browser_link(terminal: Terminal, api: str) -> str:
 
 
 def welcome(api: str, kubeconfig: str, arguments: argparse.Namespace, took_s: float, link: str) -> str:
-    """What `up` says when everything answers."""
+    """Return the text of `up` when all parts are ready."""
     lines = [
         f"{IS_UP} ({took_s:.1f} s)",
         f"  API         {api}  (reference at {api}/docs)",
@@ -181,13 +181,13 @@ def _folder(arguments: argparse.Namespace) -> Path:
 
 
 def _detached(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    """Start a supervisor that outlives us, and wait until it says that all is ready."""
+    """Start a supervisor that outlives this process, and wait until it reports that all parts are ready."""
     layout = Layout(_folder(arguments))
     begin = time.monotonic()
     terminal.live("starting a cluster, a Valkey and the four services...")
     descriptor, name = tempfile.mkstemp(prefix="slipway-up-", suffix=".log")
     log = Path(name)
-    with open(descriptor, "wb") as out:  # the supervisor has its own copy
+    with open(descriptor, "wb") as out:  # the supervisor has its own copy of the descriptor
         process = subprocess.Popen(  # noqa: S603 - ourselves
             [sys.executable, "-m", "slipway.cli.main", *_same_again(arguments)],
             stdin=subprocess.DEVNULL,
@@ -213,7 +213,7 @@ def _detached(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _same_again(arguments: argparse.Namespace) -> list[str]:
-    """The words of an `up` like this one, in the foreground."""
+    """Return the words of an equal `up` in the foreground."""
     words = ["up"]
     for option in ("nodes", "gpus", "cpus", "memory", "port"):
         words += [f"--{option}", str(getattr(arguments, option))]
@@ -225,12 +225,12 @@ def _same_again(arguments: argparse.Namespace) -> list[str]:
 
 
 def configure_down(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `down`."""
+    """Add the arguments of `down`."""
     _add_folder(parser)
 
 
 def down(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Stop what `up` started."""
+    """Stop the processes that `up` started."""
     terminal = session.terminal
     layout = Layout(_folder(arguments))
     state = layout.read_state()
@@ -261,7 +261,7 @@ def _lives(state: StackState) -> bool:
 
 
 def _is_supervisor(pid: int) -> bool:
-    """Whether that process is a supervisor of ours and not one that got its number later."""
+    """Whether that process is one of our supervisors, and not a later process with the same number."""
     try:
         return b"slipway" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -278,12 +278,12 @@ def _end_members(state: StackState, how: signal.Signals) -> None:
 
 
 def configure_demo(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `demo`."""
+    """Add the arguments of `demo`."""
     parser.add_argument("--stay", action="store_true", help="stay up afterwards until Ctrl-C")
 
 
 def demo(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Start, show, stop."""
+    """Start a stack, run the demo, stop the stack."""
     folder = Path(tempfile.mkdtemp(prefix="slipway-demo-"))
     begin = time.monotonic()
     code, pids = asyncio.run(_demo(arguments, session.terminal, folder))
@@ -296,7 +296,7 @@ def demo(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 async def _demo(arguments: argparse.Namespace, terminal: Terminal, folder: Path) -> tuple[int, list[int]]:
-    """(exit code, the pids that had been started)."""
+    """Run the demo; return (exit code, the pids of the stack's processes)."""
     from slipway.cli.demo.story import tell
     from slipway.local.stack import Stack, StackOptions
 

@@ -1,4 +1,4 @@
-"""`slipway login`, `logout`, `whoami` and `context`: where commands go, and as whom."""
+"""`slipway login`, `logout`, `whoami` and `context`: the server that commands call, and the user's identity."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def configure_login(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.add_argument("url", nargs="?", default="", metavar="URL", help="the server (default: as for every verb)")
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--token", metavar="TOKEN", help="the token; - reads it from the standard input")
@@ -37,7 +37,7 @@ def configure_login(parser: argparse.ArgumentParser) -> None:
 
 
 def login(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Try what was given, say who that is, and keep it."""
+    """Try the given credential, print the user, and store the context."""
     if arguments.url and arguments.server:
         raise InvalidError("login: name the server once, either as URL or with --server")
     server = address.find(arguments.url or arguments.server)
@@ -59,12 +59,12 @@ def login(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def configure_logout(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.add_argument("name", nargs="?", default="", help="the context to forget (default: the current one)")
 
 
 def logout(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Forget a login; a sign-on is ended at its issuer too."""
+    """Delete a login; a sign-on is also ended at its issuer."""
     known = contexts.read()
     name = arguments.name or known.current
     if name not in known.all:
@@ -85,12 +85,12 @@ def logout(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def configure_whoami(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
 
 
 def whoami(arguments: argparse.Namespace, session: CliSession) -> int:
-    """As whom the server knows the caller, what they may, and until when."""
+    """Print the user as the server knows it, the user's roles, and when the login ends."""
     me: Json = session.api.get("/me")
     if arguments.output == "json":
         session.terminal.line(json.dumps(me))
@@ -104,14 +104,14 @@ def whoami(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def configure_context(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.add_argument("word", nargs="?", choices=("ls", "use", "rm"), default="ls")
     parser.add_argument("name", nargs="?", default="", help="of use and rm: which; use - for none")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
 
 
 def context(arguments: argparse.Namespace, session: CliSession) -> int:
-    """List, choose or forget."""
+    """List, choose or delete contexts."""
     known = contexts.read()
     if arguments.word == "ls":
         return _list(arguments, session, known)
@@ -135,7 +135,7 @@ def context(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _signed_on(arguments: argparse.Namespace, session: CliSession, url: str) -> CliContext | None:
-    """The context of a sign-on at the server's issuer; None where another way is meant."""
+    """Return the context of a sign-on at the server's issuer; None when the user logs in another way."""
     is_named = arguments.sso or arguments.device
     if not is_named and (arguments.token or arguments.token_file or arguments.kubernetes or arguments.account):
         return None

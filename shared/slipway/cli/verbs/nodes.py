@@ -1,4 +1,4 @@
-"""`slipway node`: nodes out of use, and back."""
+"""`slipway node`: takes nodes out of use, and puts them back into use."""
 
 import argparse
 from typing import Any
@@ -17,7 +17,7 @@ _DONE = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `node`."""
+    """Add the arguments of `node`."""
     parser.add_argument("word", nargs="?", choices=("ls", *_DONE), default="ls")
     parser.add_argument("names", nargs="*", metavar="NODE", type=object_name)
     parser.add_argument("--all", action="store_true", help="every node")
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def node(arguments: argparse.Namespace, session: CliSession) -> int:
-    """List nodes, or change what may be placed on them."""
+    """List nodes, or change whether ranks may be placed on them."""
     word: str = arguments.word
     if word == "ls":
         return listing.nodes(arguments, session)

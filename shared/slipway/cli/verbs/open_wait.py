@@ -1,4 +1,4 @@
-"""`slipway open` and `slipway wait`: getting at what runs."""
+"""`slipway open`, `slipway wait` and `slipway port-forward`: access to running allocations."""
 
 import argparse
 import math
@@ -17,14 +17,14 @@ Json = dict[str, Any]
 
 
 def configure_open(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `open`."""
+    """Add the arguments of `open`."""
     parser.add_argument("id", metavar="ID", nargs="?", type=allocation_id, help="(default: the page of the API itself)")
     parser.add_argument("--port", metavar="P", type=whole_number, help="another port than the first")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 
 def open_page(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Where its page is."""
+    """Print the address of the page, and open it in a browser."""
     shows = not arguments.no_browser and session.terminal.out.isatty()
     if not arguments.id:
         if arguments.port:
@@ -43,34 +43,36 @@ def open_page(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def page_of(session: CliSession, view: Json) -> str:
-    """The address of its page."""
+    """Return the address of the allocation's page."""
     return f"{session.api.server.url}{view['links']['proxy']}"
 
 
 def browse(session: CliSession, view: Json) -> None:
-    """Open its page in a browser, where there is one."""
+    """Open the allocation's page in a browser, when there is a browser."""
     lead(session, view, shows=True)
 
 
 def login_link(session: CliSession, view: Json | None = None, below: str = "") -> str:
-    """A link that logs a browser in, once, and leads to the page; the page's own address where no token is needed.
+    """Return a link that logs a browser in, once, and leads to the page.
+
+    Without authentication, return the page's own address.
 
     Raises:
-        ControlPlaneError: the API gives none.
+        ControlPlaneError: the API returns no link.
     """
     path = f"{view['links']['proxy']}{below}" if view is not None else "/"
     if session.api.server.credential is None:
         return f"{session.api.server.url}{path}"
     allocation = str(view["id"]) if view is not None else ""
     link = str(session.api.post("/login-links", {"allocation": allocation, "path": path})["url"])
-    # What a desktop opens follows from the scheme, and may be a program.
+    # A desktop chooses the program by the scheme of the link, so only http and https are safe.
     if not link.startswith(("http://", "https://")):
         raise PermanentError(f"the server names no address of a page: {link[:200]!r}")
     return link
 
 
 def lead(session: CliSession, view: Json | None = None, below: str = "", *, shows: bool) -> None:
-    """Open the page in a browser, or say how one gets in."""
+    """Open the page in a browser, or print how to open it."""
     has_token = session.api.server.credential is not None
     try:
         link = login_link(session, view, below)
@@ -97,7 +99,7 @@ def _opened(url: str) -> bool:
 
 
 def configure_wait(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `wait`."""
+    """Add the arguments of `wait`."""
     parser.usage = "slipway wait [options] ID..., or: slipway wait [options] --job J"
     parser.add_argument("ids", nargs="*", metavar="ID", type=allocation_id)
     parser.add_argument("--job", metavar="J", default="", type=optional_name, help="for all that is in this job now")
@@ -113,7 +115,7 @@ def configure_wait(parser: argparse.ArgumentParser) -> None:
 
 
 def wait(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Wait for all of them; 0 when each got there, 1 when one ended otherwise, 124 when the time is over."""
+    """Wait for all; 0 when each reached the goal, 1 when one ended otherwise, 124 after the timeout."""
     timeout_s = math.inf
     if arguments.timeout:
         try:
@@ -126,7 +128,7 @@ def wait(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _awaited(arguments: argparse.Namespace, session: CliSession) -> list[str]:
-    """The whole ids of what is waited for: a typing error in the last is not found hours later."""
+    """Return the complete ids to wait for, read first: a wrong last id must not be found only hours later."""
     if bool(arguments.ids) == bool(arguments.job):
         raise InvalidError("wait: give at least one ID, or --job J, not both")
     if arguments.ids:
@@ -142,7 +144,7 @@ def _awaited(arguments: argparse.Namespace, session: CliSession) -> list[str]:
 
 
 def _wait_for(session: CliSession, id_: str, arguments: argparse.Namespace, until: float) -> int:
-    """The exit code for one of them. `until` is monotonic seconds."""
+    """Wait for one allocation; return its exit code. `until` is in monotonic seconds."""
     left_s = max(0.0, until - time.monotonic())
     view = wait_until(session, id_, arguments.goal, None if left_s == math.inf else left_s)
     if view is None:
@@ -157,7 +159,7 @@ def _wait_for(session: CliSession, id_: str, arguments: argparse.Namespace, unti
 
 
 def configure_forward(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `port-forward`."""
+    """Add the arguments of `port-forward`."""
     parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument(
         "ports",
@@ -168,7 +170,7 @@ def configure_forward(parser: argparse.ArgumentParser) -> None:
 
 
 def forward(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Lead ports of this machine to ports of a workload, until Ctrl-C."""
+    """Forward ports of this machine to ports of a workload, until Ctrl-C."""
     import asyncio
 
     pairs = [_pair(text) for text in arguments.ports]
@@ -205,7 +207,7 @@ async def _forward(session: CliSession, view: Json, pairs: list[tuple[int, int]]
 
 
 def _pair(text: str) -> tuple[int, int]:
-    """`[LOCAL:]PORT`: the port here and the one there."""
+    """Parse `[LOCAL:]PORT`; return the local port and the remote port."""
     local, colon, remote = text.rpartition(":")
     ports = (local if colon else remote, remote)
     if not all(port.isdigit() and int(port) < 65536 for port in ports):

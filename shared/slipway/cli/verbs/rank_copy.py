@@ -1,4 +1,4 @@
-"""`slipway cp`: files to and from a rank that runs."""
+"""`slipway cp`: copies files to and from a running rank."""
 
 import argparse
 import re
@@ -17,7 +17,7 @@ _REMOTE = re.compile(r"([A-Za-z0-9][-A-Za-z0-9.]*)(?:/(\d{1,6}))?:(.*)", re.DOTA
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `cp`."""
+    """Add the arguments of `cp`."""
     parser.usage = "slipway cp [options] ID[/RANK]:PATH LOCAL\n       slipway cp [options] LOCAL ID[/RANK]:PATH"
     parser.description = (
         "Copy a file or a folder from a rank that runs, or to it. A target that is a\n"
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def copy(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Copy; 0 when all of it is there."""
+    """Copy the files; return 0 when the copy is complete."""
     source, target = _remote(arguments, arguments.source), _remote(arguments, arguments.target)
     progress = _Progress(session)
     files = RankFiles(session.api.server, session.user, progress.told)
@@ -52,7 +52,7 @@ def copy(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 class _Progress:
-    """One line that replaces itself, on a terminal only."""
+    """A line of progress that replaces itself, on a terminal only."""
 
     def __init__(self, session: CliSession) -> None:
         self._terminal = session.terminal
@@ -68,7 +68,7 @@ class _Progress:
 
 
 def size_text(size: int) -> str:
-    """`3.4 MiB`."""
+    """Format a size, such as `3.4 MiB`."""
     amount = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -88,7 +88,7 @@ def _tell(session: CliSession, done: Unpacked, where: str, spent_s: float) -> No
 
 
 def _remote(arguments: argparse.Namespace, text: str) -> RankPath | None:
-    """`ID[/RANK]:PATH`; None for a path of this machine."""
+    """Parse `ID[/RANK]:PATH`; return None for a path of this machine."""
     found = _REMOTE.fullmatch(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""`slipway exec`: a command in a rank, on this terminal or in a pipe."""
+"""`slipway exec`: runs a command in a rank, on this terminal or in a pipe."""
 
 import argparse
 import asyncio
@@ -27,7 +27,7 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `exec`."""
+    """Add the arguments of `exec`."""
     parser.usage = "slipway exec ID [options] [-- COMMAND...]"
     parser.description = (
         "Run a command in a rank that runs; without one, a shell. On a terminal it gets a\n"
@@ -42,13 +42,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    """Where in an allocation."""
+    """Add the arguments that choose the rank and the container."""
     parser.add_argument("--rank", metavar="N", type=whole_number, default=0, help="in this rank (default: 0)")
     parser.add_argument("-c", "--container", metavar="NAME", default="", help="in another container than the main one")
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Run it; its exit code."""
+    """Run the command; return its exit code."""
     if arguments.words:
         written = shlex.join(arguments.words)
         raise InvalidError(f"write -- before the command: slipway exec {arguments.id} -- {written}")
@@ -69,10 +69,10 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def code_of(end: CommandEnd, wanted: RankCommand) -> int:
-    """The exit code of a command that has ended.
+    """Return the exit code of a command that has ended.
 
     Raises:
-        PermanentError: it could not be run, or was broken off.
+        PermanentError: the command could not be run, or was interrupted.
     """
     if end.code is not None:
         return end.code
@@ -84,7 +84,7 @@ def code_of(end: CommandEnd, wanted: RankCommand) -> int:
 
 
 def run(session: CliSession, wanted: RankCommand) -> CommandEnd:
-    """Runs a command on this terminal, or in this pipe, to its end."""
+    """Run a command to its end, on this terminal or in this pipe."""
     with raw_terminal() if wanted.tty else contextlib.nullcontext():
         return asyncio.run(_run(session, wanted))
 
@@ -93,7 +93,7 @@ async def _run(session: CliSession, wanted: RankCommand) -> CommandEnd:
     loop = asyncio.get_running_loop()
     async with rank_session.running(session.api.server, wanted, session.user) as command:
         printing = asyncio.ensure_future(_print(command))
-        for how in _ENDING:  # a terminal that is closed, say: it is put back as it was
+        for how in _ENDING:  # for example when the terminal is closed: the terminal's mode is restored
             loop.add_signal_handler(how, printing.cancel)
         sizes: set[asyncio.Task[None]] = set()
 
@@ -121,14 +121,14 @@ async def _run(session: CliSession, wanted: RankCommand) -> CommandEnd:
 
 async def _print(command: RankSession) -> None:
     async for stream, data in command.output():
-        # A pipe that is not read makes the command wait, and nothing else of ours.
+        # A pipe that is not read must block the command only, and not this event loop.
         await asyncio.to_thread(write_out, stream, data)
 
 
 def pass_input_on(command: RankSession, loop: asyncio.AbstractEventLoop) -> None:
-    """Standard input, on a thread of its own: a file or a pipe cannot always be waited for on the loop."""
+    """Read the standard input on a thread of its own, because the loop cannot wait for every file or pipe."""
     stdin = sys.stdin.fileno()
-    with contextlib.suppress(RuntimeError, CancelledError):  # the loop is gone: the command has ended
+    with contextlib.suppress(RuntimeError, CancelledError):  # the loop is closed: the command has ended
         while True:
             data = os.read(stdin, PIECE_BYTES)
             sending = asyncio.run_coroutine_threadsafe(command.send(data) if data else command.end_input(), loop)
@@ -140,7 +140,7 @@ def pass_input_on(command: RankSession, loop: asyncio.AbstractEventLoop) -> None
 
 
 def _size() -> tuple[int, int]:
-    """(columns, rows) of the terminal itself: COLUMNS and LINES say what it was when a shell exported them."""
+    """Return (columns, rows) of the terminal itself, because COLUMNS and LINES may be out of date."""
     with contextlib.suppress(OSError):
         columns, rows = os.get_terminal_size(sys.stdin.fileno())
         return columns, rows

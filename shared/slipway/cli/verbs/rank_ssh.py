@@ -1,7 +1,7 @@
-"""`slipway ssh`, `ssh-config` and `ssh-proxy`: OpenSSH's client to a rank, through a command in it.
+"""`slipway ssh`, `ssh-config` and `ssh-proxy`: OpenSSH's client, connected to a rank through a command in the rank.
 
-Owns the script that starts an SSH server in the rank for one connection, and the options that ssh is given. No port is
-opened: the bytes of SSH travel through the session of `slipway exec`. So scp, sftp, rsync and editors over ssh work.
+Owns the script that starts an SSH server in the rank for one connection, and the options for ssh. No port is opened:
+the bytes of SSH are sent through the session of `slipway exec`. scp, sftp, rsync and editors over ssh therefore work.
 """
 
 import argparse
@@ -26,10 +26,10 @@ from slipway.sdk.commands import RankCommand
 
 _NO_SERVER, _NO_NAME, _NO_FOLDER = 45, 46, 47
 _FAILED = 255
-"""ssh's own exit code where there is no connection."""
+"""The exit code of ssh when there is no connection."""
 _ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}")
 _PIECES_MAX = 16
-"""So many pieces of what a rank prints are looked at for the name of its account."""
+"""The most pieces of a rank's output in which its account name is searched."""
 _SERVE = f"""umask 077
 sshd=$(command -v sshd)
 for each in /usr/sbin/sshd /usr/local/sbin/sshd /sbin/sshd; do
@@ -71,13 +71,15 @@ cp -- "$d/config" "$d/plain"
 "$sshd" -t -f "$d/config" 2>/dev/null || cp -- "$d/plain" "$d/config"
 "$sshd" -i -e -f "$d/config"
 """
-"""Serves one connection on the standard input. Its first two parts are the host key and the key of the user, each
-ended by a line with a dot: arguments would stand in the audit logs of Kubernetes. `SetEnv` gives sessions the variables
-of the container, which sshd does not pass on; one that older servers do not know is left out."""
+"""Serves one connection on the standard input.
+
+The first two parts of the input are the host key and the user's key. Each part ends with a line that contains only a
+dot. They are no arguments, because the audit logs of Kubernetes contain arguments. `SetEnv` sets the container's
+variables in the session, because sshd does not pass them on. It is left out when an older sshd does not know it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `ssh`."""
+    """Add the arguments of `ssh`."""
     parser.usage = "slipway ssh ID [options] [-- COMMAND...]"
     parser.description = (
         "OpenSSH to a rank that runs, without a port: the image needs OpenSSH's server\n"
@@ -96,7 +98,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def connect(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Run ssh; its exit code."""
+    """Replace this process by ssh, whose exit code becomes the exit code of the command."""
     if arguments.words:
         raise InvalidError(f"write -- before the command: {command_line('ssh', arguments.id, '--', *arguments.words)}")
     program = shutil.which("ssh")
@@ -113,7 +115,7 @@ def connect(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def configure_config(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `ssh-config`."""
+    """Add the arguments of `ssh-config`."""
     parser.description = (
         "Print what ~/.ssh/config needs, so that ssh, scp, rsync and editors reach a rank\n"
         "under a name of its own. For VS Code Remote: slipway ssh-config ID >> ~/.ssh/config,\n"
@@ -131,11 +133,11 @@ def show_config(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def section(alias: str, options: Mapping[str, str]) -> str:
-    """A section of an ssh configuration for one host.
+    """Return a section of an ssh configuration for one host.
 
     Raises:
-        InvalidError: a value that does not fit on its line: what follows would be an option of its own, and ssh runs
-            what options such as ProxyCommand name.
+        InvalidError: a value does not fit on its line. The rest of it would be an option of its own, and ssh runs the
+            program of options such as ProxyCommand.
     """
     for name, value in {"Host": alias, **options}.items():
         if not value.isprintable():
@@ -146,14 +148,14 @@ def section(alias: str, options: Mapping[str, str]) -> str:
 
 
 def configure_proxy(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `ssh-proxy`."""
+    """Add the arguments of `ssh-proxy`."""
     parser.description = "What ssh runs as its ProxyCommand: the bytes of one connection."
     parser.add_argument("id", metavar="ID", type=allocation_id)
     add_place(parser)
 
 
 def proxy(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Serve one connection; 255 when there is none."""
+    """Serve one connection; return 255 when there is none."""
     keys = ssh_keys.keys_of(arguments.id)
     end = asyncio.run(_proxy(_command(arguments, "sh", "-c", _SERVE, stdin=True), session, keys))
     if end.code in (0, _FAILED):
@@ -176,7 +178,7 @@ async def _proxy(wanted: RankCommand, session: CliSession, keys: SshKeys) -> Com
 
 
 def _options(arguments: argparse.Namespace, session: CliSession) -> tuple[dict[str, str], str]:
-    """({option: value}, name of the host) for ssh."""
+    """Return ({option: value}, name of the host) for ssh."""
     id_ = str(session.api.get(f"/allocations/{arguments.id}")["id"])
     arguments.id = id_
     keys = ssh_keys.keys_of(id_)
@@ -198,7 +200,7 @@ def _options(arguments: argparse.Namespace, session: CliSession) -> tuple[dict[s
 
 
 async def _user_of(arguments: argparse.Namespace, session: CliSession) -> str:
-    """The name of the account that the rank runs as: sshd logs nobody else in. Raises PermanentError."""
+    """Return the name of the rank's account, the only one that sshd logs in. Raises PermanentError."""
     said: list[bytes] = []
     wanted = _command(arguments, "sh", "-c", f"command -v sshd >/dev/null || {_LOOK} || exit {_NO_SERVER}; id -un")
     async with rank_session.running(session.api.server, wanted, session.user) as command:
@@ -213,11 +215,13 @@ async def _user_of(arguments: argparse.Namespace, session: CliSession) -> str:
 
 
 def account_of(id_: str, said: bytes) -> str:
-    """The name of an account in what `id` of a rank has printed. The program is one of the image: whatever it prints
-    goes to ssh and into the configuration of the user, so that it must be a name and nothing else.
+    """Return the account name in the output of a rank's `id`.
+
+    The program is part of the image. Its output is passed to ssh and to the user's configuration, so it must be a name
+    and nothing else.
 
     Raises:
-        PermanentError: it has no name, or printed something else.
+        PermanentError: the account has no name, or `id` printed something else.
     """
     name = said.decode(errors="replace").strip()
     if not name or name.isdigit():

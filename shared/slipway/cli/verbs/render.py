@@ -1,7 +1,7 @@
-"""`slipway render -f`, and the word `config` of each kind: what a launch would be, and what one was.
+"""`slipway render -f`, and the subcommand `config` of each kind: a preview of a launch, and the body of a past one.
 
-`render` prints the very objects that the pod worker would make: nothing is launched. `config` prints a launch body that
-launches the same again: under a name of its own, because that of the first is taken while it is kept.
+`render` prints the exact objects that the pod worker would create; it launches nothing. `config` prints a launch body
+that launches the same again. The body has no name, because the first allocation uses its name while it is kept.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from slipway.errors import InvalidError
 Json = dict[str, Any]
 _NOT_OF_A_BODY = (
     *("requestHash", "signals", "desired", "hold", "queuePosition", "maxRuntimeOverride"),
-    # What it waited for has ended.
+    # The awaited allocations have ended.
     "after",
-    # What it names has no values here; who launches again gives them again.
+    # The view has no secret values; the user must give them again.
     "secretVariables",
 )
 _OURS = "slipway.dev"
@@ -28,7 +28,7 @@ PARTS = ("objects", "spec", "sources", "all")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.add_argument("-f", "--filename", metavar="FILE", required=True, help="YAML or JSON; - reads standard input")
     parser.add_argument(
         "--show",
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Show what each document would become."""
+    """Show the result of each document."""
     terminal = session.terminal
     bodies = bodies_of(arguments.filename)
     for number, body in enumerate(bodies, 1):
@@ -55,13 +55,13 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def configure_config(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `config`."""
+    """Add the arguments of `config`."""
     parser.add_argument("id", metavar="ID", type=allocation_id)
     output.add_options(parser, "yaml", "json")
 
 
 def config(arguments: argparse.Namespace, session: CliSession) -> int:
-    """The complete launch body of one; `slipway apply -f` takes it."""
+    """Print the complete launch body of an allocation; `slipway apply -f` accepts it."""
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     _print(session.terminal, body_again(view), arguments.output)
     if names := secret_variables(view):
@@ -70,7 +70,7 @@ def config(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def body_again(view: Json) -> Json:
-    """The launch body that launches the same again, under a name of its own."""
+    """Return a body that launches the same again, with a new name."""
     spec = {name: value for name, value in cast("Json", view["spec"]).items() if name not in _NOT_OF_A_BODY}
     own = {name: value for name, value in cast("Json", view.get("labels") or {}).items() if not _is_ours(name)}
     labels = {"labels": own} if own else {}
@@ -78,12 +78,12 @@ def body_again(view: Json) -> Json:
 
 
 def secret_variables(view: Json) -> list[str]:
-    """The variables whose values only the launch itself knew."""
+    """Return the variables with secret values, which are not kept after the launch."""
     return cast("list[str]", view["spec"].get("secretVariables") or [])
 
 
 def _is_ours(label: str) -> bool:
-    """Whether a label is set by Slipway itself, which refuses it in a launch."""
+    """Whether Slipway itself sets the label; a launch with such a label is refused."""
     return label.partition("/")[0].endswith(_OURS)
 
 

@@ -1,4 +1,4 @@
-"""`slipway replay`: recorded ticks planned again, from a live system or a file. The planning is the scheduler's."""
+"""`slipway replay`: plans recorded ticks again, from a live system or a file. The scheduler's code plans."""
 
 import argparse
 import base64
@@ -20,7 +20,7 @@ POOL = "default"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `replay`."""
+    """Add the arguments of `replay`."""
     parser.add_argument(
         "file", metavar="FILE", nargs="?", help="a log as a file, - for standard input; else from the API"
     )
@@ -60,7 +60,7 @@ def replay(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _recorded(session: CliSession, pool: str, arguments: argparse.Namespace) -> "Iterator[DecisionEntry]":
-    """The log of a live system, page by page."""
+    """Yield the decision log of a live system, page by page."""
     from slipway.scheduler.decisions import command
 
     path, after = f"/pools/{pool}/decisions", ""
@@ -81,7 +81,7 @@ def _recorded(session: CliSession, pool: str, arguments: argparse.Namespace) -> 
 def _saved(
     entries: "Iterator[DecisionEntry]", pool: str, name: str, open_files: ExitStack
 ) -> "Iterator[DecisionEntry]":
-    """The same, kept on the way."""
+    """Yield the same entries, and write each one to a file."""
     from slipway.scheduler.decisions import command
 
     file = _created(name, open_files)

@@ -1,8 +1,9 @@
-"""`slipway rerun ID`: the same launch again, with what the options change.
+"""`slipway rerun ID`: launches the same again, with the changes of the options.
 
-The body is that of the first launch as the API keeps it: complete, so that defaults and templates that have changed
-since do not change it. Options lie over it: variables and labels are added, files of the same path replaced, resources
-and the number of ranks set where it has one role. Secret values are not kept anywhere, so they are given again.
+The body is the complete body of the first launch, as the API keeps it. Later changes of defaults and templates
+therefore have no effect. Options are applied over it: variables and labels are added, and files with the same path are
+replaced. Resources and the number of ranks are set if the launch has one role. Secret values are not kept, so the user
+must give them again.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from slipway.errors import InvalidError
 Json = dict[str, Any]
 
 SERVICES = ("notebook", "tensorboard", "shell")
-"""They run until somebody ends them: nobody waits for their end."""
+"""Kinds that run until a user ends them; the command does not wait for their end."""
 EXAMPLES = """examples:
   slipway rerun train-4kq7zp
   slipway rerun train-4kq7zp --gpus 8 --env LR=0.01
@@ -30,7 +31,7 @@ _OF_USER = ("runAsUser", "runAsNonRoot")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.usage = "slipway rerun ID [options] [-- COMMAND...]"
     parser.epilog = EXAMPLES
     parser.add_argument("id", metavar="ID", type=allocation_id, help="what is launched again")
@@ -39,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Launch it again, then do what `run` does."""
+    """Launch the allocation again, then continue as `run` does."""
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     changes = launch.body_of(str(view["kind"]), arguments, arguments.command)
     upload.bring(session, changes, arguments)
@@ -57,10 +58,10 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def changed(body: Json, changes: Json) -> Json:
-    """The body with the changes over it.
+    """Return the body with the changes applied.
 
     Raises:
-        InvalidError: a change that has no one place in this body.
+        InvalidError: a change does not apply to exactly one place in this body.
     """
     if "template" in changes:
         raise InvalidError("--template: the launch has its whole pod template already; leave the option away")
@@ -74,7 +75,7 @@ def changed(body: Json, changes: Json) -> Json:
     if "ranks" in changes:
         change = cast("Json", changes["ranks"][0])
         if {"count", "minAvailable"} & change.keys():
-            # The lower bound of the gang was counted for the old number of ranks.
+            # The minimum of the gang was chosen for the old number of ranks.
             body.pop("minAvailable", None)
         changes["ranks"] = [_role(body, change)]
     pod = cast("Json", body.get("template", {}).get("spec", {}))

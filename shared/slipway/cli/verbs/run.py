@@ -1,4 +1,4 @@
-"""`slipway run`: a command on one or many ranks, followed to its end."""
+"""`slipway run`: runs a command on one or many ranks and follows it to its end. `slipway follow` attaches again."""
 
 import argparse
 import fcntl
@@ -30,7 +30,7 @@ It follows the launch to its end. With --detach it prints the id and returns; `s
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.usage = "slipway run [options] -- COMMAND..."
     parser.epilog = EXAMPLES
     launch.add_options(parser, with_ranks=True)
@@ -53,7 +53,7 @@ FOLLOW_HELP = "stay with it to its end (the default): its output, how it ended, 
 
 
 def add_launch_modes(parser: argparse.ArgumentParser, follow: str = FOLLOW_HELP) -> None:
-    """What happens after the launch; `follow` is the help of `--follow`, empty where that cannot be done."""
+    """Add the options for after the launch; `follow` is the help of `--follow`, empty when it is not possible."""
     modes = parser.add_argument_group("after the launch")
     one_of = modes.add_mutually_exclusive_group()
     if follow:
@@ -67,13 +67,13 @@ def add_launch_modes(parser: argparse.ArgumentParser, follow: str = FOLLOW_HELP)
 
 
 def command_of(arguments: argparse.Namespace) -> list[str]:
-    """The words after `--`."""
+    """Return the words after `--`."""
     words: list[str] = arguments.command
     return words[1:] if words[:1] == ["--"] else words
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Launch, then do what was asked for."""
+    """Launch the command, then wait or follow as requested."""
     command = command_of(arguments)
     if not command and not arguments.template and not arguments.image:
         detail = "no command; write it after --, such as: slipway run -- python train.py"
@@ -94,7 +94,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _has_input() -> bool:
-    """Whether something was put into the standard input: a pipe that holds something, or a file from its beginning."""
+    """Whether the standard input has content: a pipe with bytes in it, or a file at its beginning."""
     try:
         fd = sys.stdin.fileno()
         mode = os.fstat(fd)
@@ -102,11 +102,11 @@ def _has_input() -> bool:
             return any(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))
         return stat.S_ISREG(mode.st_mode) and mode.st_size > 0 == os.lseek(fd, 0, os.SEEK_CUR)
     except (OSError, ValueError):
-        return False  # There is none, or it is closed.
+        return False  # The standard input does not exist or is closed.
 
 
 def _launch_replicas(session: CliSession, body: launch.Json, arguments: argparse.Namespace) -> int:
-    """Launch it so many times behind its Service."""
+    """Launch the requested number of replicas behind their Service."""
     if arguments.array:
         raise InvalidError("--replicas: cannot be combined with --array; leave one of them out")
     if "service" not in body:
@@ -118,7 +118,7 @@ def _launch_replicas(session: CliSession, body: launch.Json, arguments: argparse
 
 
 def _launch_array(session: CliSession, body: launch.Json, arguments: argparse.Namespace) -> int:
-    """Launch once for each index, in one job, and print the ids; nothing is followed."""
+    """Launch once per index, in one job, and print the ids; none is followed."""
     if arguments.wait or arguments.follow or arguments.dry_run or equivalents.asked(arguments):
         detail = "cannot be combined with --follow, --wait, --dry-run or --as; leave one of them out"
         raise InvalidError(f"--array: {detail}")
@@ -141,7 +141,7 @@ def _launch_array(session: CliSession, body: launch.Json, arguments: argparse.Na
 
 
 def _make_job(session: CliSession, job: launch.Json) -> None:
-    """Make the job of an array. Raises AlreadyExistsError, saying how to join a job that is there."""
+    """Create the job of an array. Raises AlreadyExistsError, which says how to launch into an existing job."""
     try:
         session.api.post("/jobs", job)
     except AlreadyExistsError as exc:
@@ -151,8 +151,9 @@ def _make_job(session: CliSession, job: launch.Json) -> None:
 
 
 class _ArrayLaunches:
-    """The launches of an array, as many in each request as it takes. All requests have one Idempotency-Key, so that
-    none is launched twice, whatever is sent again."""
+    """The launches of an array, in several requests.
+
+    All requests have one Idempotency-Key, so no index is launched twice when a request is repeated."""
 
     def __init__(
         self, session: CliSession, common: launch.Json, wanted: array.Array, arguments: argparse.Namespace
@@ -165,7 +166,7 @@ class _ArrayLaunches:
         self._launched: set[int] = set()
 
     def send(self) -> None:
-        """Launch all; where that is interrupted, or one is refused, say what is left, and how to launch that."""
+        """Launch all; after an interrupt or a refusal, print the remaining indexes and the command for them."""
         try:
             for start in range(0, len(self._wanted.indexes), array.REQUEST_MAX):
                 self._send_part(self._wanted.indexes[start : start + array.REQUEST_MAX])
@@ -174,7 +175,7 @@ class _ArrayLaunches:
             raise
 
     def _send_part(self, indexes: Sequence[int]) -> None:
-        """Sent again while the server reaches more of them each time. Raises DeadlineError when it does not."""
+        """Repeat the request while each answer launches more. Raises DeadlineError when an answer launches none."""
         while left := [index for index in indexes if index not in self._launched]:
             differences = array.differences_of(self.common, array.Array(tuple(left)))
             answer = self._session.api.call(
@@ -198,7 +199,7 @@ class _ArrayLaunches:
                 raise DeadlineError(f"the server launched none of {len(left)} in its time; try again later")
 
     def _tell(self, item: launch.Json) -> None:
-        """Print one that is launched, as it is asked for."""
+        """Print a launched allocation in the requested output form."""
         if output.is_for_machines(self._arguments):
             view = self._session.api.call("GET", f"/allocations/{item['id']}")
             output.write(self._session.terminal, self._arguments.output, view)
@@ -223,9 +224,10 @@ def launch_and_follow(
     *,
     is_again: Callable[[CliSession, launch.Json], int | None] = lambda _session, _view: None,
 ) -> int:
-    """Launch the body; then print, wait or follow.
+    """Launch the body; then print the id, wait or follow.
 
-    `is_again` looks at the answer first: its exit code, when nothing is to follow because this was launched before.
+    `is_again` examines the answer first. It returns an exit code when the allocation was launched before and is not to
+    be followed, else None.
     """
     terminal = session.terminal
     follows = bool(getattr(arguments, "follow", False))
@@ -270,12 +272,12 @@ def launch_and_follow(
 
 
 def configure_follow(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `follow`."""
+    """Add the arguments of `follow`."""
     parser.add_argument("id", metavar="ID", type=allocation_id)
 
 
 def follow(arguments: argparse.Namespace, session: CliSession) -> int:
-    """What `run` shows: progress, all output, how it ended, and that as the exit code; also after the end."""
+    """Show progress, all output and the result as `run` does, also after the end; return the result's exit code."""
     view = cast("launch.Json", session.api.get(f"/allocations/{arguments.id}"))
     if view["kind"] == "shell" and not labels.has_ended(view):
         into = command_line("shell", "open", view["id"])

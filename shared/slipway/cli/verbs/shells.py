@@ -1,4 +1,4 @@
-"""`slipway shell open` and what follows `slipway shell start`: a terminal in a workload."""
+"""`slipway shell open`, and the terminal of `slipway shell start`: a terminal in a workload."""
 
 import argparse
 import shlex
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 def configure_open(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `shell open`."""
+    """Add the arguments of `shell open`."""
     parser.usage = "slipway shell open [options] ID [options] [-- COMMAND...]"
     _add_open_options(parser)
     parser.add_argument(
@@ -30,14 +30,14 @@ def _add_open_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What a terminal may be told."""
+    """Add the options of a terminal."""
     parser.add_argument(
         "-T", "--no-tty", action="store_true", help="pipes, no terminal (the default when stdin is no terminal)"
     )
 
 
 def _parted(arguments: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
-    """The id and the command; options between them are put where the others are."""
+    """Return the id and the command; options between them are parsed as if they were before the id."""
     given: list[str] = arguments.words
     if not given or given[0].startswith("-"):
         raise InvalidError("which one? write for example: slipway shell open ID")
@@ -50,7 +50,7 @@ def _parted(arguments: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
 
 
 def open_shell(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Attach to a shell."""
+    """Attach to a shell, or list its sessions."""
     named, command = _parted(arguments)
     view: Json = session.api.get(f"/allocations/{named}")
     if arguments.sessions:
@@ -69,7 +69,7 @@ def open_shell(arguments: argparse.Namespace, session: CliSession) -> int:
 def attach(
     session: CliSession, view: Json, arguments: argparse.Namespace, command: tuple[str, ...] = (), *, named: str = ""
 ) -> int:
-    """Stay until it ends or is detached; the program's exit code."""
+    """Attach until the program ends or the user detaches; return the program's exit code."""
     from slipway.cli.attach import DETACH_NAME, Attachment
     from slipway.cli.remote import RemoteSession
 

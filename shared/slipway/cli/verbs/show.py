@@ -1,4 +1,4 @@
-"""`slipway get`, `describe`, `explain`, `timeline`, `trace`: one allocation from several sides."""
+"""`slipway get`, `describe`, `explain`, `timeline`, `trace`: several views of one allocation."""
 
 import argparse
 from typing import Any, cast
@@ -17,14 +17,14 @@ BAR = 40
 
 
 def configure_get(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `get`."""
+    """Add the arguments of `get`."""
     parser.add_argument("id", metavar="ID", type=allocation_id)
     equivalents.add_option(parser)
     output.add_options(parser, "json", "yaml", "name")
 
 
 def get(arguments: argparse.Namespace, session: CliSession) -> int:
-    """As the API has it."""
+    """Print the allocation as the API returns it."""
     if equivalents.asked(arguments):
         equivalents.show_get(session, arguments)
         return main.OK
@@ -37,13 +37,13 @@ def get(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def configure_view(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the others."""
+    """Add the arguments of the other verbs."""
     parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="form of the answer")
 
 
 def describe(arguments: argparse.Namespace, session: CliSession) -> int:
-    """All about one, for people."""
+    """Print all facts about one allocation, for people."""
     answer = session.api.call("GET", f"/allocations/{arguments.id}")
     if arguments.output != "table":
         output.write(session.terminal, arguments.output, answer)
@@ -112,19 +112,19 @@ def _facts(view: Json, session: CliSession, moment: Any) -> list[tuple[str, str]
 
 
 def _flavor(view: Json) -> str:
-    """The flavor of the GPUs that it holds or held last; empty where its pool has none."""
+    """Return the flavor of the GPUs that the allocation has or had last; empty when its pool has no flavors."""
     admission = cast("Json", view.get("status") or {}).get("admission")
     return str(cast("Json", admission or {}).get("flavor") or "")
 
 
 def _labels(view: Json) -> str:
-    """Those that people gave; what Slipway keeps in labels is in `get`."""
+    """Return the user's labels; the labels that Slipway sets are shown by `get`."""
     given = cast("Json", view.get("labels") or {})
     return ", ".join(f"{name}={value}" for name, value in given.items() if not name.startswith(f"{API_GROUP}/"))
 
 
 def _awaited(view: Json) -> str:
-    """How the allocations that it waits for have to end, and how they ended."""
+    """Return how the awaited allocations must end, and how they ended."""
     awaited = cast("list[Json]", cast("Json", view.get("spec") or {}).get("after") or [])
     known = cast("list[Json]", cast("Json", view.get("status") or {}).get("dependencies") or [])
     records = {str(each["allocation"]): each for each in known}
@@ -138,7 +138,7 @@ def _awaited(view: Json) -> str:
 
 
 def _preempted(view: Json) -> str:
-    """How often it made room lately, and for whom at last."""
+    """Return how often the allocation was preempted recently, and for which allocation last."""
     told = cast("list[Json]", cast("Json", view.get("status") or {}).get("preemptions") or [])
     if not told:
         return ""
@@ -147,13 +147,13 @@ def _preempted(view: Json) -> str:
 
 
 def _program(spec: Json) -> tuple[str, str]:
-    """(command, image) of the main container."""
+    """Return (command, image) of the main container."""
     import shlex
 
     pod = cast("Json", cast("Json", spec.get("template") or {}).get("spec") or {})
     containers = cast("list[Json]", pod.get("containers") or [{}])
     main_one = next((each for each in containers if each.get("name") == "main"), containers[0])
-    # In a pod template `$$` stands for `$`.
+    # In a pod template `$$` is an escaped `$`.
     words_ = [str(word).replace("$$", "$") for word in (*main_one.get("command", []), *main_one.get("args", []))]
     return table.cut(shlex.join(words_), 100), str(main_one.get("image", ""))
 
@@ -184,7 +184,7 @@ def _rank_rows(view: Json) -> list[list[str]]:
 
 
 def explain(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Why it stands where it stands."""
+    """Explain the state of the allocation."""
     answer = session.api.call("GET", f"/allocations/{arguments.id}/explain", query={"foresee": "true"})
     if arguments.output != "table":
         output.write(session.terminal, arguments.output, answer)
@@ -195,7 +195,7 @@ def explain(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def explain_text(why: Json, *, width: int = 0) -> str:
-    """An explanation for people, its sentences broken at `width` columns; 0: each on one line, as programs read it."""
+    """Return an explanation for people, its sentences wrapped at `width` columns (0: one line each, for programs)."""
     code = f"{why['code']}: " if why.get("code") else ""
     lines = [f"{why['id']}  {why.get('result') or why['phase']}", f"  {code}{why['message']}"]
     if why.get("position"):
@@ -217,7 +217,7 @@ def explain_text(why: Json, *, width: int = 0) -> str:
 
 
 def _holders_text(why: Json) -> list[str]:
-    """Who holds what it waits for, the largest first."""
+    """Return the allocations that hold the missing resources, the largest first."""
     lines: list[str] = []
     for each in cast("list[Json]", why.get("holders") or []):
         gpus = {0: "", 1: ": 1 GPU"}.get(int(each["slots"]), f": {each['slots']} GPUs")
@@ -229,7 +229,7 @@ def _holders_text(why: Json) -> list[str]:
 
 
 def foreseen_text(foreseen: Json) -> list[str]:
-    """What the planner says of something that waits: the slots ahead, what helps, when it starts."""
+    """Return the planner's forecast for a waiting allocation: the GPUs ahead, what helps, the start."""
     if not foreseen:
         return []
     lines = [f"GPUs ahead: {foreseen['aheadSlots']}"] if foreseen.get("aheadSlots") else []
@@ -245,7 +245,7 @@ def foreseen_text(foreseen: Json) -> list[str]:
 
 
 def _likely_text(bounds: Json) -> list[str]:
-    """When it is likely to start, or why that is unknown."""
+    """Return when the allocation is likely to start, or why that is unknown."""
     likely = cast("Json", bounds.get("likely") or {})
     if not likely:
         return [f"likely start: unknown, {bounds['likelyUnknown']}"] if bounds.get("likelyUnknown") else []
@@ -254,7 +254,7 @@ def _likely_text(bounds: Json) -> list[str]:
 
 
 def _moment_text(at: str) -> str:
-    """`14:05 UTC` of today, `2026-12-01 14:05 UTC` of another day; empty for no time."""
+    """Return `14:05 UTC` for today, `2026-12-01 14:05 UTC` for another day; empty for an empty text."""
     if not at:
         return ""
     moment = table.moment_of(at)
@@ -263,7 +263,7 @@ def _moment_text(at: str) -> str:
 
 
 def deadline_text(deadline: Json) -> str:
-    """What will end it by itself, and when."""
+    """Return the text about a limit that will end the allocation, and when."""
     name, at = str(deadline["name"]), str(deadline.get("at") or "")
     if not at:
         return f"{name}: no end in sight"
@@ -273,7 +273,7 @@ def deadline_text(deadline: Json) -> str:
 
 
 def timeline(arguments: argparse.Namespace, session: CliSession) -> int:
-    """How long it spent in each phase."""
+    """Print how long the allocation was in each phase."""
     answer = session.api.call("GET", f"/allocations/{arguments.id}/timeline")
     if arguments.output != "table":
         output.write(session.terminal, arguments.output, answer)
@@ -283,7 +283,7 @@ def timeline(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def timeline_text(body: Json) -> str:
-    """A bar per stretch of a phase."""
+    """Return one bar per span of a phase."""
     spans = cast("list[Json]", body["spans"])
     longest = max((float(span["seconds"]) for span in spans), default=0.0)
     rows: list[list[str]] = []
@@ -298,7 +298,7 @@ def timeline_text(body: Json) -> str:
 
 
 def trace(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Its trace as a waterfall."""
+    """Print the trace of the allocation as a waterfall."""
     answer = session.api.call("GET", f"/allocations/{arguments.id}/trace")
     if arguments.output != "table":
         output.write(session.terminal, arguments.output, answer)

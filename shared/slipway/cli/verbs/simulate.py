@@ -1,6 +1,6 @@
-"""`slipway simulate`: the scheduler's planner over a scenario. The verb itself is the scheduler's.
+"""`slipway simulate`: runs the scheduler's planner over a scenario. The scheduler's code implements the verb.
 
-With `--live` it is the API that is asked, about the cluster as it stands.
+With `--live` the verb asks the API about the current cluster.
 """
 
 import argparse
@@ -9,12 +9,12 @@ from slipway.cli.verb import CliSession, CliVerb
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Only for completion: the words go to the scheduler's own parser."""
+    """Add an argument for completion only: the scheduler's own parser parses the words."""
     parser.add_argument("file", metavar="FILE")
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Run it."""
+    """Run the simulation."""
     words: list[str] = arguments.words
     if "--live" in words:
         from slipway.cli import verb

@@ -1,4 +1,4 @@
-"""`slipway events` and `slipway logs`: what happened, and what was printed; `-f` goes on."""
+"""`slipway events` and `slipway logs`: the transitions and the output of allocations; `-f` follows them."""
 
 import argparse
 import itertools
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 def configure_events(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `events`."""
+    """Add the arguments of `events`."""
     parser.add_argument("id", metavar="ID", nargs="?", type=allocation_id, help="(default: of all, with -f)")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
     parser.add_argument("--after", metavar="CURSOR", default="", help="only what comes after this entry id")
@@ -25,7 +25,7 @@ def configure_events(parser: argparse.ArgumentParser) -> None:
 
 
 def events(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Its transitions."""
+    """Print the transitions of one allocation, or follow those of all."""
     try:
         return _events(arguments, session)
     except KeyboardInterrupt:
@@ -54,7 +54,7 @@ def _events(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def event_text(event: Json, *, with_id: bool = False) -> str:
-    """One event as a line."""
+    """Format one event as a line."""
     data = cast("Json", event.get("data") or {})
     kind = str(event.get("type", "")).rpartition(".")[2]
     whose = f"{event.get('subject', '')}  " if with_id else ""
@@ -71,7 +71,7 @@ def event_text(event: Json, *, with_id: bool = False) -> str:
 
 
 def _short(value: Any) -> str:
-    """A value of an event's data: `node-0:2,node-1:2` for an object."""
+    """Format a value of an event's data: `node-0:2,node-1:2` for an object."""
     match value:
         case dict():
             return ",".join(f"{name}:{_short(each)}" for name, each in cast("Json", value).items())
@@ -82,12 +82,12 @@ def _short(value: Any) -> str:
 
 
 PAGE_LINES = 10_000
-"""What the api answers at once."""
+"""The most lines in one answer of the api."""
 _LINE_FILTERS = ("rank", "attempt", "container", "stream", "head", "tail", "since", "until", "search")
 
 
 def configure_logs(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `logs`."""
+    """Add the arguments of `logs`."""
     parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
     parser.add_argument("--rank", metavar="N", help="only of these ranks: 3, or 0,2, or 4-7")
@@ -108,7 +108,7 @@ def configure_logs(parser: argparse.ArgumentParser) -> None:
 
 
 def logs(arguments: argparse.Namespace, session: CliSession) -> int:
-    """What its ranks print."""
+    """Print the output of the ranks."""
     try:
         return _logs(arguments, session)
     except KeyboardInterrupt:
@@ -155,7 +155,7 @@ def _logs(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _viewed(session: CliSession, id_: str) -> Json:
-    """The allocation; of one that is gone only its id, when its log is archived."""
+    """Return the allocation; only its id when it was deleted and its log is archived."""
     try:
         return cast("Json", session.api.get(f"/allocations/{id_}"))
     except NotFoundError as error:
@@ -167,14 +167,14 @@ def _viewed(session: CliSession, id_: str) -> Json:
 
 
 def _peeked(lines: Iterable[Json]) -> tuple[Iterable[Json], bool]:
-    """The same lines, and whether the first ones are of several ranks."""
+    """Return the same lines, and whether the first page of them comes from several ranks."""
     rest = iter(lines)
     first = list(itertools.islice(rest, PAGE_LINES))
     return itertools.chain(first, rest), len({line.get("rank") for line in first}) > 1
 
 
 def _all_lines(session: CliSession, path: str, query: Json) -> Iterator[Json]:
-    """Page after page, unless a number of lines was asked for."""
+    """Yield all pages of lines, or one page when the number or the order of lines is given."""
     cursor = ""
     is_one_page = query.get("head") is not None or query.get("tail") is not None or "order" in query
     while True:
@@ -188,7 +188,7 @@ def _all_lines(session: CliSession, path: str, query: Json) -> Iterator[Json]:
 
 
 def _compact(value: Any) -> str:
-    """One line of JSON."""
+    """Format a value as one line of JSON."""
     return json.dumps(value, separators=(",", ":"))
 
 

@@ -1,7 +1,7 @@
-"""`slipway token`: tokens of the API, made and taken away where their hashes are kept: a folder, or a Secret.
+"""`slipway token`: creates and revokes API tokens in the place that stores their hashes: a folder, or a Secret.
 
-Owns no state: the API never writes them. A Secret is changed by kubectl, with the rights of whoever calls it; what is
-sent there holds hashes only. The token itself is printed once, by `create`, and is nowhere else.
+Owns no state: the API never writes the hashes. kubectl changes a Secret with the permissions of the caller, and only
+hashes are sent to it. `create` prints the token itself once; it is stored nowhere.
 """
 
 import argparse
@@ -32,10 +32,10 @@ NAMESPACE = "slipway-system"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.add_argument("word", nargs="?", choices=("ls", "create", "revoke"), default="ls")
     parser.add_argument("ids", nargs="*", metavar="ID", type=object_name, help="of revoke: which")
-    # Not --user, which every verb has: as whom one calls.
+    # Not --user, which every verb has for the caller's own name.
     parser.add_argument("--for", dest="owner", default="", metavar="USER", help="of create: whose token it is")
     parser.add_argument(
         "--role", action="append", default=[], metavar="[WORKSPACE=]ROLE",
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Make, list or take away."""
+    """Create, list or revoke tokens."""
     if arguments.apply and not arguments.secret:
         raise InvalidError("--apply needs --secret: a folder is changed at once")
     match arguments.word:
@@ -144,7 +144,7 @@ def _list(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _items(arguments: argparse.Namespace, session: CliSession) -> list[Json]:
-    """From the folder or the Secret that is named, else what the API goes by."""
+    """Return the tokens of the named folder or Secret, else those that the API uses."""
     if arguments.dir:
         folder = Path(arguments.dir)
         try:
@@ -165,14 +165,14 @@ def _items(arguments: argparse.Namespace, session: CliSession) -> list[Json]:
 
 
 def _shown(record: TokenRecord) -> Json:
-    """Without its hash."""
+    """Return a token's record without its hash."""
     told: Json = msgspec.to_builtins(record)
     del told["hash"]
     return {"description": "", **told, "expired": record.has_expired(SystemClock().now())}
 
 
 def _write(folder: Path, name: str, raw: bytes) -> None:
-    """A file of its own, whole at once."""
+    """Write a file atomically."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = folder / f".{name}.new"
@@ -185,7 +185,7 @@ def _write(folder: Path, name: str, raw: bytes) -> None:
 
 
 def _patch(arguments: argparse.Namespace, session: CliSession, data: dict[str, str | None]) -> None:
-    """Each token is a key of its own, so that nobody overwrites another's change."""
+    """Change the Secret, or print the command. Each token has its own key, so no change overwrites another change."""
     namespace, name = _place(arguments.secret)
     patch = json.dumps({"data": data})
     words = ["patch", "secret", name, "--namespace", namespace, "--type", "merge"]

@@ -1,4 +1,4 @@
-"""`slipway top`: nodes, queues and your work on one page that is drawn again in place."""
+"""`slipway top`: nodes, queues and the user's work on one page that is redrawn in place."""
 
 import argparse
 import threading
@@ -20,21 +20,21 @@ Json = dict[str, Any]
 EVERY_S = 2.0
 DRAW_S = 0.5
 LATE_S = 5.0
-"""How old tables may be before their age is shown."""
+"""Seconds after which the age of the tables is shown."""
 WORK_MAX = 500
 _LEAVE_KEYS = ("q", "Q", "\x04")
 _RED = ("NotReady", "Disabled")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.add_argument("--once", action="store_true", help="print it once, whole (the default in a pipe)")
     parser.add_argument("--owner", metavar="NAME", help=f"work of this user, not your own; '{EVERYBODY}': of all users")
     parser.epilog = f"It is drawn again every {EVERY_S:.0f} seconds, until q or Ctrl-C."
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Show it, once or until the user leaves."""
+    """Show the page once, or until the user quits."""
     terminal = session.terminal
     if not arguments.once and terminal.out.isatty():
         return _stay(arguments.owner or "", session)
@@ -56,14 +56,14 @@ def _painter(terminal: Terminal) -> Callable[[str, str], str]:
 
 
 class _Looking:
-    """Asks the API for what the page shows; not for several threads at once."""
+    """Reads the data of the page from the API; several threads must not use it at once."""
 
     def __init__(self, api: Api, owner: str) -> None:
         self._api = api
         self._owner = owner
 
     def look(self) -> ClusterLook:
-        """Raises ControlPlaneError when an answer is missing."""
+        """Return the current data. Raises ControlPlaneError when an answer is missing."""
         self._owner = self._owner or str(self._api.get("/me")["user"])
         user = "" if self._owner == EVERYBODY else self._owner
         query = {"active": "true", "user": user, "sort": "-createdAt", "limit": WORK_MAX}
@@ -71,13 +71,13 @@ class _Looking:
         queues = cast("list[Json]", self._api.get("/queues")["items"])
         work = cast("Json", self._api.get("/allocations", query))
         has_more = bool(work["metadata"].get("continue"))
-        # Of everybody: who is idle holds what others wait for.
+        # The GPU use of all users is read: idle allocations of any user may hold GPUs that others wait for.
         use = read_gpu_use(self._api)
         return ClusterLook(nodes, queues, cast("list[Json]", work["items"]), self._owner, has_more, use)
 
 
 class _LookFeed:
-    """A thread that looks every two seconds; the last answer, its age, and what went wrong since."""
+    """A thread that reads the data every two seconds; it keeps the last data, its age, and the last error."""
 
     def __init__(self, looking: _Looking) -> None:
         self._looking = looking
@@ -89,7 +89,7 @@ class _LookFeed:
 
     @property
     def age_s(self) -> float:
-        """Since the last answer, or since the beginning."""
+        """Seconds since the last answer, or since the start."""
         return time.monotonic() - (self.last[1] if self.last is not None else self._began_s)
 
     def _run(self) -> None:
@@ -105,7 +105,7 @@ class _LookFeed:
 
 
 def _stay(owner: str, session: CliSession) -> int:
-    """Draw it until a key or Ctrl-C. Raises PermanentError when the server refuses to answer."""
+    """Redraw the page until a key or Ctrl-C. Raises PermanentError when the server refuses to answer."""
     api = session.connect(is_quiet=True)
     feed = _LookFeed(_Looking(api, owner))
     try:
@@ -121,7 +121,7 @@ def _stay(owner: str, session: CliSession) -> int:
 
 
 def _lines(feed: _LookFeed, screen: Screen, terminal: Terminal, url: str) -> list[str]:
-    """What stands on the screen now: the page, under the time or under what is wrong."""
+    """Return the current lines of the screen: the page, below the time or the error."""
     columns, rows = screen.size
     age = format_duration(float(int(feed.age_s)))
     if feed.trouble or (feed.last is not None and feed.age_s > LATE_S):

@@ -1,4 +1,4 @@
-"""`slipway usage`: who used how much, summed or one line per allocation."""
+"""`slipway usage`: the usage, summed or with one line per allocation."""
 
 import argparse
 from typing import Any, cast
@@ -15,7 +15,7 @@ _GPU_TIME = ("GPU TIME", "OF IT RUNNING")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `usage`."""
+    """Add the arguments of `usage`."""
     parser.add_argument(
         "--by",
         metavar="WHAT",
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def usage(arguments: argparse.Namespace, session: CliSession) -> int:
-    """What was used."""
+    """Print the usage."""
     if arguments.csv and arguments.output != "table":
         raise InvalidError("say one of --csv and -o")
     if arguments.gpu_use:
@@ -107,7 +107,7 @@ def _gpu_use(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _gpu_use_table(items: list[Json], window_s: float, idle_s: float) -> str:
-    """The idle first. Figures that are not known are a dash."""
+    """Return a table with the idle allocations first. Unknown figures are a dash."""
     window, idle = format_duration(window_s), format_duration(idle_s)
     head = ["ID", "USER", "QUEUE", "GPUS", f"MEAN {window}", f"PEAK {idle}", ""]
     moment = table.now()
@@ -136,7 +136,7 @@ def _gpu_days_table(items: list[Json], by: list[str], total: Json) -> str:
 
 
 def _table(items: list[Json], by: list[str], total: Json) -> str:
-    # By GPU type there is GPU time alone: the rest is of allocations, which the totals do not tell by type.
+    # By GPU type only the GPU time is known: the totals do not have the other figures by type.
     figures, names = (_gpu_time, _GPU_TIME) if "gpuType" in by else (_figures, _FIGURES)
     rows = [[*(str(item["by"][name]) or "-" for name in by), *figures(item)] for item in items]
     if len(rows) > 1:

@@ -1,4 +1,4 @@
-"""`slipway version`: of this command, and of the server."""
+"""`slipway version`: the versions of this command and of the server."""
 
 import argparse
 
@@ -9,12 +9,12 @@ from slipway.installed import installed_version, mismatch
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.add_argument("--client", action="store_true", help="of this command only; asks no server (also --version)")
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Print both; a server that does not answer is no failure, and why is on stderr."""
+    """Print both versions; a server that does not answer is no failure, and the reason is printed to stderr."""
     session.terminal.line(f"slipway {own_version()}")
     if arguments.client:
         return main.OK
@@ -33,7 +33,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def own_version() -> str:
-    """The version that is installed."""
+    """Return the installed version."""
     return installed_version() or "(not installed)"
 
 

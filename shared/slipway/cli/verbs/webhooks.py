@@ -1,4 +1,4 @@
-"""`slipway webhook`: receivers of events outside; adding, listing, changing, trying and removing them."""
+"""`slipway webhook`: lists, adds, changes, tests and removes the external receivers of events."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ _WORDS = ("ls", "create", "show", "set", "test", "rm")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments."""
     parser.add_argument("word", nargs="?", choices=_WORDS, default="ls")
     parser.add_argument("name", nargs="?", default="", metavar="NAME|URL", help="of create: the URL; else the name")
     parser.add_argument("--name", dest="called", metavar="NAME", default="", help="of create (default: made up)")
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """List, add, show, change, try or remove webhooks."""
+    """List, add, show, change, test or remove webhooks."""
     if arguments.word == "ls":
         empty = "there are no webhooks; add one with: slipway webhook create URL"
         return listing.show(arguments, session, session.api.call("GET", "/webhooks"), _TABLE, empty=empty)
@@ -146,7 +146,7 @@ def _filters(arguments: argparse.Namespace) -> Json:
 
 
 def _secret(arguments: argparse.Namespace) -> Json:
-    """The key in a file: on a command line everybody on the machine could read it."""
+    """Read the key from a file: every user of the machine could read it on a command line."""
     if not arguments.key_file:
         return {}
     try:

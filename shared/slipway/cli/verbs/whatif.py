@@ -1,4 +1,4 @@
-"""`slipway simulate --live`: the cluster as it stands, with changes; what would be otherwise. The API does the work."""
+"""`slipway simulate --live`: asks the API what would differ in the current cluster after some changes."""
 
 import argparse
 from typing import Any, cast
@@ -14,7 +14,7 @@ _COUNTS = ("count", "gpus", "pods")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `simulate --live`."""
+    """Add the arguments of `simulate --live`."""
     add = parser.add_argument
     add("--live", action="store_true", help="ask about the cluster as it stands, instead of a scenario file")
     add("-f", "--filename", metavar="FILE", help="changes as YAML or JSON: the body of POST /api/v1/simulate")
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Ask, and show what differs."""
+    """Ask the API, and show the differences."""
     answer = session.api.call("POST", "/simulate", body=body_of(arguments))
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
@@ -40,7 +40,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def body_of(arguments: argparse.Namespace) -> Json:
-    """The request: the file, and the options behind it."""
+    """Return the request: the content of the file, followed by the options."""
     body: Json = {}
     if arguments.filename:
         documents = yamlfile.of_file(arguments.filename)
@@ -71,7 +71,7 @@ def body_of(arguments: argparse.Namespace) -> Json:
 
 
 def _node(text: str) -> Json:
-    """`name=big,count=2,cpu=64,labels.rack=r1` as a node of a scenario file."""
+    """Parse `name=big,count=2,cpu=64,labels.rack=r1` as a node of a scenario file."""
     node: Json = {"name": "added"}
     for item in text.split(","):
         name, is_pair, value = item.partition("=")

@@ -1,4 +1,4 @@
-"""`slipway workspace ls|show|create|set|rm`: namespaces that one may launch into, their defaults and quotas."""
+"""`slipway workspace ls|show|create|set|rm`: the namespaces for launches, their defaults and quotas."""
 
 import argparse
 from typing import Any, cast
@@ -10,12 +10,12 @@ from slipway.errors import InvalidError
 
 Json = dict[str, Any]
 NONE = "none"
-"""Takes a default away."""
+"""The word that removes a default."""
 _DEFAULTS = {"pool": "defaultPool", "queue": "defaultQueue", "template": "defaultTemplate"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its words and their arguments."""
+    """Add the subcommands and their arguments."""
     words = parser.add_subparsers(dest="word", metavar="WORD")
     parser.set_defaults(word="ls", output="table", quiet=False)
     output.add_options(words.add_parser("ls", help="all of them", allow_abbrev=False), "table", "json", "yaml", "name")
@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Do what the word says."""
+    """Run the subcommand."""
     terminal = session.terminal
     if arguments.word == "ls":
         answer = session.api.call("GET", "/workspaces")
@@ -102,7 +102,7 @@ def _fields(arguments: argparse.Namespace) -> Json:
 
 
 def _home(text: str) -> dict[str, str]:
-    """`SIZE`, `SIZE:CLASS` or `SIZE:CLASS:MODE`, as `home` of a workspace; what is left empty is not said."""
+    """Parse `SIZE`, `SIZE:CLASS` or `SIZE:CLASS:MODE` as `home` of a workspace; empty parts are left out."""
     names = ("size", "storageClass", "accessMode")
     parts = text.split(":")
     if not parts[0] or len(parts) > len(names):
