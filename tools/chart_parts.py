@@ -1,6 +1,6 @@
-"""The schema of what the chart brings along beside the services: scaling, edges, policies, monitoring, trials.
+"""The schema of the chart's values that are no settings: scaling, ingress, policies, monitoring, trials.
 
-Owns those parts of the values. It knows no setting of a service: `chart_schema` puts the parts together.
+Owns these parts of the values. It knows no setting of a service: `chart_schema` combines the parts.
 """
 
 from slipway.crd.pools import PRIVILEGE_PATTERN
@@ -13,7 +13,7 @@ _SPAN = r"^[0-9]+(ms|s|m|h)$"
 
 
 def whole() -> Schema:
-    """The parts that stand beside the services."""
+    """Return the schemas of the values that do not belong to one service."""
     return {
         "size": {
             "type": "string",
@@ -61,7 +61,7 @@ def whole() -> Schema:
 
 
 def scaling(service: str) -> Schema:
-    """How many pods of a service there are, where that is not simply a number."""
+    """Return the schemas about the number of pods of a service and about its own Secrets, Service and runs."""
     match service:
         case "api":
             tokens = shapes.text(
@@ -96,7 +96,7 @@ def scaling(service: str) -> Schema:
 
 
 def pod() -> Schema:
-    """What every service's pods may be given."""
+    """Return the schemas of the values that the pods of every service accept."""
     return {
         "serviceAccountAnnotations": shapes.texts("On the account."),
         "podLabels": shapes.texts("More labels on its pods."),

@@ -1,7 +1,8 @@
-"""`python -m tools.chart_schema FILE`: what the chart's values may be, as JSON Schema.
+"""`python -m tools.chart_schema FILE`: writes the JSON Schema of the chart's values.
 
-Owns the shape of the values. The settings of the services come from their own structs, with bounds and descriptions;
-the specs of pools and queues from the custom resources. Everything is closed: what is not listed is refused.
+Owns the shape of the values. The settings of the services come from their own structs, with bounds and descriptions.
+The specs of pools and queues come from the custom resources. Every object is closed: a value that is not listed is
+refused. The module is part of `tools`, because it imports every service at once, which no product code may do.
 It lives among the tests because it may import every service at once, which nothing in the product may.
 """
 
@@ -44,20 +45,20 @@ OWNED: Mapping[str, str] = {
     "identity": "must differ between replicas: the name of the pod and the id of the process",
     "worker_identity": "must differ between replicas: the name of the pod and the id of the process",
 }
-"""Settings that no value sets, and why."""
+"""{setting that no value sets: why}"""
 
 _LISTEN = r"^\S*:[0-9]{1,5}$"
 _KEPT = frozenset({"type", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"})
 
 
 def camel(field: str) -> str:
-    """The spelling of a setting among the values: `tick_min_ms` is `tickMinMs`."""
+    """Return the name of a setting in the values: `tick_min_ms` becomes `tickMinMs`."""
     first, *rest = field.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
 def schema() -> Schema:
-    """Of all values."""
+    """Return the schema of all values."""
     whole = shapes.closed(
         {
             **_images(),
@@ -143,19 +144,19 @@ def _feed_keys() -> Schema:
 
 
 def text() -> str:
-    """The file."""
+    """Return the text of the file."""
     return json.dumps(schema(), indent=2) + "\n"
 
 
 def own_fields(struct: type[CommonSettings]) -> list[str]:
-    """The settings that a service adds to the common ones, or has another default for, and that values set."""
+    """Return the settings of a service that values set and that are not common, or have their own default."""
     common = {info.name: info for info in msgspec.structs.fields(CommonSettings)}
     fields = [info for info in msgspec.structs.fields(struct) if info.name not in OWNED]
     return [info.name for info in fields if info.name not in common or info.default != common[info.name].default]
 
 
 def common_fields() -> list[str]:
-    """The settings that all services share and that values set; where each listens is its own."""
+    """Return the common settings that values set, except `listen`, which differs between the services."""
     return [info.name for info in msgspec.structs.fields(CommonSettings) if info.name not in {*OWNED, "listen"}]
 
 
@@ -189,7 +190,7 @@ def _service(name: str, struct: type[CommonSettings]) -> Schema:
 
 
 def _images() -> Schema:
-    """What images are called, and how they are pulled."""
+    """Return the schemas of the names of images and of how they are pulled."""
     return {
         "image": shapes.image("The one image of all services. It needs a registry, from which nodes pull it."),
         "imagePullSecrets": shapes.pull_secrets("Of every pod: Secrets of the release's namespace."),
@@ -269,7 +270,7 @@ def _valkey() -> Schema:
 
 
 def _settings(struct: type[CommonSettings], without: Sequence[str] = ()) -> Schema:
-    """The settings of a struct, with the bounds and words that it gives them."""
+    """Return the settings of a struct, with its bounds and descriptions."""
     definitions = msgspec.json.schema(struct)["$defs"]
     found = cast(Schema, definitions[struct.__name__]["properties"])
     properties: Schema = {}
@@ -286,7 +287,7 @@ def _spec_of(definition: Schema) -> Schema:
 
 
 def _strict(found: Schema) -> Schema:
-    """A structural schema of Kubernetes as JSON Schema, closed: a typo would be dropped silently there."""
+    """Convert a structural schema of Kubernetes to a closed JSON Schema; Kubernetes drops unknown fields silently."""
     strict: Schema = {key: value for key, value in found.items() if key in _KEPT}
     if "properties" in found:
         strict["properties"] = {name: _strict(part) for name, part in found["properties"].items()}
@@ -299,7 +300,7 @@ def _strict(found: Schema) -> Schema:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the file."""
+    """Write the file."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m tools.chart_schema FILE\n")
         return 2

@@ -1,6 +1,7 @@
-"""Shapes that the schema of the chart's values is put together from. Pure JSON Schema, no value of the chart.
+"""The building blocks of the schema of the chart's values. Pure JSON Schema; knows no value of the chart.
 
-Owns how a closed object, a text or what is shaped like Kubernetes is written down. What is not listed is refused.
+Owns the form of a closed object, of a text and of objects in the form of Kubernetes. A key that is not listed is
+refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ VOLUME = {
     "csi": "object",
     "persistentVolumeClaim": "object",
 }
-"""What "restricted" allows of volumes, and makes sense here."""
+"""The kinds of volumes that Pod Security "restricted" allows and that are useful here."""
 MOUNT = {"name": "string", "mountPath": "string", "subPath": "string", "readOnly": "boolean"}
 HOST_ALIAS = {"ip": "string", "hostnames": "array"}
 DNS = {"nameservers": "array", "searches": "array", "options": "array"}
@@ -75,7 +76,7 @@ CONTAINER_SECURITY = {
 
 
 def image(description: str, *, is_ours: bool = True) -> Schema:
-    """How an image is named."""
+    """Return the schema of an image's name."""
     parts: Schema = {
         "registry": text("Host, and folder, before the name. Empty: global.imageRegistry, or what the name says."),
         "repository": {"type": "string", "minLength": 1, "description": "Name, with a registry or without."},
@@ -93,7 +94,7 @@ def image(description: str, *, is_ours: bool = True) -> Schema:
 
 
 def pull_secrets(description: str) -> Schema:
-    """Secrets that images are pulled with, as Kubernetes writes them, or plain names."""
+    """Return the schema of the Secrets for pulling images: objects as in Kubernetes, or plain names."""
     return {
         "type": "array",
         "description": description,
@@ -102,7 +103,7 @@ def pull_secrets(description: str) -> Schema:
 
 
 def placement() -> Schema:
-    """Where pods may run, and how important they are."""
+    """Return the schemas of where pods may run, and of their priority."""
     return {
         "priorityClassName": text("Of its pods."),
         "nodeSelector": texts("Where its pods may run."),
@@ -112,18 +113,18 @@ def placement() -> Schema:
 
 
 def security(description: str, keys: Mapping[str, str]) -> Schema:
-    """A security context."""
+    """Return the schema of a security context."""
     return {**keyed(keys), "description": description}
 
 
 def resources(description: str = "Requests and limits.") -> Schema:
-    """Requests and limits."""
+    """Return the schema of requests and limits."""
     amounts = named("", {"type": ["string", "number"]})
     return closed({"requests": amounts, "limits": amounts}, description)
 
 
 def closed(properties: Schema, description: str, *, required: Sequence[str] = ()) -> Schema:
-    """An object with these properties and no others."""
+    """Return the schema of an object with exactly these properties."""
     made: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
     if description:
         made["description"] = description
@@ -131,31 +132,31 @@ def closed(properties: Schema, description: str, *, required: Sequence[str] = ()
 
 
 def keyed(keys: Mapping[str, str], *, required: Sequence[str] = ()) -> Schema:
-    """The same with nothing but types."""
+    """Return the schema of a closed object from the types of its keys."""
     return closed({key: {"type": kind} for key, kind in keys.items()}, "", required=required)
 
 
 def named(description: str, part: Schema) -> Schema:
-    """A map from any name."""
+    """Return the schema of a map with any keys."""
     made: Schema = {"type": "object", "additionalProperties": part}
     return made | ({"description": description} if description else {})
 
 
 def texts(description: str) -> Schema:
-    """A map of texts."""
+    """Return the schema of a map of texts."""
     return named(description, {"type": "string"})
 
 
 def flag(description: str) -> Schema:
-    """Yes or no."""
+    """Return the schema of a boolean."""
     return {"type": "boolean", "description": description}
 
 
 def text(description: str, pattern: str = "") -> Schema:
-    """A text."""
+    """Return the schema of a text."""
     return {"type": "string", "description": description} | ({"pattern": pattern} if pattern else {})
 
 
 def count_or_share(description: str) -> Schema:
-    """How many, or which part."""
+    """Return the schema of a number or a percentage."""
     return {"type": ["integer", "string"], "pattern": "^[0-9]+%$", "minimum": 0, "description": description}

@@ -1,10 +1,10 @@
-"""`python -m tools.dashboards helm/files/dashboards`: the Grafana dashboards of the chart, from their tables.
+"""`python -m tools.dashboards helm/files/dashboards`: writes the chart's Grafana dashboards from their tables.
 
-Owns the form that Grafana reads. What is on them stands in `tools/boards`: each panel's description is the
-question that it answers, and `quiet` says why a healthy system shows nothing there; a panel without it must have data
-wherever work runs (a test asks a real Prometheus).
+Owns the JSON format of Grafana. `tools/boards` contains the panels. Each panel's description is the question that it
+answers, and `quiet` says why a healthy system shows no data there. A panel without `quiet` must have data wherever
+workloads run (a test checks this with a real Prometheus).
 
-Invariant: the same tables give the same bytes.
+Invariant: the same tables produce the same bytes.
 """
 
 import json
@@ -28,7 +28,7 @@ BOARDS = (OVERVIEW, SERVICES, RELIABILITY)
 
 
 def files() -> dict[str, str]:
-    """`{file name: JSON}` of every dashboard."""
+    """Return `{file name: JSON}` of every dashboard."""
     return {f"{board.name}.json": json.dumps(_board(board), indent=1) + "\n" for board in BOARDS}
 
 
@@ -92,7 +92,7 @@ def _panel(panel: Panel, number: int, place: Json) -> Json:
                 "legendFormat": legend,
                 "refId": chr(ord("A") + index),
                 "datasource": SOURCE,
-                # A click on a dot of a histogram leads to its trace.
+                # A click on an exemplar of a histogram leads to its trace.
                 **({"exemplar": True} if is_histogram else {}),
             }
             for index, (expression, legend) in enumerate(panel.queries)
@@ -101,7 +101,7 @@ def _panel(panel: Panel, number: int, place: Json) -> Json:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the dashboards into a folder, and removes others there."""
+    """Write the dashboards into a folder, and remove other JSON files there."""
     folder = Path(arguments[0])
     written = files()
     for path in folder.glob("*.json"):

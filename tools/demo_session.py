@@ -1,7 +1,7 @@
-"""`python -m tools.demo_session docs/demo.md`: the page with a recorded session, made by running `slipway demo`.
+"""`python -m tools.demo_session docs/demo.md`: writes the page with a recorded session of `slipway demo`.
 
-Owns the form of the page. What it shows is what the command printed, whole and in its order; only the folder of the
-session, which is new each time, has a fixed name.
+Owns the form of the page. The page shows the complete output of the command in its order. Only the folder of the
+session, which is new each time, is replaced by a fixed name.
 """
 
 import re
@@ -21,11 +21,11 @@ $ make demo
 
 
 class SessionError(Exception):
-    """What was printed cannot be shown: the demo failed, or a line does not fit."""
+    """The output cannot be shown: the demo failed, or a line is too wide."""
 
 
 def page_of(printed: str) -> str:
-    """The page that shows the session.
+    """Return the page that shows the session.
 
     Raises:
         SessionError: a line is wider than a terminal, or a check of the demo failed.
@@ -41,7 +41,7 @@ def page_of(printed: str) -> str:
 
 
 def main(target: str) -> int:
-    """Run it, and write the page."""
+    """Run the demo, and write the page."""
     command = [str(Path(sys.executable).with_name("slipway")), "demo"]
     done = subprocess.run(  # noqa: S603 - our own command
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False

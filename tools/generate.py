@@ -1,9 +1,11 @@
-"""`python -m tools.generate docs`: the reference pages, written from the code.
+"""`python -m tools.generate docs`: writes the reference pages from the code.
 
-Owns which pages there are and how they are written or compared. What stands on them is `tools/reference`.
+Owns the list of pages and how they are written or compared. `tools/reference` makes their content. The module is part
+of `tools`, because it imports every service at once, which no product code may do.
 It lives among the tests because it may import every service at once, which nothing in the product may.
 
-Invariant: the same code gives the same bytes on every machine: no clock, no environment, no order of a set.
+Invariant: the same code produces the same bytes on every machine: the pages do not depend on a clock, the environment
+or the order of a set.
 """
 
 import sys
@@ -47,21 +49,21 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def reference_files() -> dict[str, str]:
-    """`{file name: text}` of every reference page, and of the AsyncAPI document."""
+    """Return `{file name: text}` of every reference page, and of the AsyncAPI document."""
     pages = {name: HEADER + page().rstrip("\n") + "\n" for name, page in PAGES.items()}
     document = msgspec.json.format(msgspec.json.encode(asyncapi.document(version())), indent=2)
     return {**pages, "asyncapi.json": document.decode() + "\n"}
 
 
 def stale_files(folder: Path, files: dict[str, str]) -> list[str]:
-    """Which of `files` differ in `folder`, and which of its files belong to nothing."""
+    """Return which of `files` differ in `folder`, and which files in `folder` are not in `files`."""
     paths = {name: folder / name for name in files}
     stale = [name for name, path in paths.items() if not path.is_file() or path.read_text("utf-8") != files[name]]
     return stale + sorted(path.name for path in folder.iterdir() if path.name not in files)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes `FOLDER/reference/*.md`, and removes pages there that nothing writes any more."""
+    """Write `FOLDER/reference/*.md`, and remove the pages there that are no longer generated."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m tools.generate FOLDER\n")
         return 2

@@ -1,7 +1,7 @@
-"""`python -m tools.house`: how large the house is, and how much of it one launch walks through.
+"""`python -m tools.house`: prints the size of the code base, and how much of it one launch runs.
 
-Owns the figures: files and their lines, what one launch of one rank runs, the floors of the import graph, names used
-more than once. Judges nothing.
+Owns these figures: files and their lines, the code that one launch of one rank runs, the layers of the import graph,
+and names that are used more than once. It judges nothing.
 """
 
 import ast
@@ -25,31 +25,31 @@ from tests.support.world import Setup, World, run_world
 ROOT = Path(__file__).parents[1]
 SOURCES = ("shared", "local", "services")
 WARM_S, TAIL_S, RUNS_S = 20.0, 10.0, 5.0
-"""Before the launch, after its end, and how long its rank runs (virtual time)."""
+"""Seconds before the launch, after its end, and of its rank's run, in virtual time."""
 SHOWN_MAX = 12
 LAUNCH = {"kind": "command", "image": "python:3.11", "command": ["true"]}
 
 
 class House(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures. A file is a module with code; a package's own docstring alone is none."""
+    """The figures. A file is a module with code; a module that contains only a docstring is not counted."""
 
     files: int
     lines: int
     median_lines: float
     p90_lines: float
     launch_files: int
-    """files of which one launch of one rank runs a function, from its request to a while after its end"""
+    """files of which one launch of one rank runs a function, from its request until some seconds after its end"""
     launch_functions: int
     floors: Mapping[str, int]
-    """{package: modules in its longest chain of imports}"""
+    """{package: number of modules in its longest chain of imports}"""
     modules_twice: Mapping[str, int]
-    """{module name: how many modules have it}, of those that several have"""
+    """{module name: number of modules with that name}, for names with several modules"""
     classes_twice: Mapping[str, int]
-    """{public class name: how many classes have it}, of those that several have"""
+    """{public class name: number of classes with that name}, for names with several classes"""
 
 
 def measure() -> House:
-    """The figures of this checkout."""
+    """Measure this checkout."""
     files = {path: path.read_text("utf-8") for path in sources()}
     lengths = sorted(len(text.splitlines()) for text in files.values())
     ran = launched()
@@ -67,20 +67,20 @@ def measure() -> House:
 
 
 def sources() -> list[Path]:
-    """Every module with code, in order."""
+    """Return every module with code, sorted."""
     found = (path for source in SOURCES for path in (ROOT / source).rglob("*.py"))
     return sorted(path for path in found if _has_code(path.read_text("utf-8")))
 
 
 def public_classes(text: str) -> Iterator[str]:
-    """Names of the classes at the top of a module that are meant for others."""
+    """Yield the names of the public classes at the top level of a module."""
     for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node.name
 
 
 def launched() -> set[tuple[str, str, int]]:
-    """(file, function, first line) of what runs of ours while one command of one rank is launched, runs and ends."""
+    """Return (file, function, first line) of our code that runs during one launch of one rank, until its end."""
     ran: set[tuple[str, str, int]] = set()
     prefixes = tuple(str(ROOT / source) for source in SOURCES)
 
@@ -115,7 +115,7 @@ async def _has_ended(world: World) -> bool:
 
 
 def floors() -> dict[str, int]:
-    """{package below slipway: modules in its longest chain of imports}; a circle is one floor."""
+    """Return {package below slipway: number of modules in its longest import chain}; a cycle counts as one module."""
     graph = grimp.build_graph("slipway", include_external_packages=False, cache_dir=None)
     packages: dict[str, set[str]] = defaultdict(set)
     for module in graph.modules:
@@ -128,7 +128,10 @@ def floors() -> dict[str, int]:
 
 
 def longest_chain(below: Mapping[str, set[str]]) -> int:
-    """Modules in the longest chain of imports, where `below` is {module: what it imports}; a circle is one floor."""
+    """Return the number of modules in the longest chain of imports; a cycle counts as one module.
+
+    `below` is {module: the modules that it imports}.
+    """
     reached = {module: _reach(below, module) for module in below}
     depth: dict[frozenset[str], int] = {}
 
@@ -142,7 +145,7 @@ def longest_chain(below: Mapping[str, set[str]]) -> int:
 
 
 def _reach(below: Mapping[str, set[str]], module: str) -> set[str]:
-    """All modules that it imports, directly or not."""
+    """Return all modules that a module imports, directly or indirectly."""
     found: set[str] = set()
     todo = [module]
     while todo:

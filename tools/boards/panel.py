@@ -1,4 +1,4 @@
-"""A panel, a dashboard of panels, and the two forms of query that most of them ask."""
+"""A panel, a dashboard of panels, and the two query forms that most panels use."""
 
 import msgspec
 
@@ -10,7 +10,11 @@ FAULTS = "nothing has failed"
 
 
 class Panel(msgspec.Struct, frozen=True):
-    """One panel. `unit` is Grafana's; `width` of 24."""
+    """One panel.
+
+    `asks` is the question that it answers; `quiet` is why a healthy system shows no data there; `unit` is a unit of
+    Grafana; `width` is of 24 columns.
+    """
 
     title: str
     asks: str
@@ -30,10 +34,10 @@ class Board(msgspec.Struct, frozen=True):
 
 
 def p99(metric: str, *by: str, part: str = "0.99") -> str:
-    """A quantile of a histogram."""
+    """Return a query for a quantile of a histogram; `part` is the quantile."""
     return f"histogram_quantile({part}, sum by ({', '.join(('le', *by))}) (rate({metric}_bucket[{RATE}])))"
 
 
 def rate(metric: str, *by: str) -> str:
-    """How often a second."""
+    """Return a query for a counter's rate per second."""
     return f"sum by ({', '.join(by)}) (rate({metric}[{RATE}]))"

@@ -1,4 +1,4 @@
-"""Whether it holds: leaders, promises, and what was mended."""
+"""The dashboard about reliability: leaders, promises, and what was repaired."""
 
 from tools.boards.panel import FAULTS, RATE, Board, Panel, rate
 

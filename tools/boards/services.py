@@ -1,4 +1,4 @@
-"""Which of our parts is slow."""
+"""The dashboard about the services: which part of Slipway is slow."""
 
 from tools.boards.panel import FAULTS, RATE, Board, Panel, p99, rate
 

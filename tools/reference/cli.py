@@ -1,4 +1,4 @@
-"""The command reference: the verbs as `slipway --help` groups them, with their own help pages."""
+"""The command reference: the verbs, in the groups of `slipway --help`, and the exit codes."""
 
 from slipway.cli import main
 from tools.reference.markdown import code, table
@@ -10,7 +10,7 @@ TOP = """# The `slipway` command
 
 
 def page() -> str:
-    """One table per group, and the exit codes."""
+    """Return one table per group, and the exit codes."""
     parts = [TOP]
     for group, verbs in main.GROUPS.items():
         rows = [(code(f"slipway {name}"), entry.summary) for name, entry in verbs.items()]

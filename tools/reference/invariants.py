@@ -1,4 +1,4 @@
-"""The invariants reference: what a program checks, what it has to know for it, and where it does."""
+"""The invariants reference: what the audit checks, what each check needs to know, and where it runs."""
 
 import inspect
 
@@ -35,11 +35,11 @@ CHAOS = frozenset(Need) - {
 SIMULATION = frozenset(Need) - {Need.CONSUMERS, Need.RULES}
 LIVE = frozenset({Need.EVERY_VERSION, Need.REST, Need.STREAMS, Need.CONSUMERS, Need.RULES, Need.SIZES})
 PLACES = (("simulation", SIMULATION), ("chaos", CHAOS), ("slipway audit", LIVE))
-"""What each place knows at best."""
+"""The most that each place can know."""
 
 
 def page() -> str:
-    """The promises, then the checks behind them."""
+    """Return the promises, followed by the checks behind them."""
     return "\n".join(
         [
             TOP,

@@ -25,7 +25,7 @@ The first gate that is closed, in this order. It is the reason of condition `Adm
 
 
 def page() -> str:
-    """Diagram, events, phases, results, reasons, gates."""
+    """Return the diagram, events, phases, results, reasons and gates."""
     return "\n".join(
         [
             TOP,
@@ -51,7 +51,7 @@ def _event(event: Event) -> tuple[str, str, str, str]:
 
 
 def _writer(event: Event) -> str:
-    # The first transition is derived from the object that the api, or anybody, creates.
+    # The first transition is derived from the object, which the api or any other client creates.
     return "whoever creates the object" if writer_of(event) is Writer.API else writer_of(event).value
 
 

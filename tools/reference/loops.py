@@ -1,4 +1,4 @@
-"""The loops reference: what each loop of each service promises."""
+"""The loops reference: the bound of each loop of each service."""
 
 from slipway.api import loops as api
 from slipway.podworker import loops as podworker
@@ -28,7 +28,7 @@ TABLES: dict[str, tuple[Loop, ...]] = {
 
 
 def page() -> str:
-    """Markdown."""
+    """Return the page."""
     parts = [TOP]
     for name, loops in TABLES.items():
         rows = [[code(each.name), f"{each.bound_s:g}", each.moves, each.rests] for each in loops]

@@ -1,4 +1,4 @@
-"""The metrics reference, from the one table of instruments."""
+"""The metrics reference, from the table of instruments."""
 
 from slipway.runtime.telemetry import INSTRUMENTS
 from tools.reference.markdown import code, phrase, table
@@ -14,7 +14,7 @@ asks for it. Labels are closed sets; the id of an allocation, a pod or a user is
 
 
 def page() -> str:
-    """One row per instrument."""
+    """Return one row per instrument."""
     rows = [
         (code(one.name), one.kind, one.unit, ", ".join(code(label) for label in one.labels), phrase(one.help))
         for one in INSTRUMENTS

@@ -1,4 +1,4 @@
-"""What a pod may ask for: the reference page, and the admission policy of the chart, both from the one table."""
+"""The rules for pods: the reference page, and the admission policies of the chart, both from one table."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ HEADERS = {
     "released.yaml": "# Which Secrets a pod may name in its workspace. Written by `make generate` from the table in\n"
     "# shared/slipway/crd/podrules.py.\n",
 }
-"""{file of helm/files/policies: its head}"""
+"""{file in helm/files/policies: the comment at its beginning}"""
 PODS = Path(__file__).parents[2] / "helm" / "files" / "policies" / "pods.yaml"
 _VOLUME_RULE = re.compile(
     r"(  - expression: >-\n)(?:      .*\n)+?(    message: a volume is of a kind that is not allowed)"
@@ -149,7 +149,7 @@ IDS = """## Users and groups
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([TOP, table(["field of the pool", "judges", "allows"], map(_row, RULES)), IMAGES, NAMES, IDS])
 
 
@@ -158,14 +158,14 @@ def _row(rule: PodRule) -> list[str]:
 
 
 def policy_files() -> dict[str, str]:
-    """{file name: admission policy}, as the chart reads them."""
+    """Return {file name: admission policy}, in the form that the chart reads."""
     policies = {"pools.yaml": policy(), "released.yaml": workspace_policy()}
     written = {name: HEADERS[name] + yaml.safe_dump(policies[name], sort_keys=False, width=120) for name in HEADERS}
     return {**written, PODS.name: _with_volumes(PODS.read_text("utf-8"))}
 
 
 def _with_volumes(text: str) -> str:
-    """The policy `pods`, which is written by hand, with the kinds of volumes of the table in its rule about them."""
+    """Return the handwritten policy `pods` with the table's kinds of volumes in its rule about volumes."""
     lines = textwrap.wrap(volumes_in_cel("variables.volumes"), 114, break_long_words=False, break_on_hyphens=False)
     made = "\n".join(f"      {line}" for line in lines)
     found, count = _VOLUME_RULE.subn(lambda match: f"{match[1]}{made}\n{match[2]}", text)
@@ -175,7 +175,7 @@ def _with_volumes(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the policies into a folder."""
+    """Write the policies into a folder."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m tools.reference.pod_rules FOLDER\n")
         return 2

@@ -1,4 +1,4 @@
-"""The page of Redis accounts: what each may do, and the commands that make them on any server."""
+"""The page about Redis accounts: the permissions of each account, and the commands that create them on any server."""
 
 import shlex
 import sys
@@ -36,7 +36,7 @@ NOTES = """## What they do not stop
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([TOP, *map(_section, ACCOUNTS), MAKE, *map(_command, ACCOUNTS), NOTES])
 
 
@@ -63,12 +63,12 @@ def _command(account: Account) -> str:
 
 
 def chart_file() -> str:
-    """The accounts as the chart's Valkey reads them: a name and its rules on each line."""
+    """Return the accounts in the form that the chart's Valkey reads: a name and its rules per line."""
     return "".join(f"{account.name} {account.rules()}\n" for account in ACCOUNTS)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the file of the chart."""
+    """Write the file of the chart."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m tools.reference.redis_accounts FILE\n")
         return 2

@@ -19,7 +19,7 @@ _SKIPPED = ("apiVersion", "kind", "metadata")
 
 
 def page() -> str:
-    """One section per kind: names, fields, rules, columns."""
+    """Return one section per kind: names, fields, rules, columns."""
     parts = [TOP]
     for definition, manifest in zip(DEFINITIONS, crd_manifests(), strict=True):
         parts += _section(definition, manifest["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
@@ -48,7 +48,7 @@ def _section(definition: Definition, root: Schema) -> list[str]:
 def _rows(path: str, schema: Schema, *, is_required: bool = False) -> Iterator[tuple[str, str, str, str]]:
     default = schema.get("default")
     shown = "required" if is_required else "" if default is None or isinstance(default, dict) else _spelled(default)
-    if "." in path:  # `spec` and `status` themselves say nothing
+    if "." in path:  # `spec` and `status` themselves have no description
         yield code(path), _type(schema), shown, phrase(str(schema.get("description", "")))
     inner, suffix = schema, ""
     while inner.get("type") == "array":
@@ -82,7 +82,7 @@ def _type(schema: Schema) -> str:
 
 
 def _values(schema: Schema) -> Schema:
-    """The schema of a map's values; empty for what is not a map."""
+    """Return the schema of a map's values; empty when the schema is not a map."""
     return schema.get("additionalProperties") or {}
 
 

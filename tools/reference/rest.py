@@ -1,4 +1,4 @@
-"""The REST reference: the routes that the api serves, from the rows that it serves them from."""
+"""The REST reference: the routes of the api, from the table that the api itself uses."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -17,7 +17,7 @@ _PLURALS = ("notebooks", "shells", "commands", "tensorboards", "trainings")
 
 
 def page() -> str:
-    """One section per tag; the collections of the kinds are alike, and shown once."""
+    """Return one section per tag; the collections of the kinds are equal, so only one of them is shown."""
     endpoints = [endpoint for endpoint in ENDPOINTS if endpoint.tag not in _PLURALS[1:]]
     parts = [TOP]
     for tag, rows in groupby(endpoints, key=lambda endpoint: endpoint.tag):

@@ -1,4 +1,4 @@
-"""The settings reference: every variable of every service, from the structs themselves."""
+"""The settings reference: every variable of every service, from the settings structs."""
 
 import re
 
@@ -25,7 +25,7 @@ COMMON = """## Every service
 
 
 def page() -> str:
-    """All settings; a service's section holds what it adds, and where its default differs."""
+    """Return all settings; the section of a service has only its additional settings and those with another default."""
     common = describe(CommonSettings)
     parts = [PROSE, COMMON, _table(common)]
     for name, struct in sorted(all_settings().items(), key=_in_order):
@@ -56,7 +56,7 @@ def _table(rows: list[SettingRow]) -> str:
 def _cells(row: SettingRow) -> tuple[str, str, str, str]:
     default = "required" if row.default is None else code(row.default)
     if row.variable == "SLIPWAY_NAMESPACE":
-        default = code("slipway-system")  # what it is outside a pod: the page must not depend on where it is made
+        default = code("slipway-system")  # the default outside a pod: the page must be the same on every machine
     kind = _TYPES.get(row.type, row.type)
     bounds = re.sub(r"matches (\S+?)(?=,|$)", r"matches `\1`", row.bounds)
     allowed = ", ".join(part for part in (row.unit, kind, bounds) if part)

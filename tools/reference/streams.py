@@ -1,4 +1,4 @@
-"""The streams reference: every Redis key with its cap and life time, and the fields of an event."""
+"""The streams reference: every Redis key with its limit and lifetime, and the fields of an event."""
 
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.transitions import event_of, requested
@@ -46,7 +46,7 @@ _SHARDED = (keys.EVENTS, keys.WORK)
 
 
 def page() -> str:
-    """The key table, the event types and one example entry."""
+    """Return the key table, the event types and one example entry."""
     head = ("key", "type", "content", "at most", "kept", "trimmed by", "group")
     return "\n".join(
         [

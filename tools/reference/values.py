@@ -1,4 +1,4 @@
-"""The reference of the chart's values: what they mean from their schema, what they are from `values.yaml`."""
+"""The reference of the chart's values: descriptions from their schema, defaults from `values.yaml`."""
 
 import json
 from collections.abc import Iterator
@@ -46,12 +46,12 @@ _SECTIONS = {
     "Importance, trials, the end": ("priorityClass", "trial", "uninstall"),
     "Settings of all services": ("settings",),
 }
-"""{heading: the values below it}; a value that is in none of them stands below "Other values" """
+"""{heading: the values below it}; a value in no section is listed below "Other values" """
 _BOUNDS = {"minimum": ">= {}", "exclusiveMinimum": "> {}", "maximum": "<= {}", "maxLength": "at most {} characters"}
 
 
 def page() -> str:
-    """All values."""
+    """Return all values."""
     schema = chart_schema.schema()
     values = cast(Json, yaml.safe_load(VALUES.read_text("utf-8")))
     parts = [PROSE + "\n".join(_without_value()) + "\n"]
@@ -83,7 +83,7 @@ def _without_value() -> Iterator[str]:
 
 
 def _rows(path: str, schema: Json, value: object) -> Iterator[tuple[str, str, str, str]]:
-    """One row for a leaf; a row for each part of what is closed. What is shaped like Kubernetes is one leaf."""
+    """Yield a row for a leaf, or for each part of a closed object. An object in the form of Kubernetes is one leaf."""
     parts = cast(dict[str, Json], schema.get("properties", {}))
     if parts and isinstance(value, dict) and set(parts) == set(cast(Json, value)):
         for key, part in parts.items():

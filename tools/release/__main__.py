@@ -1,11 +1,11 @@
-"""`python -m tools.release`: everything that a user installs Slipway from, as files in one folder; `make release`.
+"""`python -m tools.release`: writes all the files of a release into one folder; `make release`.
 
-Owns which files a release has, and their order. What is in each is said by the modules beside this one; the image is
-made by `image/build.py`, for the architecture of this machine only.
+Owns the list of the release's files, and their order. The modules beside this one make the content. `image/build.py`
+makes the image, for the architecture of this machine only.
 
     python -m tools.release [--output dist] [--without-image] [--dirty]
 
-Promises: the same commit on the same kind of machine gives the same bytes; nothing is published.
+Promises: the same commit on the same kind of machine produces the same bytes; nothing is published.
 """
 
 import argparse
@@ -32,17 +32,17 @@ ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "services/api/slipway/api"
 EXTRAS_OF_IMAGE = ("server", "otlp-grpc")
 PLATFORMS = {"amd64": "x86_64-manylinux_2_28", "arm64": "aarch64-manylinux_2_28"}
-"""{architecture: what uv calls it}"""
+"""{architecture: uv's name for it}"""
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 STEP_S = 900.0
 
 
 class ReleaseError(Exception):
-    """The release cannot be made; what to do about it is said."""
+    """The release cannot be made; the message says what to do."""
 
 
 class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a release is made of and where."""
+    """The version, the time, the output folder and the architecture of a release."""
 
     version: str
     epoch_s: int
@@ -51,11 +51,13 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make(plan: ReleasePlan, root: Path | None) -> list[Path]:
-    """Write every file; `root` has the files of the image as `image/build.py` made them, None: without an image.
+    """Write every file.
+
+    `root` contains the files of the image, as `image/build.py` made them; None: the release has no image.
 
     Raises:
         ReleaseError: a step failed.
-        UnknownPartError: something is shipped whose licence is not known.
+        UnknownPartError: the licence of a shipped component is unknown.
         VexError: a statement of vex.toml cannot be published.
     """
     plan.output.mkdir(parents=True, exist_ok=True)
@@ -81,12 +83,13 @@ def make(plan: ReleasePlan, root: Path | None) -> list[Path]:
 
 
 def image_files(plan: ReleasePlan, root: Path) -> tuple[list[Path], str, list[bill.PackagePart], Json]:
-    """Write the archive of the image whose files are `root`, and its bill; the files, the digest, the components, the
-    bill.
+    """Write the archive of the image whose files are in `root`, and its bill of materials.
+
+    Return the files, the digest, the components and the bill.
 
     Raises:
         ReleaseError: the archive cannot be written.
-        UnknownPartError: something in it is not known, or its licence is not allowed.
+        UnknownPartError: a component is unknown, or its licence is not allowed.
     """
     stem = f"slipway-image-{plan.version}-linux-{plan.architecture}"
     archive = plan.output / f"{stem}.oci.tar"
@@ -106,15 +109,15 @@ def image_files(plan: ReleasePlan, root: Path) -> tuple[list[Path], str, list[bi
 
 
 def sums(files: list[Path]) -> str:
-    """What `sha256sum --check` reads."""
+    """Return the input of `sha256sum --check`."""
     return "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(files))
 
 
 def changes(text: str, of_version: str) -> str:
-    """The section of the changelog about a version; that of Unreleased while there is none.
+    """Return the changelog section of a version; the section Unreleased when the version has none.
 
     Raises:
-        ReleaseError: there is neither.
+        ReleaseError: the changelog has neither.
     """
     for name in (of_version, "Unreleased"):
         found = re.search(rf"^## \[{re.escape(name)}\][^\n]*\n(.*?)(?=^## \[|\Z)", text, re.M | re.S)
@@ -124,7 +127,7 @@ def changes(text: str, of_version: str) -> str:
 
 
 def notes(plan: ReleasePlan, *, has_image: bool) -> str:
-    """The release notes: the files, what was made where and what was not, and what has changed."""
+    """Return the release notes: the files, for which machine they were made, and what has changed."""
     lines = [f"# Slipway {plan.version}", ""]
     lines += ["How to install: `docs/install.md`. `sha256sum --check SHA256SUMS` checks the files.", ""]
     if has_image:
@@ -153,7 +156,7 @@ def _python_files(plan: ReleasePlan) -> list[Path]:
 
 
 def _chart_files(plan: ReleasePlan, digest: str) -> list[Path]:
-    """`digest` is that of the image of this release; empty: there is none."""
+    """Write the chart; `digest` is the digest of this release's image; empty: the release has no image."""
     folder = ROOT / "helm"
     pins = {"slipway": {"repository": "slipway", "tag": plan.version, "digest": digest}} if digest else None
     content = chart.packed(folder, epoch_s=plan.epoch_s, pins=pins)
@@ -173,7 +176,7 @@ def _plugin_files(plan: ReleasePlan) -> list[Path]:
 
 
 def _bill_of_wheel(plan: ReleasePlan) -> tuple[list[bill.PackagePart], Json]:
-    """Of the plain install, on this machine's platform: its packages are those of this environment."""
+    """Return the bill of the plain install, on this machine's platform: its packages are those of this environment."""
     parts = [*bill.plain_install(None, _lock()), *bill.vendored(PAGES)]
     properties = {"extras": "none", "platform": bill.machine()}
     return parts, bill.document(parts[0], "application", parts, epoch_s=plan.epoch_s, properties=properties)
@@ -184,8 +187,9 @@ def _lock() -> list[lockfile.LockedPackage]:
 
 
 def _write_json(plan: ReleasePlan, name: str, value: Json) -> Path:
-    """A document of CycloneDX, which its schema must allow."""
-    # Imported here: it compiles grammars for three seconds, which all would pay who import anything of a release.
+    """Write a CycloneDX document after validating it against its schema."""
+    # Imported here, because the import compiles grammars for three seconds, which other users of this module need not
+    # pay.
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 
@@ -205,7 +209,7 @@ def _write(plan: ReleasePlan, name: str, text: str) -> Path:
 
 
 def make_root(folder: Path) -> Path:
-    """The files of the image, made by the Python that becomes the image's own.
+    """Make the files of the image with the Python that is copied into the image.
 
     Raises:
         ReleaseError: that Python cannot be copied, or a step failed.
@@ -223,7 +227,7 @@ def make_root(folder: Path) -> Path:
 
 
 def wheels_missing(architecture: str) -> str:
-    """Why the packages of the image cannot be installed on another architecture; empty when each has a wheel for it."""
+    """Return why another architecture cannot install the image's packages; empty when each has a wheel for it."""
     extras = [word for extra in EXTRAS_OF_IMAGE for word in ("--extra", extra)]
     with tempfile.TemporaryDirectory() as folder:
         argv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", "--dry-run"]
@@ -251,7 +255,7 @@ def _run(argv: list[str], *, cwd: Path, env: dict[str, str] | None = None) -> st
 
 
 def _epoch() -> int:
-    """SOURCE_DATE_EPOCH, or the time of the commit."""
+    """Return SOURCE_DATE_EPOCH, or the time of the commit, in seconds."""
     given = os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct")
     if not given.isdigit():
         raise ReleaseError("set SOURCE_DATE_EPOCH to the seconds of the release: this folder is no checkout of Git")
@@ -259,7 +263,7 @@ def _epoch() -> int:
 
 
 def _git(*words: str) -> str:
-    """Empty where there is no Git or no repository. The checkout may belong to another account."""
+    """Return the output of git; empty without Git or a repository. The checkout may belong to another account."""
     git = shutil.which("git")
     if git is None:
         return ""
@@ -271,7 +275,7 @@ def _git(*words: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """0, or 1 with the reason on standard error."""
+    """Return 0, or 1 with the reason on standard error."""
     parser = argparse.ArgumentParser(prog="make release", description="Write the files of a release. ARGS= gives:")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="the folder; it is emptied first")
     parser.add_argument("--without-image", action="store_true", help="where the image is built with docker")

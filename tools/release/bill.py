@@ -1,10 +1,10 @@
-"""The bill of materials of what a release ships, as CycloneDX 1.6 in JSON; and the same as a list of licences.
+"""The bill of materials of a release, as CycloneDX 1.6 in JSON, and as a list of licences.
 
-Owns which components there are: of the plain install its packages; of the image its packages, Python, the shared
-libraries of Debian, the certificate authorities; of both the scripts that our pages vendor. Reads packages from their
-metadata, hashes from the lock. Knows no other part of a release.
+Owns the list of components. The plain install has its packages. The image has its packages, Python, the shared
+libraries of Debian and the certificate authorities. Both have the vendored scripts of our pages. Reads packages from
+their metadata, and hashes from the lock. Knows no other part of a release.
 
-Promises: the same contents give the same bytes; every component has a version, a package URL and a licence.
+Promises: the same contents produce the same bytes; every component has a version, a package URL and a licence.
 
 Source: CycloneDX 1.6 JSON reference; package-url specification.
 """
@@ -32,10 +32,10 @@ Json = dict[str, Any]
 
 OURS = "slipway-ai"
 SPACE = uuid.UUID("6f2d6b0e-6f0c-5a59-9d0e-3d7d3a0b8c11")
-"""of the serial numbers of our bills; any fixed one will do"""
+"""the namespace of the serial numbers of our bills; any fixed UUID would work"""
 QUERY_S = 60.0
 _VENDORED = re.compile(r"^\| `([^`]+)` \| `([^` ]+) (\d[^` ]*)` \|", re.MULTILINE)
-"""A row of a table of vendored files: the file, its package, and the version of that."""
+"""A row of a table of vendored files: the file, its package, and the version of the package."""
 
 
 class PackagePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,25 +44,27 @@ class PackagePart(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
     purl: str
-    """also what other components refer to it by"""
+    """the package URL, which other components use to refer to this one"""
     licence: str
     """an SPDX expression"""
     is_of_system: bool = False
     hashes: tuple[str, ...] = ()
-    """sha256 of each file that the lock accepts of it; empty where the lock says nothing"""
+    """sha256 of each file of the package that the lock accepts; empty when the lock has none"""
     needs: tuple[str, ...] = ()
-    """purls"""
+    """package URLs of the components that this one needs"""
 
 
 class UnknownPartError(Exception):
-    """Something is shipped whose package or licence is not known, or is not allowed."""
+    """A shipped component has an unknown package, or a licence that is unknown or not allowed."""
 
 
 def plain_install(site: Path | None, lock: Iterable[LockedPackage], extras: Sequence[str] = ()) -> list[PackagePart]:
-    """What `pip install slipway-ai[EXTRAS]` installs, ours first; of the packages in `site` (None: of this Python).
+    """Return what `pip install slipway-ai[EXTRAS]` installs, our package first.
+
+    The packages are read from `site` (None: from this Python).
 
     Raises:
-        UnknownPartError: a package is missing there, or is none of the lock.
+        UnknownPartError: a package is missing there, or is not in the lock.
     """
     found = distributions() if site is None else distributions(path=[str(site)])
     there: dict[str, Distribution] = {canonicalize_name(each.name): each for each in found}
@@ -89,10 +91,10 @@ def plain_install(site: Path | None, lock: Iterable[LockedPackage], extras: Sequ
 
 
 def vendored(pages: Path) -> list[PackagePart]:
-    """The scripts of others that our pages load, as the table beside them says of which package each is.
+    """Return the third-party scripts that our pages load; the table beside them names the package of each.
 
     Raises:
-        UnknownPartError: a file stands in no table, or the licence of a package is not known or not allowed.
+        UnknownPartError: a file is in no table, or the licence of a package is unknown or not allowed.
     """
     found: set[tuple[str, str]] = set()
     for folder in sorted(path for path in pages.rglob("vendor") if path.is_dir()):
@@ -114,12 +116,12 @@ def vendored(pages: Path) -> list[PackagePart]:
 
 
 def system(root: Path, python: str) -> list[PackagePart]:
-    """Python itself and the packages of Debian that files in the image come from; of the machine that made it.
+    """Return Python itself and the Debian packages of the files in the image, from the machine that made it.
 
     Raises:
-        UnknownPartError: a file is of no package, or the licence of a package is not known.
+        UnknownPartError: a file belongs to no package, or the licence of a package is unknown.
     """
-    # Paths in the image follow the links of the system where it was made; /usr/lib and /lib are one folder.
+    # Paths in the image follow the links of the system that made the image; /usr/lib and /lib may be the same folder.
     folders = [path for path in root.glob("usr/lib*") if path.is_dir()] + [path for path in root.glob("lib*")]
     files = {
         "/" + str(path.relative_to(root)) for folder in folders for path in folder.rglob("*.so*") if not path.is_dir()
@@ -146,7 +148,9 @@ def system(root: Path, python: str) -> list[PackagePart]:
 def document(
     subject: PackagePart, kind: str, parts: Sequence[PackagePart], *, epoch_s: int, properties: Mapping[str, str]
 ) -> Json:
-    """The bill of `subject` (`application`, `container`), whose parts are `parts`; a part of its name is itself.
+    """Return the bill of `subject` with these parts; a part with the name of `subject` is `subject` itself.
+
+    `kind` is `application` or `container`.
 
     Raises:
         UnknownPartError: the licence of a part is not allowed.
@@ -175,13 +179,13 @@ def document(
 
 
 def licence_list(parts: Iterable[PackagePart]) -> str:
-    """A line for each part, sorted: name, version, licence."""
+    """Return one line per part, sorted: name, version, licence."""
     lines = sorted({f"{each.name} {each.version}: {each.licence}" for each in parts}, key=str.lower)
     return "\n".join(lines) + "\n"
 
 
 def machine() -> str:
-    """`Linux x86_64, Python 3.11`: where packages with markers were chosen."""
+    """Return the platform for which markers chose the packages: `Linux x86_64, Python 3.11`."""
     return f"{platform.system()} {platform.machine()}, Python {'.'.join(platform.python_version_tuple()[:2])}"
 
 
@@ -208,7 +212,7 @@ def _purl(kind: str, name: str, version: str) -> str:
 
 
 def _closure(there: Mapping[str, Distribution], first: str, extras: frozenset[str]) -> dict[str, set[str]]:
-    """`{package: what it needs here}` of everything that `first` with these extras needs."""
+    """Return `{package: what it needs here}` of everything that `first` with these extras needs."""
     edges: dict[str, set[str]] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
     queue: list[tuple[str, frozenset[str]]] = [(first, extras)]
@@ -231,7 +235,7 @@ def _closure(there: Mapping[str, Distribution], first: str, extras: frozenset[st
 
 
 def _owner(file: str) -> str:
-    """The Debian package of a file, by the name that it has with or without /usr in front."""
+    """Return the Debian package of a file; the path is tried with and without /usr in front."""
     other = file.removeprefix("/usr") if file.startswith("/usr/") else f"/usr{file}"
     for path in (file, other):
         said = _query("-S", path, may_fail=True)

@@ -1,8 +1,8 @@
-"""The chart as files: `slipway-VERSION.tgz` as `helm package` writes it, and the same as an OCI artifact.
+"""The chart as files: `slipway-VERSION.tgz` in the format of `helm package`, and as an OCI artifact.
 
-Owns the two formats. Knows nothing of what the templates say.
+Owns the two formats. Does not know the content of the templates.
 
-Promises: the same folder and time give the same bytes.
+Promises: the same folder and time produce the same bytes.
 
 Source: Helm's "Use OCI-based registries": media types of the configuration and of the content.
 """
@@ -25,15 +25,15 @@ PINS = "files/pins.yaml"
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """What its Chart.yaml says."""
+    """Return the content of the folder's Chart.yaml."""
     found: dict[str, Any] = yaml.safe_load((folder / "Chart.yaml").read_text(encoding="utf-8"))
     return found
 
 
 def packed(folder: Path, *, epoch_s: int, pins: Mapping[str, Mapping[str, str]] | None = None) -> bytes:
-    """The chart in `folder` as a .tgz, below a folder of the chart's name, Chart.yaml first.
+    """Return the chart in `folder` as a .tgz, in a folder with the chart's name, Chart.yaml first.
 
-    `pins` are {part: {repository, tag, digest}} of images, beside those that the chart has.
+    `pins` are {part: {repository, tag, digest}} of images, in addition to those that the chart contains.
     """
     name = str(about(folder)["name"])
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
@@ -51,7 +51,7 @@ def packed(folder: Path, *, epoch_s: int, pins: Mapping[str, Mapping[str, str]] 
 
 
 def write_artifact(file: Path, folder: Path, content: bytes, *, epoch_s: int) -> str:
-    """Write the packed chart as an OCI layout in a tar, under its version as the tag; the digest."""
+    """Write the packed chart as an OCI layout in a tar, with its version as the tag; return the digest."""
     found = about(folder)
     version = str(found["version"])
     annotations = {
@@ -62,7 +62,7 @@ def write_artifact(file: Path, folder: Path, content: bytes, *, epoch_s: int) ->
     }
     return oci.write_artifact(
         file,
-        # A tag of a registry has no plus: Helm writes an underscore too.
+        # A tag of a registry cannot contain a plus; Helm also replaces it by an underscore.
         tag=version.replace("+", "_"),
         config=(CONFIG_TYPE, json.dumps(found, sort_keys=True).encode()),
         layer=(CONTENT_TYPE, content),

@@ -1,7 +1,7 @@
-"""The plugin `kubectl slipway` as krew installs it: an archive with a launcher, and the manifest that names it.
+"""The plugin `kubectl slipway` for krew: an archive with a launcher, and the manifest that refers to it.
 
-Owns both files. The launcher runs the command of the wheel, which is installed apart; the wheel itself also brings a
-`kubectl-slipway` for those who do not use krew. Pure: the same version gives the same bytes.
+Owns both files. The launcher runs the command of the wheel, which is installed separately. The wheel itself also
+contains a `kubectl-slipway` for users without krew. Pure: the same version produces the same bytes.
 
 Source: krew's developer guide, "Writing a plugin manifest" (v1alpha2).
 """
@@ -24,16 +24,16 @@ fi
 exec slipway "$@"
 """
 _URI = "https://DOWNLOADS/{archive}"
-"""Of whoever publishes it: Slipway has no place of its own. `kubectl krew install --archive` does not read it."""
+"""The publisher replaces DOWNLOADS: Slipway has no download site. `kubectl krew install --archive` does not read it."""
 
 
 def archive_name(version: str) -> str:
-    """The name of the archive."""
+    """Return the name of the archive."""
     return f"{PROGRAM}-{version}.tar.gz"
 
 
 def archive(version: str, licence: str, *, epoch_s: int) -> bytes:
-    """The archive: the launcher and the licence."""
+    """Return the archive, with the launcher and the licence."""
     files = {PROGRAM: (LAUNCHER.replace("VERSION", version), 0o755), "LICENSE": (licence, 0o644)}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -46,7 +46,7 @@ def archive(version: str, licence: str, *, epoch_s: int) -> bytes:
 
 
 def manifest(version: str, sha256: str) -> str:
-    """What `kubectl krew install --manifest` reads; `sha256` is the archive's, in hexadecimal."""
+    """Return the input of `kubectl krew install --manifest`; `sha256` is that of the archive, in hexadecimal."""
     systems = [{"key": "os", "operator": "In", "values": ["darwin", "linux"]}]
     platform = {
         "selector": {"matchExpressions": systems},

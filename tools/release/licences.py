@@ -1,7 +1,7 @@
-"""The licences of what a release ships: read from the packages, written as SPDX expressions, held to an allow-list.
+"""The licences of the components of a release: read from the packages, converted to SPDX, checked with an allow-list.
 
-Owns the allow-lists and the words that packages use for a licence instead of SPDX. A licence that is not listed fails
-the release; somebody reads it, and adds it here or removes the package.
+Owns the allow-lists and the mapping from other names of licences to SPDX. A licence that is not listed fails the
+release. A maintainer then reads the licence, and adds it here or removes the package.
 
 Source: SPDX specification, annex "SPDX license expressions"; PEP 639.
 """
@@ -13,7 +13,7 @@ ALLOWED = frozenset(
     {"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "MPL-2.0", "PSF-2.0"}
     | {"Zlib"}
 )
-"""Of Python packages and of scripts of the page: what may be shipped with software under Apache-2.0."""
+"""Allowed licences of Python packages and of the page's scripts: they may be shipped with Apache-2.0 software."""
 ALLOWED_OF_SYSTEM = ALLOWED | {
     "LGPL-2.1-or-later",
     "LicenseRef-public-domain",
@@ -21,9 +21,9 @@ ALLOWED_OF_SYSTEM = ALLOWED | {
     "blessing",
     "bzip2-1.0.6",
 }
-"""Of shared libraries of the system in the image: also what lets any program be linked with it."""
+"""Allowed licences of the image's system libraries: also licences that allow linking with any program."""
 ELSEWHERE = {"async-timeout": "Apache-2.0", "httpx2-jsfetch": "BSD-3-Clause"}
-"""{package that only other platforms or older versions of Python need: its licence, read by hand}"""
+"""{package that only other platforms or older versions of Python need: its licence, read by a person}"""
 SCRIPTS = {
     "@preact/signals": "MIT",
     "@preact/signals-core": "MIT",
@@ -35,7 +35,7 @@ SCRIPTS = {
     "preact": "MIT",
     "uplot": "MIT",
 }
-"""{npm package that our pages vendor: its licence, as the file beside its scripts has it}"""
+"""{npm package that our pages vendor: its licence, from the file beside its scripts}"""
 SYSTEM = {
     "ca-certificates": "MPL-2.0",
     "libbz2-1.0": "bzip2-1.0.6",
@@ -50,7 +50,7 @@ SYSTEM = {
     "libuuid1": "BSD-3-Clause",
     "zlib1g": "Zlib",
 }
-"""{Debian package: the licence of the files of it that the image has}; their own texts are no SPDX"""
+"""{Debian package: the licence of its files in the image}; Debian's own texts are not SPDX"""
 _WORDS = {
     "3-Clause BSD License": "BSD-3-Clause",
     "Apache 2.0": "Apache-2.0",
@@ -62,17 +62,17 @@ _WORDS = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "Python Software Foundation License": "PSF-2.0",
 }
-"""{what a package says: SPDX}; what is neither is taken as it stands, and refused unless it is SPDX itself"""
+"""{name of a licence in a package: SPDX}; any other name is used unchanged, and refused unless it is SPDX"""
 _CLASSIFIER = "License :: OSI Approved :: "
 
 
 def of(package: Distribution) -> str:
-    """The licence of an installed package as an SPDX expression; empty when it names none."""
+    """Return the licence of an installed package as an SPDX expression; empty when the package names none."""
     stated = _field(package, "License-Expression")
     if stated:
         return stated
     first = _field(package, "License").strip().partition("\n")[0].strip()
-    # Some packages put the whole text of the licence there; its first line names it.
+    # Some packages have the whole text of the licence in this field; its first line is the name.
     if first and (found := _WORDS.get(first, first)) in ALLOWED:
         return found
     classified = [each.removeprefix(_CLASSIFIER) for each in package.metadata.get_all("Classifier") or ()]
@@ -86,7 +86,7 @@ def _field(package: Distribution, name: str) -> str:
 
 
 def problem(name: str, licence: str, allowed: frozenset[str] = ALLOWED) -> str:
-    """Why a package with this licence cannot be shipped; empty when it can."""
+    """Return why a package with this licence cannot be shipped; empty when it can."""
     if not licence:
         return f"{name} names no licence: read it, and name it in tools/release/licences.py"
     if not is_allowed(licence, allowed):
@@ -95,7 +95,7 @@ def problem(name: str, licence: str, allowed: frozenset[str] = ALLOWED) -> str:
 
 
 def is_allowed(expression: str, allowed: frozenset[str] = ALLOWED) -> bool:
-    """Whether all parts joined by AND are allowed, and one of those joined by OR. Nested expressions are refused."""
+    """Whether all licences joined by AND are allowed, in one part joined by OR; False for nested expressions."""
     if "(" in expression:
         return False
     return any(

@@ -1,9 +1,9 @@
-"""The locks in `requirements/`: what they name, and `python -m tools.release.lockfile`, which judges them offline.
+"""The locks in `requirements/`: their packages, and `python -m tools.release.lockfile`, which checks them offline.
 
-Owns the rules for a lock: every package has one version and hashes, comes from the package index, and what is shipped
-has a licence that is allowed. Knows no release. Reads the licences from the packages that are installed here.
+Owns the rules for a lock: every package has one version and hashes, and comes from the package index. Every shipped
+package has an allowed licence. Knows no release. Reads the licences from the packages that are installed here.
 
-What it cannot know offline is whether a version was withdrawn ("yanked") since: `make lock` asks the index for that.
+An offline check cannot find a version that was withdrawn ("yanked") later: `make lock` asks the index for that.
 """
 
 import re
@@ -20,7 +20,7 @@ from tools.release import licences
 
 FOLDER = Path(__file__).parents[2] / "requirements"
 SHIPPED = "runtime.txt"
-"""what users install; all else is for us"""
+"""the lock of what users install; the other locks are for development"""
 _PINNED = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[\w,.-]+\])?==([^\s;]+)\s*(?:;\s*(.*))?$")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})(?=\s|$)")
 
@@ -29,19 +29,19 @@ class LockedPackage(msgspec.Struct, frozen=True, kw_only=True):
     """One package of a lock."""
 
     name: str
-    """normalized"""
+    """the normalized name"""
     version: str
     hashes: tuple[str, ...]
-    """sha256, in hex, of each file of that version that may be installed"""
+    """sha256, in hexadecimal, of each file of that version that may be installed"""
     marker: str = ""
-    """where it is installed; empty: everywhere"""
+    """the environment marker of the platforms that install it; empty: all platforms"""
 
 
 def read(text: str) -> list[LockedPackage]:
-    """The packages of a lock.
+    """Return the packages of a lock.
 
     Raises:
-        ValueError: a line is no pinned package with hashes.
+        ValueError: a line is not a pinned package with hashes.
     """
     found, wrong = _parsed(text)
     if wrong:
@@ -50,9 +50,9 @@ def read(text: str) -> list[LockedPackage]:
 
 
 def problems(name: str, text: str, *, is_shipped: bool = False) -> list[str]:
-    """What is wrong with a lock, one sentence for each; the licences of what is shipped are looked at too."""
+    """Return the problems of a lock, one sentence each; for a shipped lock, the licences are checked too."""
     found, wrong = _parsed(text)
-    # Two versions for two platforms are two markers.
+    # Two versions for two platforms have different markers.
     places = [(each.name, each.marker) for each in found]
     wrong += [f"{each[0]} is named twice" for each in sorted(set(places)) if places.count(each) > 1]
     if is_shipped:
@@ -84,7 +84,7 @@ def _parsed(text: str) -> tuple[list[LockedPackage], list[str]]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The requirements, each on one line, without comments."""
+    """Yield the requirements, each on one line, without comments."""
     joined = re.sub(r"\\\n\s*", " ", text)
     for line in joined.splitlines():
         kept = re.sub(r"(^|\s)#.*$", "", line).strip()
@@ -93,7 +93,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _licence_problem(package: LockedPackage) -> str:
-    """Empty when its licence is allowed. What other platforms need is not installed here: a table names its licence."""
+    """Return the problem of a licence, or an empty text. A table has the licences of packages for other platforms."""
     try:
         there = metadata.distribution(package.name)
     except metadata.PackageNotFoundError:
@@ -107,7 +107,7 @@ def _licence_problem(package: LockedPackage) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 when every lock keeps the rules; 1 with a line for each problem on standard error."""
+    """Return 0 when every lock follows the rules; 1 with a line per problem on standard error."""
     if arguments:
         sys.stderr.write("usage: python -m tools.release.lockfile\n")
         return 2

@@ -1,6 +1,7 @@
-"""`python -m tools.release.version`: the version of pyproject.toml, written where a file must have it by itself.
+"""`python -m tools.release.version`: writes the version of pyproject.toml into the files that must contain it.
 
-Owns which files those are: the chart's Chart.yaml, and the Dockerfile's default. All else reads the version.
+Owns the list of these files: the chart's Chart.yaml, and the default in the Dockerfile. All other code reads the
+version.
 """
 
 import re
@@ -14,19 +15,19 @@ PLACES: Mapping[str, str] = {
     "helm/Chart.yaml": r"^((?:version|appVersion): )(\S+)$",
     "image/Dockerfile": r"^(ARG VERSION=)(\S+)$",
 }
-"""{file: what stands before a version, and the version}"""
+"""{file: pattern with the text before a version, and the version}"""
 
 
 def version() -> str:
-    """The one version of everything."""
+    """Return the version of all parts."""
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
 
 
 def written(text: str, pattern: str, to: str) -> str:
-    """The text with the version in every place that the pattern finds.
+    """Return the text with the version at every match of the pattern.
 
     Raises:
-        LookupError: it finds none.
+        LookupError: the pattern matches nothing.
     """
     made, count = re.subn(pattern, rf"\g<1>{to}", text, flags=re.MULTILINE)
     if not count:
@@ -35,7 +36,7 @@ def written(text: str, pattern: str, to: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the files that have another version."""
+    """Write the files that have another version."""
     if arguments:
         sys.stderr.write("usage: python -m tools.release.version\n")
         return 2

@@ -1,6 +1,7 @@
-"""What we say of known vulnerabilities in what we ship (VEX), as CycloneDX 1.6 in JSON, from `tools/release/vex.toml`.
+"""Our statements on known vulnerabilities of shipped components (VEX), as CycloneDX 1.6, from `tools/release/vex.toml`.
 
-Owns the statements and their format. An empty list says only that we have stated nothing, not that nothing was found.
+Owns the statements and their format. An empty list means only that we stated nothing. It does not mean that no
+vulnerability was found.
 """
 
 import tomllib
@@ -21,15 +22,15 @@ FILE = Path(__file__).with_name("vex.toml")
 
 
 class VexStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One vulnerability, in one package."""
+    """A statement on one vulnerability in one package."""
 
     id: str
-    """CVE-..., GHSA-... or PYSEC-..."""
+    """the identifier: CVE-..., GHSA-... or PYSEC-..."""
     package: str
-    """the name of a component of a bill of this release"""
+    """the name of a component in a bill of this release"""
     state: Literal["not_affected", "exploitable", "in_triage", "false_positive", "resolved"]
     detail: str
-    """why, in a sentence; for `exploitable` also what to do"""
+    """the reason, in one sentence; for `exploitable` also what to do"""
     justification: (
         Literal[
             "code_not_present",
@@ -44,18 +45,18 @@ class VexStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
         | msgspec.UnsetType
     ) = msgspec.UNSET
-    """of `not_affected`, which needs one"""
+    """required for the state `not_affected`, and not allowed for other states"""
 
 
 class VexError(Exception):
-    """A statement cannot be published as it stands."""
+    """A statement cannot be published in this form."""
 
 
 def read(text: str) -> list[VexStatement]:
-    """The statements of a file.
+    """Return the statements of a file.
 
     Raises:
-        VexError: the file is not valid, or a statement says too little.
+        VexError: the file is not valid, or a statement is incomplete.
     """
     try:
         found = msgspec.convert(tomllib.loads(text).get("statement", []), list[VexStatement])
@@ -70,10 +71,10 @@ def read(text: str) -> list[VexStatement]:
 
 
 def document(statements: Sequence[VexStatement], bills: Sequence[Mapping[str, Any]], *, epoch_s: int) -> Json:
-    """The statements about the components of these bills.
+    """Return the statements on the components of these bills.
 
     Raises:
-        VexError: a statement is about a package that is in no bill.
+        VexError: a statement is on a package that is in no bill.
     """
     stated: list[Json] = []
     for each in statements:
@@ -96,6 +97,6 @@ def document(statements: Sequence[VexStatement], bills: Sequence[Mapping[str, An
 
 
 def _link(bill: Mapping[str, Any], part: Mapping[str, Any]) -> str:
-    """A BOM-Link: the bill and the component in it."""
+    """Return a BOM-Link, which identifies the bill and the component in it."""
     serial = str(bill["serialNumber"]).removeprefix("urn:uuid:")
     return f"urn:cdx:{serial}/{bill['version']}#{quote(str(part['bom-ref']), safe='')}"
