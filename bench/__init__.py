@@ -1,1 +1,1 @@
-"""Benchmarks. `python -m bench` runs all of them; README.md says what each row means."""
+"""Benchmarks. `python -m bench` runs all of them; README.md explains each row."""

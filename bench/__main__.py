@@ -41,13 +41,13 @@ BENCHMARKS = {
     "soak": "half an hour at 50 launches/s: is memory flat",
 }
 LONG = frozenset({"browser", "capacity", "first_line", "output", "kube_scheduler", "cohorts", "restart", "soak"})
-"""minutes each: only when they are named, or with --all"""
+"""benchmarks that take minutes each: they run only when they are named, or with --all"""
 
 
 async def run(names: list[str], runs: int, beside: str) -> list[Row]:
-    """Each benchmark in turn; a result file per benchmark."""
+    """Run the benchmarks in turn; write a result file per benchmark."""
     rows: list[Row] = []
-    # Whoever ends us, what we have started ends too.
+    # A SIGTERM cancels this task, so that the processes that it started are ended too.
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -62,7 +62,7 @@ async def run(names: list[str], runs: int, beside: str) -> list[Row]:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", default="", help="benchmarks to run, comma-separated: " + ", ".join(BENCHMARKS))
     parser.add_argument("--runs", type=int, default=RUNS_MIN, help=f"runs per figure (default {RUNS_MIN})")

@@ -1,9 +1,9 @@
-"""The peer of P3: a client that writes what our launches write, and does nothing else.
+"""The peer of P3: a client that writes the same objects as our launches, and does nothing else.
 
-Owns the copies: bodies are taken from a launch that our services made, so that both sides write the same bytes under
-names of the same length, owned by the allocation that they belong to. Must not read, watch, wait or decide. The order
-within one launch is kept (allocation, admission, ConfigMap, pods, release, bindings); pods and bindings of a gang go
-out at once, and many launches are under way together.
+Owns the copies. The bodies are taken from a launch that our services made. Both sides therefore write the same bytes,
+with names of the same length and with the allocation as owner. Must not read, watch, wait or decide. The order within
+one launch is kept (allocation, admission, ConfigMap, pods, release, bindings). Pods and bindings of a gang are sent at
+once, and many launches run at the same time.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ POD_DEFAULTS = (
     "terminationGracePeriodSeconds",
 )
 CONTAINER_DEFAULTS = ("terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy")
-"""What the server adds to a pod's spec: our services do not send it, so the copies must not either."""
+"""Fields that the server adds to a pod's spec: our services do not send them, so the copies must not either."""
 JSON_HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
 
 Read = Callable[[str], Awaitable[dict[str, Any]]]
@@ -58,7 +58,7 @@ class Made(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """What is decoded of an answer."""
+    """The part of an answer that is decoded."""
 
     metadata: Made = msgspec.field(default_factory=Made)
 
@@ -67,7 +67,7 @@ _ANSWER = msgspec.json.Decoder(Answer)
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects of one launch, ready to be written again under another name."""
+    """The objects of one launch, ready to be written again with another name."""
 
     allocation: bytes
     admitted: dict[str, Any]
@@ -103,7 +103,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
         for pod in pods:
             _undefault(pod)
         released = {key: status[key] for key in ("attempt", "admission", "release")}
-        # As the scheduler wrote it: what the watcher has added since is not part of a launch.
+        # The status that the scheduler wrote: later additions of the watcher are not part of a launch.
         released |= {"phase": "Assigned", "seq": 2, "transitions": status["transitions"][:2]}
         released["conditions"] = [item for item in status["conditions"] if item["type"] == "Admitted"]
         return cls(
@@ -119,7 +119,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BareClient:
-    """Writes launches over its own connections, `CONNECTIONS` at most."""
+    """Writes launches over at most `CONNECTIONS` connections of its own."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
@@ -128,7 +128,7 @@ class BareClient:
         self._count = 0
 
     async def burst(self, copied: Copied, count: int, clients: int) -> None:
-        """So many launches, `clients` of them at a time."""
+        """Write `count` launches, `clients` of them at a time."""
         left = iter(range(count))
 
         async def worker() -> None:
@@ -140,7 +140,7 @@ class BareClient:
                 group.create_task(worker())
 
     async def place(self, copied: Copied, node: str) -> None:
-        """One launch of a single rank as it is once bound, on that node, in three writes: what a restart finds."""
+        """Write one launch of a single rank in its bound state, on that node, in three writes: what a restart finds."""
         self._count += 1
         name = f"bare-{self._count:0{max(1, len(copied.name) - 5)}d}"
         made = await self._send("POST", ALLOCATIONS, copied.allocation.replace(copied.name.encode(), name.encode()))
@@ -210,7 +210,7 @@ class BareClient:
 
 
 class BareCluster:
-    """A local API server with our definitions and nobody watching."""
+    """A local API server with our definitions and without watches."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._client = BareClient(session, url)
@@ -218,7 +218,7 @@ class BareCluster:
     @classmethod
     @contextlib.asynccontextmanager
     async def started(cls) -> AsyncGenerator[Self]:
-        """One in a process and a folder of its own, kept on disk and behind a token and TLS as the stack's is."""
+        """Start an API server in its own process and folder, with data on disk, a token and TLS, as in the stack."""
         clock = SystemClock()
         with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder:
             layout = Layout(Path(folder) / "bare")
@@ -242,14 +242,14 @@ class BareCluster:
                 await child.stop(5.0)
 
     async def burst(self, copied: Copied, count: int, clients: int) -> float:
-        """Launches per second, `clients` at a time."""
+        """Write launches, `clients` at a time; return the launches per second."""
         started_s = time.perf_counter()
         await self._client.burst(copied, count, clients)
         return count / (time.perf_counter() - started_s)
 
 
 def _renaming(copied: Copied, name: str, uid: str) -> Callable[[bytes], bytes]:
-    """The id first: it holds the name."""
+    """Return a function that renames a body. It replaces the id first, because the id contains the name."""
     pairs = [(copied.id, f"{name}-{uid[:8]}"), (copied.uid, uid), (copied.name, name)]
     changes = [(old.encode(), new.encode()) for old, new in pairs]
 
@@ -275,6 +275,6 @@ def _undefault(pod: dict[str, Any]) -> None:
 
 
 def _fresh(found: dict[str, Any]) -> bytes:
-    """Without what the server adds."""
+    """Return the object without the fields that the server adds."""
     meta = {key: value for key, value in found["metadata"].items() if key not in SERVER_MADE}
     return msgspec.json.encode({**found, "metadata": meta})

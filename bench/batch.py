@@ -1,7 +1,7 @@
-"""A thousand kills in one request to the local cluster, from the request to the last write, beside as many single ones.
+"""A thousand kills in one request to the local cluster, until the answer, compared with as many single requests.
 
-The allocations are held, so that they wait and nothing but the kills is under way. The batch names its allocations by
-their ids, as the command does after its question; the single kills come from 16 clients over kept connections.
+The allocations are held, so they wait and nothing but the kills runs. The batch names its allocations by their ids, as
+the command does after its confirmation. The single kills come from 16 clients with kept connections.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ MUST_S = 5.0
 
 
 class Batched(msgspec.Struct):
-    """What is read of an answer."""
+    """The part of an answer that is decoded."""
 
     counts: dict[str, int]
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     async with a_stand(nodes=0) as stand:
         ours, singles = await paired(runs, lambda _run: _batch(stand), lambda _run: _singles(stand))
     return [
@@ -44,7 +44,7 @@ async def measure(runs: int) -> list[Row]:
 
 
 async def _launched(stand: Stand) -> list[str]:
-    """The ids of as many that wait."""
+    """Launch `COUNT` held allocations; return their ids."""
     left, ids = iter(range(COUNT)), list[str]()
 
     async def client() -> None:
@@ -56,7 +56,7 @@ async def _launched(stand: Stand) -> list[str]:
 
 
 async def _batch(stand: Stand) -> float:
-    """Seconds."""
+    """Kill all in one request; return the seconds."""
     body = msgspec.json.encode({"verb": "kill", "ids": await _launched(stand)})
     headers = {"Content-Type": "application/json", "Idempotency-Key": f"bench-{time.perf_counter_ns()}"}
     started_s = time.perf_counter()
@@ -72,7 +72,7 @@ async def _batch(stand: Stand) -> float:
 
 
 async def _singles(stand: Stand) -> float:
-    """Seconds."""
+    """Kill all in single requests; return the seconds."""
     ids = await _launched(stand)
     left = iter(ids)
     started_s = time.perf_counter()

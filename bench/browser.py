@@ -3,11 +3,11 @@
 A small installation is the local cluster with all its services. A large one is an api over a cluster in memory
 (`browser_world.py`): 5,000 nodes with 8 GPUs, 10,000 queued, 2,500 running and 10,000 ended allocations, and a log of
 200,000 lines (SLIPWAY_BENCH_NODES, _QUEUED, _RUNNING, _ENDED, _LINES). The browser is headless, without a graphics
-card, in a window of 1,280 by 800 pixels; it shares the machine with the api. What fluid is: `browser_tab.py` says what
-a frame's figure is.
+card, in a window of 1,280 by 800 pixels; it shares the machine with the api. `browser_tab.py` defines the figure of a
+frame.
 
-    python -m bench --only browser              all of it, minutes
-    SLIPWAY_BENCH_PARTS=load,log ...            parts of it: those of PARTS
+    python -m bench --only browser              all parts; takes minutes
+    SLIPWAY_BENCH_PARTS=load,log ...            some of the parts, as in PARTS
 """
 
 import asyncio
@@ -41,13 +41,13 @@ PARTS = tuple(os.environ.get("SLIPWAY_BENCH_PARTS", ",".join((*SMALL, *LARGE))).
 CALL_S = 180.0
 VIEWERS = 500
 REST_S = 30.0
-"""how often a page at rest asks for what changes without an event"""
+"""seconds between two requests of a page at rest for data that changes without an event"""
 RESTING = (
     "/nodes?fields=name,pool,ready,schedulable,scheduling,gpuType,gpus,gpusUsed",
     "/queue-stats?days=false",
     "/gpu-use",
 )
-"""what it asks then"""
+"""the requests of a page at rest"""
 RATE = 200
 WATCH_S = 8.0
 MOVES = 6
@@ -56,7 +56,7 @@ KIB = 1024.0
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder, running_browser(_program()) as browser:
         browser.call_s = CALL_S
@@ -79,7 +79,7 @@ def _program() -> str:
 
 
 class _Small:
-    """The local cluster with a little work: whole lives of single ranks, ended."""
+    """The local cluster with a few allocations: single ranks that have ended."""
 
     def __init__(self, folder: Path) -> None:
         self._running = running_stack(folder / "stack", cpus=32, memory="64Gi")
@@ -89,11 +89,11 @@ class _Small:
             self.stack.wait_for(id_, "Terminated")
 
     def close(self) -> None:
-        """Stop it."""
+        """Stop the cluster."""
         self._running.__exit__(None, None, None)
 
     async def measure(self, browser: Browser, runs: int) -> list[Row]:
-        """Rows of what a small installation shows."""
+        """Return the rows of a small installation."""
         rows: list[Row] = []
         if "load" in PARTS:
             rows += await self._load(browser, runs)
@@ -141,7 +141,7 @@ class _Small:
             return [tab.load(url, SHOWN) for _ in range(runs)]
 
     def _log_in(self, tab: Tab, port: int = 0) -> str:
-        """Log in; the address of the home page, through `port` if one is given. Cookies do not depend on the port."""
+        """Log in; return the home page's address, through `port` if it is given. Cookies do not depend on the port."""
         tab.goto(self.stack.link("/?of=everyone"))
         tab.wait_for(SHOWN)
         url = str(tab.run("location.href"))
@@ -150,7 +150,7 @@ class _Small:
         return f"{host}:{port or own}/{path}"
 
     def _update(self, browser: Browser, runs: int) -> list[Row]:
-        """Lives of single ranks, one after the other, as the reader of the home page sees them."""
+        """Launch single ranks, one after the other, and measure when the home page shows their transitions."""
         with a_tab(browser) as tab:
             tab.goto(self._log_in(tab))
             tab.wait_for("!!document.querySelector('.connection .good')")
@@ -171,7 +171,7 @@ class _Small:
         ]  # fmt: skip
 
     async def _viewers(self, runs: int) -> list[Row]:
-        """CPU of the api while 500 pages are open and nothing happens."""
+        """Measure the CPU of the api while 500 pages are open and nothing changes."""
         pid = self.stack.pid("api")
         await asyncio.sleep(5.0)
         empty = await _cpu(pid, 10.0)
@@ -201,7 +201,7 @@ class _Small:
 
 
 async def _viewer(session: aiohttp.ClientSession, root: str, after_s: float) -> None:
-    """What an open home page does while nothing happens: its stream, and what it asks again every so often."""
+    """Do what an open home page does at rest: keep its stream open, and repeat its requests."""
     await asyncio.sleep(after_s / 10)
     async with session.get(f"{root}/events", headers={"Accept": "text/event-stream"}) as stream:
         stream.raise_for_status()
@@ -225,7 +225,7 @@ async def _viewer(session: aiohttp.ClientSession, root: str, after_s: float) -> 
 
 
 async def _cpu(pid: int, seconds: float) -> float:
-    """The part of a core that a process takes."""
+    """Return the fraction of a core that a process uses."""
     before, began_s = _ticks(pid), time.perf_counter()
     await asyncio.sleep(seconds)
     return (_ticks(pid) - before) / os.sysconf("SC_CLK_TCK") / (time.perf_counter() - began_s)
@@ -284,11 +284,11 @@ class _Large:
         self.url, self.log = str(told["url"]), str(told["log"])
 
     def rate(self, per_s: int) -> None:
-        """So many transitions a second from now on."""
+        """Set the number of transitions per second."""
         self._tell(f"rate {per_s}")
 
     def move(self) -> dict[str, Any]:
-        """One transition; what is to be shown."""
+        """Make one transition; return what the page must show."""
         return self._tell("move")
 
     def _tell(self, line: str) -> dict[str, Any]:
@@ -315,13 +315,13 @@ def _large() -> Generator[_Large]:
 
 
 class _View:
-    """A page of the large installation: until it is there, and how it is scrolled and filtered."""
+    """A page of the large installation: when it is ready, and how it is scrolled and filtered."""
 
     def __init__(self, name: str, path: str, ready: str, *, box: str = "", filter_: str = "") -> None:
         self.name, self.path, self.ready, self.box, self.filter = name, path, ready, box, filter_
 
     def scroll(self, tab: Tab) -> None:
-        """Up and down by the wheel's usual steps, one each frame, for three seconds."""
+        """Scroll up and down for three seconds, by one usual wheel step per frame."""
         at = json.dumps(self.box)
         tab.run(
             f"(async () => {{ const box = {at} ? document.querySelector({at}) : document.scrollingElement; "
@@ -332,7 +332,7 @@ class _View:
         )
 
     def type(self, tab: Tab) -> None:
-        """A word into the filter, a letter at a time, and out again."""
+        """Type a word into the filter, a letter at a time, and delete it again."""
         at = json.dumps(self.filter)
         tab.run(
             f"(async () => {{ const box = document.querySelector({at}); "
@@ -365,7 +365,7 @@ def _scale(browser: Browser, runs: int) -> list[Row]:
 
 
 def _told(rows: list[Row]) -> list[Row]:
-    """The rows, which are also said at once: the rest takes minutes."""
+    """Print the rows at once, because the others take minutes; return them."""
     print(table(rows), file=sys.stderr, flush=True)
     return rows
 
@@ -424,7 +424,7 @@ def _log(browser: Browser, large: _Large, runs: int) -> list[Row]:
 
 
 def _storm(browser: Browser, large: _Large, runs: int) -> list[Row]:
-    """200 events a second: the frames of pages that follow them, and how late a change is seen."""
+    """Measure at 200 events per second: the frames of pages that follow the events, and how late a change is shown."""
     rows: list[Row] = []
     large.rate(RATE)
     try:
@@ -446,8 +446,9 @@ def _storm(browser: Browser, large: _Large, runs: int) -> list[Row]:
 
 
 def _later(tab: Tab, large: _Large) -> list[float]:
-    """Milliseconds from each of a few transitions to the frame that shows it; 30,000 when none did. It is filtered for:
-    while much is launched, its row leaves those near the window."""
+    """Return the milliseconds from each of a few transitions until they are shown; 30,000 for one that is not.
+
+    The list is filtered for the allocation, because many launches move its row away from the window."""
     found: list[float] = []
     tab.run(
         "(() => { const box = document.querySelector('main input[type=search]'); box.value = 'moves'; "

@@ -1,11 +1,11 @@
-"""A tab that is measured, and the slow line in front of it.
+"""A measured browser tab, and the slow network connection in front of it.
 
-Owns how a figure is taken of a browser: paints and bytes by the page's own `performance`, the main thread by
-Chromium's tracing, memory by the kernel. Knows nothing of our pages.
+Owns how a figure of a browser is measured: paints and bytes with the page's own `performance`, the main thread with
+Chromium's tracing, memory with the kernel. Knows nothing of our pages.
 
-A frame is 1/60 s. Its figure is how many milliseconds of processor the main thread took for the tasks that began in
-it, scripts, style, layout and painting together: above 16.7 the next frame is late. It is the thread's own time, so
-that other work of the machine does not blur it; the wall time of the same is beside it.
+A frame is 1/60 s. Its figure is the CPU time in milliseconds of the main thread for the tasks that began in it:
+scripts, style, layout and painting together. Above 16.7 ms the next frame is late. It is the CPU time of the thread, so
+other work of the machine does not change it. The wall time is reported too.
 
 Source: Chrome DevTools Protocol, domains Tracing, IO, Emulation; Trace Event Format.
 """
@@ -26,7 +26,7 @@ FRAME_MS = 1_000 / 60
 RTT_S = 0.15
 DOWN_BYTES_S = 1.6e6 / 8
 UP_BYTES_S = 0.75e6 / 8
-"""Lighthouse's slow 4G"""
+"""the bandwidth of Lighthouse's slow 4G"""
 CHUNK = 4 * 1024
 CPU_SLOWDOWN = 4
 _CATEGORIES = "toplevel,disabled-by-default-devtools.timeline,devtools.timeline"
@@ -46,43 +46,43 @@ addEventListener("DOMContentLoaded", () => {
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """One load of a page without a cache; times in milliseconds from the start of the navigation."""
+    """One load of a page with an empty cache; times are in milliseconds from the start of the navigation."""
 
     paint_ms: float
     content_ms: float
     bytes_before: int
-    """of what had come whole before the content"""
+    """the bytes of the responses that were complete before the content"""
     bytes_all: int
     requests: int
 
 
 class Frames(msgspec.Struct, frozen=True):
-    """The main thread while something went on."""
+    """The main thread during an action."""
 
     p95_ms: float
     longest_ms: float
-    """the longest task"""
+    """the CPU time of the longest task"""
     busy: float
-    """the part of the time that it was busy"""
+    """the fraction of the time in which the thread was busy"""
     wall_p95_ms: float
-    """with what it waited for a processor"""
+    """like `p95_ms` in wall time, which includes waiting for a processor"""
 
 
 class Tab(Page):
-    """A tab that is measured."""
+    """A measured tab."""
 
     def __init__(self, browser: Browser, context: str) -> None:
         self._stream = ""
         super().__init__(browser, context)
 
     def heard(self, event: Json) -> None:
-        """The end of a trace, beside what a page hears."""
+        """Note the end of a trace; pass all events on to the page."""
         if event["method"] == "Tracing.tracingComplete":
             self._stream = str(event["params"]["stream"])
         super().heard(event)
 
     def slow_cpu(self, times: float) -> None:
-        """So many times slower than the machine."""
+        """Slow the CPU of the tab down by this factor."""
         self.call("Emulation.setCPUThrottlingRate", rate=times)
 
     def load(self, url: str, ready: str, *, timeout_s: float = 120.0) -> Loaded:
@@ -106,7 +106,7 @@ class Tab(Page):
         return Loaded(float(found[0]), float(found[1]), int(found[2]), int(found[3]), int(found[4]))
 
     def frames(self, act: Callable[[], object]) -> Frames:
-        """The main thread's frames while `act` goes on."""
+        """Return the main thread's frames while `act` runs."""
         self._stream = ""
         self.call(
             "Tracing.start", transferMode="ReturnAsStream", traceConfig={"includedCategories": _CATEGORIES.split(",")}
@@ -123,23 +123,23 @@ class Tab(Page):
         return frames_of(self._read(), began_us, ended_us, self._mark)
 
     def memory_mb(self) -> float:
-        """What the tab's process has for itself, in MB: its share of what it shares with others counts in part."""
+        """Return the memory of the tab's process in MB; shared memory is counted proportionally."""
         self.call("HeapProfiler.enable")
         self.call("HeapProfiler.collectGarbage")
         return sum(_pss_mb(pid) for pid in self._renderers())
 
     def heap_mb(self) -> float:
-        """What its scripts hold."""
+        """Return the size of the JavaScript heap in MB."""
         return float(self.call("Runtime.getHeapUsage")["usedSize"]) / 1e6
 
     def _renderers(self) -> list[int]:
         told = self._browser.call("SystemInfo.getProcessInfo")["processInfo"]
         found = [int(each["id"]) for each in told if each["type"] == "renderer"]
-        # Chromium keeps a spare renderer, which has drawn nothing.
+        # Chromium keeps a spare renderer that has drawn nothing.
         return [max(found, key=_pss_mb)] if found else []
 
     def _clock_us(self) -> float:
-        """Now, on the clock of the trace; it also marks which process the tab is."""
+        """Return the time on the clock of the trace, and mark the tab's process in the trace."""
         self._mark = f"bench-{time.monotonic_ns()}"
         self.run(f"console.timeStamp('{self._mark}')")
         return time.clock_gettime_ns(time.CLOCK_MONOTONIC) / 1_000
@@ -158,7 +158,7 @@ class Tab(Page):
 
 @contextmanager
 def a_tab(browser: Browser, *, width: int = 1280, height: int = 800) -> Generator[Tab]:
-    """A new tab, with nothing of the others."""
+    """Open a new tab with its own cookies and cache."""
     context = str(browser.call("Target.createBrowserContext")["browserContextId"])
     try:
         tab = Tab(browser, context)
@@ -169,7 +169,7 @@ def a_tab(browser: Browser, *, width: int = 1280, height: int = 800) -> Generato
 
 
 def frames_of(events: list[Json], began_us: float, ended_us: float, mark: str) -> Frames:
-    """What the main thread that set the mark did, frame by frame; times in microseconds on the clock of the trace."""
+    """Return the frames of the main thread that set the mark; times are in microseconds on the clock of the trace."""
     thread = next(
         (each["pid"], each["tid"])
         for each in events
@@ -188,11 +188,11 @@ def frames_of(events: list[Json], began_us: float, ended_us: float, mark: str) -
     longest, until_us = 0.0, began_us
     for task in sorted(tasks, key=lambda each: (each["ts"], -each["dur"])):
         if task["ts"] < until_us:
-            continue  # within the task before: a loop that was entered again
+            continue  # a nested task: its time is part of the task before
         until_us = task["ts"] + task["dur"]
         took = task.get("tdur", task["dur"]) / 1_000
         longest = max(longest, took)
-        # A task counts to the frame that it began in: it is that frame that it makes late.
+        # A task belongs to the frame in which it began, because it makes that frame late.
         index = min(count - 1, int((task["ts"] - began_us) / 1_000 / FRAME_MS))
         busy[index] += took
         wall[index] += task["dur"] / 1_000
@@ -211,14 +211,14 @@ def _pss_mb(pid: int) -> float:
 
 
 class _Way:
-    """One direction of the line, shared by its connections: so many bytes a second, and half a round trip late."""
+    """One direction of the line, for all its connections: limited bytes per second, delayed by half a round trip."""
 
     def __init__(self, bytes_s: float) -> None:
         self._bytes_s = bytes_s
         self._free_at = 0.0
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, connect_s: float) -> None:
-        """What comes goes on, in order, as late as the line makes it."""
+        """Copy the data in order, delayed as the connection would delay it."""
         loop = asyncio.get_running_loop()
         due: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(1_024)
         first_at = loop.time() + connect_s
@@ -248,7 +248,7 @@ class _Way:
 
 @asynccontextmanager
 async def slow_line(port: int) -> AsyncGenerator[int]:
-    """A port of this machine that leads to another one over slow 4G; a new connection costs a round trip first."""
+    """Provide a port that leads to another port over slow 4G; a new connection first costs a round trip."""
     down, up = _Way(DOWN_BYTES_S), _Way(UP_BYTES_S)
     lines: set[asyncio.Task[None]] = set()
 

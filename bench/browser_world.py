@@ -1,12 +1,13 @@
-"""An api over a large cluster in memory, as a process of its own: `python -m bench.browser_world --nodes 5000 ...`.
+"""An api over a large cluster in memory, as its own process: `python -m bench.browser_world --nodes 5000 ...`.
 
-Owns the objects (made through the same structs and the same model of the API server as in the tests of the api) and
-what moves in them. It takes one command a line on its standard input, and answers each with one line:
+Owns the objects (made with the same structs and the same model of the API server as in the api's tests) and their
+transitions. It reads one command per line from its standard input, and answers each command with one line:
 
-    rate N      from now on N transitions a second of work that comes, runs and ends; `ok`
-    move        one transition; `{"id": ..., "word": ..., "at_ms": ...}`: which word the page must show, and since when
+    rate N      make N transitions a second, of allocations that are created, run and end; `ok`
+    move        make one transition; `{"id": ..., "word": ..., "at_ms": ...}`: the word that the page must show, and
+    since when
 
-What it cannot show: how long a real API server takes for a LIST. Reading one here decodes the same JSON.
+It cannot show how long a LIST of a real API server takes. Reading an object here decodes the same JSON.
 """
 
 import argparse
@@ -42,13 +43,13 @@ LINES_AT_ONCE = 500
 SHARE_BYTES = 256 * 1024 * 1024
 MOVING = "moves"
 LIVES = 150
-"""allocations that come, run and end while there is a rate; with `MOVING` fewer than the page shows"""
+"""allocations that are created, run and end while there is a rate; together with `MOVING`, fewer than the page shows"""
 STEPS = (Event.ASSIGNED, Event.PULLING, Event.STARTING, Event.RUNNING, Event.TERMINATED)
 PAUSE_S = 0.02
 
 
 class World:
-    """The objects, and what moves."""
+    """The objects, and their transitions."""
 
     def __init__(self, api: ApiWorld) -> None:
         self._api = api
@@ -58,10 +59,10 @@ class World:
         self._waits = False
         self.rate = 0.0
         self.log = ""
-        """the id of the allocation that has printed much"""
+        """the id of the allocation with the long log"""
 
     async def fill(self, *, nodes: int, running: int, queued: int, ended: int, lines: int) -> None:
-        """Make everything."""
+        """Create all objects."""
         for number in range(nodes):
             await self._node(number)
         for number in range(ended):
@@ -79,14 +80,14 @@ class World:
             await self._api.explain(f"wait-{number}", Gate.WAITING_FOR_QUOTA.value, "queue default has used its quota")
         if lines:
             await self._talk(lines)
-        # Times of creation are whole seconds: only a later one puts it first among the newest.
+        # Creation times are whole seconds: the allocation must be created in a later second to be the newest.
         await asyncio.sleep(1.1)
         await self._launch(MOVING, gpus=4)
         await self._step(MOVING, Event.ASSIGNED, node="node-0")
         await self._step(MOVING, Event.RUNNING)
 
     async def move(self) -> dict[str, Any]:
-        """Let the newest of those that run wait for input, or go on; what the page must show of it then."""
+        """Let the newest running allocation wait for input, or continue; return what the page must then show."""
         self._waits = not self._waits
         data = {"waiting": self._waits}
         found = await self._step(MOVING, Event.UPDATED, data=data, waiting=self._waits)
@@ -94,12 +95,12 @@ class World:
         return {"id": id_of(found), "word": word, "at_ms": self._api.clock.now() * 1_000}
 
     async def run(self) -> None:
-        """As many transitions a second as the rate says, for ever."""
+        """Make `rate` transitions per second, for ever."""
         owed, last = 0.0, time.perf_counter()
         while True:
             await asyncio.sleep(PAUSE_S)
             now = time.perf_counter()
-            # What a long answer of the api held up is not made up for all at once.
+            # After a long answer of the api, the missed transitions are not all made up at once.
             owed, last = min(owed + self.rate * (now - last), self.rate), now
             while owed >= 1:
                 owed -= 1
@@ -107,7 +108,7 @@ class World:
                 await asyncio.sleep(0)
 
     async def _live_on(self) -> None:
-        """Take the next allocation one step further; launch a new one while there are few."""
+        """Move the next allocation one step further; launch a new one while there are few."""
         if len(self._lives) < LIVES:
             self._number += 1
             name = f"live-{self._number}"
@@ -159,7 +160,7 @@ class World:
         await self._api.kube.create(NODES, {"metadata": {"name": f"node-{number}", "labels": labels}, "status": status})
 
     async def _talk(self, lines: int) -> None:
-        """An allocation that has printed that much, and has ended."""
+        """Create an allocation that has printed this many lines and has ended."""
         await self._launch(LOG_NAME, gpus=0)
         for event in (Event.ASSIGNED, Event.RUNNING, Event.TERMINATED):
             found = await self._step(LOG_NAME, event, node="node-0")
@@ -206,7 +207,7 @@ def _say(told: dict[str, Any]) -> None:
 
 
 async def main() -> None:
-    """Serve until standard input ends."""
+    """Serve until the standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("nodes", "running", "queued", "ended", "lines"):
         parser.add_argument(f"--{name}", type=int, default=0)

@@ -1,13 +1,13 @@
-"""What a thousand allocations cost: bytes of objects and of Redis, memory of each service, CPU and calls.
+"""The cost of a thousand allocations: bytes of objects and of Redis, memory of each service, CPU and calls.
 
-The four services on the local cluster; pods run on simulated nodes until they are told. A thousand are launched and
-live on, then all of them are killed and kept as ended; then two thousand more, a thousand at a time. What was there
-before, with all live, and with all ended, is compared. Object bytes are those of the JSON that the API server
-answers, over every object of ours; etcd keeps custom resources as that very JSON, and pods somewhat smaller. Redis' own
-figure is `used_memory`. Memory is resident, after a pause. A service that has grown keeps most of that for the next
-work: what ended work takes of it is what the second and the third thousand added.
+The four services run on the local cluster; pods run on simulated nodes until they are stopped. A thousand allocations
+are launched and stay live, then all are killed and kept as ended. Then two thousand more follow, a thousand at a time.
+The states before, with all live, and with all ended are compared. Object bytes are the bytes of all our objects in the
+JSON of the API server. etcd stores custom resources as the same JSON, and pods somewhat smaller. The figure for Redis
+is `used_memory`. Memory is resident memory after a pause. A service keeps most of its memory for later work. The cost
+of ended allocations is therefore what the second and the third thousand added.
 
-SLIPWAY_BENCH_COUNT (1000) and SLIPWAY_BENCH_GANG (1, ranks each) make it another one; figures are per 1,000.
+SLIPWAY_BENCH_COUNT (1000) and SLIPWAY_BENCH_GANG (1; ranks of each) change the size; figures are per 1,000.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ CLIENTS = 16
 NODES, NODE_CPUS = 20, 64
 RUNS_S = 86_400.0
 MORE = 2
-"""Rounds after the first, each of so many again."""
+"""Rounds after the first, of `COUNT` allocations each."""
 WITHIN_S = 600.0
 REST_S = 10.0
-"""After the last change, so that what is only passing through has passed."""
+"""Seconds to wait after the last change, so that temporary data is gone."""
 SERVICES = ("api", "scheduler", "podworker", "watcher")
 TICKS_PER_S = 100
 BUSY = 503
-"""An api that has no answer in time: to be asked again."""
+"""The status of an api that cannot answer in time: the call is repeated."""
 ALLOCATIONS = "/apis/slipway.dev/v1alpha1/allocations"
 OURS = "app.kubernetes.io/managed-by=slipway"
 OBJECTS = {
@@ -50,7 +50,7 @@ OBJECTS = {
 
 
 class Reading(msgspec.Struct):
-    """Everything at one moment; bytes, MiB, seconds and counts since the start."""
+    """All figures at one moment: bytes, MiB, and CPU seconds and calls since the start."""
 
     objects: dict[str, float] = {}
     redis: float = 0.0
@@ -60,12 +60,12 @@ class Reading(msgspec.Struct):
 
 
 async def measure(_runs: int) -> list[Row]:
-    """Rows of this benchmark: one run, however many are asked for."""
+    """Return the rows of this benchmark; it makes one run, independent of the requested number."""
     async with (
         a_stand(nodes=0) as stand,
         simulated_nodes(Path(stand.stack.kubeconfig), NODES, NODE_CPUS, local=True),
     ):
-        # What is loaded with the first launch is no cost of a launch.
+        # Code that is loaded with the first launch is not a cost of a launch.
         await _launch(stand, 20, runs_s=0.1)
         await _until(stand, lambda phases: set(phases) == {"Terminated"}, "the first have ended")
         await asyncio.sleep(REST_S)
@@ -109,7 +109,7 @@ async def measure(_runs: int) -> list[Row]:
 def _standing(
     state: str, before: Reading, after: Reading, work: str, memory: tuple[Reading, Reading], rounds: int
 ) -> list[Row]:
-    """What so many that stand in a state have added; the memory between two readings of its own, `rounds` apart."""
+    """Return the cost of `COUNT` allocations in a state; memory is compared between two readings, `rounds` apart."""
     parts = {name: after.objects[name] - before.objects[name] for name in OBJECTS}
     note = ", ".join(f"{name} {_per(value) / 1e3:.0f} kB" for name, value in parts.items())
     rows = [
@@ -132,7 +132,7 @@ def _per(value: float) -> float:
 
 
 async def _launch(stand: Stand, count: int, *, runs_s: float) -> list[str]:
-    """The ids of so many that are accepted."""
+    """Launch `count` allocations; return their ids."""
     main = {"name": "main", "image": "local", "command": ["true"]}
     spec = {"containers": [main], "terminationGracePeriodSeconds": 1}
     template = {"metadata": {"annotations": played(runs_s)}, "spec": spec}
@@ -155,7 +155,7 @@ async def _launch(stand: Stand, count: int, *, runs_s: float) -> list[str]:
 
 
 async def _end(stand: Stand, ids: list[str]) -> Reading:
-    """Kill these, and read when all have ended and what only passes through has passed."""
+    """Kill these allocations; return the reading after all have ended and temporary data is gone."""
     left = iter(ids)
 
     async def client() -> None:
@@ -179,7 +179,7 @@ async def _end(stand: Stand, ids: list[str]) -> Reading:
 
 
 async def _until(stand: Stand, is_so: Callable[[list[str]], bool], what: str) -> None:
-    """Looks at every allocation now and then, seldom enough to cost nothing that counts."""
+    """Read every allocation until the condition holds, rarely enough not to affect the figures."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             items: list[dict[str, Any]] = (await stand.read(ALLOCATIONS))["items"]
@@ -205,7 +205,7 @@ async def _read(stand: Stand) -> Reading:
 
 
 async def _bytes(stand: Stand, path: str) -> int:
-    """Of the objects of a list, each as JSON without blanks."""
+    """Return the total size of a list's objects, each as JSON without spaces."""
     items: list[dict[str, Any]] = (await stand.read(path))["items"]
     return sum(len(msgspec.json.encode(item)) for item in items)
 

@@ -1,7 +1,7 @@
-"""The tables of docs/operating.md on capacity, from the figures of `bench/results/capacity.json`.
+"""The capacity tables of docs/operating.md, from the figures in `bench/results/capacity.json`.
 
-`python -m bench.capacity_page` writes them between their marks; `--check` fails when they differ. What is measured is
-a thousand; everything else in the tables is that figure times a number, and the page says so.
+`python -m bench.capacity_page` writes them between their marks; `--check` fails when they differ. Only a thousand is
+measured. All other figures in the tables are multiples of it, as the page says.
 """
 
 import sys
@@ -20,7 +20,7 @@ SIZES = ((100, 1_000), (1_000, 10_000), (10_000, 50_000))
 
 
 def tables(rows: Mapping[str, Row]) -> str:
-    """Both tables and where the figures are from."""
+    """Return both tables and the source of the figures."""
 
     def of(name: str) -> float:
         return rows[f"CAP-{name}"].ours
@@ -70,13 +70,13 @@ def tables(rows: Mapping[str, Row]) -> str:
 
 
 def whole(page: str, rows: Mapping[str, Row]) -> str:
-    """The page with its tables."""
+    """Return the page with its tables."""
     before, _, rest = page.partition(BEGIN)
     return before + BEGIN + tables(rows) + END + rest.partition(END)[2]
 
 
 def stored() -> dict[str, Row]:
-    """The figures of the last run."""
+    """Return the figures of the last run."""
     found = msgspec.json.decode((RESULTS / "capacity.json").read_bytes(), type=list[Row])
     return {row.id: row for row in found}
 
@@ -86,7 +86,7 @@ def _mb(size: float) -> str:
 
 
 def main() -> int:
-    """1 with `--check` when the page is out of date."""
+    """Write the page; with `--check` return 1 when the page is out of date."""
     page = PAGE.read_text("utf-8")
     fresh = whole(page, stored())
     if "--check" in sys.argv:

@@ -1,4 +1,4 @@
-"""A line chart as SVG: both axes logarithmic, a legend beside it, no library. Pure: values in, text out."""
+"""A line chart as SVG: both axes logarithmic, a legend beside it, without a library. Pure: values in, text out."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def line_chart(title: str, across: str, up: str, lines: Sequence[Line]) -> str:
-    """The whole SVG. Raises ValueError where there is no point, or one is not above 0."""
+    """Return the whole SVG. Raises ValueError when there is no point, or a point is not above 0."""
     points = [point for line in lines for point in line.points]
     if not points or min(min(point) for point in points) <= 0:
         raise ValueError("a chart with logarithmic axes needs points above 0")
@@ -59,7 +59,7 @@ def _drawn(line: Line, colour: str, legend_y: int, x_axis: "_Axis", y_axis: "_Ax
 
 
 class _Axis:
-    """Whole powers of ten around what is to be shown."""
+    """An axis with whole powers of ten around the values."""
 
     def __init__(self, values: Sequence[float], start: int, end: int) -> None:
         low = math.floor(math.log10(min(values)))
@@ -68,6 +68,6 @@ class _Axis:
         self.decades = [10**power if power >= 0 else 10.0**power for power in range(low, high + 1)]
 
     def at(self, value: float) -> float:
-        """Where a value lies, in pixels."""
+        """Return the position of a value, in pixels."""
         part = (math.log10(value) - self._low) / (self._high - self._low)
         return self._start + part * (self._end - self._start)

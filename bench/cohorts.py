@@ -1,12 +1,13 @@
-"""P4: Kueue's own performance tests, played whole: five cohorts of six queues (W7a), ten cohorts of a hundred (W7b).
+"""P4: Kueue's own performance tests, in full: five cohorts of six queues (W7a), ten cohorts of a hundred queues (W7b).
 
-A queue owns 20 cpu, may borrow 100 of its cohort, takes its own back from whom it has lent it to and preempts what is
-less important. Work arrives as Kueue's generator sends it. Here each piece is a launch: POST, decision, ConfigMap, pod,
-binding on a real kube-apiserver, and its pod runs on simulated nodes for as long as the piece takes (Kueue's test has
-no pods: there a piece ends so long after its admission). Wall time is from the first POST to the last end.
+A queue owns 20 cpu and may borrow 100 from its cohort. It reclaims its own quota from borrowers and preempts work of
+lower priority. Work arrives as Kueue's generator sends it. Here each piece is a launch: POST, decision, ConfigMap, pod,
+binding on a real kube-apiserver. Its pod runs on simulated nodes for the duration of the piece. Kueue's test has no
+pods: there a piece ends that long after its admission. Wall time is from the first POST to the last end.
 
-SLIPWAY_BENCH_SCALE (0.1) is the part of the pieces of each queue (W7a) or of the queues of each cohort (W7b) that is
-played; 1 plays all, SLIPWAY_BENCH_WORK (W7a,W7b) says which. Kueue's published time is scaled as the number of pieces.
+SLIPWAY_BENCH_SCALE (0.1) is the fraction of the pieces of each queue (W7a) or of the queues of each cohort (W7b) that
+is run; 1 runs all. SLIPWAY_BENCH_WORK (W7a,W7b) chooses the tests. Kueue's published time is scaled by the number of
+pieces.
 """
 
 import asyncio
@@ -28,14 +29,14 @@ PLAYED = os.environ.get("SLIPWAY_BENCH_WORK", "W7a,W7b").split(",")
 QUEUES = "/apis/slipway.dev/v1alpha1/queues"
 NOMINAL, BORROWED = 20, 100
 NODE_CPUS = 60
-"""a multiple of what each piece asks for, so that quota decides and not the shape of nodes"""
+"""a multiple of the request of each piece, so that the quota decides and not the size of nodes"""
 WITHIN_S = 3_600.0
 KUEUE_CPU_MS = 41.0
-"""of all processes per piece of W7a, measured by running Kueue's own test on two cores"""
+"""CPU of all processes per piece of W7a, measured by running Kueue's own test on two cores"""
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """One class of work of a queue."""
+    """One class of pieces in a queue."""
 
     name: str
     count: int
@@ -56,24 +57,24 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """All pieces of all queues."""
+        """The number of pieces of all queues."""
         return self.cohorts * self.queues * sum(piece.count for piece in self.pieces)
 
     @property
     def cpus(self) -> int:
-        """What all queues own."""
+        """The total quota of all queues."""
         return self.cohorts * self.queues * NOMINAL
 
     @property
     def bound_s(self) -> float:
-        """The shortest wall time of a scheduler that leaves nothing idle: the work itself, or the last arrival."""
+        """The shortest wall time of a scheduler without idle time: the work itself, or the last arrival."""
         each = sum(piece.count * piece.cpus * piece.runs_s for piece in self.pieces)
         last = max((piece.count - 1) * piece.every_s + piece.runs_s for piece in self.pieces)
         return max(each * self.cohorts * self.queues / self.cpus, last)
 
 
 def work_of(id_: str, scale: float) -> Work:
-    """W7a with a part of the pieces of each queue, or W7b with a part of its queues."""
+    """Return W7a with a fraction of the pieces of each queue, or W7b with a fraction of its queues."""
 
     def part(count: int) -> int:
         return max(1, round(count * scale))
@@ -94,7 +95,7 @@ def work_of(id_: str, scale: float) -> Work:
 
 
 def arrivals(work: Work) -> list[tuple[float, str, Piece]]:
-    """(seconds since the beginning, queue, piece), the earliest first."""
+    """Return (seconds since the beginning, queue, piece), the earliest first."""
     found = [
         (number * piece.every_s, queue, piece)
         for queue in _queue_names(work)
@@ -105,21 +106,21 @@ def arrivals(work: Work) -> list[tuple[float, str, Piece]]:
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run has shown."""
+    """The figures of one run."""
 
     wall_s: float
     half_s: float
-    """until half of the pieces had ended"""
+    """seconds until half of the pieces had ended"""
     most_s: float
-    """until 95 % of them had"""
+    """seconds until 95 % of the pieces had ended"""
     cpu_ms: dict[str, float]
-    """of each process but the simulated nodes, per piece"""
+    """CPU of each process except the simulated nodes, per piece"""
     nodes_ms: float
     evictions: int
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     rows: list[Row] = []
     for id_ in PLAYED:
         work = work_of(id_, SCALE)
@@ -141,7 +142,7 @@ async def measure(runs: int) -> list[Row]:
 
 
 async def _play(stand: RealStand, work: Work, nodes_pid: int) -> Played:
-    """Everything arrives, and everything has ended well."""
+    """Let all pieces arrive, and wait until all have ended with success."""
     ended = Bound(stand.kube, stand.cluster.url, ALLOCATIONS, "status.phase=Terminated")
     before, nodes_before_s = stand.cpu_s(), cpu_of(nodes_pid)
     async with ended.counting():
@@ -164,7 +165,7 @@ async def _play(stand: RealStand, work: Work, nodes_pid: int) -> Played:
 
 
 async def _arrive(stand: RealStand, work: Work) -> None:
-    """Each POST at its time, `CONNECTIONS` under way at most."""
+    """Send each POST at its time, with at most `CONNECTIONS` in parallel."""
     slots, started_s = asyncio.Semaphore(CONNECTIONS), time.perf_counter()
 
     async def post(queue: str, piece: Piece) -> None:
@@ -210,7 +211,7 @@ async def _make_queues(stand: RealStand, work: Work) -> None:
     async def are_known() -> bool:
         async with stand.web.get(f"{stand.stack.api_url}/api/v1/queues", params={"limit": "500"}) as answer:
             names = {item["name"] for item in (await answer.json())["items"]}
-        # A page may not hold all of them.
+        # A page may not contain all of them.
         return len(names & set(_queue_names(work))) >= min(400, work.cohorts * work.queues)
 
     await poll(are_known, "the queues are known")

@@ -1,10 +1,10 @@
-"""P3 on a real kube-apiserver: what our services launch per second beside a bare client that writes the same objects.
+"""P3 on a real kube-apiserver: launches per second of our services, beside a bare client that writes the same objects.
 
-Both sides use one API server in turn, five times or more: the four services with a client that POSTs, then a client
-with 64 connections that writes what those launches wrote. A rate is from the first request to the last binding, as a
-watch that is told of bound pods only counts them. Nodes are objects without kubelets.
+Both sides use one API server in turn, five times or more: first the four services with a client that POSTs, then a
+client with 64 connections that writes the objects of those launches. A rate is from the first request to the last
+binding, as a watch of bound pods counts them. Nodes are objects without kubelets.
 
-SLIPWAY_BENCH_SINGLES, SLIPWAY_BENCH_GANGS (0 leaves them out) change the size of a run, for profiling.
+SLIPWAY_BENCH_SINGLES and SLIPWAY_BENCH_GANGS (0 leaves them out) change the size of a run, for profiling.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ OURS = ("api", "scheduler", "podworker", "watcher")
 
 
 class Side:
-    """What one side of the comparison has shown."""
+    """The figures of one side of the comparison."""
 
     def __init__(self) -> None:
         self.singles: list[float] = []
@@ -37,17 +37,17 @@ class Side:
         self.cpu_s: dict[str, list[float]] = {}
         """{process: seconds per 1,000 single ranks, of each run}"""
         self.gang_cpu_s: dict[str, list[float]] = {}
-        """the same per 1,000 pods of gangs"""
+        """the same figures per 1,000 pods of gangs"""
         self.calls: Counter[str] = Counter()
 
     def spent(self, into: dict[str, list[float]], before: dict[str, float], after: dict[str, float], by: int) -> None:
-        """Take note of what each process has spent on `by` thousandths of a thousand."""
+        """Record the CPU that each process used for `by` launches or pods, per 1,000 of them."""
         for name, after_s in after.items():
             into.setdefault(name, []).append((after_s - before.get(name, 0.0)) / by * 1_000)
 
 
 def _total(cpu_s: dict[str, list[float]], names: Collection[str] | None = None) -> list[float]:
-    """The sum over processes, of each run."""
+    """Return the sum over processes, for each run."""
     return [sum(spent) for spent in zip(*(cpu_s[name] for name in names or cpu_s), strict=True)]
 
 
@@ -56,7 +56,7 @@ def _line(cpu_s: dict[str, list[float]]) -> str:
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     ours, bare = Side(), Side()
     async with a_real_stand() as stand:
         single, gang = await _copies(stand)
@@ -78,7 +78,7 @@ async def measure(runs: int) -> list[Row]:
 
 
 async def _copies(stand: RealStand) -> tuple[Copied, Copied]:
-    """What the bare client writes: copies of a launch of each sort; leaves nothing, and the services halted."""
+    """Return copies of one single launch and one gang for the bare client; delete the originals, halt the services."""
     async with stand.bound.counting():
         single = await stand.post(launch_body(1))
         gang = await stand.post(launch_body(RANKS))
@@ -90,7 +90,7 @@ async def _copies(stand: RealStand) -> tuple[Copied, Copied]:
 
 
 async def _turn(stand: RealStand, side: Side, launch: Callable[[int, int], Awaitable[None]], *, is_ours: bool) -> None:
-    """One side's run, from a clean cluster to a clean cluster."""
+    """Run one side, from a clean cluster to a clean cluster."""
     if is_ours:
         await stand.resume()
     await _burst(stand, launch, 1, WARM_UP)
@@ -112,7 +112,7 @@ async def _turn(stand: RealStand, side: Side, launch: Callable[[int, int], Await
 
 
 async def _burst(stand: RealStand, launch: Callable[[int, int], Awaitable[None]], ranks: int, count: int) -> float:
-    """Launches per second, from the first request to the last binding."""
+    """Return the launches per second, from the first request to the last binding."""
     async with stand.bound.counting():
         started_s = time.perf_counter()
         await launch(ranks, count)
@@ -134,7 +134,7 @@ async def _launch(stand: RealStand, ranks: int, count: int) -> None:
 
 
 def _living(cpu_s: dict[str, float], *, is_ours: bool) -> dict[str, float]:
-    """Without our services while they are halted."""
+    """Return the figures, without our services while they are halted."""
     return {name: spent for name, spent in cpu_s.items() if is_ours or name not in (*OURS, "redis")}
 
 

@@ -1,8 +1,9 @@
-"""Conservative backfill, a policy to compare with: each piece of work that waits has a reservation.
+"""Conservative backfill, a policy for comparison: each waiting piece of work has a reservation.
 
-A piece gets the first start at which it delays none of those before it, by their run limits. When work ends before its
-limit, all reservations are made again, in the order of arrival. A reservation is of nodes: ranks of a part of a node
-go where the least is left. It is no part of the product. Source: Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
+A piece gets the earliest start at which it delays no earlier piece, given their run limits. When work ends before its
+limit, all reservations are made again, in the order of arrival. A reservation is for nodes: ranks that need a part of a
+node are placed where the least is free. It is not part of the product. Source: Mu'alem and Feitelson, IEEE TPDS 12(6),
+2001.
 """
 
 import heapq
@@ -17,7 +18,7 @@ _ENDS, _ARRIVES, _IS_DUE = 0, 1, 2
 
 
 class RigidWork(Protocol):
-    """What has to be known of a piece of work: it is placed on whole nodes, or within one."""
+    """The properties of a piece of work that the policy needs; a rank is placed on one node."""
 
     @property
     def name(self) -> str: ...
@@ -34,19 +35,19 @@ class RigidWork(Protocol):
 
 
 class _Profile:
-    """What is free of each node from each of `times` on."""
+    """The free GPUs of each node from each of `times` on."""
 
     def __init__(self, now: float, nodes: int, gpus: int) -> None:
         self.times = [now]
         self.free: Ints = np.full((1, nodes), gpus, dtype=np.int64)
 
     def take(self, start: float, end: float, nodes: Ints, gpus: int) -> None:
-        """These nodes have `gpus` less from `start` to `end`."""
+        """Reserve `gpus` on each of these nodes from `start` to `end`."""
         first, last = self._cut(start), self._cut(end)
         self.free[first:last, nodes] -= gpus
 
     def earliest(self, piece: RigidWork) -> tuple[float, Ints]:
-        """(the first start, the nodes)."""
+        """Return (the earliest start, the nodes)."""
         ends = np.searchsorted(self.times, [start + piece.limit for start in self.times], side="left")
         for at, start in enumerate(self.times):
             least = self.free[at : max(int(ends[at]), at + 1)].min(axis=0)
@@ -57,7 +58,7 @@ class _Profile:
         raise ValueError(f"{piece.name} is larger than the pool")
 
     def forget(self, now: float) -> None:
-        """Drop what is before `now`."""
+        """Drop the times before `now`."""
         if self.times[0] < now:
             place = self._cut(now)
             self.times, self.free = self.times[place:], self.free[place:]
@@ -71,14 +72,14 @@ class _Profile:
 
 
 def conservative(pieces: Sequence[RigidWork], nodes: int, gpus: int) -> dict[str, float]:
-    """{name: when it starts}; a rank has at most the GPUs of a node."""
+    """Return {name: start time}; a rank has at most the GPUs of a node."""
     by_name = {piece.name: piece for piece in pieces}
     events: list[tuple[float, int, str]] = [(piece.submit, _ARRIVES, piece.name) for piece in pieces]
     heapq.heapify(events)
     starts: dict[str, float] = {}
     running: dict[str, tuple[float, Ints]] = {}
     waiting: dict[str, tuple[float, Ints]] = {}
-    """{name: (start, nodes) that it has reserved}, in the order of arrival"""
+    """{name: (reserved start, reserved nodes)}, in the order of arrival"""
     profile = _Profile(0.0, nodes, gpus)
     while events:
         now = events[0][0]

@@ -1,9 +1,10 @@
-"""Estimated starts beside real ones: `python -m bench.estimates [--seeds N]`.
+"""Compares estimated starts with real ones: `python -m bench.estimates [--seeds N]`.
 
-The work of `bench.quality` is played to its end, and stopped at some moments before: what waits then gets its estimate,
-by what has run and arrived so far. A figure is the percentage of the estimates within whose bounds the real start was:
-the likely bounds, and those that follow from run limits. Nothing of the estimates was chosen by the seeds that are
-measured here: what counts as alike, the number of futures and their bounds were chosen by seeds 1 to 20.
+The work of `bench.quality` is simulated to its end, and also stopped at some earlier moments. At each of these moments
+the waiting work gets its estimate, from the work that has run and arrived so far. A figure is the percentage of the
+estimates whose bounds contain the real start: the likely bounds, and the bounds that follow from run limits. The seeds
+measured here were not used to tune the estimates. The definition of similar work, the number of futures and their
+bounds were chosen with seeds 1 to 20.
 """
 
 import argparse
@@ -24,30 +25,30 @@ from slipway.scheduler.simulate.scenario import whole
 
 FIRST_SEED = 21
 MOMENTS = (0.35, 0.7)
-"""at which it is asked, as parts of the time from the first to the last arrival"""
+"""the moments of the estimates, as fractions of the time from the first to the last arrival"""
 WITHIN = Target(must=80.0, better="higher")
 _EXACT_S = 1e-6
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """One estimate, and when the work really started."""
+    """One estimate, and the real start of the work."""
 
     estimate: Estimate
     start: float
 
     @property
     def is_within(self) -> bool:
-        """Whether the start is within the likely bounds."""
+        """Whether the real start is within the likely bounds."""
         return self.estimate.likely is not None and _is_between(self.start, *self.estimate.likely)
 
     @property
     def is_possible(self) -> bool:
-        """Whether it is within those that follow from run limits."""
+        """Whether the real start is within the bounds that follow from run limits."""
         return _is_between(self.start, self.estimate.earliest, self.estimate.latest)
 
     @property
     def width_s(self) -> float:
-        """How far the likely bounds are apart."""
+        """The distance between the likely bounds, in seconds."""
         first, last = self.estimate.likely or (None, None)
         return math.inf if first is None or last is None else last - first
 
@@ -57,7 +58,7 @@ def _is_between(at: float, first: float | None, last: float | None) -> bool:
 
 
 def without_limits(document: Json) -> Json:
-    """The same work, of which nothing states how long it may run."""
+    """Return the same work without run limits."""
     kept: list[dict[str, Any]] = [
         {name: value for name, value in item.items() if name != "maxRuntime"} for item in document["allocations"]
     ]
@@ -65,7 +66,7 @@ def without_limits(document: Json) -> Json:
 
 
 def asked(document: Json) -> list[Asked]:
-    """All estimates of a scenario that have likely bounds."""
+    """Return all estimates of a scenario that have likely bounds."""
     starts = {name: life.first_start for name, life in simulate(whole(document)).world.lives.items()}
     span_s = max(float(item["submit"]) for item in document["allocations"])
     found: list[Asked] = []
@@ -80,7 +81,7 @@ def asked(document: Json) -> list[Asked]:
 
 
 def percent(answers: Sequence[bool]) -> float:
-    """How many of them are true."""
+    """Return the percentage of true answers."""
     return 100.0 * sum(answers) / len(answers) if answers else 100.0
 
 
@@ -92,7 +93,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     load: float = LOAD
 
     def of(self, seed: int) -> Json:
-        """The scenario of a seed."""
+        """Return the scenario of a seed."""
         return self.document(work(seed, self.load))
 
 
@@ -101,7 +102,7 @@ def _free(pieces: list[Piece]) -> Json:
 
 
 def _teams(pieces: list[Piece]) -> Json:
-    """A queue for each team; what queues and users have used before counts."""
+    """Return a scenario with one queue per team, in which past use of queues and users matters."""
     queues = [{"name": f"team-{number}", "userOrder": "LeastUsed"} for number in range(TEAMS)]
     return without_limits(scenario(pieces, pool={"fairShare": {"halfLife": "1d"}}, queues=queues, is_by_team=True))
 
@@ -113,11 +114,11 @@ CASES = {
     "high": Case(what="the same, load 1.0", document=_free, load=1.0),
     "teams": Case(what="without run limits, team queues, past use", document=_teams),
 }
-"""{name: what is measured}"""
+"""{name: the case to measure}"""
 
 
 def rows(name: str, seeds: int) -> list[Row]:
-    """The figures of one case, over the estimates of all seeds."""
+    """Return the figures of one case, over the estimates of all seeds."""
     case = CASES[name]
     answers: list[list[Asked]] = []
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
@@ -139,7 +140,7 @@ def rows(name: str, seeds: int) -> list[Row]:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.estimates", description=__doc__)
     parser.add_argument("--only", default=",".join(CASES), help="cases, with commas (default: all)")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"runs, each with its own work (default {SEEDS})")

@@ -1,8 +1,8 @@
-"""Failover: from the moment at which the leading scheduler is killed, or told to stop, to the ledger's next tick.
+"""Failover: from the moment when the leading scheduler is killed, or told to stop, to the ledger's next tick.
 
-Real processes on the local cluster: two schedulers, everything else once, a launch waiting for the new leader. The
-lease is as it is by default: 15 s at first, and 3 s in a steady term, which is waited for. Once with nothing there, and
-once beside 5,000 nodes and 10,000 held allocations.
+Real processes run on the local cluster: two schedulers, one of every other service, and one launch that waits for the
+new leader. The lease has its default duration: 15 s at first, and 3 s in a steady term, which the benchmark waits for.
+One measurement is on an empty cluster, another beside 5,000 nodes and 10,000 held allocations.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from bench.runner import Row, Target, percentile, row
 from slipway.local.stack import Stack, StackOptions
 
 STEADY_S, STEADY_WAIT_S = 3, 60.0
-"""The lease of a leader that renews in time; one that does not within this wait is measured as it is."""
+"""The lease of a leader that renews in time; a lease that stays longer within this wait is measured unchanged."""
 NODES, ALLOCATIONS = 5_000, 10_000
 AT_ONCE = 16
 POLL_S = 0.01
@@ -45,7 +45,7 @@ _RANKS = [{"name": "worker", "count": 1, "resources": {"cpu": "10m"}}]
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     rows: list[Row] = []
     for size, (nodes, allocations) in SIZES.items():
         async with _a_pair() as pair:
@@ -71,7 +71,7 @@ class Pair:
         self._launched = 0
 
     async def fill(self, nodes: int, allocations: int) -> None:
-        """So much is there, and everybody knows it."""
+        """Create the nodes and allocations, and wait until all services know them."""
         slots = asyncio.Semaphore(AT_ONCE)
 
         async def create(path: str, body: dict[str, Any]) -> None:
@@ -98,8 +98,8 @@ class Pair:
         await asyncio.sleep(SETTLE_S if nodes else 1.0)
 
     async def took_s(self, number: signal.Signals) -> float:
-        """Seconds from the signal to the leader until another epoch has committed a tick."""
-        # Who was ended the last time has to be noticed first.
+        """Return the seconds from the signal to the leader until another epoch has committed a tick."""
+        # The services must first notice which scheduler was ended the last time.
         await asyncio.sleep(1.0)
         await self._both_run()
         before = await self._ledger()
@@ -114,15 +114,15 @@ class Pair:
                 await asyncio.sleep(POLL_S)
 
     async def _both_run(self) -> None:
-        """The one that was ended is back, and has looked around; something has been admitted meanwhile."""
+        """Wait until the ended scheduler runs again and has read the cluster, and a launch was admitted since then."""
         async with asyncio.timeout(DEADLINE_S):
             for name in SCHEDULERS:
-                while not await self._is_ready(name):  # noqa: ASYNC110 - nobody tells
+                while not await self._is_ready(name):  # noqa: ASYNC110 - there is no event to wait for
                     await asyncio.sleep(0.1)
         await self._launch()
         await asyncio.sleep(WARM_S)
         async with asyncio.timeout(DEADLINE_S):
-            while await self._leader() not in self._pids():  # noqa: ASYNC110 - nobody tells
+            while await self._leader() not in self._pids():  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.1)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STEADY_WAIT_S):
@@ -130,7 +130,7 @@ class Pair:
                     await asyncio.sleep(0.1)
 
     async def _is_ready(self, name: str) -> bool:
-        """Whether it competes: what was ended takes a moment to be there again."""
+        """Whether the scheduler is ready: an ended one needs some time to start again."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with self._session.get(f"{self._stack.children[name].url}/readyz") as answer:
                 return answer.status == HTTPStatus.OK
@@ -176,6 +176,6 @@ async def _a_pair() -> AsyncGenerator[Pair]:
 
 
 def _kubernetes_of(kubeconfig: str) -> str:
-    """The server that a local stack's kubeconfig names."""
+    """Return the server in a local stack's kubeconfig."""
     lines = Path(kubeconfig).read_text(encoding="utf-8").splitlines()
     return next(line.partition("server:")[2].strip() for line in lines if "server:" in line)

@@ -1,10 +1,9 @@
 """FAIR: one user floods the api with calls and streams beside a quiet user, whose calls must stay quick.
 
-The local cluster, with the limit of calls that a cluster has. The quiet user reads one allocation and the list ten
-times a second; the flood is a process of its own, with 64 connections that call as fast as they are answered, and
-streams that it opens until it is refused. It begins `BURST_S` before the measured time, so that its burst
-(SLIPWAY_RATE_BURST) is used up: what is measured is what lasts. Times without the flood are taken alternately with
-those under it.
+The local cluster has the rate limit of a real cluster. The quiet user reads one allocation and the list ten times a
+second. The flood is its own process, with 64 connections that call as fast as they are answered, and with streams that
+it opens until it is refused. It begins `BURST_S` before the measured time, so that its burst (SLIPWAY_RATE_BURST) is
+used up and the lasting state is measured. Times without the flood are measured alternately with times under it.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ async def measure(runs: int) -> list[Row]:
     alone: list[list[float]] = []
     beside: list[list[float]] = []
     answers: dict[str, int] = {}
-    # A laptop has no limit of calls; a cluster has this one.
+    # The local cluster has no rate limit by default; a real cluster has this one.
     async with a_stand(env={"SLIPWAY_RATE_PER_S": "50", "SLIPWAY_RATE_BURST": "500"}) as stand:
         id_, _, _ = await stand.post(launch_body(1))
         await _calls(stand, id_, 20)
@@ -58,7 +57,7 @@ async def measure(runs: int) -> list[Row]:
 
 
 async def _calls(stand: Stand, id_: str, count: int) -> list[float]:
-    """Milliseconds of calls at a fixed rate. Raises RuntimeError when one is refused."""
+    """Return the milliseconds of calls at a fixed rate. Raises RuntimeError when one is refused."""
     found: list[float] = []
     started_s = time.perf_counter()
     for number in range(count):
@@ -75,7 +74,7 @@ async def _calls(stand: Stand, id_: str, count: int) -> list[float]:
 
 @asynccontextmanager
 async def _flood(stand: Stand, answers: dict[str, int]) -> AsyncGenerator[None]:
-    """The flood as a process, which ends with its input; what it was answered is added up."""
+    """Run the flood as a process, which ends with its input; add up the answers that it got."""
     token = stand.session.headers["Authorization"]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.fair_use", stand.stack.api_url, stdin=PIPE, stdout=PIPE
@@ -94,7 +93,7 @@ async def _flood(stand: Stand, answers: dict[str, int]) -> AsyncGenerator[None]:
 
 
 async def flood(url: str, token: str, over: asyncio.Event) -> dict[str, int]:
-    """Calls and streams of one user until it is over; {status: how often it was answered}."""
+    """Make calls and streams of one user until `over` is set; return {status: number of answers}."""
     answers: dict[str, int] = {}
     headers = {"Authorization": token, USER: "flood"}
 

@@ -1,13 +1,13 @@
-"""From the POST to a container's first line on a real node, beside a plain Kubernetes Job.
+"""From the POST to a container's first line on a real node, compared with a plain Kubernetes Job.
 
-Two kubelets with containerd and runc, the real control plane and the chart as it is installed (docs/adr/0046). A rank
-and a Job's pod have the same image, command and resources, and run one at a time, turn about; the next begins when the
-pod of the last is gone. A first line has the time at which containerd read it. What lies between is dated by a client
-that watches, and on the node by the kubelet's folders of logs: that of the pod changes when its sandbox is up, that of
-the container when it has been made.
+The nodes are two kubelets with containerd and runc, with the real control plane and the installed chart
+(docs/adr/0046). A rank and a Job's pod have the same image, command and resources. They run alternately, one at a time;
+the next begins when the pod of the last one is gone. The time of a first line is when containerd read it. A client that
+watches dates the steps before it. On the node, the kubelet's log folders date them: the pod's folder changes when its
+sandbox is ready, the container's folder when the container was created.
 
-The Job is as people write one, so its pod has a service account's token, which ours has not. Our API listens as the
-chart has it, on loopback, so our POST goes through `kubectl port-forward`; the Job's goes to the API server itself.
+The Job has the usual form, so its pod has a service account's token, which ours has not. Our API listens on loopback,
+as in the chart, so our POST goes through `kubectl port-forward`. The Job's POST goes to the API server directly.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark. Raises MissingProgramError where this machine cannot have a real node."""
+    """Return the rows of this benchmark. Raises MissingProgramError when this machine cannot run a real node."""
     programs = await asyncio.to_thread(ensure_programs)
     await asyncio.to_thread(ensure_images, programs)
     with tempfile.NamedTemporaryFile() as file, a_place() as place:
@@ -79,7 +79,7 @@ async def measure(runs: int) -> list[Row]:
 
 
 def rows_of(found: Found) -> list[Row]:
-    """Medians and p95, and where the time goes."""
+    """Return medians and p95, and the time of each step."""
     ours, peer = ([each["first"] for each in side] for side in (found.ours, found.peer))
     work = "POST to a container's first line, 1 rank on a real node"
     rows = [
@@ -102,7 +102,7 @@ def rows_of(found: Found) -> list[Row]:
 
 
 class Sides:
-    """Both ways to begin a container, seen by one client."""
+    """Both ways to start a container, watched by one client."""
 
     def __init__(self, api_url: str, kubernetes: str, kube: aiohttp.ClientSession, web: aiohttp.ClientSession) -> None:
         self._api_url, self._kubernetes, self._kube, self._web = api_url, kubernetes, kube, web
@@ -110,7 +110,7 @@ class Sides:
         self.watching = Watching(kube, kubernetes)
 
     async def ours(self) -> Times:
-        """One launch."""
+        """Make one launch."""
         body = {
             "kind": "command",
             "image": WORKLOAD,
@@ -122,7 +122,7 @@ class Sides:
         return await self._times(id_, wall_s, sent_s, answered_s)
 
     async def peer(self, number: int) -> Times:
-        """One Job; it is deleted when its line is read."""
+        """Make one Job; it is deleted when its line was read."""
         name = f"plain-{number}"
         container = {"name": "main", "image": WORKLOAD, "command": COMMAND, "resources": {"requests": ASKED}}
         pod = {"restartPolicy": "Never", "containers": [container]}
@@ -134,7 +134,7 @@ class Sides:
         return await self._times(name, wall_s, sent_s, time.perf_counter(), path=f"{JOBS}/{name}")
 
     async def _times(self, owner: str, wall_s: float, sent_s: float, answered_s: float, *, path: str = "") -> Times:
-        """Of what has been posted; returns when its pod is gone."""
+        """Return the times of a launch or Job after its pod is gone."""
         at = await self._on_node(owner)
         times = {step: (when - wall_s) * 1_000 for step, when in at.items()}
         if path:
@@ -149,7 +149,7 @@ class Sides:
         return times
 
     async def _on_node(self, owner: str) -> dict[str, float]:
-        """{step: when (seconds of the wall clock)}, from the kubelet's folders."""
+        """Return {step: time in seconds of the wall clock}, from the kubelet's folders."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 for log in self._folder.glob(f"node-*/pods/default_{owner}-*/main/0.log"):
@@ -163,7 +163,7 @@ class Sides:
 
 @asynccontextmanager
 async def sides() -> AsyncGenerator[Sides]:
-    """Two nodes with the chart on them."""
+    """Provide two nodes with the installed chart."""
     with started() as cluster, installed(cluster) as product:
         timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
         kubeconfig = cluster.folder / "bench.kubeconfig"

@@ -1,8 +1,8 @@
-"""`python -m bench.flames [--seconds N]`: one flame graph per service under load, into bench/results/flames/.
+"""`python -m bench.flames [--seconds N]`: records one flame graph per service under load, in bench/results/flames/.
 
-The four services on the local cluster without kubelets, and clients that launch single ranks at a fixed rate; py-spy
-samples each service in turn, so that it costs one of them at a time. An SVG that would be larger than 300 KB is sampled
-again with fewer samples. Needs py-spy, which is no dependency of ours: `uv pip install py-spy` with the uv of `.venv`.
+The four services run on the local cluster without kubelets, and clients launch single ranks at a fixed rate. py-spy
+samples the services in turn, so it slows down one at a time. An SVG larger than 300 KB is recorded again with fewer
+samples. Needs py-spy, which is not one of our dependencies: `uv pip install py-spy` with the uv of `.venv`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from bench.throughput import NODE, NODES, SERVICES
 FLAMES = RESULTS / "flames"
 BYTES_MAX = 300_000
 RATES_PER_S = (200, 100, 50)
-"""samples a second; the next one when the picture is too large"""
+"""samples per second; the next rate is used when the picture is too large"""
 LAUNCHES_PER_S = 25
 AT_ONCE = 64
 WARM_UP_S = 3.0
@@ -31,7 +31,7 @@ _TITLE = re.compile(r">[^<>]*py-spy record [^<>]*<")
 
 
 async def record(seconds: int) -> list[Path]:
-    """The pictures. Raises RuntimeError when py-spy is missing or fails."""
+    """Record the pictures. Raises RuntimeError when py-spy is missing or fails."""
     beside = Path(sys.executable).with_name("py-spy")
     program = str(beside) if beside.exists() else shutil.which("py-spy")
     if program is None:
@@ -64,7 +64,7 @@ async def _one(program: str, stand: Stand, service: str, seconds: int) -> Path:
         _, said = await process.communicate()
         if process.returncode or not path.exists():
             raise RuntimeError(f"py-spy of {service}: {said.decode(errors='replace')[-500:]}")
-        # Its title is the command line, with the folders of whoever ran it.
+        # Its title is the command line, which contains local folder names.
         path.write_text(
             _TITLE.sub(f">{service} under {LAUNCHES_PER_S} launches/s<", path.read_text()), encoding="utf-8"
         )
@@ -77,7 +77,7 @@ async def _one(program: str, stand: Stand, service: str, seconds: int) -> Path:
 
 
 async def _launch(stand: Stand) -> None:
-    """Launches at a fixed rate until cancelled; what cannot be kept up with waits."""
+    """Launch at a fixed rate until cancelled; launches that the services cannot keep up with wait."""
     slots, body, started_s = asyncio.Semaphore(AT_ONCE), launch_body(1), time.perf_counter()
 
     async def one(number: int) -> None:
@@ -96,7 +96,7 @@ async def _launch(stand: Stand) -> None:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.flames", description=__doc__)
     parser.add_argument("--seconds", type=int, default=10, help="how long each service is sampled (default 10)")
     options = parser.parse_args()

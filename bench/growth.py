@@ -1,10 +1,10 @@
-"""P14: how the planner's cost of one placement grows, over nodes and over queued work, drawn in results/growth.svg.
+"""P14: how the planner's cost of one placement grows with nodes and with queued work; drawn in results/growth.svg.
 
-CPU time of one thread, each figure in a process of its own, sizes turn about. Over nodes: 2,000 single ranks of 20
-shapes in one plan; the cost may grow as the nodes do, and for shapes that repeat it should grow less. Over queued work:
-five ticks of 200 decisions with all the rest behind them, taking in what was decided; it should stay flat. There the
-collector is set as every service sets it. Each process says what memory it took. SLIPWAY_BENCH_NODES_MAX and
-SLIPWAY_BENCH_QUEUED_MAX make a smaller run.
+The figures are CPU time of one thread. Each figure is measured in its own process, and the sizes alternate. Over nodes:
+one plan places 2,000 single ranks of 20 shapes. The cost may grow in proportion to the nodes, but with repeated shapes
+it should grow less. Over queued work: five ticks make 200 decisions each with all the other work queued, and apply
+them. The cost should stay flat. There the garbage collector is configured as in every service. Each process reports its
+memory. SLIPWAY_BENCH_NODES_MAX and SLIPWAY_BENCH_QUEUED_MAX make a smaller run.
 """
 
 import os
@@ -32,14 +32,14 @@ NODES = [count for count in (1_000, 5_000, 20_000, 100_000) if count <= NODES_MA
 QUEUED = [count for count in (10_000, 100_000, 1_000_000) if count <= QUEUED_MAX]
 RANKS, QUEUED_NODES, TICKS = 2000, 5000, 5
 FLAT, FLATTER = 1.5, 1.2
-"""what counts as flat: samples of one size differ by a fifth on a shared machine"""
+"""the limit of flat growth: samples of one size differ by a fifth on a shared machine"""
 SUB_LINEAR = 0.5
-"""what counts as less than linear: half of it"""
+"""the limit of sub-linear growth: half of the linear growth"""
 TIMEOUT_S = 900
 
 
 def by_nodes(count: int) -> float:
-    """Microseconds per placement in one plan on `count` nodes."""
+    """Return the microseconds per placement in one plan on `count` nodes."""
     made = snapshot(nodes(count, cpu=64, gpus=8), [shaped(number) for number in range(RANKS)])
     policy = msgspec.structs.replace(policy_of(made.pool), decisions_max=RANKS)
     start_s = time.process_time()
@@ -48,7 +48,7 @@ def by_nodes(count: int) -> float:
 
 
 def by_queued(count: int) -> float:
-    """Microseconds per placement over ticks of 200 decisions each, with `count` queued."""
+    """Return the microseconds per placement over ticks of 200 decisions each, with `count` queued."""
     columns = Columns(PoolFact(name="default"))
     columns.set_nodes(nodes(QUEUED_NODES, cpu=64, gpus=8))
     columns.set_queues([QueueFact(name="default")])
@@ -69,7 +69,7 @@ def by_queued(count: int) -> float:
 
 
 def peak_mib() -> float:
-    """The most that this process has held."""
+    """Return the largest memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -82,7 +82,7 @@ class Curve:
         self.memory_mib: dict[int, float] = {}
 
     def sample(self, size: int) -> None:
-        """One more of one size, in a process of its own."""
+        """Add one sample of one size, measured in its own process."""
         code = f"from bench import growth; print(growth.by_{self.what}({size}), growth.peak_mib())"
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
@@ -92,7 +92,7 @@ class Curve:
         self.memory_mib[size] = max(memory_mib, self.memory_mib.get(size, 0.0))
 
     def rows(self, work: str, *, is_flat: bool) -> list[Row]:
-        """Each size against the smallest."""
+        """Return a row per size, compared with the smallest size."""
         least = min(self.cost_us)
         found: list[Row] = []
         for size, samples in self.cost_us.items():
@@ -117,7 +117,7 @@ class Curve:
 
 
 async def measure(runs: int) -> list[Row]:
-    """All rows; and the picture."""
+    """Return all rows, and write the picture."""
     over_nodes, over_queued = Curve("nodes", NODES), Curve("queued", QUEUED)
     for _ in range(runs):
         for curve in (over_nodes, over_queued):
@@ -138,6 +138,6 @@ async def measure(runs: int) -> list[Row]:
 
 
 def medians(rows: list[Row], what: str) -> list[tuple[float, float]]:
-    """(size, cost) of one curve, from its rows."""
+    """Return (size, cost) of one curve, from its rows."""
     start = f"P14-{what}-"
     return [(float(each.id.removeprefix(start)), each.ours) for each in rows if each.id.startswith(start)]

@@ -1,16 +1,15 @@
-"""P2: gangs end to end on a real kube-apiserver, beside the real kube-scheduler on the same nodes and as many pods.
+"""P2: gangs end to end on a real kube-apiserver, beside the real kube-scheduler with the same nodes and number of pods.
 
-Both sides use one API server in turn; whoever is not measured is ended. W3e: one-GPU pods onto GPU nodes, created while
-they are bound; ours are gangs of 8. The rate is from the first request to the last binding. W5b: gangs of 64; ours from
-the POST as before, while kube-scheduler finds pods and pod groups there when it starts, and its clock begins with its
-first binding, so that neither its start nor one create is counted. Its gangs are its own (GenericWorkload). Its client
-may send 5,000 requests a second, as in its own benchmark. A pod of theirs is a request, a binding and an event; ours
-have an allocation, a ledger, a ConfigMap, a Service and a release besides.
+Both sides use one API server in turn; the side that is not measured is stopped. W3e: one-GPU pods onto GPU nodes,
+created while they are bound; ours are gangs of 8. The rate is from the first request to the last binding. W5b: gangs of
+64. Ours are measured from the POST as before. kube-scheduler finds its pods and pod groups when it starts, and its time
+begins with its first binding, so neither its start nor a create is measured. Its gangs are its own feature
+(GenericWorkload). Its client may send 5,000 requests a second, as in its own benchmark. One pod of kube-scheduler needs
+a request, a binding and an event. Ours also need an allocation, a ledger, a ConfigMap, a Service and a release.
 
-What could be reached here at most is measured beside them: a bare client that writes what our gangs write, and neither
-plans nor watches.
+The possible maximum is measured too: a bare client writes the objects of our gangs, and neither plans nor watches.
 
-SLIPWAY_BENCH_NODES (1000), SLIPWAY_BENCH_PODS (6400) make a short run.
+SLIPWAY_BENCH_NODES (1000) and SLIPWAY_BENCH_PODS (6400) make a shorter run.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ PODS_COUNT = int(os.environ.get("SLIPWAY_BENCH_PODS", "6400"))
 SMALL_GANG, LARGE_GANG = 8, 64
 WARM_UP = 16
 BARE_PART = 4
-"""The bare client writes one in so many of the gangs: its rate does not depend on how many there are."""
+"""The bare client writes this fraction (1/N) of the gangs: its rate does not depend on their number."""
 POD_GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
 GATES = "--feature-gates=GenericWorkload=true"
 GROUND = Ground(
@@ -50,28 +49,28 @@ PEER = "kube-scheduler 1.37, same nodes and pods, same run"
 PUBLISHED = {"W3e": 345.0, "W5b": 285.0}
 TARGETS = {"W3e": Target(must=1.2, moonshot=2.2, better="higher"), "W5b": Target(must=1, moonshot=2, better="higher")}
 OF_BARE = Target(must=0.5, moonshot=0.8, better="higher")
-"""of what a bare client reaches with the same writes (ADR 37)"""
+"""the fraction of a bare client's rate with the same writes (ADR 37)"""
 SETTLE_S = 2.0
 
 
 class Side(msgspec.Struct):
-    """What one side has shown in one sort of work."""
+    """The figures of one side for one kind of work."""
 
     rates: list[float] = []
-    """pods/s"""
+    """pods/s, one per turn"""
     cpu_s: list[float] = []
-    """of every process, per 1,000 pods"""
+    """CPU of every process, per 1,000 pods"""
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """What one turn has shown: pods/s, and seconds of CPU per 1,000 pods."""
+    """The figures of one turn: pods/s, and seconds of CPU per 1,000 pods."""
 
     rate: float
     cpu_s: float
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     works = {"W3e": (SMALL_GANG, False), "W5b": (LARGE_GANG, True)}
     ours, theirs, bare = ({work: Side() for work in works} for _ in range(3))
     async with a_real_stand(GROUND) as stand:
@@ -104,7 +103,7 @@ def _servers(stand: RealStand) -> float:
 
 
 async def _copies(stand: RealStand, sizes: Sequence[int]) -> dict[int, Copied]:
-    """{ranks: what a gang of so many has us write}; leaves nothing, and the services halted."""
+    """Return {ranks: what we write for a gang of that size}; delete the originals and halt the services."""
     async with stand.bound.counting():
         ids = {ranks: await stand.post(_launch(ranks)) for ranks in sizes}
         await stand.bound.until(sum(sizes))
@@ -115,7 +114,7 @@ async def _copies(stand: RealStand, sizes: Sequence[int]) -> dict[int, Copied]:
 
 
 async def _written(stand: RealStand, copied: Copied, gangs: int) -> Shown:
-    """The same writes by a bare client: first request to last binding."""
+    """Write the same objects with a bare client; measured from the first request to the last binding."""
     count, servers_s, own_s = gangs * len(copied.nodes), _servers(stand), cpu_of(os.getpid())
     async with stand.bound.counting():
         started_s = time.perf_counter()
@@ -126,7 +125,7 @@ async def _written(stand: RealStand, copied: Copied, gangs: int) -> Shown:
 
 
 async def _ours(stand: RealStand, ranks: int, count: int) -> Shown:
-    """POST to last bind."""
+    """Measure our launches from the first POST to the last binding."""
     await stand.resume()
     async with stand.bound.counting():
         await _post(stand, 1, WARM_UP)
@@ -148,7 +147,7 @@ async def _ours(stand: RealStand, ranks: int, count: int) -> Shown:
 
 
 async def _post(stand: RealStand, ranks: int, count: int) -> None:
-    """Launches by `CONNECTIONS` clients."""
+    """Make launches with `CONNECTIONS` clients."""
     body = _launch(ranks)
     await many(count, lambda _number: stand.post(body))
 
@@ -160,7 +159,7 @@ def _launch(ranks: int) -> bytes:
 
 
 async def _created(stand: RealStand, count: int) -> Shown:
-    """First create to last bind, the scheduler waiting for them."""
+    """Measure from the first create to the last binding, with kube-scheduler already running."""
     servers_s = _servers(stand)
     async with _scheduling(stand), stand.bound.counting():
         started_s = time.perf_counter()
@@ -171,9 +170,9 @@ async def _created(stand: RealStand, count: int) -> Shown:
 
 
 async def _found(stand: RealStand, ranks: int, groups: int, turn: int) -> Shown:
-    """First to last binding of what is there when the scheduler starts."""
+    """Measure from the first to the last binding of pods that exist when the scheduler starts."""
     count, servers_s = groups * ranks, _servers(stand)
-    # A controller takes its time to let go of the groups of the turn before: these have names of their own.
+    # A controller needs time to delete the groups of the turn before, so these groups have other names.
     names = [f"gang-{turn}-{number}" for number in range(groups)]
     await many(groups, lambda number: stand.call("POST", POD_GROUPS, _group(names[number], ranks)))
     await _create(stand, count, names)
@@ -185,7 +184,7 @@ async def _found(stand: RealStand, ranks: int, groups: int, turn: int) -> Shown:
 
 @contextlib.asynccontextmanager
 async def _scheduling(stand: RealStand) -> AsyncGenerator[None]:
-    """The real kube-scheduler runs."""
+    """Run the real kube-scheduler."""
     await asyncio.to_thread(stand.cluster.start_part, "scheduler")
     try:
         await asyncio.sleep(SETTLE_S)
@@ -195,7 +194,7 @@ async def _scheduling(stand: RealStand) -> AsyncGenerator[None]:
 
 
 async def _create(stand: RealStand, count: int, groups: Sequence[str] = ()) -> None:
-    """Pods by a bare client, as many in each of the groups, if there are any."""
+    """Create pods with a bare client, the same number in each of the groups, if there are any."""
     url = stand.cluster.url + PODS
 
     async def one(number: int) -> None:
@@ -209,7 +208,7 @@ async def _create(stand: RealStand, count: int, groups: Sequence[str] = ()) -> N
 
 
 async def many(count: int, do: Callable[[int], Awaitable[Any]]) -> None:
-    """`do(0)` to `do(count - 1)`, `CONNECTIONS` at a time."""
+    """Call `do(0)` to `do(count - 1)`, `CONNECTIONS` at a time."""
     left = iter(range(count))
 
     async def client() -> None:

@@ -1,7 +1,7 @@
 """P9 and P10 on the idle local cluster: one rank, one launch at a time, from the POST to the last bind.
 
-The figures are those of a client that watches pods and allocations; each launch starts when the one before has ended
-and its pod is gone, so nothing waits for anything but itself.
+The figures are those of a client that watches pods and allocations. Each launch starts when the one before has ended
+and its pod is gone, so no launch waits for another.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ STEPS = ("answered", "created", "Assigned", "pod", "release", "bound")
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     async with a_stand() as stand:
         for _ in range(WARM_UP):
             await one(stand, 1)
@@ -40,7 +40,7 @@ async def measure(runs: int) -> list[Row]:
 
 
 async def one(stand: Stand, ranks: int) -> dict[str, float]:
-    """One launch, alone; {step: milliseconds since the POST was sent}."""
+    """Make one launch alone; return {step: milliseconds since the POST was sent}."""
     allocation, sent, answered = await stand.post(launch_body(ranks))
     marks = stand.watching.of(allocation)
     await marks.until(lambda: len(marks.bound) >= ranks, "all ranks bound")
@@ -52,7 +52,7 @@ async def one(stand: Stand, ranks: int) -> dict[str, float]:
 
 def _since(marks: Marks, sent: float, ranks: int) -> dict[str, float]:
     at = marks.at | {"bound": marks.at[f"bound:{ranks}"]}
-    # A release that the watch shows after the bind was committed before it all the same.
+    # A release that the watch shows after the binding was nevertheless committed before it.
     return {step: (at.get(step, at["bound"]) - sent) * 1_000 for step in STEPS if step != "answered"}
 
 

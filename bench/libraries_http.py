@@ -1,7 +1,7 @@
-"""HTTP: our client of the Kubernetes API beside the libraries', and the client outside Kubernetes beside its successor.
+"""HTTP: compares our client of the Kubernetes API with those of libraries, and httpx2 with its predecessor httpx.
 
-Owns one call of each kind against a server of another process whose answers are made before. No TLS: it costs every
-side the same.
+Owns one call of each kind to a server in another process, whose answers are prepared in advance. TLS is not used,
+because it costs every side the same.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Call = Callable[[], Awaitable[Any]]
 
 @asynccontextmanager
 async def _server() -> AsyncGenerator[int]:
-    """The port of the server."""
+    """Provide the port of the server."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.libraries_server", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -67,7 +67,7 @@ async def _ours(port: int) -> AsyncGenerator[client.KubeClient]:
 
 @asynccontextmanager
 async def _typed(port: int) -> AsyncGenerator[Any]:
-    """The library's typed calls over aiohttp."""
+    """Provide the library's typed calls over aiohttp."""
     library: Any = importlib.import_module("kubernetes.aio.client")
     configuration = library.Configuration(host=f"http://127.0.0.1:{port}")
     async with library.ApiClient(configuration) as api:
@@ -76,16 +76,16 @@ async def _typed(port: int) -> AsyncGenerator[Any]:
 
 @asynccontextmanager
 async def _typed_and_blocking(port: int) -> AsyncGenerator[Any]:
-    """The library's typed calls over urllib3: each blocks the process, which costs threads besides."""
+    """Provide the library's typed calls over urllib3: each call blocks, so a service would also need threads."""
     library: Any = importlib.import_module("kubernetes.client")
     with library.ApiClient(library.Configuration(host=f"http://127.0.0.1:{port}")) as api:
         yield library.CoreV1Api(api)
 
 
 async def _cost(call: Call, count: int) -> float:
-    """Microseconds of the processor for a call."""
+    """Return the CPU time per call in microseconds."""
     await call()
-    gc.collect()  # what the other side has left is not this one's
+    gc.collect()  # the garbage of the other side must not count for this one
     cpu_s = time.process_time()
     for _ in range(count):
         await call()
@@ -145,7 +145,7 @@ async def _kubernetes(runs: int, port: int) -> list[Row]:
 
 
 async def _outside(runs: int, port: int) -> list[Row]:
-    """What webhooks, OIDC, the proxy and the SDK use, beside what it followed."""
+    """Compare the client of webhooks, OIDC, the proxy and the SDK with its predecessor."""
     if importlib.util.find_spec("httpx") is None:
         print("bench libraries: without httpx its successor is not compared with it", file=sys.stderr)
         return []
@@ -167,6 +167,6 @@ async def _outside(runs: int, port: int) -> list[Row]:
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this comparison."""
+    """Return the rows of this comparison."""
     async with _server() as port:
         return [*await _kubernetes(runs, port), *await _outside(runs, port)]

@@ -1,8 +1,8 @@
-"""Redis in memory, for the simulation: our model of what we use, and fakeredis with our real scripts.
+"""Redis in memory, for the simulation: compares our model of the used commands with fakeredis, which runs our scripts.
 
-Owns one round of calls of the streams that both play, and the question whether two plays give the same ids. fakeredis
-takes the time from the machine; ours takes the clock that it is given. Peers are not part of the product's
-installation: without fakeredis and lupa this compares nothing.
+Owns one round of stream calls that both sides can run, and the check whether two runs give the same ids. fakeredis
+reads the time of the machine; ours uses the clock that it is given. The peers are not installed with the product.
+Without fakeredis and lupa nothing is compared.
 """
 
 import importlib
@@ -35,12 +35,12 @@ PEER = "fakeredis"
 
 
 def lacks() -> str:
-    """What is not installed of the peer; "" when all is."""
+    """Return the missing packages of the peer; empty when all are installed."""
     return ", ".join(name for name in ("fakeredis", "lupa") if importlib.util.find_spec(name) is None)
 
 
 class _FakeClient(RedisClient):
-    """Our client on connections that lead to a fakeredis server of this process."""
+    """Our client with connections to a fakeredis server in this process."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(RedisSettings(url="redis://in-memory"), clock, SeededRandom(1))
@@ -64,7 +64,7 @@ def _peer(clock: FakeClock) -> Streams:
 
 
 async def _round(streams: Streams, number: int) -> list[str]:
-    """A few events, and hints from sent to acknowledged; answers the ids of the hints."""
+    """Append some events, and send, claim and acknowledge some hints; return the ids of the hints."""
     names = [f"a{number}-{place}" for place in range(BATCH)]
     await streams.events.append([an_entry(name, 1) for name in names])
     await streams.hints.send([WorkHint(namespace="default", allocation=allocation_id(name, UID)) for name in names])
@@ -75,7 +75,7 @@ async def _round(streams: Streams, number: int) -> list[str]:
 
 
 async def _cost(made: Callable[[FakeClock], Streams]) -> float:
-    """Microseconds of the processor for a round."""
+    """Return the CPU time of a round in microseconds."""
     streams = made(FakeClock())
     await _round(streams, 0)
     cpu_s = time.process_time()
@@ -87,7 +87,7 @@ async def _cost(made: Callable[[FakeClock], Streams]) -> float:
 
 
 async def _differing(made: Callable[[FakeClock], Streams]) -> float:
-    """How many ids of two plays of the same are not the same."""
+    """Return how many ids differ between two equal runs."""
     plays: list[list[str]] = []
     for _ in range(2):
         clock, ids = FakeClock(), list[str]()
@@ -101,7 +101,7 @@ async def _differing(made: Callable[[FakeClock], Streams]) -> float:
 
 
 async def _outlived(made: Callable[[FakeClock], Streams]) -> float:
-    """How much of what was written is still there when the clock says that its time is over."""
+    """Return how many keys still exist after their lifetime by the given clock."""
     clock = FakeClock()
     streams = made(clock)
     used = [allocation_id(f"a{number}", UID) for number in range(PLAYED)]
@@ -118,7 +118,7 @@ async def _closed(streams: Streams) -> None:
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this comparison."""
+    """Return the rows of this comparison."""
     if missing := lacks():
         print(f"bench libraries: without {missing} nothing is compared with {PEER}", file=sys.stderr)
         return []

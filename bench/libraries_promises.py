@@ -1,7 +1,7 @@
-"""What becomes of calls of Redis when something goes wrong: our client, and redis-py's as they are.
+"""Compares how Redis calls behave when something fails: with our client, and with redis-py's own clients.
 
-Owns one scene for each promise, and the count that shows whether it was kept. The library's client is set as its own
-defaults set it, where that is the question, and else to send nothing twice, as ours is.
+Owns one scene per promise, and the figure that shows whether it was kept. The library's client has its defaults where
+the scene is about them. Otherwise it is configured to send nothing twice, as ours is.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ Call = Callable[[], Awaitable[Any]]
 
 @asynccontextmanager
 async def _without_replies(target: Path, path: Path) -> AsyncGenerator[str]:
-    """The URL of a way to the server on which commands arrive, and no reply comes back: the line is cut instead.
+    """Provide the URL of a proxy to the server that forwards commands, but closes the connection instead of a reply.
 
-    What connections say at their beginning is answered: until the command INCR is seen.
+    The proxy answers the commands at the beginning of a connection, until it sees the command INCR.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,7 +56,7 @@ async def _without_replies(target: Path, path: Path) -> AsyncGenerator[str]:
 
 
 async def _lost_reply() -> list[Row]:
-    """How often the server runs a command whose reply is lost."""
+    """Count how often the server runs a command whose reply is lost."""
     found: list[float] = []
     with tempfile.TemporaryDirectory(prefix="slipway-") as folder:
         server = ValkeyProcess(Path(folder))
@@ -84,21 +84,21 @@ async def _lost_reply() -> list[Row]:
 
 
 async def _tried(call: Call) -> bool:
-    """Whether it was answered."""
+    """Whether the call was answered."""
     try:
         async with asyncio.timeout(CUT_S):
             await call()
-    except Exception:  # noqa: BLE001 - whatever the library raises, it is no answer
+    except Exception:  # noqa: BLE001 - any exception of the library means that there is no answer
         return False
     return True
 
 
 async def _busy(cluster: Cluster, ours: Any, peer: Any) -> Row:
-    """More callers than connections: how many are refused."""
+    """Make more calls at once than there are connections; count the refused calls."""
     key = "busy"
     refused: list[float] = []
     for client in (ours, peer):
-        await client.run(command("XLEN", key))  # the topology is known from here on
+        await client.run(command("XLEN", key))  # from here on the client knows the topology
         calls = [_tried(lambda client=client: client.run(command("XLEN", key))) for _ in range(CALLERS)]
         refused.append(float((await asyncio.gather(*calls)).count(False)))
     work = f"Cluster: {CALLERS} callers at once, {CONNECTIONS} connections a node: refused"
@@ -106,7 +106,7 @@ async def _busy(cluster: Cluster, ours: Any, peer: Any) -> Row:
 
 
 async def _asked(cluster: Cluster, ours: Any, peer: Any) -> Row:
-    """A slot on its way to another node, asked for a key that is not at the old one any more."""
+    """Read a key that a slot migration has already moved to another node."""
     slot = key_slot(b"moving")
     source = cluster.owner(slot)
     target = next(node for node in cluster.nodes if node is not source)
@@ -129,7 +129,7 @@ async def _asked(cluster: Cluster, ours: Any, peer: Any) -> Row:
 
 
 async def _shard_away(cluster: Cluster, ours: Any, peer: Any) -> Row:
-    """One of three masters is killed: how many commands of a pipeline over all of them get no answer."""
+    """Kill one of three masters; count the unanswered commands of pipelines over all masters."""
     for node in cluster.nodes:
         await node.command("CONFIG", "SET", "cluster-require-full-coverage", "no")
     calls = [Command(key, ("EXISTS", key)) for key in (f"k{number}" for number in range(KEYS))]
@@ -141,7 +141,7 @@ async def _shard_away(cluster: Cluster, ours: Any, peer: Any) -> Row:
         for _ in range(PIPELINES):
             try:
                 replies = await client.pipeline(calls)
-            except Exception:  # noqa: BLE001 - whatever the library raises, nothing was answered
+            except Exception:  # noqa: BLE001 - any exception of the library means that nothing was answered
                 replies = [Exception()] * KEYS
             missing[place] += sum(1 for reply in replies if isinstance(reply, Exception))
     work = f"Cluster: {PIPELINES} pipelines of {KEYS} over three masters, one killed: commands without an answer"
@@ -149,7 +149,7 @@ async def _shard_away(cluster: Cluster, ours: Any, peer: Any) -> Row:
 
 
 async def measure() -> list[Row]:
-    """What was kept of each promise, once."""
+    """Run each scene once; return the rows."""
     rows = await _lost_reply()
     async with cluster_processes() as cluster:
         ours = our_client(cluster.url, CONNECTIONS)

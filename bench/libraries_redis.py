@@ -1,7 +1,7 @@
-"""Exchanges with Redis: our client, and redis-py's own clients as a program would use them.
+"""Exchanges with Redis: our client compared with redis-py's own clients, as a program would use them.
 
-Owns `LibraryClient`, which speaks our port (`run`, `pipeline`, `block`) by nothing but redis-py's `Redis` and
-`RedisCluster`, so that the same calls of our streams run on both.
+Owns `LibraryClient`, which implements our port (`run`, `pipeline`, `block`) with redis-py's `Redis` and `RedisCluster`
+only. The same calls of our streams therefore run on both.
 """
 
 import asyncio
@@ -70,12 +70,12 @@ class LibraryClient:
             self._redis.response_callbacks.clear()
 
     async def run(self, each: Command) -> Reply:
-        """The reply to one command."""
+        """Return the reply to one command."""
         async with asyncio.timeout(TIMEOUT_S):
             return await self._redis.execute_command(*each.args)
 
     async def pipeline(self, commands: Sequence[Command]) -> list[Reply | ControlPlaneError]:
-        """The replies to commands sent in one go; an error reply is a value."""
+        """Return the replies to commands sent in one batch; an error reply is a value."""
         pipe = self._redis.pipeline() if self.is_cluster else self._redis.pipeline(transaction=False)
         for each in commands:
             pipe.execute_command(*each.args)
@@ -84,7 +84,7 @@ class LibraryClient:
         return [translate(reply) if isinstance(reply, ResponseError) else reply for reply in replies]
 
     async def block(self, each: Command, *, block_s: float) -> Reply:
-        """The reply to a command that may block."""
+        """Return the reply to a command that may block."""
         async with asyncio.timeout(TIMEOUT_S + block_s):
             return await self._redis.execute_command(*each.args)
 
@@ -94,7 +94,7 @@ class LibraryClient:
 
 
 def our_client(url: str, connections: int = CONNECTIONS) -> RedisClient:
-    """The client of the product."""
+    """Return the client of the product."""
     settings = RedisSettings(url=url, connections_max=connections, command_timeout_s=TIMEOUT_S)
     return RedisClient(settings, SystemClock(), SystemRandom())
 
@@ -130,7 +130,7 @@ EXCHANGES: dict[str, tuple[str, Exchange, int]] = {
 
 
 async def _sample(client: Any, exchange: Exchange, count: int) -> tuple[float, float]:
-    """Microseconds of one exchange: of the processor, and of the clock on the wall."""
+    """Return the microseconds of one exchange: CPU time, and wall time."""
     await exchange(client, 0)
     cpu_s, started_s = time.process_time(), time.perf_counter()
     for number in range(count):
@@ -167,7 +167,7 @@ async def _compared(runs: int, way: str, url: str) -> list[Row]:
 
 
 async def measure(runs: int) -> list[Row]:
-    """Over a socket file, and over TCP."""
+    """Return the rows over a socket file, and over TCP."""
     rows: list[Row] = []
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]

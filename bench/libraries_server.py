@@ -1,7 +1,7 @@
-"""A server that answers each GET with what was made before: what a client costs is not mixed with a server's work.
+"""A server that answers each GET with prepared bytes, so that a client's cost contains no work of the server.
 
-Owns the answers: a pod, a list of 500, and 64 bytes. `python -m bench.libraries_server` prints its port, and ends with
-its standard input.
+Owns the answers: a pod, a list of 500, and 64 bytes. `python -m bench.libraries_server` prints its port, and ends when
+its standard input ends.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ def _answer(content: object) -> bytes:
 
 
 class _Answers(asyncio.Protocol):
-    """One connection: whole requests without bodies, in order."""
+    """One connection: complete requests without bodies, answered in order."""
 
     small = _answer({"ok": "x" * 50})
     pod = _answer(a_pod(0))

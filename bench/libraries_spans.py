@@ -1,7 +1,7 @@
-"""Spans: our recorder, and OpenTelemetry's SDK set to do the same.
+"""Spans: compares our recorder with OpenTelemetry's SDK in an equal configuration.
 
-Owns one span as a launch has it: below another, with a link, attributes, an event and an id that follows from what it
-is about. Both sides hand the ended span to a function that counts.
+Owns one span as in a launch: with a parent, a link, attributes, an event, and an id that is derived from its subject.
+Both sides pass the ended span to a function that counts.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _MODULES = {"ours": "slipway.watcher.main", "peer": "slipway.watcher.main, opent
 
 
 class _Known(RandomIdGenerator):
-    """The SDK's way to an id of one's own: it asks this for the next one."""
+    """The SDK's way to use our own ids: it asks this generator for the next id."""
 
     span_id = 1
 
@@ -53,7 +53,7 @@ class _Counting(SpanProcessor):
 
 
 def _ours() -> float:
-    """Microseconds of the processor for a span."""
+    """Return the CPU time per span in microseconds."""
     ended: list[RecordedSpan] = []
     tracer = RecordingTracer(ended.append, 1.0)
     context = otel.set_span_in_context(otel.NonRecordingSpan(PARENT))
@@ -69,7 +69,7 @@ def _ours() -> float:
 
 
 def _peer() -> float:
-    """The same by the SDK."""
+    """Return the same figure for the SDK."""
     ids, counting = _Known(), _Counting()
     provider = TracerProvider(id_generator=ids, shutdown_on_exit=False)
     provider.add_span_processor(counting)
@@ -97,7 +97,7 @@ def _timed(one: Callable[[int], None], ended: Callable[[], int]) -> float:
 
 
 async def _memory_mib(side: str) -> float:
-    """MiB of a watcher that has imported what it needs, and of one that has imported the SDK too."""
+    """Return the memory in MiB of a process that has imported the watcher, for `peer` also the SDK."""
     program = f"import {_MODULES[side]}; {_READ}"
     return float(
         (
@@ -107,7 +107,7 @@ async def _memory_mib(side: str) -> float:
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this comparison."""
+    """Return the rows of this comparison."""
 
     async def cost(side: Callable[[], float]) -> float:
         return side()

@@ -1,4 +1,4 @@
-"""Simulated nodes beside a benchmark: bound pods run and end as their annotation says, in a process of their own."""
+"""Simulated nodes for a benchmark, in their own process: bound pods run and end as their annotation says."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ MEMORY = "1024Gi"
 async def simulated_nodes(
     kubeconfig: Path, nodes: int, cpus: int, pods: int = 1000, *, local: bool = False
 ) -> AsyncGenerator[int]:
-    """So many nodes, ready; the process that plays them. `local`: for the local cluster's API server."""
+    """Start `nodes` simulated nodes and wait until they are ready; yield the pid. `local`: for the local cluster."""
     argv = [sys.executable, "-m", "tests.conformance.kubelets", "--kubeconfig", str(kubeconfig), "--no-heartbeat"]
     argv += ["--nodes", str(nodes), "--cpu", str(cpus), "--memory", MEMORY, "--pods", str(pods)]
     argv += ["--local"] if local else []
@@ -42,5 +42,5 @@ async def simulated_nodes(
 
 
 def played(runs_s: float) -> dict[str, str]:
-    """The annotations of a pod that starts at once and runs so long."""
+    """Return the annotations of a pod that starts at once and runs for `runs_s` seconds."""
     return {PLAY: msgspec.json.encode({"startsS": 0, "runsS": runs_s}).decode()}

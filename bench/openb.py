@@ -1,10 +1,11 @@
 """GPU allocation on Alibaba's openb trace (W9): `python -m bench.openb FOLDER [--seeds N]`, with the trace's csv files.
 
-The method is that of the paper on fragmentation gradient descent (Weng et al., USENIX ATC 2023): the pods arrive in
-random order, drawn again with replacement until they ask for 1.3 times the GPUs there are; nothing leaves; what does
-not fit is dropped. The figure is the part of all GPUs that is allocated then. Ours is one `plan` over all arrivals in
-order, with the GpuFragmentation score; Random and BestFit are played on the same arrivals beside it, as the paper has
-them. The data are not ours to give away: fetch them from alibaba/clusterdata, cluster-trace-gpu-v2023.
+The method is that of the paper on fragmentation gradient descent (Weng et al., USENIX ATC 2023). The pods arrive in
+random order. More pods are drawn with replacement until the demand is 1.3 times the GPUs of the cluster. No pod ends,
+and a pod that does not fit is dropped. The figure is the percentage of all GPUs that are allocated at the end. Ours is
+one `plan` over all arrivals in order, with the GpuFragmentation score. Random and BestFit run on the same arrivals for
+comparison, as in the paper. We may not redistribute the data: fetch them from alibaba/clusterdata,
+cluster-trace-gpu-v2023.
 """
 
 import argparse
@@ -36,7 +37,7 @@ FIRST_SEED = 42
 
 
 class Pod(msgspec.Struct, frozen=True):
-    """What one arrival asks for."""
+    """The request of one arrival."""
 
     cpu: int
     memory: int
@@ -46,24 +47,24 @@ class Pod(msgspec.Struct, frozen=True):
 
     @property
     def demand(self) -> int:
-        """Thousandths of GPUs."""
+        """The demand, in thousandths of a GPU."""
         return self.milli or self.gpus * MILLI
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """The nodes with GPUs, and the pods by name."""
+    """The nodes with GPUs, and the pods sorted by name."""
 
     nodes: list[NodeFact]
     pods: list[Pod]
 
     @property
     def capacity(self) -> int:
-        """Thousandths of all GPUs."""
+        """The capacity, in thousandths of a GPU."""
         return sum(node.allocatable.get(GPU) for node in self.nodes) * MILLI
 
 
 def read(folder: Path) -> Trace:
-    """The trace of `folder`."""
+    """Read the trace in `folder`."""
     with (folder / NODES).open() as file:
         nodes = [_node(item) for item in csv.DictReader(file) if int(item["gpu"])]
     with (folder / PODS_FILE).open() as file:
@@ -72,7 +73,7 @@ def read(folder: Path) -> Trace:
 
 
 def arrivals(trace: Trace, seed: int) -> list[Pod]:
-    """All pods in random order, then pods drawn at random until the demand is there."""
+    """Return all pods in random order, followed by pods drawn at random until the demand is reached."""
     chance = random.Random(seed)
     arrived = list(trace.pods)
     chance.shuffle(arrived)
@@ -84,7 +85,7 @@ def arrivals(trace: Trace, seed: int) -> list[Pod]:
 
 
 def ours(trace: Trace, arrived: list[Pod], scores: dict[str, int]) -> tuple[float, float]:
-    """(percent of all GPUs allocated, milliseconds of CPU per arrival)."""
+    """Return (percent of all GPUs allocated, milliseconds of CPU per arrival)."""
     roles = {pod: _role(pod) for pod in set(arrived)}
     work = [
         AllocationFact(
@@ -104,12 +105,12 @@ def ours(trace: Trace, arrived: list[Pod], scores: dict[str, int]) -> tuple[floa
 
 
 def peers(trace: Trace, arrived: list[Pod], seed: int) -> tuple[float, float]:
-    """Percent of all GPUs allocated by (Random, BestFit) as the paper has them."""
+    """Return the percent of all GPUs allocated by (Random, BestFit), as defined in the paper."""
     return _played(trace, arrived, random.Random(seed)), _played(trace, arrived, None)
 
 
 def _played(trace: Trace, arrived: list[Pod], chance: random.Random | None) -> float:
-    """One pod after the other: at random where `chance` is given, else where the least is left."""
+    """Place one pod after the other: at random when `chance` is given, else where the least capacity is left."""
     counts = np.array([node.allocatable.get(GPU) for node in trace.nodes])
     models = np.array([node.labels["model"] for node in trace.nodes])
     cpu = np.array([node.allocatable.get(CPU) for node in trace.nodes])
@@ -172,7 +173,7 @@ def _role(pod: Pod) -> RoleFact:
 
 
 def rows(trace: Trace, seeds: int) -> list[Row]:
-    """The figures over `seeds` seeds, all three on the same arrivals."""
+    """Return the figures over `seeds` seeds, all three on the same arrivals."""
     found: dict[str, list[float]] = {"ours": [], "ms": [], "default": [], "random": [], "bestfit": []}
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         arrived = arrivals(trace, seed)
@@ -209,7 +210,7 @@ def rows(trace: Trace, seeds: int) -> list[Row]:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.openb", description=__doc__)
     parser.add_argument("folder", type=Path, help="the folder with the trace's csv files")
     parser.add_argument("--seeds", type=int, default=10, help="runs, each with its own arrivals (default 10)")

@@ -1,6 +1,6 @@
-"""How a benchmark gets into a local stack: HTTP sessions that send its token and trust its API server.
+"""HTTP sessions for a local stack, which send its token and trust its API server.
 
-Owns that and nothing else. The token opens the API server, the REST API and `/metrics` alike.
+Owns only that. The API server, the REST API and `/metrics` accept the same token.
 """
 
 import base64
@@ -13,7 +13,7 @@ import yaml
 
 
 def session_into(kubeconfig: Path, *, limit: int = 0, **options: Any) -> aiohttp.ClientSession:
-    """A session for the stack that the kubeconfig is of; `limit` of connections, 0 for none."""
+    """Return a session for the stack of this kubeconfig; `limit` is the number of connections, 0 for no limit."""
     config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
     authority = base64.b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"]).decode()
     connector = aiohttp.TCPConnector(limit=limit, ssl=ssl.create_default_context(cadata=authority))
@@ -21,5 +21,5 @@ def session_into(kubeconfig: Path, *, limit: int = 0, **options: Any) -> aiohttp
 
 
 def opened_by(token: str) -> dict[str, str]:
-    """The headers of a caller that has the token."""
+    """Return the headers of a caller with this token."""
     return {"Authorization": f"Bearer {token}"}

@@ -1,8 +1,8 @@
-"""Output: of lines that eight ranks print at a fixed rate, how many are stored, and is each other one counted.
+"""Output: how many of the lines that eight ranks print at a fixed rate are stored, and whether all others are counted.
 
-End to end on a stack of our own: the ranks are processes whose output a local node serves, a watcher follows them
-through the API server and stores them in a Valkey, from where they are read at the end. Each line has its number and
-the moment at which it was printed. `SLIPWAY_BENCH_OUTPUT_S` (30) is how long the first rate is printed.
+It runs end to end on its own stack. The ranks are processes whose output a local node serves. A watcher reads the
+output through the API server and stores it in a Valkey, from which it is read at the end. Each line contains its number
+and the time of its printing. `SLIPWAY_BENCH_OUTPUT_S` (30) is the duration of the first rate in seconds.
 """
 
 import asyncio
@@ -47,25 +47,25 @@ while number < count:
     time.sleep(max(0.0, began + number / rate - time.monotonic()))
 print(f"took {time.monotonic() - began:.3f}", file=sys.stderr)
 """
-"""A rank: so many lines a second, fifty times a second, as fast as they are taken."""
+"""The program of a rank: it prints the lines fifty times a second, as fast as they are read."""
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the lines of one run."""
+    """The figures of one run."""
 
     printed: int
     took_s: float
-    """how long the slowest rank printed"""
+    """seconds that the slowest rank printed"""
     stored: int
     missing: int
-    """counted as missing, where they are missing"""
+    """lines that are counted as missing at their place"""
     wrong: int
-    """lines that stand twice, or not at their place"""
+    """lines that are stored twice, or at a wrong place"""
     lag_p50_s: float
     lag_p99_s: float
-    """how old the newest stored line is, while ranks print"""
+    """age of the newest stored line while ranks print, in seconds"""
     complete_s: float
-    """from the last line that is printed until the logs are stored to their end"""
+    """seconds from the last printed line until the logs are completely stored"""
     cpu_s: dict[str, float]
 
     @property
@@ -74,12 +74,12 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def accounted_percent(self) -> float:
-        """Stored or counted, exactly once: 100 is none lost in silence and none too many."""
+        """The percentage of lines that are stored or counted exactly once: 100 when none is lost or duplicated."""
         return 100.0 - 100.0 * (abs(self.printed - self.stored - self.missing) + self.wrong) / self.printed
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     async with a_stand(cpus=16) as stand:
         await _play(stand, RATE // 10, 1.0)
         at_rate = [await _play(stand, RATE, FOR_S) for _ in range(runs)]
@@ -124,7 +124,7 @@ def _rows(name: str, rate: int, for_s: float, stories: list[Story], *, stored: T
 
 
 async def _play(stand: Stand, rate: int, for_s: float) -> Story:
-    """One run: launch, print, wait until it is stored, count."""
+    """Make one run: launch, print, wait until the output is stored, count."""
     streams = connect(RedisSettings(url=stand.stack.redis_url), clock=CLOCK, random=SystemRandom())
     async with aclosing(streams):
         before = _cpu_s(stand)
@@ -151,7 +151,7 @@ async def _play(stand: Stand, rate: int, for_s: float) -> Story:
 
 
 async def _watch(stand: Stand, logs: LogLines, allocation: AllocationId) -> list[float]:
-    """How old the newest stored line is, looked at until the ranks have ended."""
+    """Return the ages of the newest stored line, sampled until the ranks have ended."""
     lags: list[float] = []
     marks = stand.watching.of(allocation)
     until = time.monotonic() + COMPLETE_S
@@ -167,7 +167,7 @@ async def _watch(stand: Stand, logs: LogLines, allocation: AllocationId) -> list
 
 
 async def _until_whole(logs: LogLines, allocation: AllocationId) -> float:
-    """When the log of each rank is stored to its end (epoch seconds)."""
+    """Return when the log of each rank is completely stored (epoch seconds)."""
     until = time.monotonic() + COMPLETE_S
     while True:
         found = await logs.positions(allocation)
@@ -189,7 +189,7 @@ class Count:
         self._next: dict[int, int] = {}
 
     def add(self, line: LogLine) -> None:
-        """The next line."""
+        """Add the next line."""
         if line.stream != STDOUT:
             return
         mark = self._gaps.before(line)
@@ -200,7 +200,7 @@ class Count:
             return
         self.stored += 1
         number = int(line.text.split(None, 2)[1])
-        # A rank prints from 0 on; lines are numbered from 1 on.
+        # A rank numbers its lines from 0; the log numbers them from 1.
         self.wrong += number != line.number - 1 or number < self._next.get(line.rank, 0)
         self._next[line.rank] = number + 1
 
@@ -215,7 +215,7 @@ async def _count(logs: LogLines, allocation: AllocationId) -> Count:
 
 
 def _cpu_s(stand: Stand) -> dict[str, float]:
-    """CPU seconds of each part so far."""
+    """Return the CPU seconds of each part so far."""
     valkey = stand.stack.valkey
     if valkey is None or valkey.pid is None:
         raise RuntimeError("the stand has no Valkey")

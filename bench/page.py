@@ -1,7 +1,7 @@
-"""`python -m bench.page [--check]`: the table of docs/performance.md, from bench/results/*.json.
+"""`python -m bench.page [--check]`: writes the tables of docs/performance.md from bench/results/*.json.
 
-Owns what lies between the two marks of that page; the words around it are written by hand. Reads result files only:
-what has not been measured says so. The same files give the same bytes.
+Owns the text between the two marks of that page; the text around it is written by hand. Reads result files only. A goal
+without measurements says so. The same files produce the same bytes.
 """
 
 import argparse
@@ -27,7 +27,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     what: str
     starts: tuple[str, ...]
-    """how the ids of its rows begin"""
+    """the prefixes of the ids of its rows"""
 
 
 GOALS = (
@@ -58,17 +58,17 @@ GOALS = (
     Goal(id="libraries", what="parts of our own beside the libraries that do the same", starts=("LIB",)),
     Goal(id="soak", what="memory under load", starts=("SOAK",)),
 )
-"""what is to be reached, in order; a row of a result file that belongs to none of them is not on the page"""
+"""the targets, in order; a row of a result file that belongs to none of them is not on the page"""
 
 
 def read(folder: Path = RESULTS) -> list[Row]:
-    """Every row of every result file, by file."""
+    """Return every row of every result file, by file."""
     decode = msgspec.json.Decoder(list[Row]).decode
     return [each for path in sorted(folder.glob("*.json")) for each in decode(path.read_bytes())]
 
 
 def figures(rows: Sequence[Row]) -> str:
-    """What stands between the marks."""
+    """Return the text between the marks."""
     parts: list[str] = []
     for goal in GOALS:
         found = [each for each in rows if each.id.startswith(goal.starts)]
@@ -82,7 +82,7 @@ def figures(rows: Sequence[Row]) -> str:
 
 
 def page(before: str, rows: Sequence[Row]) -> str:
-    """The whole page with new figures. Raises ValueError when a mark is missing."""
+    """Return the whole page with new figures. Raises ValueError when a mark is missing."""
     head, begin, rest = before.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
@@ -91,7 +91,7 @@ def page(before: str, rows: Sequence[Row]) -> str:
 
 
 def main() -> int:
-    """The command: 1 when `--check` finds that the page is not of these files."""
+    """Run the command; return 1 when `--check` finds that the page is out of date."""
     parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, say whether it is up to date")
     options = parser.parse_args()
@@ -113,7 +113,7 @@ def _line(each: Row) -> str:
 
 
 def _bound(bound: float | None, is_met: bool | None, each: Row) -> str:
-    """`< 12` and whether it is met; a bound holds for the ratio where there is one."""
+    """Return `< 12` and whether it is met; with a peer, the bound applies to the ratio."""
     if bound is None:
         return ""
     sign = "<" if each.better == "lower" else ">"
@@ -125,7 +125,7 @@ def _cell(text: str) -> str:
 
 
 def _measured_on(rows: Iterable[Row]) -> list[str]:
-    """One line for each machine and commit that the rows are of, then their notes."""
+    """Return one line per machine and commit of the rows, followed by their notes."""
     places: dict[str, list[str]] = {}
     for each in rows:
         place = f"{f'{each.date}, ' if each.date else ''}commit {each.commit}, {each.machine}"

@@ -1,9 +1,9 @@
-"""Backfill queues beside BestEffort queues: what reservations add to a tick and to a simulated hour.
+"""Backfill queues compared with BestEffort queues: the cost of reservations in a tick and in a simulated hour.
 
-The state is the same but for the ordering of its four queues: nodes with four GPUs of which nearly all are in use, work
-with run limits of one to twelve times ten minutes, and a gang of 8 or 16 whole nodes among every 25 pieces of work that
-wait. A tick has its columns as a running leader has them: it is the second over the same state. Measured as CPU time of
-one thread. The ratio is held by counts (`bench/budget`), which no busy machine blurs.
+The state differs only in the ordering of its four queues. It has nodes with four GPUs, of which nearly all are in use.
+The work has run limits of one to twelve times ten minutes. Among every 25 waiting pieces is a gang of 8 or 16 whole
+nodes. The measured tick is the second one over the same state, so its caches are filled as in a running leader. The
+figure is CPU time of one thread. `bench/budget` enforces the ratio with counts, which a busy machine does not change.
 """
 
 import random
@@ -34,7 +34,7 @@ TWICE = Target(must=2.0, moonshot=1.2, better="lower")
 
 
 def state(node_count: int, work: int, ordering: str, *, preempts: bool = False) -> Columns:
-    """Three quarters of the work runs, the rest waits."""
+    """Return a state in which three quarters of the work runs and the rest waits."""
     chance = random.Random(7)
     within, reclaim = ("LowerPriority", "Any") if preempts else ("Never", "Never")
     nominal = Resources.parse({GPU: node_count}) if preempts else None
@@ -74,13 +74,13 @@ def state(node_count: int, work: int, ordering: str, *, preempts: bool = False) 
 
 
 def ticked(columns: Columns) -> Plan:
-    """One plan over the state as it is."""
+    """Return one plan over the current state."""
     made = columns.snapshot((), 0.0)
     return plan(made, policy_of(made.pool), 0.0, 0)
 
 
 def scenario(node_count: int, work: int, ordering: str, *, preempts: bool = False) -> dict[str, Any]:
-    """An hour in which the same sort of work arrives."""
+    """Return an hour in which the same kind of work arrives."""
     chance = random.Random(7)
     own: dict[str, Any] = {"ordering": ordering}
     if preempts:
@@ -111,7 +111,7 @@ def scenario(node_count: int, work: int, ordering: str, *, preempts: bool = Fals
 
 
 def tick_s(node_count: int, work: int, ordering: str, *, preempts: bool) -> float:
-    """Seconds of a tick that admits what it may."""
+    """Return the seconds of a tick that admits what fits."""
     columns = state(node_count, work, ordering, preempts=preempts)
     ticked(columns)
     start_s = time.process_time()
@@ -120,7 +120,7 @@ def tick_s(node_count: int, work: int, ordering: str, *, preempts: bool) -> floa
 
 
 def simulated_s(ordering: str, *, preempts: bool) -> float:
-    """Seconds of a simulated hour and what follows it."""
+    """Return the seconds of simulating an hour of arrivals until all work has ended."""
     said = checked(scenario(*SIMULATED, ordering, preempts=preempts))
     start_s = time.process_time()
     simulate(said)
@@ -128,7 +128,7 @@ def simulated_s(ordering: str, *, preempts: bool) -> float:
 
 
 async def measure(runs: int) -> list[Row]:
-    """All rows: milliseconds of both orderings, and how many times as much Backfill takes."""
+    """Return all rows: milliseconds of both orderings, and the ratio of Backfill to BestEffort."""
     found: list[Row] = []
     for node_count, work in SIZES:
         for preempts in (False, True):

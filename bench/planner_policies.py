@@ -1,9 +1,9 @@
-"""What flavors, past use and windows of a pool add to a tick: 5,000 nodes of two kinds, 20,000 allocations.
+"""The cost of flavors, past use and windows of a pool in a tick: 5,000 nodes of two kinds, 20,000 allocations.
 
-The state is the same but for the policy: ten queues, a hundred users, three quarters of the work runs, and a gang of 8
-or 16 whole nodes is among every 25 pieces of work that wait. A tick admits what it may, and has its columns as a
-running leader has them: it is the second over the same state. Measured as CPU time of one thread; the variants take
-turns, and each is compared with the plain tick of its own turn.
+The state differs only in the policy. It has ten queues, a hundred users, and three quarters of the work runs. Among
+every 25 waiting pieces is a gang of 8 or 16 whole nodes. A tick admits what fits. The measured tick is the second one
+over the same state, so its caches are filled as in a running leader. The figure is CPU time of one thread. The variants
+run in turn, and each is compared with the plain tick of the same turn.
 """
 
 import random
@@ -43,7 +43,7 @@ WITHIN = Target(must=1.2, better="lower")
 
 
 def state(pool: PoolFact) -> Columns:
-    """The same nodes and work under the policy of `pool`."""
+    """Return the same nodes and work under the policy of `pool`."""
     chance = random.Random(11)
     columns = Columns(pool)
     columns.set_nodes(_with_kind(number, node) for number, node in enumerate(nodes(NODES, cpu=64, gpus=GPUS)))
@@ -89,7 +89,7 @@ def _with_kind(number: int, node: NodeFact) -> NodeFact:
 
 
 def tick_s(pool: PoolFact) -> float:
-    """Seconds of a tick."""
+    """Return the seconds of a tick."""
     columns = state(pool)
     ticked(columns)
     start_s = time.process_time()
@@ -98,7 +98,7 @@ def tick_s(pool: PoolFact) -> float:
 
 
 async def measure(runs: int) -> list[Row]:
-    """All rows: milliseconds of each variant, and how many times as much it takes as the plain one."""
+    """Return all rows: milliseconds of each variant, and its ratio to the plain one."""
     times: dict[str, list[float]] = {name: [] for name in POOLS}
     for _ in range(runs):
         for name, pool in POOLS.items():

@@ -1,8 +1,10 @@
-"""Preemption alone: single ranks that need three of four victims on a full node each, gangs that clear nodes, and what
-a search that finds nothing costs.
+"""Preemption alone.
 
-Measured as CPU time of `plan`, as in `planner.py`. The peer is kube-scheduler's scheduler_perf with the same nodes, the
-same victims and the same preemptors (Preemption), on a machine like this one.
+The cases: single ranks that each need three of four victims on a full node, gangs that clear nodes, and a search that
+finds nothing.
+
+The figure is CPU time of `plan`, as in `planner.py`. The peer is kube-scheduler's scheduler_perf with the same nodes,
+the same victims and the same preemptors (Preemption), on a similar machine.
 """
 
 import time
@@ -21,11 +23,11 @@ from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 PEER = "kube-scheduler 1.36, scheduler_perf"
 W6 = Target(must=20, moonshot=100, better="higher")
 W6_PEER = 36.6
-"""pods/s"""
+"""the peer's pods/s"""
 
 
 def full(count: int, preemptors: list[AllocationFact], *, within: str = "LowerPriority") -> PoolSnapshot:
-    """`count` nodes of 4 cpu, each with four victims of 1 cpu, and what waits."""
+    """Return `count` nodes of 4 cpu, each with four victims of 1 cpu, and the waiting preemptors."""
     victims: list[AllocationFact] = []
     for number in range(count * 4):
         fact = gang(number, 1, {"cpu": 1, "memory": "500Mi"})
@@ -46,13 +48,13 @@ def full(count: int, preemptors: list[AllocationFact], *, within: str = "LowerPr
 
 
 def preemptors(count: int, ranks: int = 1) -> list[AllocationFact]:
-    """`count` gangs whose ranks each need the room of three victims."""
+    """Return `count` gangs whose ranks each need the capacity of three victims."""
     asked = {"cpu": 3, "memory": "500Mi"}
     return [msgspec.structs.replace(gang(900_000 + number, ranks, asked), priority=10) for number in range(count)]
 
 
 def one_plan(made: PoolSnapshot, admitted: int, evicted: int) -> Measure:
-    """Seconds of one plan."""
+    """Return a function that measures the seconds of one plan."""
     policy = msgspec.structs.replace(policy_of(made.pool), decisions_max=100_000)
 
     def measure() -> float:
@@ -67,7 +69,7 @@ def one_plan(made: PoolSnapshot, admitted: int, evicted: int) -> Measure:
 
 
 async def measure(runs: int) -> list[Row]:
-    """All rows."""
+    """Return all rows."""
     w6 = one_plan(full(1000, preemptors(1000)), 1000, 3000)
     big = one_plan(full(5000, preemptors(1000)), 1000, 3000)
     clearing = one_plan(full(1000, preemptors(1, 64)), 1, 192)

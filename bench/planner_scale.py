@@ -1,7 +1,8 @@
-"""The planner at size: what a tick takes over a large pool and a long queue, and what memory it holds.
+"""The planner at size: the cost of a tick over a large pool and a long queue, and the memory of its state.
 
-Times are CPU time of one thread, so that a busy machine does not blur them. A tick is what a leader does with a change:
-take it in, make the snapshot, plan, lint. How the cost of one placement grows is `growth.py`'s.
+Times are CPU time of one thread, so a busy machine does not change them. A tick consists of the leader's steps after a
+change: apply the change, make the snapshot, plan, lint. `growth.py` measures how the cost of one placement grows.
+Memory is that of a separate process that holds the state and has planned on it.
 Memory is that of a process of its own that holds the state and has planned on it.
 """
 
@@ -28,19 +29,19 @@ PER_TICK = 200
 
 
 def shaped(number: int) -> AllocationFact:
-    """One rank of one of 20 shapes: eight of them with GPUs."""
+    """Return one rank of one of 20 shapes; eight of the shapes have GPUs."""
     shape = number % SHAPES
     asked = {"cpu": 1, GPU: 1 + shape // 4} if shape < 8 else {"cpu": f"{100 + 50 * shape}m", "memory": "500Mi"}
     return gang(number, 1, asked)
 
 
 def blocked(number: int) -> AllocationFact:
-    """One of 20 shapes for which a full pool has no place."""
+    """Return an allocation of one of 20 shapes that do not fit in a full pool."""
     return gang(number, 1, {"cpu": 1 + number % SHAPES, GPU: 8})
 
 
 def full_state(node_count: int, running: int, queued: int) -> Columns:
-    """A pool whose GPUs are all in use by `running` ranks, and `queued` behind them."""
+    """Return a pool whose GPUs are all in use by `running` ranks, with `queued` waiting allocations."""
     columns = Columns(PoolFact(name="default"))
     columns.set_nodes(nodes(node_count, cpu=64, gpus=8))
     columns.set_queues([QueueFact(name="default")])
@@ -57,7 +58,7 @@ def full_state(node_count: int, running: int, queued: int) -> Columns:
 
 
 def ticked(columns: Columns, decisions_max: int = PER_TICK) -> Plan:
-    """One tick."""
+    """Run one tick."""
     made = columns.snapshot()
     decided = plan(made, msgspec.structs.replace(policy_of(made.pool), decisions_max=decisions_max), 0.0, 0)
     if lint(made, decided):
@@ -66,7 +67,7 @@ def ticked(columns: Columns, decisions_max: int = PER_TICK) -> Plan:
 
 
 def ten_thousand() -> Callable[[], float]:
-    """Seconds of planning 10,000 single ranks of 20 shapes on 5,000 nodes at once."""
+    """Return a function that measures the seconds of one plan: 10,000 single ranks of 20 shapes on 5,000 nodes."""
     made = snapshot(nodes(5000, cpu=64, gpus=8), [shaped(number) for number in range(10_000)])
     policy = msgspec.structs.replace(policy_of(made.pool), decisions_max=10_000)
 
@@ -82,7 +83,7 @@ def ten_thousand() -> Callable[[], float]:
 
 
 class Large:
-    """5,000 nodes, 10,000 running, 50,000 queued: what a tick costs there."""
+    """The cost of a tick with 5,000 nodes, 10,000 running and 50,000 queued allocations."""
 
     def __init__(self) -> None:
         self.columns = full_state(5000, 10_000, 50_000)
@@ -90,14 +91,14 @@ class Large:
         self.next = 60_000
 
     def idle(self) -> float:
-        """Milliseconds of a tick in which nothing has changed."""
+        """Return the milliseconds of a tick without a change."""
         start_s = time.process_time()
         for _ in range(20):
             ticked(self.columns)
         return (time.process_time() - start_s) * 1000 / 20
 
     def arrival(self) -> float:
-        """Milliseconds of a tick after an arrival for which there is no place."""
+        """Return the milliseconds of a tick after the arrival of an allocation that does not fit."""
         fresh = [blocked(number) for number in range(self.next, self.next + 20)]
         self.next += 20
         start_s = time.process_time()
@@ -107,7 +108,7 @@ class Large:
         return (time.process_time() - start_s) * 1000 / 20
 
     def departure(self) -> float:
-        """Milliseconds of a tick after a rank has ended whose place goes to another: all shapes are tried again."""
+        """Return the milliseconds of a tick after a rank has ended: its place is free, and all shapes are retried."""
         runs(self.columns, self.next)
         start_s = time.process_time()
         ends(self.columns, self.next)
@@ -116,7 +117,7 @@ class Large:
 
 
 def runs(columns: Columns, number: int) -> None:
-    """A single rank that runs on one of the first 1,000 nodes, and the tick that sees it."""
+    """Add a single rank that runs on one of the first 1,000 nodes, and run the tick that sees it."""
     where = f"node-{number % 1000:05d}"
     fact = gang(number, 1, {"cpu": 1})
     columns.set_allocation(msgspec.structs.replace(fact, phase=Phase.RUNNING, placements={0: where}))
@@ -125,7 +126,7 @@ def runs(columns: Columns, number: int) -> None:
 
 
 def ends(columns: Columns, number: int) -> None:
-    """The end of what `runs` began, and the tick after it."""
+    """Remove the rank that `runs` added, and run the tick after it."""
     fact = gang(number, 1, {"cpu": 1})
     pod = _pod(number, f"node-{number % 1000:05d}", fact.uid, {"cpu": 1})
     columns.drop_pod(pod.namespace, pod.name, pod.uid)
@@ -134,14 +135,14 @@ def ends(columns: Columns, number: int) -> None:
 
 
 def rebuild() -> float:
-    """Seconds from bare facts to the first plan over them: 5,000 nodes, 10,000 running, 50,000 queued."""
+    """Return the seconds from the facts to the first plan: 5,000 nodes, 10,000 running, 50,000 queued."""
     start_s = time.process_time()
     ticked(full_state(5000, 10_000, 50_000))
     return time.process_time() - start_s
 
 
 def memory() -> float:
-    """MiB of a process that holds 20,000 nodes, 10,000 running and 100,000 queued and has planned twice."""
+    """Return the MiB of a process with 20,000 nodes, 10,000 running and 100,000 queued that has planned twice."""
     code = (
         "from bench.planner_scale import full_state, ticked, resident_mib\n"
         "columns = full_state(20_000, 10_000, 100_000)\n"
@@ -153,13 +154,13 @@ def memory() -> float:
 
 
 def resident_mib() -> float:
-    """Resident memory of this process."""
+    """Return the resident memory of this process in MiB."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * 4096 / 2**20
 
 
 async def measure(runs: int) -> list[Row]:
-    """All rows."""
+    """Return all rows."""
     many, large = ten_thousand(), Large()
     state = "5,000 nodes, 10,000 running, 50,000 queued"
 

@@ -1,11 +1,12 @@
 """The quality of schedules: `python -m bench.quality [--only POLICY,...] [--seeds N]`.
 
-The figures of `slipway simulate` for the same work under several policies.
+It compares the figures of `slipway simulate` for the same work under several policies.
 
-The work is synthetic and heavy-tailed, another one for each seed: sizes and run times after Lublin and Feitelson ("The
-workload on parallel supercomputers", JPDC 2003), users after Zipf, arrivals with a daily cycle, run limits as users
-choose them. All policies get the same work of a seed. All but `conservative` are policies of the product: a
-scenario, run by the planner itself. The product has no conservative backfill, so `conservative.py` stands for it.
+The work is synthetic and heavy-tailed, and differs for each seed. Sizes and run times follow Lublin and Feitelson ("The
+workload on parallel supercomputers", JPDC 2003), users follow Zipf. Arrivals have a daily cycle, and run limits are
+those that users choose. All policies get the same work for a seed. All policies except `conservative` are policies of
+the product, run by the planner over a scenario. The product has no conservative backfill, so `conservative.py`
+implements it.
 """
 
 import argparse
@@ -27,26 +28,26 @@ from slipway.scheduler.simulate.scenario import whole
 
 NODES, GPUS = 16, 8
 WORK = 350
-"""allocations of a seed"""
+"""allocations per seed"""
 LOAD = 0.9
-"""GPU time that is asked for, over the GPU time that there is from the first to the last arrival"""
+"""requested GPU time, divided by the available GPU time from the first to the last arrival"""
 USERS, TEAMS = 24, 4
 ZIPF = 1.2
 SEEDS, FIRST_SEED = 10, 1
 DAY_S = 86_400.0
 DAY_SWING = 0.6
-"""arrivals at noon are (1 + this) / (1 - this) times those at midnight"""
+"""the rate of arrivals at noon is (1 + this) / (1 - this) times the rate at midnight"""
 RUN_LOG_MAX = 12.0
 """natural logarithm of the longest run time: 45 hours"""
 RUN_MIN_S = 30.0
 SINGLE, POWER_OF_TWO = 0.24, 0.75
-"""parts of the work that ask for one GPU, and of the rest for a power of two"""
+"""fraction of the work that requests one GPU; fraction of the rest that requests a power of two"""
 LOG_SIZE = (0.8, 4.5, 6.0, 0.86)
-"""log2 of the GPUs: lowest, bend, highest, and the part below the bend"""
+"""log2 of the GPUs: lowest, bend, highest; then the fraction below the bend"""
 GAMMAS = ((4.2, 0.94), (312.0, 0.03))
-"""shape and scale of the two gammas of the logarithm of the run time"""
+"""shape and scale of the two gamma distributions of the logarithm of the run time"""
 SHORT = (-0.0054, 0.78)
-"""part of the first gamma: slope over the size, and that of size 0"""
+"""weight of the first gamma distribution: its slope over the size, and its value for size 0"""
 LIMITS_S = tuple(minutes * 60.0 for minutes in (10, 30, 60, 120, 240, 480, 720, 1440, 2880))
 """run limits that users choose"""
 CHECKPOINT_S = 900.0
@@ -55,7 +56,7 @@ Json = dict[str, Any]
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece of work: `ranks` ranks of `gpus` GPUs."""
+    """One piece of work: `ranks` ranks with `gpus` GPUs each."""
 
     name: str
     user: int
@@ -67,7 +68,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def work(seed: int, load: float = LOAD) -> list[Piece]:
-    """The work of a seed, by its arrival."""
+    """Return the work of a seed, in the order of arrival."""
     chance = random.Random(seed)
     drawn = [(size := _size(chance), _run_s(chance, size)) for _ in range(WORK)]
     span_s = sum(size * run_s for size, run_s in drawn) / (NODES * GPUS * load)
@@ -91,7 +92,7 @@ def work(seed: int, load: float = LOAD) -> list[Piece]:
 
 
 def _size(chance: random.Random) -> int:
-    """GPUs: parts of a node, or whole nodes."""
+    """Draw a number of GPUs: a part of a node, or whole nodes."""
     if chance.random() < SINGLE:
         return 1
     low, bend, high, below = LOG_SIZE
@@ -101,14 +102,14 @@ def _size(chance: random.Random) -> int:
 
 
 def _run_s(chance: random.Random, size: int) -> float:
-    """A hyper-gamma: short work, and long work, the more the larger it is."""
+    """Draw from a hyper-gamma distribution of short and long work; larger work is more often long."""
     first = min(1.0, max(0.0, SHORT[0] * size + SHORT[1]))
     shape, scale = GAMMAS[0] if chance.random() < first else GAMMAS[1]
     return max(RUN_MIN_S, math.exp(min(RUN_LOG_MAX, chance.gammavariate(shape, scale))))
 
 
 def _arrival(chance: random.Random, span_s: float) -> float:
-    """A moment of the span; days are busier than nights."""
+    """Draw a moment of the span; days are busier than nights."""
     while True:
         at = chance.uniform(0.0, span_s)
         if chance.random() * (1 + DAY_SWING) < 1 - DAY_SWING * math.cos(2 * math.pi * at / DAY_S):
@@ -116,7 +117,7 @@ def _arrival(chance: random.Random, span_s: float) -> float:
 
 
 def scenario(pieces: list[Piece], *, pool: Json, queues: list[Json], is_by_team: bool) -> Json:
-    """The work as a scenario of the product."""
+    """Return the work as a scenario of the product."""
     return {
         "nodes": [{"name": "n", "count": NODES, "cpu": 64, "memory": "512Gi", "gpus": GPUS}],
         "pool": pool,
@@ -139,17 +140,17 @@ def scenario(pieces: list[Piece], *, pool: Json, queues: list[Json], is_by_team:
 
 
 def one_queue_scenario(ordering: str, pieces: list[Piece]) -> Json:
-    """All work in one queue."""
+    """Return a scenario with all work in one queue."""
     return scenario(pieces, pool={}, queues=[{"name": "all", "ordering": ordering}], is_by_team=False)
 
 
 def one_queue(ordering: str) -> "Play":
-    """The figures with all work in one queue."""
+    """Return a function that simulates all work in one queue."""
     return lambda pieces: played(one_queue_scenario(ordering, pieces))
 
 
 def teams(**queue: Any) -> "Play":
-    """A queue for each team; what queues and users have used before counts."""
+    """Return a function that simulates a queue per team, in which past use of queues and users matters."""
     queues = [{"name": f"team-{number}", "userOrder": "LeastUsed", **queue} for number in range(TEAMS)]
     return lambda pieces: played(
         scenario(pieces, pool={"fairShare": {"halfLife": "1d"}}, queues=queues, is_by_team=True)
@@ -157,12 +158,12 @@ def teams(**queue: Any) -> "Play":
 
 
 def played(document: Json) -> Json:
-    """The figures of a scenario."""
+    """Return the figures of a scenario."""
     return metrics(simulate(whole(document)))
 
 
 def conservative_figures(pieces: list[Piece]) -> Json:
-    """The same figures for a schedule with conservative backfill."""
+    """Return the same figures for a schedule with conservative backfill."""
     starts = conservative(pieces, NODES, GPUS)
     waits = sorted(starts[piece.name] - piece.submit for piece in pieces)
     slow = {
@@ -199,7 +200,7 @@ POLICIES: dict[str, tuple[str, Play]] = {
     "fair-backfill": ("team queues, past use, `Backfill`", teams(ordering="Backfill")),
     "reclaim": ("the same with `reclaim: Any`, `minRuntime: 30m`", teams(ordering="Backfill", **RECLAIM)),
 }
-"""{name: (what it is, the figures of some work under it)}"""
+"""{name: (description, function from work to its figures)}"""
 FIGURES = {
     "waitMean": ("mean wait", "s"),
     "waitP95": ("95 % of waits are below", "s"),
@@ -210,11 +211,11 @@ FIGURES = {
     "utilisation": ("utilisation", ""),
     "gpuHoursLost": ("GPU-hours lost to evictions", "h"),
 }
-"""{figure of `slipway simulate`: (what it is, its unit)}"""
+"""{figure of `slipway simulate`: (description, unit)}"""
 
 
 def rows(policy: str, seeds: int) -> list[Row]:
-    """The figures of one policy, a sample for each seed."""
+    """Return the figures of one policy, with one sample per seed."""
     what, play = POLICIES[policy]
     found: dict[str, list[float]] = {name: [] for name in FIGURES}
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
@@ -230,7 +231,7 @@ def rows(policy: str, seeds: int) -> list[Row]:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.quality", description=__doc__)
     parser.add_argument("--only", default=",".join(POLICIES), help="policies, with commas (default: all)")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"runs, each with its own work (default {SEEDS})")

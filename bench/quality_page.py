@@ -1,7 +1,7 @@
 """The tables of docs/scheduling-quality.md, from `quality.json` and `estimates.json` in `bench/results`.
 
 `python -m bench.quality_page` writes them between their marks; `--check` fails when they differ. A figure is the mean
-of its seeds with its 95 % confidence interval (Student's t); ratios are taken seed by seed.
+over the seeds with its 95 % confidence interval (Student's t). Ratios are computed per seed.
 """
 
 import math
@@ -20,18 +20,18 @@ PAGE = Path(__file__).parents[1] / "docs" / "scheduling-quality.md"
 BEGIN, END = "<!-- quality begin -->\n", "<!-- quality end -->\n"
 ESTIMATES_BEGIN, ESTIMATES_END = "<!-- estimates begin -->\n", "<!-- estimates end -->\n"
 BESIDE = "easy"
-"""the policy beside which the others are put"""
+"""the policy that the others are compared with"""
 COMPARED = ("waitMean", "waitP95", "waitP99", "slowdownMean", "slowdownP95")
 _T_975 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
     *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-"""of 1 to 30 degrees of freedom; NIST/SEMATECH e-Handbook, table 1.3.6.7.2"""
+"""the 97.5 % quantile for 1 to 30 degrees of freedom; NIST/SEMATECH e-Handbook, table 1.3.6.7.2"""
 _T_BEYOND = 1.96
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float]:
-    """(mean, half of the 95 % confidence interval of the mean)."""
+    """Return (mean, half of the 95 % confidence interval of the mean)."""
     mean = statistics.mean(samples)
     if len(samples) < 2:
         return mean, math.inf
@@ -41,7 +41,7 @@ def interval(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def tables(rows: Mapping[str, Row]) -> str:
-    """All tables, and where the figures are from."""
+    """Return all tables, and the source of the figures."""
     names = list(FIGURES)
     heads = {
         "waitMean": "mean wait (h)",
@@ -83,7 +83,7 @@ def tables(rows: Mapping[str, Row]) -> str:
 
 
 def estimates(rows: Mapping[str, Row]) -> str:
-    """The table of estimated starts."""
+    """Return the table of estimated starts."""
     lines = [
         "| work | starts in the likely bounds | in the bounds by run limits | likely bounds are apart (median) |",
         "| --- | --- | --- | --- |",
@@ -112,7 +112,7 @@ def _figure(name: str, samples: Sequence[float]) -> str:
 
 
 def _ratio(rows: Mapping[str, Row], policy: str, name: str) -> str:
-    """The geometric mean of the seeds' ratios, with its interval."""
+    """Return the geometric mean of the seeds' ratios, with its interval."""
     pairs = zip(rows[_id(policy, name)].samples, rows[_id(BESIDE, name)].samples, strict=True)
     mean, half = interval([math.log(ours / theirs) for ours, theirs in pairs])
     low, high = math.exp(mean - half), math.exp(mean + half)
@@ -121,7 +121,7 @@ def _ratio(rows: Mapping[str, Row], policy: str, name: str) -> str:
 
 
 def whole(page: str, rows: Mapping[str, Row]) -> str:
-    """The page with its tables."""
+    """Return the page with its tables."""
     for begin, text, end in (
         (BEGIN, tables(rows), END),
         (ESTIMATES_BEGIN, estimates(rows), ESTIMATES_END),
@@ -132,14 +132,14 @@ def whole(page: str, rows: Mapping[str, Row]) -> str:
 
 
 def stored() -> dict[str, Row]:
-    """The figures of the last runs."""
+    """Return the figures of the last runs."""
     decode = msgspec.json.Decoder(list[Row]).decode
     names = ("quality.json", "estimates.json")
     return {row.id: row for name in names for row in decode((RESULTS / name).read_bytes())}
 
 
 def main() -> int:
-    """The command: 1 when `--check` finds another page."""
+    """Run the command; return 1 when `--check` finds that the page is out of date."""
     page = PAGE.read_text("utf-8")
     wanted = whole(page, stored())
     if "--check" in sys.argv[1:]:

@@ -1,11 +1,11 @@
-"""The stand on a real kube-apiserver: a control plane of its own, fake nodes, our four services, and a counting watch.
+"""The stand on a real kube-apiserver: its own control plane, fake nodes, our four services, and a counting watch.
 
-Owns their lives and what is counted about them: CPU of every process from the kernel's accounts, Kubernetes calls from
-our services' metrics. Both sides of a comparison use the same API server in turn: the services are halted while the
-bare client works, and what a side has written is deleted before the other begins.
+Owns their lifetimes and the measurements: CPU of every process from the kernel's accounting, Kubernetes calls from our
+services' metrics. Both sides of a comparison use the same API server in turn. The services are halted while the bare
+client works, and the objects of one side are deleted before the other side begins.
 
-Our services and the bare client come with the token of a service account, as pods do. With a certificate, as
-administrators and Kubernetes' own parts do, the API server checks its signature anew for every request.
+Our services and the bare client authenticate with the token of a service account, as pods do. With a certificate, as
+administrators and Kubernetes' own parts use it, the API server would verify its signature for every request.
 """
 
 import asyncio
@@ -46,25 +46,26 @@ TOKEN_S = 86_400
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
-    """What a comparison stands on."""
+    """The configuration of a comparison."""
 
     nodes: int = 32
-    """objects without a kubelet; 0: somebody else brings nodes"""
+    """number of node objects without a kubelet; 0: the benchmark adds nodes itself"""
     size: Mapping[str, str] = msgspec.field(default_factory=lambda: NODE_SIZE)
     flags: Mapping[str, Sequence[str]] = {}
-    """{part of the control plane: more flags}"""
+    """{part of the control plane: additional flags}"""
     env: Mapping[str, str] = {}
-    """more environment of our services"""
+    """additional environment variables of our services"""
     replicas: Mapping[str, int] = {}
-    """{service: processes} where there are more than one"""
+    """{service: number of processes}, for services with more than one"""
 
 
 DEFAULT_GROUND = Ground()
 
 
 class Bound:
-    """Counts objects as they come under a field selector, by a watch that is told of nothing else; bodies are not
-    decoded. Without more said: pods that have got a node."""
+    """Counts the objects that begin to match a field selector, with a watch of only these objects.
+
+    Bodies are not decoded. The default selector matches pods with a node."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Bound:
         self.at: list[float] = []
 
     async def until(self, count: int, within_s: float = DEADLINE_S) -> float:
-        """When the `count`-th came. Raises RuntimeError when that takes too long."""
+        """Return when the `count`-th object arrived. Raises RuntimeError when that takes too long."""
         try:
             async with asyncio.timeout(within_s):
                 while len(self.at) < count:
@@ -93,7 +94,7 @@ class Bound:
 
     @contextlib.asynccontextmanager
     async def counting(self) -> AsyncGenerator[None]:
-        """From now on, starting at 0."""
+        """Count from now on, starting at 0."""
         self.at.clear()
         self._ready.clear()
         task = asyncio.ensure_future(self._follow())
@@ -110,11 +111,11 @@ class Bound:
         async with self._session.get(self._url, params=params) as answer:
             version = (await answer.json())["metadata"]["resourceVersion"]
         while True:
-            # A busy API server cuts off whoever it has waited for: go on from there.
+            # A busy API server may end the watch: continue from the last version.
             version = await self._watch(version)
 
     async def _watch(self, version: str) -> str:
-        """One watch until the server ends it; where the next one goes on."""
+        """Watch until the server ends the watch; return the version from which the next watch continues."""
         params = {"fieldSelector": self._selector, "watch": "true", "resourceVersion": version}
         async with self._session.get(self._url, params=params, timeout=aiohttp.ClientTimeout(total=None)) as answer:
             self._ready.set()
@@ -130,7 +131,7 @@ class Bound:
 
 
 class RealStand:
-    """A control plane with our services beside it, and clients."""
+    """A control plane with our services, and clients."""
 
     def __init__(self, cluster: RealCluster, stack: Stack, kube: aiohttp.ClientSession, web: aiohttp.ClientSession):
         self.cluster = cluster
@@ -142,16 +143,16 @@ class RealStand:
         self._posts = 0
 
     async def post(self, body: bytes) -> str:
-        """Launch; the AllocationID."""
+        """Launch; return the AllocationID."""
         self._posts += 1
         return (await launch_through(self.web, self.stack.api_url, body, key=f"bench-{self._posts}"))[0]
 
     async def read(self, path: str) -> dict[str, Any]:
-        """An object of the cluster."""
+        """Read an object of the cluster."""
         return await self.call("GET", path)
 
     async def halt(self) -> None:
-        """End our services."""
+        """Stop our services."""
         await asyncio.gather(*(self.stack.halt(name) for name in OURS))
 
     async def resume(self) -> None:
@@ -159,7 +160,7 @@ class RealStand:
         await asyncio.gather(*(self.stack.resume(name) for name in OURS))
 
     async def clean(self) -> None:
-        """Delete what was launched, without a grace; our services must be halted."""
+        """Delete all launched objects without a grace period; our services must be halted."""
         for path in (PODS, ALLOCATIONS):
             metas = [item["metadata"] for item in (await self.read(path))["items"]]
             names = [meta["name"] for meta in metas if meta.get("finalizers")]
@@ -177,7 +178,7 @@ class RealStand:
         await asyncio.sleep(SETTLE_S)
 
     async def add_nodes(self, count: int, size: Mapping[str, str]) -> None:
-        """Nodes without a kubelet; waits until the controllers take them to be ready."""
+        """Add nodes without a kubelet; wait until the controllers consider them ready."""
         slots = asyncio.Semaphore(NODES_AT_ONCE)
 
         async def add(number: int) -> None:
@@ -200,7 +201,7 @@ class RealStand:
         await poll(are_ready, "the nodes are ready")
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU seconds that each process has spent since its start, and this client."""
+        """Return the CPU seconds of each process and of this client since their start."""
         pids = {name: self.stack.children[name].pid for name in OURS}
         pids |= {part: self.cluster.pid(part) for part in PARTS if part != "scheduler"}
         pids["client"] = os.getpid()
@@ -209,7 +210,7 @@ class RealStand:
         return {("kcm" if name == "controller-manager" else name): cpu_of(pid) for name, pid in pids.items()}
 
     async def calls(self) -> Counter[str]:
-        """{service:verb resource code: Kubernetes calls} of our services since their start."""
+        """Return {service:verb resource code: Kubernetes calls} of our services since their start."""
         found: Counter[str] = Counter()
         for service in OURS:
             for (name, labels), value in (await metrics_of(self.web, self.stack.children[service].url)).items():
@@ -222,7 +223,7 @@ class RealStand:
         await self.call("PATCH", path, {"metadata": {"finalizers": None}}, content="application/merge-patch+json")
 
     async def call(self, method: str, path: str, body: Any = None, content: str = "application/json") -> dict[str, Any]:
-        """One call of the Kubernetes API. Raises RuntimeError when it is refused."""
+        """Make one call of the Kubernetes API. Raises RuntimeError when it is refused."""
         headers = {"Content-Type": content}
         async with self.kube.request(method, self.cluster.url + path, json=body, headers=headers) as answer:
             if answer.status >= 300 and not (answer.status == 404 and method == "PATCH"):
@@ -232,8 +233,8 @@ class RealStand:
 
 @contextlib.asynccontextmanager
 async def a_real_stand(ground: Ground = DEFAULT_GROUND) -> AsyncGenerator[RealStand]:
-    """All of it, stopped always; the services are up at the beginning."""
-    # Nobody renews the leases of our nodes.
+    """Start the whole stand and always stop it; the services run at the beginning."""
+    # No kubelet renews the leases of our nodes.
     options = ClusterOptions(scheduler=False, audit=False, node_monitor_grace_s=86_400, more=ground.flags)
     with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder:
         cluster = await asyncio.to_thread(_entered, running_cluster(Path(folder) / "cluster", options))
@@ -276,7 +277,7 @@ async def a_real_stand(ground: Ground = DEFAULT_GROUND) -> AsyncGenerator[RealSt
 
 
 def account(cluster: RealCluster, kubeconfig: Path) -> str:
-    """A service account that may do everything; its token, also in a kubeconfig."""
+    """Create a service account with all permissions; return its token, and write it to a kubeconfig."""
     binding = {
         "metadata": {"name": ACCOUNT},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
@@ -293,7 +294,7 @@ def account(cluster: RealCluster, kubeconfig: Path) -> str:
 
 
 class _Entered:
-    """A cluster that was started in a thread, with its way out."""
+    """A cluster that was started in a thread, and the function that stops it."""
 
     def __init__(self, it: RealCluster, leave: Any) -> None:
         self.it = it
@@ -301,7 +302,7 @@ class _Entered:
 
 
 async def poll(check: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait until it is so. Raises RuntimeError when that takes too long."""
+    """Wait until `check` returns true. Raises RuntimeError when that takes too long."""
     for _ in range(round(DEADLINE_S / POLL_S)):
         if await check():
             return
@@ -314,7 +315,7 @@ def _entered(context: Any) -> _Entered:
 
 
 def cpu_of(pid: int) -> float:
-    """CPU seconds that a process has spent since its start; 0 when it is gone."""
+    """Return the CPU seconds of a process since its start; 0 when the process has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

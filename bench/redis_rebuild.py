@@ -1,8 +1,8 @@
-"""How soon the streams of 10,000 live allocations are whole again after FLUSHALL, and after an empty server came back.
+"""Time until the streams of 10,000 live allocations are complete again, after FLUSHALL and after a new empty server.
 
-A real watcher beside the local cluster's core in this process, on a real Valkey; nobody helps it. Every allocation is
-assigned and has five transitions, so that its hint is sent again as well. Measured from the loss to the moment when the
-last stream holds its allocation's last transition: finding out is part of it.
+A real watcher runs in this process beside the local cluster's core, on a real Valkey; nothing else restores the
+streams. Every allocation is assigned and has five transitions, so its hint is sent again too. The time is from the loss
+until the last stream contains the last transition of its allocation. The detection of the loss is included.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ MUST = Target(must=30.0, moonshot=5.0)
 
 
 async def live(kube: CoreKube, count: int) -> list[Allocation]:
-    """So many allocations that have got as far as being assigned, with a few words about each."""
+    """Create `count` allocations that are assigned and have a few more transitions."""
     found: list[Allocation] = []
     for number in range(count):
         made = await kube.create(ALLOCATIONS, a_manifest(f"job-{number}"), namespace="default")
@@ -76,11 +76,11 @@ class Stage:
         )
 
     async def run(self, stop: ServiceStop) -> None:
-        """The watcher."""
+        """Run the watcher."""
         await self._watcher.run(stop)
 
     async def until_whole(self) -> float:
-        """Seconds until every stream ends with its allocation's last transition."""
+        """Return the seconds until every stream ends with its allocation's last transition."""
         began_s = time.perf_counter()
         async with asyncio.timeout(LATE_S):
             while not await self._is_whole():  # noqa: ASYNC110 - a server's state
@@ -88,21 +88,21 @@ class Stage:
         return time.perf_counter() - began_s
 
     async def flush(self) -> None:
-        """FLUSHALL."""
+        """Run FLUSHALL."""
         await self._operator.run(Command("", ("FLUSHALL",)))
 
     async def replace(self) -> None:
-        """The server dies, and an empty one takes its place."""
+        """Kill the server, and start an empty one in its place."""
         await self._server.kill()
         await self._server.start()
 
     async def close(self) -> None:
-        """The connections."""
+        """Close the connections."""
         for each in (self._looker, self._streams):
             await each.aclose()
 
     async def _is_whole(self) -> bool:
-        """The number of keys is looked at first: it costs the server nothing."""
+        """Whether all streams are complete. The number of keys is checked first: it costs the server nothing."""
         try:
             if await self._operator.run(Command("", ("DBSIZE",))) < len(self._ids):
                 return False
@@ -110,13 +110,13 @@ class Stage:
                 ends = await self._looker.events.last_seqs(self._ids[start : start + BATCH])
                 if ends != self._seqs[start : start + BATCH]:
                     return False
-        except TransientError:  # it is away, or the watcher beside us has the processor
+        except TransientError:  # the server is away, or the watcher in this process uses the CPU
             return False
         return True
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     kube = a_client(a_core(SystemClock().now))
     await furnish(kube)
     allocations = await live(kube, LIVE)

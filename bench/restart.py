@@ -1,11 +1,13 @@
-"""P12: a scheduler that starts beside 5,000 nodes, 10,000 live and 50,000 queued allocations: until its first decision.
+"""P12: the start of a scheduler with 5,000 nodes, 10,000 live and 50,000 queued allocations, until its first decision.
 
-Every GPU is in use by the live ones (two of four GPUs on each node) and the queued ask for eight, so that none of them
-starts. The scheduler is told to stop, a rank that needs no GPU is launched, and the clock runs from the start of the
-process until that rank is Assigned, as a watch is told of it. The local cluster; SLIPWAY_BENCH_REAL=1 takes a real
-kube-apiserver with etcd. What is there is written through the Kubernetes API: the objects of one launch, over and over.
+The live allocations use every GPU (two allocations with four GPUs on each node), and the queued ones request eight, so
+none of them starts. The scheduler is told to stop, and a rank without a GPU is launched. The time is from the start of
+the process until a watch reports that this rank is Assigned. It runs on the local cluster; SLIPWAY_BENCH_REAL=1 uses a
+real kube-apiserver with etcd. The existing objects are written through the Kubernetes API, as copies of the objects of
+one launch.
 
-Then a second scheduler stands by, and the leading one is killed, or told to stop: until another such rank is Assigned.
+Then a second scheduler is on standby, and the leading one is killed or told to stop. The time is until another such
+rank is Assigned.
 
 SLIPWAY_BENCH_NODES (5000), SLIPWAY_BENCH_LIVE (10000), SLIPWAY_BENCH_QUEUED (50000) make a smaller run.
 """
@@ -72,13 +74,13 @@ class Site:
         self._posts = 0
 
     async def post(self, body: dict[str, Any]) -> str:
-        """Launch; the AllocationID."""
+        """Launch; return the AllocationID."""
         self._posts += 1
         key, encoded = f"restart-{self._posts}", msgspec.json.encode(body)
         return (await launch_through(self._web, self.stack.api_url, encoded, key=key))[0]
 
     async def fill(self) -> None:
-        """Nodes, what is on them and what waits for them; the services rest meanwhile, and know all afterwards."""
+        """Create nodes, live and queued allocations while the services are halted; then let the services read all."""
         await many(NODES, self._add_node)
         asked = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": str(GPUS_EACH)}
         bound = Bound(self._session, self._url)
@@ -89,13 +91,14 @@ class Site:
         await asyncio.gather(*(self.stack.halt(name) for name in (*SERVICES, SECOND)))
         bare = BareClient(self._session, self._url)
         taken = copied.nodes[0]
-        # The original takes one place itself.
+        # The original uses one place itself.
         places = [taken] + [
             f"big-{n:05d}" for n in range(NODES) for _ in range(8 // GPUS_EACH) if f"big-{n:05d}" != taken
         ]
         await many(min(LIVE, len(places)), lambda number: bare.place(copied, places[number]))
         await many(QUEUED, self._queue)
-        # One after the other: each reads all of it, and what all of them read at once takes longer than one may.
+        # The services start one after the other: each reads all objects, and parallel reads would exceed the time
+        # limit.
         for name in SERVICES:
             await self.stack.resume(name)
         await asyncio.sleep(SETTLE_S)
@@ -103,7 +106,7 @@ class Site:
         await self._until_quiet()
 
     async def took_s(self) -> tuple[float, float]:
-        """Seconds from the start of the process to (ready, the first decision)."""
+        """Return the seconds from the start of the process to (ready, the first decision)."""
         await self.stack.halt("scheduler")
         async with self._assigned.counting():
             await self.post(PROBE)
@@ -116,12 +119,12 @@ class Site:
         return ready_s - started_s, decided_s - started_s
 
     async def begin_pair(self) -> None:
-        """A second scheduler stands by."""
+        """Start a second scheduler on standby."""
         await self.stack.resume(SECOND)
         await asyncio.sleep(SETTLE_S)
 
     async def failover_s(self, number: signal.Signals) -> float:
-        """Seconds from the signal to the leader until the next decision; the stack starts again whoever has ended."""
+        """Return the seconds from the signal to the leader until the next decision; the stack restarts the leader."""
         for name in PAIR:
             await self.stack.children[name].answers("/readyz", DEADLINE_S)
         await self._until_assigned()
@@ -131,7 +134,7 @@ class Site:
             os.kill(leader, number)
             await self.post(PROBE)
             decided_s = await self._assigned.until(1, DEADLINE_S)
-        # Who has ended is noticed, and started again.
+        # The stack must notice the ended scheduler and start it again.
         await asyncio.sleep(SETTLE_S)
         return decided_s - begun_s
 
@@ -143,7 +146,7 @@ class Site:
         return pid
 
     async def _until_quiet(self) -> None:
-        """Until all that wait have been told why: the scheduler writes no more."""
+        """Wait until every waiting allocation has its reason: the scheduler then stops writing."""
         writes, until_s = -1.0, time.perf_counter() + DEADLINE_S
         while (found := await self._writes()) - writes >= QUIET_WRITES:
             if time.perf_counter() > until_s:
@@ -188,7 +191,7 @@ class Site:
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     async with _a_real_site() if IS_REAL else _a_local_site() as site:
         begun_s = time.perf_counter()
         await site.fill()

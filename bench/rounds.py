@@ -1,8 +1,8 @@
-"""P6: one round over a long queue: 320,000 single ranks of 1 cpu in ten queues, 1,000 nodes of 32 cpu, all filled.
+"""P6: one round over a long queue: 320,000 single ranks of 1 cpu in ten queues fill 1,000 nodes of 32 cpu.
 
-CPU time of one `plan`, which decides the 32,000 that fit and a reason for the rest; in a process of its own for each
-run. The snapshot that it plans on holds the queue in columns already, as a leader's does: what building them from bare
-facts takes is a row of its own. Armada, whose workload this is, publishes no time for it; by default its scheduler
+The figure is the CPU time of one `plan`, which decides the 32,000 ranks that fit and a reason for the others. Each run
+is in its own process. The snapshot already contains the queue in columns, as in a leader. The time to build the columns
+from the facts is a separate row. Armada, whose workload this is, publishes no time for it; by default its scheduler
 starts 100 jobs a second.
 """
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 600
 
 
 def a_round() -> tuple[float, float, float]:
-    """Seconds of (building, planning, linting) one round in this process."""
+    """Return the seconds of (building, planning, linting) one round in this process."""
     start_s = time.process_time()
     columns = Columns(PoolFact(name="default"))
     columns.set_nodes(nodes(NODES, cpu=CPUS))
@@ -55,7 +55,7 @@ def _in_a_process() -> tuple[float, float, float]:
 
 
 async def measure(runs: int) -> list[Row]:
-    """All rows."""
+    """Return all rows."""
     found = [_in_a_process() for _ in range(runs)]
     size = f"{QUEUED:,} queued over {QUEUES} queues, {NODES:,} nodes x {CPUS} cpu"
     placed = NODES * CPUS

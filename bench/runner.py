@@ -1,9 +1,9 @@
-"""What every benchmark shares: rows, targets, medians, paired runs, the result files and the table.
+"""The code that all benchmarks share: rows, targets, medians, paired runs, the result files and the table.
 
-Owns how a figure is compared and written down. Knows nothing of what is measured.
+Owns how a figure is compared and stored. Knows nothing about what is measured.
 
-Invariants: `meets_*` follow from the figures and are null where there is nothing to compare; a figure that is
-compared is a median (or a percentile of one sample set per run), never a best case.
+Invariants: `meets_*` are computed from the figures and are null when there is nothing to compare. A compared figure is
+a median (or a percentile of one sample set per run), never a best case.
 """
 
 import os
@@ -21,7 +21,7 @@ import msgspec
 RESULTS = Path(__file__).parent / "results"
 RUNS_MIN = 5
 EARLIER_MAX = 5
-"""days that a row remembers"""
+"""days that a row keeps"""
 SETTINGS = "SLIPWAY_BENCH_"
 _VERSIONS = (
     "aiohttp",
@@ -38,7 +38,7 @@ _VERSIONS = (
 
 
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
-    """What the same command showed on another day."""
+    """The figure of the same command on another day."""
 
     date: str
     commit: str
@@ -48,7 +48,7 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """One figure. `must` and `moonshot` bound `ratio` where there is a peer, else `ours`."""
+    """One figure. `must` and `moonshot` are bounds for `ratio` when there is a peer, else for `ours`."""
 
     id: str
     work: str
@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     peer_name: str | None = msgspec.field(default=None, name="peerName")
     unit: str
     better: str = "lower"
-    """lower or higher: which way the compared figure is better"""
+    """lower or higher: the better direction of the compared figure"""
     ratio: float | None = None
     """ours / peer"""
     must: float | None = None
@@ -66,20 +66,20 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     meets_moonshot: bool | None = None
     runs: int
     samples: list[float] = []
-    """the figure of each run, so that their spread can be seen"""
+    """the figure of each run, which shows their spread"""
     note: str = ""
     commit: str = ""
     versions: dict[str, str] = {}
     machine: str = ""
     command: str = ""
     date: str = ""
-    """the day on which it was measured (UTC)"""
+    """the day of the measurement (UTC)"""
     before: list[Earlier] = []
-    """other days, the latest first"""
+    """the figures of other days, the latest first"""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be reached."""
+    """The bounds that a figure should reach."""
 
     must: float | None = None
     moonshot: float | None = None
@@ -100,7 +100,7 @@ def row(
     peer_name: str | None = None,
     note: str = "",
 ) -> Row:
-    """The row of one figure: medians of the runs, of ours and of the peer's."""
+    """Return the row of one figure: medians of our runs and of the peer's runs."""
     ours = statistics.median(samples)
     theirs = statistics.median(peer) if peer else None
     ratio = ours / theirs if theirs else None
@@ -127,7 +127,7 @@ def row(
 async def paired(
     runs: int, ours: Callable[[int], Awaitable[float]], peer: Callable[[int], Awaitable[float]]
 ) -> tuple[list[float], list[float]]:
-    """Both sides of a comparison, turn about, so that whatever else the machine does meets both alike."""
+    """Run both sides of a comparison alternately, so that other load of the machine affects both equally."""
     left: list[float] = []
     right: list[float] = []
     for number in range(runs):
@@ -138,17 +138,17 @@ async def paired(
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile: one of the samples, never a value between two."""
+    """Return the nearest-rank percentile: one of the samples, never a value between two samples."""
     ordered = sorted(samples)
     place = max(0, min(len(ordered) - 1, round(percent / 100 * len(ordered) + 0.5) - 1))
     return ordered[place]
 
 
 def write(name: str, rows: Sequence[Row], *, beside: str = "", command: str = "") -> Path:
-    """The result file of one benchmark, complete with what it was measured on, and what ran `beside` it.
+    """Write the result file of one benchmark, with the machine and versions, and with what ran `beside` it.
 
-    What the file says already stays in it: other days of the same command, and rows of other commands. Where that is
-    not `--only` of the benchmark's name, `command` says it.
+    The file keeps its figures of other days for the same command, and its rows of other commands. `command` is given
+    when it is not `--only` with the benchmark's name.
     """
     commit, versions, machine = _commit(), _versions(), machine_line()
     command, today = command or command_of(name, os.environ), datetime.now(UTC).date().isoformat()
@@ -172,7 +172,7 @@ def write(name: str, rows: Sequence[Row], *, beside: str = "", command: str = ""
 
 
 def merged(new: Sequence[Row], known: Sequence[Row]) -> list[Row]:
-    """The new rows, each with what was known of other days, and the rows of other commands; in the order of before."""
+    """Return the new rows with their figures of other days, and the rows of other commands, in their previous order."""
     by_id = {each.id: each for each in known}
     rows = {each.id: _remembering(each, by_id.get(each.id)) for each in new}
     commands = {each.command for each in new}
@@ -192,13 +192,13 @@ def _remembering(new: Row, known: Row | None) -> Row:
 
 
 def command_of(name: str, env: Mapping[str, str]) -> str:
-    """What measures it again, with the settings that make a run shorter or other than usual."""
+    """Return the command that repeats the measurement, with the settings that change its size."""
     settings = [f"{key}={value} " for key, value in sorted(env.items()) if key.startswith(SETTINGS)]
     return f"{''.join(settings)}python -m bench --only {name}"
 
 
 def table(rows: Sequence[Row]) -> str:
-    """One line per row; the last figure says how many times better than the target it is (1.0 reaches it)."""
+    """Return one line per row; the last figure is the factor by which the target is exceeded (1.0 reaches it)."""
     lines = [f"{'id':<22} {'work':<54} {'ours':>10} {'peer':>10} {'ratio':>7} {'must':>9} {'of must':>8}"]
     for each in rows:
         compared = each.ours if each.ratio is None else each.ratio
@@ -215,7 +215,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def machine_line() -> str:
-    """What the figures were measured on, in one line, with how busy it was."""
+    """Return the machine of the figures in one line, with its load."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return f"{os.cpu_count()} cores {platform.machine()}, {platform.system()} {platform.release()}, load {load:.1f}"
 
@@ -227,12 +227,12 @@ def _meets(figure: float | None, bound: float | None, better: str) -> bool | Non
 
 
 def _round(value: float) -> float:
-    """Four significant digits."""
+    """Round to four significant digits."""
     return float(f"{value:.4g}")
 
 
 def _commit() -> str:
-    """The commit of the checkout; `+` when files of the product have changed since."""
+    """Return the commit of the checkout, with `+` when files of the product have uncommitted changes."""
     folder = Path(__file__).parent
     try:
         head = subprocess.run(

@@ -1,15 +1,16 @@
-"""The soak: 50 launches a second for 30 minutes, one in a hundred killed; is the memory of each service flat?
+"""The soak test: 50 launches a second for 30 minutes, one in a hundred killed; is the memory of each service flat?
 
-The four services on the local cluster; pods run half a second on simulated nodes. Ended allocations are kept until
-there are 500; retention looks once a minute, so that what is there swings between those and what ends in a minute more.
-Resident memory is read every two seconds; after a fifth of the time for warming up, but not before retention has had
-two rounds, the median of the second half is compared with that of the first. A launch is POSTed at its time whether or
-not others have been answered, up to 256 of them.
+The four services run on the local cluster; pods run for half a second on simulated nodes. Up to 500 ended allocations
+are kept. Retention runs once a minute, so their number varies between 500 and that plus the ends of one minute.
+Resident memory is read every two seconds. The warm-up is a fifth of the time, and at least two rounds of retention.
+After it, the median of the second half is compared with that of the first half. A launch is POSTed at its time even
+when earlier ones are not answered, with up to 256 at once.
 
-Not steady, and shown beside: Redis keeps the streams of what has ended for its time, and the local API server its
-history.
+Two processes are not steady and are only reported: Redis keeps the streams of ended allocations for their lifetime, and
+the local API server keeps its history.
 
-SLIPWAY_BENCH_MINUTES (30), SLIPWAY_BENCH_RATE (50) and SLIPWAY_BENCH_KEPT (500) make it shorter, slower and smaller.
+SLIPWAY_BENCH_MINUTES (30), SLIPWAY_BENCH_RATE (50) and SLIPWAY_BENCH_KEPT (500) change the duration, the rate and the
+size.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ AT_ONCE = 256
 SAMPLE_S = 2.0
 WARM_UP_PART = 0.2
 WARM_UP_S = 150.0
-"""Two rounds of retention: before, what is kept still grows."""
+"""Two rounds of retention: before them, the number of kept allocations still grows."""
 REST_S = 60.0
 FLAT = 1.05
 SERVICES = ("api", "scheduler", "podworker", "watcher")
@@ -45,7 +46,7 @@ BESIDE = ("cluster", "redis")
 
 
 class Shown:
-    """What the load has shown."""
+    """The figures of the load."""
 
     def __init__(self) -> None:
         self.posts_ms: list[float] = []
@@ -55,7 +56,7 @@ class Shown:
 
 
 async def measure(_runs: int) -> list[Row]:
-    """Rows of this benchmark: one run, however many are asked for."""
+    """Return the rows of this benchmark; it makes one run, independent of the requested number."""
     shown = Shown()
     async with (
         a_stand(nodes=0, env={"SLIPWAY_RETENTION_COUNT_MAX": str(KEPT)}) as stand,
@@ -73,7 +74,7 @@ async def measure(_runs: int) -> list[Row]:
 
 
 async def _load(stand: Stand, shown: Shown) -> None:
-    """Launches at their times; returns when the last has been answered."""
+    """Make the launches at their times; return when the last one has been answered."""
     main = {"name": "main", "image": "local", "command": ["true"]}
     body = msgspec.json.encode(
         {
@@ -104,7 +105,7 @@ async def _load(stand: Stand, shown: Shown) -> None:
 
 
 async def _kill(stand: Stand, id_: str) -> None:
-    """As any client would: again while the api cannot say."""
+    """Kill an allocation as any client would: repeat the call while the api is unavailable."""
     for _ in range(INSIST_MAX):
         async with stand.session.post(f"{stand.stack.api_url}/api/v1/allocations/{id_}/kill") as answer:
             if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
@@ -125,7 +126,7 @@ async def _sample(stand: Stand, shown: Shown) -> None:
 
 
 async def _unended(stand: Stand) -> int:
-    """How many allocations have not ended, after a time to do so."""
+    """Return how many allocations have not ended after a waiting time."""
     path = "/apis/slipway.dev/v1alpha1/allocations?fieldSelector=status.phase!=Terminated"
     left = 1
     for _ in range(round(REST_S)):
@@ -138,7 +139,7 @@ async def _unended(stand: Stand) -> int:
 
 
 def halves(samples: list[float], warm_up_s: float = WARM_UP_S) -> tuple[list[float], list[float]]:
-    """The first and the second half of what was sampled after the warm-up. Raises ValueError without enough of it."""
+    """Return the first and the second half of the samples after the warm-up. Raises ValueError if there are too few."""
     warm = samples[max(round(warm_up_s / SAMPLE_S), int(len(samples) * WARM_UP_PART)) :]
     middle = len(warm) // 2
     if middle < 1:
@@ -168,7 +169,7 @@ def _rows(shown: Shown) -> list[Row]:
             target=target,
             note=note,
         )
-        # Enough of them to see a slope; the medians are of all.
+        # Only enough samples are kept to see a slope; the medians are of all samples.
         rows.append(msgspec.structs.replace(row_, samples=_thinned([*first, *second])))
     rate = Target(must=0.98, better="higher")
     rows.append(

@@ -1,7 +1,7 @@
-"""The stand: a local stack of our own, and a client that launches and watches with as little work as possible.
+"""The stand: a local stack for a benchmark, and a client that launches and watches with as little work as possible.
 
-Owns the stack's life, raw HTTP and the decoding of watch events. Must not be clever: what it spends is spent on the
-same two cores as the system that it measures.
+Owns the stack's lifetime, raw HTTP and the decoding of watch events. Must be cheap, because it uses the same two cores
+as the system that it measures.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ WATCHED = {
 DEADLINE_S = 60.0
 INSIST_MAX = 20
 OWNERS = ("slipway.dev/allocation", "batch.kubernetes.io/job-name")
-"""labels of a pod that say whose it is"""
+"""labels of a pod that name its owner"""
 LINE_LIMIT = 8 * 1024 * 1024
 
 
@@ -46,7 +46,7 @@ class Meta(msgspec.Struct):
 
 
 class Seen(msgspec.Struct):
-    """What is decoded of a watched object."""
+    """The decoded part of a watched object."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
     spec: Spec = msgspec.field(default_factory=Spec)
@@ -59,7 +59,7 @@ class Change(msgspec.Struct):
 
 
 class Marks:
-    """When (perf_counter seconds) each thing about an allocation or a Job was first seen by the watching client."""
+    """When (perf_counter seconds) the watching client first saw each step of an allocation or a Job."""
 
     def __init__(self) -> None:
         self.at: dict[str, float] = {}
@@ -68,12 +68,12 @@ class Marks:
         self.changed = asyncio.Event()
 
     def mark(self, what: str, now: float) -> None:
-        """Note the first sight of something."""
+        """Record when a step was first seen."""
         self.at.setdefault(what, now)
         self.changed.set()
 
     async def until(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait until `ready()`. Raises RuntimeError when that takes too long."""
+        """Wait until `ready()` is true. Raises RuntimeError when that takes too long."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 while not ready():
@@ -97,11 +97,11 @@ class Watching:
         self.changed = asyncio.Event()
 
     def of(self, owner: str) -> Marks:
-        """The marks of an AllocationID or the name of a Job, made on first use."""
+        """Return the marks of an AllocationID or of a Job's name; they are created at the first use."""
         return self._marks.setdefault(owner, Marks())
 
     async def until_bound(self, count: int) -> None:
-        """Wait until so many pods have been seen with a node. Raises RuntimeError when that takes too long."""
+        """Wait until `count` pods were seen with a node. Raises RuntimeError when that takes too long."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 while len(self.bound) < count:
@@ -111,11 +111,11 @@ class Watching:
             raise RuntimeError(f"{len(self.bound)} of {count} pods bound after {DEADLINE_S:.0f} s") from None
 
     def gone_count(self) -> int:
-        """Pods that were seen and are deleted."""
+        """Return the number of pods that were seen and are deleted."""
         return sum(len(marks.gone) for marks in self._marks.values())
 
     async def start(self) -> None:
-        """Watch from now on."""
+        """Start the watches."""
         for kind in WATCHED:
             ready = asyncio.Event()
             self._tasks.append(asyncio.ensure_future(self._follow(kind, ready)))
@@ -170,7 +170,7 @@ class Watching:
 
 
 class Stand:
-    """A running stack with a client in front of it."""
+    """A running stack with a client."""
 
     def __init__(self, stack: Stack, session: aiohttp.ClientSession, watching: Watching, kubernetes: str) -> None:
         self.stack = stack
@@ -179,7 +179,7 @@ class Stand:
         self.kubernetes = kubernetes
 
     async def post(self, body: bytes) -> tuple[str, float, float]:
-        """Launch; (the AllocationID, when it was sent, when it was answered)."""
+        """Launch; return (the AllocationID, when it was sent, when it was answered)."""
         return await launch_through(self.session, self.stack.api_url, body)
 
     async def create(self, path: str, body: dict[str, Any]) -> None:
@@ -189,21 +189,21 @@ class Stand:
                 raise RuntimeError(f"{path}: {answer.status} {await answer.text()}")
 
     async def read(self, path: str) -> dict[str, Any]:
-        """An object of the cluster."""
+        """Read an object of the cluster."""
         async with self.session.get(f"{self.kubernetes}{path}") as answer:
             if answer.status != 200:
                 raise RuntimeError(f"{path}: {answer.status} {await answer.text()}")
             return await answer.json()
 
     async def metrics(self, service: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-        """{(name, labels): value} of one service's /metrics."""
+        """Return {(name, labels): value} of one service's /metrics."""
         return await metrics_of(self.session, self.stack.children[service].url)
 
 
 async def launch_through(
     session: aiohttp.ClientSession, api_url: str, body: bytes, *, key: str = ""
 ) -> tuple[str, float, float]:
-    """Launch; (the AllocationID, when it was sent, when it was answered). With an Idempotency-Key it is insisted on."""
+    """Launch; return (the AllocationID, when it was sent, when it was answered). With a `key` it is retried."""
     sent = time.perf_counter()
     headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
     refusal = ""
@@ -218,7 +218,7 @@ async def launch_through(
                 if answer.status < 500:
                     break
         except aiohttp.ClientConnectionError as error:
-            # An idle connection to a process that has been replaced: the key makes it safe to send again.
+            # The connection was idle and its process was replaced: the key makes it safe to send the launch again.
             refusal = repr(error)
     raise RuntimeError(refusal)
 
@@ -226,7 +226,7 @@ async def launch_through(
 async def metrics_of(
     session: aiohttp.ClientSession, service_url: str
 ) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """{(name, labels): value} of one service's /metrics."""
+    """Return {(name, labels): value} of one service's /metrics."""
     from prometheus_client.parser import text_string_to_metric_families
 
     async with session.get(f"{service_url}/metrics") as answer:
@@ -239,7 +239,7 @@ async def metrics_of(
 
 
 def launch_body(ranks: int = 1, *, command: tuple[str, ...] = ("true",)) -> bytes:
-    """The body of a launch that takes next to nothing of a node."""
+    """Return the body of a launch that needs almost no resources."""
     asked = {"cpu": "10m", "memory": "8Mi"}
     body: dict[str, Any] = {
         "kind": "command" if ranks == 1 else "training",
@@ -252,7 +252,7 @@ def launch_body(ranks: int = 1, *, command: tuple[str, ...] = ("true",)) -> byte
 
 @contextlib.asynccontextmanager
 async def a_stand(**options: Any) -> AsyncGenerator[Stand]:
-    """A stack in a folder of its own, stopped always."""
+    """Start a stack in its own folder, and always stop it."""
     with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder:
         stack = Stack(StackOptions(folder=Path(folder) / "stack", port=0, **options))
         await stack.start()

@@ -1,6 +1,6 @@
-"""Starting: the command's help, `slipway up` from the keystroke to "is up", and the services' memory at rest.
+"""Startup: the help of the command, `slipway up` from the keystroke to "is up", and the services' memory at rest.
 
-Memory is the resident set as the kernel counts it, pages that several processes share included in each.
+Memory is the resident set of the kernel; pages that several processes share are included in each process.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ IS_UP = b"Slipway is up"
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     ours, bare = await paired(max(runs, HELP_RUNS), _help, _bare)
     ups = [await _up() for _ in range(runs)]
     rows = [
@@ -59,7 +59,7 @@ async def _wall_ms(*argv: str) -> float:
 
 
 async def _up() -> float:
-    """Seconds until `slipway up` says that it is up; it is stopped again."""
+    """Return the seconds until `slipway up` reports that it is up; it is then stopped."""
     with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder:
         started_s = time.perf_counter()
         process = await asyncio.create_subprocess_exec(
@@ -86,7 +86,7 @@ async def _up() -> float:
 
 
 async def _rss(pid: int) -> float:
-    """MiB."""
+    """Return the resident memory in MiB."""
     status = await asyncio.to_thread(Path(f"/proc/{pid}/status").read_text)
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     return int(found[1]) / 1024 if found else statistics.fmean([])

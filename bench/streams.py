@@ -1,4 +1,4 @@
-"""What the streams cost on a real server: appends, hints, hand-over, feed."""
+"""The cost of the streams on a real server: appends, hints, hand-over, feed."""
 
 import asyncio
 import tempfile
@@ -39,7 +39,7 @@ def an_entry(name: str, seq: int) -> StreamEntry:
 
 
 async def appends(streams: RedisStreams, *, batch: int, total: int, run: int) -> float:
-    """Events per second through firehose and stream, in batches, one after the other."""
+    """Append events to firehose and stream, in batches, one after the other; return the events per second."""
     started_s = time.perf_counter()
     for start in range(0, total, batch):
         await streams.events.append([an_entry(f"r{run}-{batch}-{number}", 1) for number in range(start, start + batch)])
@@ -47,7 +47,7 @@ async def appends(streams: RedisStreams, *, batch: int, total: int, run: int) ->
 
 
 async def hints(streams: RedisStreams, total: int) -> float:
-    """Hints per second from send to acknowledged, with an empty handler."""
+    """Return the hints per second from sending to acknowledgement, with an empty handler."""
     done = asyncio.Event()
     count = 0
 
@@ -70,7 +70,7 @@ async def hints(streams: RedisStreams, total: int) -> float:
 
 
 async def hand_over(sender: RedisStreams, worker: RedisStreams, samples: int) -> tuple[list[float], list[float]]:
-    """Milliseconds from send to the handler of an idle consumer, and from ring to the end of a wait."""
+    """Return the milliseconds from send to the handler of an idle consumer, and from ring to the end of a wait."""
     hints_ms: list[float] = []
     wakes_ms: list[float] = []
     arrived: asyncio.Queue[float] = asyncio.Queue()
@@ -100,7 +100,7 @@ async def hand_over(sender: RedisStreams, worker: RedisStreams, samples: int) ->
 
 
 async def feed(streams: RedisStreams, total: int, run: int) -> float:
-    """Deltas per second through a publisher."""
+    """Return the deltas per second through a publisher."""
     publisher = FeedPublisher(streams.feed, SystemClock(), term=run + 1)
     started_s = time.perf_counter()
     for number in range(total):
@@ -110,7 +110,7 @@ async def feed(streams: RedisStreams, total: int, run: int) -> float:
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     rows: list[Row] = []
     rate = Target(better="higher")
     with tempfile.TemporaryDirectory(prefix="slipway-") as folder:

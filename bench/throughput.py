@@ -1,11 +1,11 @@
-"""Sustained launches against the local cluster, what each of them costs, and the same writes by a bare client.
+"""Sustained launches against the local cluster, the cost of each launch, and the same writes by a bare client.
 
-The nodes are objects without a kubelet behind them: what runs afterwards is not ours to measure, and a process per
-pod would take the two cores from the system that is measured. A launch counts when a watching client sees its last
-rank bound; the rate is from the first POST to the last bind.
+The nodes are objects without a kubelet: the running pods are not part of the measurement, and a process per pod would
+use the two cores of the measured system. A launch is complete when a watching client sees its last rank bound. The rate
+is from the first POST to the last bind.
 
-The peer of P3 writes what one single-rank launch writes (allocation, admission, ConfigMap, pod, release, binding),
-in that order for each launch, to an API server of its own with nobody watching: the most that any launcher could do.
+The peer of P3 writes the objects of one single-rank launch (allocation, admission, ConfigMap, pod, release, binding),
+in that order for each launch. It writes to its own API server without watches, which is the maximum of any launcher.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ NODE: dict[str, Any] = {
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     async with a_stand(nodes=0) as stand, BareCluster.started() as bare:
         for number in range(NODES):
             name = f"fake-{number}"
@@ -80,7 +80,7 @@ async def measure(runs: int) -> list[Row]:
 
 
 async def _burst(stand: Stand, ranks: int, count: int) -> float:
-    """Launches per second."""
+    """Return the launches per second."""
     before = len(stand.watching.bound)
     body = launch_body(ranks)
     left = iter(range(count))
@@ -98,7 +98,7 @@ async def _burst(stand: Stand, ranks: int, count: int) -> float:
 
 
 async def _open_loop(stand: Stand) -> list[float]:
-    """POST latencies in milliseconds at a fixed rate, whether or not the answers keep up."""
+    """Return POST latencies in milliseconds at a fixed rate, which does not wait for the answers."""
     before, count = len(stand.watching.bound), int(RATE * RATE_S)
     body = launch_body(1)
     taken: list[float] = []
@@ -117,7 +117,7 @@ async def _open_loop(stand: Stand) -> list[float]:
 
 
 class Costs:
-    """What the services spend, from their /metrics and the kernel's accounts."""
+    """The costs of the services, from their /metrics and the kernel's accounting."""
 
     def __init__(self, stand: Stand) -> None:
         self._stand = stand
@@ -128,7 +128,7 @@ class Costs:
         self._before = await self._read()
 
     async def per_launch(self, launches: int) -> list[Row]:
-        """Rows, each per launch."""
+        """Return the rows, each per launch."""
         spent = {name: value - self._before.get(name, 0.0) for name, value in (await self._read()).items()}
         total_cpu_s = sum(value for name, value in spent.items() if name.startswith("cpu"))
         rows = [
@@ -172,7 +172,7 @@ class Costs:
 
 
 async def _redis_commands(url: str) -> dict[str, float]:
-    """{command: how often the server has run it}; what a script runs inside counts as well."""
+    """Return {command: number of its runs on the server}; commands inside a script are included."""
     reader, writer = await asyncio.open_unix_connection(url.removeprefix("unix://"))
     try:
         writer.write(b"INFO commandstats\r\n")

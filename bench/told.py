@@ -1,8 +1,8 @@
 """P10: how long after a transition its event reaches a client of the REST API's stream of all events (SSE).
 
-A transition is there when a client that watches the Kubernetes API sees the new phase: both clients are one process
-with one clock, and a figure is what the stream came later, 0 where it came first. The local cluster, whole lives of
-single ranks that run `true`: one at a time, and as many a second as SLIPWAY_BENCH_RATE (10) says, for ten seconds.
+The reference time of a transition is when a client that watches the Kubernetes API sees the new phase. Both clients run
+in one process with one clock. A figure is the delay of the stream, 0 when the stream was first. On the local cluster,
+single ranks run `true` from launch to end: one at a time, and then SLIPWAY_BENCH_RATE (10) per second for ten seconds.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Event(msgspec.Struct):
 
 
 class Stream:
-    """When each (allocation, phase) was first told of."""
+    """When the stream first reported each (allocation, phase)."""
 
     def __init__(self, stand: Stand) -> None:
         self._stand = stand
@@ -56,7 +56,7 @@ class Stream:
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     async with a_stand() as stand:
         stream = Stream(stand)
         following = asyncio.ensure_future(stream.follow())
@@ -80,7 +80,7 @@ async def measure(runs: int) -> list[Row]:
 
 
 async def _alone(stand: Stand, count: int) -> list[str]:
-    """The ids of launches, one at a time."""
+    """Make launches one at a time; return their ids."""
     ids: list[str] = []
     for _ in range(count):
         id_, _, _ = await stand.post(launch_body(1))
@@ -92,7 +92,7 @@ async def _alone(stand: Stand, count: int) -> list[str]:
 
 
 async def _at_a_rate(stand: Stand) -> list[str]:
-    """The ids of launches at a fixed rate, once all have ended."""
+    """Make launches at a fixed rate; return their ids after all have ended."""
     started_s, ids = time.perf_counter(), list[str]()
 
     async def one() -> None:
@@ -110,7 +110,7 @@ async def _at_a_rate(stand: Stand) -> list[str]:
 
 
 def _later(stand: Stand, stream: Stream, ids: list[str]) -> list[float]:
-    """Milliseconds that the stream came after the watch. Raises RuntimeError when an event never came."""
+    """Return the milliseconds from the watch to the stream's event. Raises RuntimeError when an event is missing."""
     found: list[float] = []
     for id_ in ids:
         seen = stand.watching.of(id_).at

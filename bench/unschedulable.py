@@ -1,10 +1,10 @@
-"""P8: a job of 10 ranks with 8 GPUs each that has no place is told so, with the reason, on a real kube-apiserver.
+"""P8: on a real kube-apiserver, a job of 10 ranks with 8 GPUs each that does not fit gets its reason.
 
-500 nodes with 8 GPUs, each with one GPU in use by a pod that is not ours: 3,500 GPUs are free, and no rank fits on any
-node. Once from the POST to the condition as a watching client sees it, once to the answer of `explain`, which is asked
-for as soon as the condition is there. Each job is killed before the next.
+There are 500 nodes with 8 GPUs. On each node, a pod that is not ours uses one GPU: 3,500 GPUs are free, and no rank
+fits on any node. One figure is from the POST to the condition that a watching client sees. The other is to the answer
+of `explain`, which is called as soon as the condition exists. Each job is killed before the next one.
 
-SLIPWAY_BENCH_NODES (500) makes a short run.
+SLIPWAY_BENCH_NODES (500) makes a shorter run.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Allocation(msgspec.Struct):
 
     @property
     def is_told(self) -> bool:
-        """Whether it says that it is not admitted, and why."""
+        """Whether the allocation states that it is not admitted, and why."""
         return any(each.type == "Admitted" and each.status == "False" for each in self.status.conditions)
 
 
@@ -57,7 +57,7 @@ class Change(msgspec.Struct):
 
 
 class Told:
-    """When (perf_counter seconds) each allocation was first seen to say why it waits, and which have ended."""
+    """When (perf_counter seconds) each allocation was first seen with its reason, and which allocations have ended."""
 
     def __init__(self, stand: RealStand) -> None:
         self._stand = stand
@@ -66,14 +66,14 @@ class Told:
         self.ended: set[str] = set()
 
     async def until_told(self, id_: str) -> float:
-        """When that was."""
+        """Return the time when the reason was first seen."""
         async with asyncio.timeout(DEADLINE_S):
             while id_ not in self.at:
                 await self._next()
         return self.at[id_]
 
     async def until_ended(self, id_: str) -> None:
-        """Wait for its end."""
+        """Wait until the allocation has ended."""
         async with asyncio.timeout(DEADLINE_S):
             while id_ not in self.ended:
                 await self._next()
@@ -98,7 +98,7 @@ class Told:
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     async with a_real_stand(Ground(nodes=NODES, size=GPU_NODE)) as stand:
         await _take_one_gpu_each(stand)
         told = Told(stand)
@@ -124,7 +124,7 @@ async def measure(runs: int) -> list[Row]:
 
 
 async def _one(stand: RealStand, told: Told) -> tuple[float, float, str, str]:
-    """(milliseconds to the condition, to the explanation, its code, its message)."""
+    """Return (milliseconds to the condition, to the explanation, its code, its message)."""
     role = {"name": "worker", "count": RANKS, "resources": {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8"}}
     body: dict[str, Any] = {"kind": "training", "image": "local", "command": ["true"], "ranks": [role]}
     sent_s = time.perf_counter()
