@@ -5,7 +5,7 @@ transitions. It reads one command per line from its standard input, and answers 
 
     rate N      make N transitions a second, of allocations that are created, run and end; `ok`
     move        make one transition; `{"id": ..., "word": ..., "at_ms": ...}`: the word that the page must show, and
-    since when
+                since when
 
 It cannot show how long a LIST of a real API server takes. Reading an object here decodes the same JSON.
 """

@@ -18,7 +18,7 @@ _ENDS, _ARRIVES, _IS_DUE = 0, 1, 2
 
 
 class RigidWork(Protocol):
-    """The properties of a piece of work that the policy needs; a rank is placed on one node."""
+    """The properties of a piece of work that the policy needs; it uses whole nodes, or a part of one."""
 
     @property
     def name(self) -> str: ...

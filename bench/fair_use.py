@@ -27,7 +27,7 @@ RATIO_MAX = 3.0
 
 
 async def measure(runs: int) -> list[Row]:
-    """Rows of this benchmark."""
+    """Return the rows of this benchmark."""
     alone: list[list[float]] = []
     beside: list[list[float]] = []
     answers: dict[str, int] = {}

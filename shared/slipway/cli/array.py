@@ -85,7 +85,7 @@ def differences_of(body: Json, array: Array) -> list[Json]:
 
 def common_of(body: Json, array: Array) -> Json:
     """Return the launch body that all launches of the array share: their job, and the number of launches."""
-    # The user sets ARRAY_COUNT himself when this array launches the rest of a larger array, so it is not overwritten.
+    # The command for the rest of an array passes ARRAY_COUNT of the whole array with --env, which has precedence.
     return {"job": body["name"], **body, "env": {COUNT: str(len(array.indexes)), **body.get("env", {})}}
 
 

@@ -191,8 +191,9 @@ class Api:
                 raise DeadlineError(f"{self.server.url} did not answer within {CALL_S:.0f} s") from exc
             except _LOST as exc:
                 self.close()
-                # A refused connection is a final answer. A lost connection is retried: the server may have closed an
-                # idle connection or may be restarting, and each of our calls may be sent twice.
+                # A connection that is refused at the first try is a final answer. A lost connection is retried: the
+                # server may have closed an idle connection or may be restarting, and each of our calls may be sent
+                # twice.
                 if tried == TRIES or (isinstance(exc, ConnectionRefusedError) and tried == 1):
                     raise self._unreachable(exc) from exc
                 time.sleep(PAUSE_S if tried > 1 else 0)

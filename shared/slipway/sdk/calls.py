@@ -1,4 +1,4 @@
-"""The calls of the SDK as values: the request, and the type of the answer. Pure.
+"""The calls of the SDK as values: the request, and the type of the answer. Pure: nothing is sent.
 
 Owns the paths, parameters and bodies of the calls; the types are the structs of the server. Must not know how a call
 reaches the server.
@@ -175,13 +175,15 @@ def _allocation(id_: str, rest: str = "") -> str:
 
 
 def launch(body: Json, key: str) -> ApiCall[AllocationView]:
-    """Launch once, even when the call is sent several times with this key."""
+    """Build a launch. It launches once, even when the call is sent several times with this key."""
     headers = {"Idempotency-Key": key}
     return ApiCall(method="POST", path="/allocations", body=body, headers=headers, answer=AllocationView)
 
 
 def launch_many(common: Json, each: Sequence[Json], key: str) -> ApiCall[LaunchesAnswer]:
-    """Launch each item once, even when the call is sent several times with this key.
+    """Build one call for many launches.
+
+    Each item of `each` is launched once, even when the call is sent several times with this key.
 
     An item of `each` contains the fields that differ; the server applies them over `common`.
 
@@ -192,7 +194,7 @@ def launch_many(common: Json, each: Sequence[Json], key: str) -> ApiCall[Launche
 
 
 def preview(body: Json) -> ApiCall[Json]:
-    """Preview a launch; launches nothing."""
+    """Build the preview of a launch, which launches nothing."""
     return ApiCall(method="POST", path="/allocations", body=body, query={"dryRun": True}, answer=Json)
 
 
@@ -200,65 +202,65 @@ def preview(body: Json) -> ApiCall[Json]:
 
 
 def get(id_: str) -> ApiCall[AllocationView]:
-    """One allocation."""
+    """Build the call that reads one allocation."""
     return ApiCall(method="GET", path=_allocation(id_), answer=AllocationView)
 
 
 def explain(id_: str, *, foresee: bool) -> ApiCall[ExplainView]:
-    """Explain the state of an allocation."""
+    """Build the call that explains the state of an allocation."""
     query = {"foresee": True} if foresee else {}
     return ApiCall(method="GET", path=_allocation(id_, "/explain"), query=query, answer=ExplainView)
 
 
 def timeline(id_: str) -> ApiCall[TimelineView]:
-    """Return the time in each phase."""
+    """Build the call that reads the time in each phase."""
     return ApiCall(method="GET", path=_allocation(id_, "/timeline"), answer=TimelineView)
 
 
 def pods(id_: str) -> ApiCall[Items[PodView]]:
-    """Return the pods of an allocation."""
+    """Build the call that reads the pods of an allocation."""
     return ApiCall(method="GET", path=_allocation(id_, "/pods"), answer=Items[PodView])
 
 
 def kill(id_: str, *, grace: str, force: bool) -> ApiCall[AllocationView]:
-    """End an allocation. A second kill ends its pods at once, so only a kill with `force` may be sent twice."""
+    """Build the end of an allocation. A second kill ends its pods at once, so only `force` may be sent twice."""
     body = KillBody(force=force, grace=grace)
     path = _allocation(id_, "/kill")
     return ApiCall(method="POST", path=path, body=body, answer=AllocationView, is_repeatable=force)
 
 
 def terminate(id_: str, reason: str) -> ApiCall[AllocationView]:
-    """End an allocation; it may save its work first when it can."""
+    """Build the end of an allocation that may first save its work when it can."""
     body = PreemptBody(reason=reason)
     path = _allocation(id_, "/terminate")
     return ApiCall(method="POST", path=path, body=body, answer=AllocationView, is_repeatable=False)
 
 
 def preempt(id_: str, reason: str) -> ApiCall[AllocationView]:
-    """Ask the ranks to save their work and end."""
+    """Build the call that asks the ranks to save their work and end."""
     body = PreemptBody(reason=reason)
     path = _allocation(id_, "/preempt")
     return ApiCall(method="POST", path=path, body=body, answer=AllocationView, is_repeatable=False)
 
 
 def hold(id_: str) -> ApiCall[AllocationView]:
-    """Keep an allocation from starting; a running one saves its work first."""
+    """Build the hold of an allocation: it does not start; a running one saves its work first."""
     return ApiCall(method="POST", path=_allocation(id_, "/hold"), answer=AllocationView)
 
 
 def release(id_: str) -> ApiCall[AllocationView]:
-    """Undo a hold."""
+    """Build the call that undoes a hold."""
     return ApiCall(method="POST", path=_allocation(id_, "/resume"), answer=AllocationView)
 
 
 def change(id_: str, given: Mapping[str, Any]) -> ApiCall[AllocationView]:
-    """Change the fields of `ChangeBody`, which may change after the launch. Raises InvalidError for any other field."""
+    """Build a change of fields of `ChangeBody`, which may change after the launch. Raises InvalidError for others."""
     body = fields_of(ChangeBody, given)
     return ApiCall(method="PATCH", path=_allocation(id_), body=body, answer=AllocationView)
 
 
 def batch(verb: str, key: str, given: Mapping[str, Any]) -> ApiCall[BatchAnswer]:
-    """Apply one verb to many allocations, with the fields of `BatchRequest`.
+    """Build one verb for many allocations, with the fields of `BatchRequest`.
 
     Each allocation is changed once, even when the call is sent several times with this key.
 
@@ -271,7 +273,7 @@ def batch(verb: str, key: str, given: Mapping[str, Any]) -> ApiCall[BatchAnswer]
 
 
 def delete(id_: str) -> ApiCall[AllocationView]:
-    """Delete an allocation; a running one is ended first."""
+    """Build the deletion of an allocation; a running one is ended first."""
     return ApiCall(method="DELETE", path=_allocation(id_), answer=AllocationView)
 
 
@@ -279,13 +281,13 @@ def delete(id_: str) -> ApiCall[AllocationView]:
 
 
 def list_page(filters: Mapping[str, Any], cursor: str) -> ApiCall[AllocationList]:
-    """Return one page of allocations."""
+    """Build the call that reads one page of allocations."""
     query = {**parameters(filters), "continue": cursor}
     return ApiCall(method="GET", path="/allocations", query=query, answer=AllocationList)
 
 
 def log_page(id_: str, filters: Mapping[str, Any], cursor: str) -> ApiCall[LogPage]:
-    """Return one page of a log."""
+    """Build the call that reads one page of a log."""
     query = {**parameters(filters), "after": cursor}
     return ApiCall(method="GET", path=_allocation(id_, "/logs"), query=query, answer=LogPage)
 
@@ -297,7 +299,7 @@ def is_last_log_page(page: LogPage, filters: Mapping[str, Any], cursor: str) -> 
 
 
 def event_page(id_: str, cursor: str) -> ApiCall[EventPage]:
-    """Return one page of the events of an allocation; an empty page is the last one."""
+    """Build the call that reads one page of the events of an allocation; an empty page is the last one."""
     query = {"after": cursor, "follow": False}
     return ApiCall(method="GET", path=_allocation(id_, "/events"), query=query, answer=EventPage)
 
@@ -316,56 +318,56 @@ def event_stream_path(id_: str) -> str:
 
 
 def jobs(*, workspace: str, queue: str, state: str) -> ApiCall[JobList]:
-    """Return the jobs (groups of allocations)."""
+    """Build the call that reads the jobs (groups of allocations)."""
     query = {"workspace": workspace, "queue": queue, "state": state}
     return ApiCall(method="GET", path="/jobs", query=query, answer=JobList)
 
 
 def create_job(name: str, workspace: str, given: Mapping[str, Any]) -> ApiCall[JobView]:
-    """Create a job with fields of `JobBody`. Raises InvalidError for any other field."""
+    """Build the creation of a job with fields of `JobBody`. Raises InvalidError for any other field."""
     body = fields_of(JobBody, {"name": name, "workspace": workspace or None, **given})
     return ApiCall(method="POST", path="/jobs", body=body, answer=JobView, is_repeatable=False)
 
 
 def job(name: str, workspace: str) -> ApiCall[JobView]:
-    """Return one job with its members."""
+    """Build the call that reads one job with its members."""
     return ApiCall(method="GET", path=_one("jobs", name), query={"workspace": workspace}, answer=JobView)
 
 
 def change_job(name: str, workspace: str, given: Mapping[str, Any]) -> ApiCall[JobChanged]:
-    """Change the fields of `JobChange`. Raises InvalidError for any other field."""
+    """Build a change of the fields in `JobChange`. Raises InvalidError for any other field."""
     body = fields_of(JobChange, given)
     query = {"workspace": workspace}
     return ApiCall(method="PATCH", path=_one("jobs", name), query=query, body=body, answer=JobChanged)
 
 
 def queues() -> ApiCall[Items[QueueView]]:
-    """The queues."""
+    """Build the call that reads the queues."""
     return ApiCall(method="GET", path="/queues", answer=Items[QueueView])
 
 
 def queue(name: str) -> ApiCall[QueueView]:
-    """Return one queue and its waiting allocations."""
+    """Build the call that reads one queue and its waiting allocations."""
     return ApiCall(method="GET", path=_one("queues", name), answer=QueueView)
 
 
 def pools() -> ApiCall[Items[PoolView]]:
-    """The pools."""
+    """Build the call that reads the pools."""
     return ApiCall(method="GET", path="/pools", answer=Items[PoolView])
 
 
 def nodes() -> ApiCall[Items[NodeView]]:
-    """The nodes, and what is placed on them."""
+    """Build the call that reads the nodes, and what is placed on them."""
     return ApiCall(method="GET", path="/nodes", answer=Items[NodeView])
 
 
 def node(name: str) -> ApiCall[NodeView]:
-    """One node."""
+    """Build the call that reads one node."""
     return ApiCall(method="GET", path=_one("nodes", name), answer=NodeView)
 
 
 def usage(by: str, first_day: str, last_day: str, filters: Mapping[str, Any]) -> "ApiCall[UsageView]":
-    """Return the summed usage."""
+    """Build the call that reads the summed usage."""
     from slipway.api.usage_view import UsageView
 
     query = {**parameters(filters), "by": by, "from": first_day, "to": last_day}
@@ -373,5 +375,5 @@ def usage(by: str, first_day: str, last_day: str, filters: Mapping[str, Any]) ->
 
 
 def me() -> ApiCall[Me]:
-    """Return the caller's identity."""
+    """Build the call that reads the caller's identity."""
     return ApiCall(method="GET", path="/me", answer=Me)

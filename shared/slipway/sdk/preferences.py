@@ -15,7 +15,7 @@ ENV_USER = "SLIPWAY_USER"
 ENV_WORKSPACE = "SLIPWAY_WORKSPACE"
 DEFAULT_WORKSPACE = "default"
 NAMES = ("user", "workspace")
-"""What may be set in the file."""
+"""The settings that the file may contain."""
 _WORKSPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 USER_MAX = 253
 

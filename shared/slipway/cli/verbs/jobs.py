@@ -97,7 +97,7 @@ def move(arguments: argparse.Namespace, session: CliSession) -> int:
             equivalents.show_move(session, arguments, ids, beside)
         return main.OK
     if len(ids) != 1:
-        # Only waiting allocations are selected, so there is no running one to interrupt.
+        # A running allocation does not move, so there is none to interrupt.
         values = {name: value for name, value in beside.items() if name != "interrupt"}
         where = _where(arguments)
         return batch.send(session, "move", ids, values, done=lambda _: f" stands {where}", done_to_all=f"stand {where}")
