@@ -3,7 +3,6 @@
 Times are CPU time of one thread, so a busy machine does not change them. A tick consists of the leader's steps after a
 change: apply the change, make the snapshot, plan, lint. `growth.py` measures how the cost of one placement grows.
 Memory is that of a separate process that holds the state and has planned on it.
-Memory is that of a process of its own that holds the state and has planned on it.
 """
 
 import subprocess

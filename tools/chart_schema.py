@@ -3,7 +3,6 @@
 Owns the shape of the values. The settings of the services come from their own structs, with bounds and descriptions.
 The specs of pools and queues come from the custom resources. Every object is closed: a value that is not listed is
 refused. The module is part of `tools`, because it imports every service at once, which no product code may do.
-It lives among the tests because it may import every service at once, which nothing in the product may.
 """
 
 import json

@@ -2,7 +2,6 @@
 
 Owns the list of pages and how they are written or compared. `tools/reference` makes their content. The module is part
 of `tools`, because it imports every service at once, which no product code may do.
-It lives among the tests because it may import every service at once, which nothing in the product may.
 
 Invariant: the same code produces the same bytes on every machine: the pages do not depend on a clock, the environment
 or the order of a set.

@@ -3,7 +3,6 @@
 Owns the file `contexts.json` in `$SLIPWAY_CONFIG_DIR`, else `$XDG_CONFIG_HOME/slipway`, else `~/.config/slipway`.
 Invariants: the file has mode 0600 and its folder 0700 before a token is written to it. The file is always replaced as a
 whole.
-Invariants: its mode is 0600 and that of its folder 0700, before a token is in it; it is replaced as a whole.
 """
 
 import contextlib
