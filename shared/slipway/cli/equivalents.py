@@ -172,7 +172,7 @@ def show_forget(session: CliSession, arguments: argparse.Namespace, ids: Sequenc
 
 
 def show_change(session: CliSession, arguments: argparse.Namespace, id_: str, body: Json, spec: Json | None) -> None:
-    """Print a change of fields of one allocation; `spec` as in `show_batch`. Raises InvalidError as it does."""
+    """Print a change of fields of one allocation; `spec` as in `show_batch`. Raises what `show_batch` raises."""
     match asked(arguments):
         case "kubectl":
             _kubectl_patch(session, [id_], spec)

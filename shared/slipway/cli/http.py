@@ -176,8 +176,7 @@ class Api:
         payload = None if body is None else json.dumps(body).encode()
         sent = self._headers(headers, payload)
         self._tell(method, target, sent, payload)
-        # A key makes two equal calls one launch. A DELETE or another POST may have succeeded, and its repetition would
-        # fail.
+        # A key makes two equal calls one launch. A DELETE or another POST may have succeeded; it would then fail.
         is_repeatable = method in ("GET", "PUT", "PATCH") or "Idempotency-Key" in sent
         tries = Tries(self._budget, is_repeatable=is_repeatable, now=time.monotonic(), timeout_s=AGAIN_S)
         tried = 0
@@ -257,8 +256,7 @@ class Api:
     ) -> Iterator[ServerSentEvent]:
         """Yield the entries of a stream of server-sent events, across broken connections.
 
-        A server that is stopped ends its streams in the same way as a completed stream: `is_over` distinguishes the
-        two.
+        A server that is stopped ends its streams as a completed stream ends: `is_over` distinguishes the two.
         """
         course = StreamCourse(after, patience_s=PATIENCE_S, pause_s=PAUSE_S)
         while True:

@@ -317,7 +317,7 @@ def _dependency(text: str) -> dict[str, str]:
 
 
 def into_workspace(body: Json) -> None:
-    """Set the workspace of the user's settings, if the launch names none; the API has a default for the rest."""
+    """Set the workspace of the user's settings, if the launch names none; without a setting, the API decides."""
     chosen = preferences.workspace()
     if chosen.value != preferences.DEFAULT_WORKSPACE:
         body.setdefault("workspace", chosen.value)

@@ -23,8 +23,7 @@ def launch_all(session: CliSession, body: Json, arguments: argparse.Namespace) -
     try:
         sent = _sent(session, body, arguments.key or new_key(), arguments)
     except InvalidError as error:
-        # The body contains the launch as one part. The user wrote the launch only, so the pointers are made relative to
-        # it.
+        # The body contains the launch as one part. The user wrote the launch only, so pointers are relative to it.
         fields = tuple(FieldError(each.pointer.removeprefix("/launch"), each.detail) for each in error.fields)
         raise InvalidError(str(error), fields=fields) from error
     name = str(cast("Json", body["service"])["name"])
