@@ -2,12 +2,12 @@
 
 ```
 ControlPlaneError
-├── TransientError            try again later; `retry_after_s` when the other side said when
+├── TransientError            try again later; `retry_after_s` is set when the other side stated a time
 │   ├── UnavailableError      the other side could not be reached, or answered 5xx
 │   │   └── BusyError         nothing was sent: all our connections to the other side are in use
 │   ├── ThrottledError        429, or a limit of our own
 │   ├── QuotaExceededError    403 "exceeded quota": wait for quota, never the user's failure
-│   ├── ClaimPendingError     a volume claim is not bound yet, or not there
+│   ├── ClaimPendingError     a volume claim is not bound yet, or does not exist
 │   └── DeadlineError         no answer in time; the outcome is unknown
 ├── PermanentError            the same call will never succeed
 │   ├── InvalidError          bad input; carries the fields
@@ -15,10 +15,10 @@ ControlPlaneError
 │   ├── AlreadyExistsError
 │   ├── BoundError            the pod is bound already
 │   ├── DeniedError           the account lacks the permission
-│   ├── TerminatingError      the namespace or object is on its way out
+│   ├── TerminatingError      the namespace or object is being deleted
 │   └── TooLargeError
-├── StaleError                somebody else wrote first: observe again, decide again
-│   └── ExpiredError          the version is no longer in the watch history: LIST again
+├── StaleError                another writer was first: observe again, decide again
+│   └── ExpiredError          the resource version is no longer in the watch history: LIST again
 └── InvariantError            a bug of ours; the process ends
 ```
 
@@ -30,10 +30,12 @@ from dataclasses import dataclass
 
 
 class ControlPlaneError(Exception):
-    """Anything that Slipway raises on purpose; `attempts` says how often a retry policy tried.
+    """Base class of all errors that Slipway raises on purpose; `attempts` is the number of tries that a retry policy
+    made.
 
-    What a client raises for a refusal of the API also has what the problem document says: its `code` (`not-found`), the
-    `status`, the `trace_id` under which the server logged it, and the `next_step` that helps.
+    A client that raises an error for a refusal of the API also sets the fields of the problem document: its `code`
+    (`not-found`), the HTTP `status`, the `trace_id` under which the server logged the refusal, and the `next_step` that
+    helps.
     """
 
     attempts: int = 1
@@ -44,7 +46,7 @@ class ControlPlaneError(Exception):
 
 
 class TransientError(ControlPlaneError):
-    """The call may succeed later; `retry_after_s` (seconds) is set when the other side said when."""
+    """The call may succeed later; `retry_after_s` (seconds) is set when the other side stated a time."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -56,7 +58,7 @@ class UnavailableError(TransientError):
 
 
 class BusyError(UnavailableError):
-    """All our own connections to the other side are in use; nothing was sent, and the other side may be well."""
+    """All our own connections to the other side are in use; nothing was sent, and the other side may be healthy."""
 
 
 class ThrottledError(TransientError):
@@ -96,7 +98,7 @@ class InvalidError(PermanentError):
 
 
 class NotFoundError(PermanentError):
-    """The object does not exist (or may not be seen, which must look the same)."""
+    """The object does not exist, or the caller may not see it. Both cases must look the same."""
 
 
 class BoundError(PermanentError):
@@ -116,7 +118,7 @@ class TerminatingError(PermanentError):
 
 
 class TooLargeError(PermanentError):
-    """The object is larger than the server takes."""
+    """The object is larger than the server accepts."""
 
 
 class StaleError(ControlPlaneError):
@@ -124,7 +126,7 @@ class StaleError(ControlPlaneError):
 
 
 class ExpiredError(StaleError):
-    """The resourceVersion has left the watch history (410): LIST again."""
+    """The resource version is no longer in the watch history (410): LIST again."""
 
 
 class InvariantError(ControlPlaneError):

@@ -1,6 +1,7 @@
-"""What of the product is installed here: its version, whether another version fits it, and the extra that is missing.
+"""The installed product: its version, whether another version is compatible, and which extra is missing.
 
-Owns the name of the distribution, which is not that of the package: `slipway` on PyPI is another project.
+Owns the name of the distribution. It differs from the name of the package, because `slipway` on PyPI is another
+project.
 """
 
 import re
@@ -8,13 +9,13 @@ from typing import Final
 
 DISTRIBUTION: Final = "slipway-ai"
 VERSION_HEADER: Final = "Slipway-Version"
-"""of an answer of the api: the version of the process that gave it"""
+"""Header of each response of the api: the version of the process that sent it."""
 _MINOR = re.compile(r"(\d+)\.(\d+)(?![\d])")
 
 
 def installed_version() -> str | None:
-    """The version; None when the sources are used without being installed."""
-    # It takes longer to import than most commands need.
+    """Return the installed version; None when the sources are used without an installation."""
+    # Importing this module takes longer than most commands run.
     from importlib import metadata
 
     try:
@@ -24,9 +25,11 @@ def installed_version() -> str | None:
 
 
 def mismatch(own: str | None, server: str, url: str) -> str:
-    """Why a client and a server of these versions do not fit, and which side to upgrade how; empty when they fit.
+    """Return why these versions of client and server are not compatible, with how to upgrade which side; empty when
+    they are.
 
-    They fit while major and minor version are the same. A version that says neither fits everything.
+    They are compatible while major and minor version are equal. A version without these two numbers is compatible with
+    every other.
     """
     mine, its = _MINOR.match(own or ""), _MINOR.match(server)
     if mine is None or its is None:
@@ -41,9 +44,9 @@ def mismatch(own: str | None, server: str, url: str) -> str:
 
 
 def missing_extra(error: ModuleNotFoundError, extra: str) -> str | None:
-    """What to install for a module that is missing because the plain install has only the command and the SDK.
+    """Return what to install for a missing module: the plain install contains only the command and the SDK.
 
-    None when no extra would help: the module is one of our own, or the extra brings nothing of that name.
+    None when no extra helps: the import error names no module, or it names one of our own.
     """
     module = (error.name or "").partition(".")[0]
     if not module or module == "slipway":

@@ -1,9 +1,10 @@
-"""YAML and JSON that people write, as plain values: read strictly, with the path and the line of whatever is wrong.
+"""Strict reader of YAML and JSON that people write: returns plain values; an error names the path and the line.
 
-Owns which texts are read at all, for files of the command line, scenarios and bodies of requests alike. A key stands
-once and is a word; a date stays text; a value is text, a number that JSON has, true or false, null, a list or an
-object. Anchors may repeat what they name, and `<<` merges it, up to a limit of the whole. Nothing recurses, so depth is
-a limit and not a crash, and reading costs time in proportion to the text.
+Owns which texts are accepted: files of the command line, scenarios and request bodies. A key is a word and appears
+once; a date remains text; a value is text, a JSON number, true or false, null, a list or an object. Aliases repeat an
+anchored value, and `<<` merges it; the repeated values are included in the limit of the document. The reader does not
+recurse: a text that is too deep is refused and crashes nothing. The time to read is proportional to the length of the
+text.
 """
 
 import json
@@ -20,17 +21,17 @@ from slipway.errors import InvalidError
 
 
 class TextLimits(msgspec.Struct, frozen=True):
-    """How large a text may be."""
+    """The maximum size of a text."""
 
     bytes: int
     values: int
-    """of one document, with everything that its anchors repeat"""
+    """the most values of one document; a value that an alias repeats is included each time"""
 
 
 MANIFEST = TextLimits(3 * 1024 * 1024, 100_000)
-"""What launches, objects and policies are written in."""
+"""The limits of files with launches, objects and policies."""
 SCENARIO = TextLimits(16 * 1024 * 1024, 2_000_000)
-"""A whole cluster with what waits in it."""
+"""The limits of a scenario: a whole cluster with its waiting allocations."""
 DEPTH_MAX = 64
 _TAG = "tag:yaml.org,2002:"
 _HALF = re.compile("[\ud800-\udfff]")
@@ -39,7 +40,7 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):
-    """Dates are words: no field of ours is a date."""
+    """The YAML loader, without dates: a date is read as text, because none of our fields is a date."""
 
     yaml_implicit_resolvers = {
         letter: [(tag, pattern) for tag, pattern in rows if tag not in (f"{_TAG}timestamp", f"{_TAG}value")]
@@ -60,14 +61,14 @@ class YamlDocument(msgspec.Struct, frozen=True):
 
     value: Any
     line: int
-    """where it begins; the first line is 1"""
+    """the line in which the document begins; the first line is 1"""
 
 
 def read_text(name: str, limits: TextLimits) -> str:
-    """The text of a file, or of standard input for `-`.
+    """Return the text of a file, or of standard input for `-`.
 
     Raises:
-        InvalidError: the file cannot be read, is no text, or is too large.
+        InvalidError: the file cannot be read, is not UTF-8 text, or is too large.
     """
     try:
         data = _standard_input(limits) if name == "-" else _bytes_of(Path(name), limits)
@@ -83,10 +84,11 @@ def read_text(name: str, limits: TextLimits) -> str:
 
 
 def parse(text: str, limits: TextLimits) -> Any:
-    """The value of a text's only document; None when there is none.
+    """Return the value of the only document of a text; None when the text has no document.
 
     Raises:
-        InvalidError: the path, the line, and what is wrong; there is a second document.
+        InvalidError: the text is not accepted (the message has the path, the line and the reason), or has a second
+        document.
     """
     found = documents(text, limits)
     if len(found) > 1:
@@ -95,10 +97,10 @@ def parse(text: str, limits: TextLimits) -> Any:
 
 
 def documents(text: str, limits: TextLimits) -> list[YamlDocument]:
-    """The documents of a text, empty ones included.
+    """Return the documents of a text, including empty ones.
 
     Raises:
-        InvalidError: the path, the line, and what is wrong.
+        InvalidError: the text is not accepted; the message has the path, the line and the reason.
     """
     if len(text) > limits.bytes:
         raise InvalidError(f"the text has more than {limits.bytes} characters")
@@ -107,7 +109,7 @@ def documents(text: str, limits: TextLimits) -> list[YamlDocument]:
 
 
 def _json(text: str) -> Any:
-    """A JSON object without surprises; None when it is something else, which is then read as YAML."""
+    """Return the value of a JSON object; None for any other text, which the caller then reads as YAML."""
 
     def paired(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
@@ -123,7 +125,7 @@ def _json(text: str) -> Any:
     try:
         plain = json.loads(text, object_pairs_hook=paired, parse_constant=constant)
         if "\\u" in text or not text.isascii():
-            json.dumps(plain, ensure_ascii=False).encode()  # refuses half a character; reading as YAML says where it is
+            json.dumps(plain, ensure_ascii=False).encode()  # raises for half a character; the YAML reader reports where
     except (ValueError, RecursionError):
         return None
     return plain
@@ -141,22 +143,22 @@ def _bytes_of(path: Path, limits: TextLimits) -> bytes:
 
 
 class _Frame:
-    """A list or object that is being filled. `size` counts values, with what anchors repeat."""
+    """A list or object that is being filled. `size` is its number of values, including those that aliases repeat."""
 
     def __init__(self, value: "dict[str, Any] | list[Any]", anchor: str | None, line: int) -> None:
         self.value = value
         self.anchor = anchor
         self.line = line
         self.key: str | None = None
-        """the key whose value comes next"""
+        """the key whose value is read next"""
         self.lines: dict[str, int] = {}
-        """where each key stands"""
+        """{key: its line}"""
         self.merged: dict[str, Any] = {}
         self.size = 1
 
 
 class _Reading:
-    """One text, event by event."""
+    """Reads one text, one YAML event after another."""
 
     def __init__(self, text: str, limits: TextLimits) -> None:
         self._loader: Any = None
@@ -168,7 +170,7 @@ class _Reading:
         self._result: Any = None
 
     def documents(self) -> list[YamlDocument]:
-        """All of it."""
+        """Read the whole text and return its documents."""
         found: list[YamlDocument] = []
         try:
             self._loader = _Loader(self._text)

@@ -1,11 +1,13 @@
-"""Tokens of the API: how one looks, what is kept of it, and the file that keeps it. Pure.
+"""Tokens of the API: their format, the record that is stored of each, and its file. Pure.
 
-A token is `slipway_<id>_<secret>`: the id says which record is meant and is no secret, the secret is 256 bits of
-chance. Kept is the SHA-256 of the whole token. That is enough here, and a slow or salted hash would add nothing: those
-make up for secrets that can be guessed, and nobody guesses 256 bits; no two tokens share a secret, so no table helps.
+A token is `slipway_<id>_<secret>`: the id identifies the record and is not secret; the secret is 256 random bits. The
+record contains the SHA-256 of the whole token. A slow hash would add nothing, because it protects secrets that can be
+guessed, and 256 random bits cannot. A salt would add nothing either: no two tokens share a secret, so a precomputed
+table does not help an attacker.
 
-Owns the format of a record: one JSON file `<id>.json` for each token, so that a folder of them is what a Secret is when
-it is mounted, and one token is added or taken away without reading the others. Knows no files, no clock, no chance.
+Owns the format of a record: one JSON file `<id>.json` for each token. So a mounted Secret is a folder of such files,
+and a token can be added or removed without reading the others. The module itself reads no files and uses no clock and
+no random numbers.
 """
 
 import base64
@@ -25,7 +27,7 @@ SECRET_BYTES = 32
 ID_BYTES = 8
 PREFIX = "slipway_"
 EVERYWHERE = "*"
-"""As a workspace: all of them, and what belongs to none."""
+"""In place of a workspace: all workspaces, and the resources that belong to no workspace."""
 SUFFIX = ".json"
 RECORD_BYTES_MAX = 16 * 1024
 RECORDS_MAX = 4096
@@ -34,20 +36,20 @@ _ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Role(StrEnum):
-    """What a token may do where it counts; each may do what those before it may."""
+    """The role of a token in a workspace; each role includes the permissions of the roles before it."""
 
     VIEWER = "viewer"
     EDITOR = "editor"
     ADMIN = "admin"
 
     def includes(self, other: "Role") -> bool:
-        """Whether it may do what `other` may."""
+        """Whether this role includes the permissions of `other`."""
         order = list(Role)
         return order.index(self) >= order.index(other)
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What is kept of a token. `roles` is {workspace or `*`: role}; times are RFC 3339."""
+    """The stored record of a token. `roles` is {workspace or `*`: role}; times are RFC 3339."""
 
     id: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")]
     hash: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
@@ -58,31 +60,31 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     expires_at: str
     description: Annotated[str, Meta(max_length=256)] = ""
     names_users: bool = False
-    """whether a caller may act as any user by name (X-Slipway-User), as at an api without authentication"""
+    """whether the caller may act as any user by name (X-Slipway-User), as it may when the api has no authentication"""
 
     def __post_init__(self) -> None:
         parse_time(self.created_at)
         parse_time(self.expires_at)
 
     def has_expired(self, now: float) -> bool:
-        """Whether its time is over; `now` in seconds since the epoch."""
+        """Whether the token has expired at `now`, in seconds since the epoch."""
         return now >= parse_time(self.expires_at)
 
     def is_of(self, token: str) -> bool:
-        """Whether it is kept for this token; takes as long whatever the answer."""
+        """Whether this is the record of `token`; the duration of the comparison does not depend on the result."""
         return hmac.compare_digest(digest_of(token), self.hash)
 
     def role_in(self, workspace: str) -> Role | None:
-        """What it may do in a workspace; `*` asks for what belongs to none."""
+        """Return its highest role in a workspace, or None; `*` stands for resources that belong to no workspace."""
         found = [self.roles[name] for name in (workspace, EVERYWHERE) if name in self.roles]
         return max(found, key=list(Role).index, default=None)
 
 
 def make(id_: bytes, secret: bytes, **fields: Any) -> tuple[str, TokenRecord]:
-    """(the token, its record). The token is in no other place from here on.
+    """Return (the token, its record). The caller has the only copy of the token.
 
     Raises:
-        ValueError: too little chance, or a field that cannot be.
+        ValueError: the wrong number of random bytes, or an invalid field.
     """
     if len(secret) != SECRET_BYTES or len(id_) != ID_BYTES:
         raise ValueError(f"a token is made of {ID_BYTES} and {SECRET_BYTES} random bytes")
@@ -92,33 +94,33 @@ def make(id_: bytes, secret: bytes, **fields: Any) -> tuple[str, TokenRecord]:
 
 
 def digest_of(token: str) -> str:
-    """What is kept of a token."""
+    """Return the hash that the record of a token contains."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def id_of(token: str) -> str:
-    """Which record a token names; empty when it is none of ours."""
+    """Return the id of the record that a token names; empty when the token is not in our format."""
     found = _TOKEN.fullmatch(token)
     return found[1] if found else ""
 
 
 def is_id(text: str) -> bool:
-    """Whether it can be the id of a token."""
+    """Whether `text` has the format of a token id."""
     return _ID.fullmatch(text) is not None
 
 
 def file_of(id_: str) -> str:
-    """The name of the file (the key in the Secret) that keeps it."""
+    """Return the name of the file, which is also the key in the Secret, of the record `id_`."""
     return id_ + SUFFIX
 
 
 def encode(record: TokenRecord) -> bytes:
-    """The file."""
+    """Return the contents of the record's file."""
     return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
 
 def decode(name: str, raw: bytes) -> TokenRecord:
-    """A file called `name`. Raises ValueError with what is wrong with it."""
+    """Return the record in the file `name`. Raises ValueError when the file is not valid."""
     if len(raw) > RECORD_BYTES_MAX:
         raise ValueError(f"{name} has more than {RECORD_BYTES_MAX} bytes")
     try:
@@ -131,7 +133,7 @@ def decode(name: str, raw: bytes) -> TokenRecord:
 
 
 def read(files: Mapping[str, bytes]) -> tuple[dict[str, TokenRecord], list[str]]:
-    """({id: record}, what is wrong with the others) of the files of a folder."""
+    """Return ({id: record}, the errors of the invalid files) of the files of a folder."""
     found: dict[str, TokenRecord] = {}
     wrong: list[str] = []
     for name in sorted(files)[:RECORDS_MAX]:

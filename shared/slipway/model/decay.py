@@ -1,12 +1,12 @@
-"""Usage that fades: each half-life halves what was used before it. Pure, whole numbers only.
+"""Decayed usage: each half-life halves the usage before it. Pure, whole numbers only.
 
-Owns the arithmetic: what is left of a use of some age, and of a use that was spread over a stretch of time (the
-integral in closed form). There is no floating point, so two processes that read the same usage compute the same value
-and order queues and users alike. `DecayedUsage` is what was used up to one moment, by queue and user, and what was
-held then.
+Owns the arithmetic: the remainder of a usage of some age, and of a usage that was spread over a period (the integral in
+closed form). There is no floating point, so two processes that read the same usage compute the same value and order
+queues and users in the same way. `DecayedUsage` is the usage up to one time, by queue and user, and the GPUs in use at
+that time.
 
-Invariants: one half-life later exactly half is left, rounded down; an older use never leaves more than a younger one of
-the same amount. Source: Slurm's PriorityDecayHalfLife, Kueue's usageHalfLifeTime.
+Invariants: after one half-life exactly half remains, rounded down; of two usages of the same amount, the older never
+has the larger remainder. Source: Slurm's PriorityDecayHalfLife, Kueue's usageHalfLifeTime.
 """
 
 from collections.abc import Mapping
@@ -18,28 +18,28 @@ from slipway.model.mig import GPU_UNITS
 from slipway.model.position import milliseconds
 
 HALF_LIVES_READ = 10
-"""What is older than so many half-lives is left out: less than a thousandth of it would be left."""
+"""Usage older than this number of half-lives is ignored: less than a thousandth of it would remain."""
 _BITS = 80
 _ONE = 1 << _BITS
-"""all of a use is left"""
+"""the remainder of a usage that has not decayed"""
 _FRACTION_BITS = 62
 _LOG2E = 0x171547652B82FE177
 """1 / ln 2 in 64 binary digits behind the point"""
 _LOG2E_BITS = 64
 _UNIT = 1 << 20
-"""one GPU, so finely that the GPU time of many is rounded once"""
+"""parts into which one GPU is divided, so that the GPU time of many GPUs is rounded only once"""
 
 LEVEL_GPU_MS = 60_000
-"""Uses are compared in GPU-minutes: what differs by less is equal, and the next rule decides."""
+"""Usages are compared in GPU-minutes: if two differ by less, they are equal and the next rule decides."""
 LEAD_MS = 600_000
-"""What runs counts as if it had run so much longer: users who begin at the same moment take turns."""
+"""Running ranks are charged this much extra time, so that users who start at the same time take turns."""
 
 ByUser = Mapping[str, Mapping[str, int]]
 """{queue: {user: an amount}}"""
 
 
 def _roots() -> tuple[int, ...]:
-    """What is left after a half, a quarter, an eighth ... of a half-life."""
+    """Return the remainders after a half, a quarter, an eighth ... of a half-life."""
     found = [isqrt(_ONE * _ONE // 2)]
     while len(found) < _FRACTION_BITS:
         found.append(isqrt(found[-1] << _BITS))
@@ -50,7 +50,7 @@ _ROOTS = _roots()
 
 
 def _left(age_ms: int, half_life_ms: int) -> int:
-    """The part that is left after `age_ms`, of `_ONE`."""
+    """Return the part of `_ONE` that remains after `age_ms`."""
     halves, rest = divmod(max(0, age_ms), half_life_ms)
     fraction = (rest << _FRACTION_BITS) // half_life_ms
     left = _ONE
@@ -61,12 +61,12 @@ def _left(age_ms: int, half_life_ms: int) -> int:
 
 
 def decayed(amount: int, age_ms: int, half_life_ms: int) -> int:
-    """What is left of `amount` after `age_ms`."""
+    """Return the part of `amount` that remains after `age_ms`."""
     return amount * _left(age_ms, half_life_ms) >> _BITS
 
 
 def spread(amount: int, begin_ms: int, end_ms: int, now_ms: int, half_life_ms: int) -> int:
-    """What is left at `now_ms` of `amount` that was used evenly from `begin_ms` to `end_ms`."""
+    """Return the part of `amount` that remains at `now_ms`; it was used evenly from `begin_ms` to `end_ms`."""
     if end_ms <= begin_ms:
         return decayed(amount, now_ms - end_ms, half_life_ms)
     gone = _left(now_ms - end_ms, half_life_ms) - _left(now_ms - begin_ms, half_life_ms)
@@ -74,22 +74,23 @@ def spread(amount: int, begin_ms: int, end_ms: int, now_ms: int, half_life_ms: i
 
 
 def constant(amount: int, half_life_ms: int) -> int:
-    """What is left at any time of a use of `amount` in each millisecond that has always gone on."""
+    """Return the constant remainder of a usage of `amount` per millisecond that never started and never ends."""
     return amount * half_life_ms * _LOG2E >> _LOG2E_BITS
 
 
 def level(gpu_ms: int, gpu_units: int = 0) -> int:
-    """By what users of one queue are compared who used `gpu_ms` and hold `gpu_units`: ascending, who goes first."""
+    """Return the sort key of a user of a queue who used `gpu_ms` and has `gpu_units` in use now; the lowest key is
+    first."""
     return (gpu_ms + gpu_units * LEAD_MS // GPU_UNITS) // LEVEL_GPU_MS
 
 
 class DecayedUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """GPU time at one moment, as far as it had not faded, and what was held then: from that it goes on."""
+    """The decayed GPU time at one time, and the GPUs in use at that time. Later values are computed from both."""
 
     at_ms: int = 0
     """epoch milliseconds"""
     half_life_ms: int = 0
-    """0: nothing is known"""
+    """0: no usage is known"""
     used: ByUser = {}
     """GPU-milliseconds"""
     held: ByUser = {}
@@ -112,7 +113,7 @@ class DecayedUsage(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def going_on(self, now: float, held: ByUser) -> "DecayedUsage":
-        """The usage at `now`, from when on `held` is held."""
+        """Return the usage at `now`; `held` replaces the GPUs in use from then on."""
         used = {
             queue: left
             for queue, users in self.at(now).items()

@@ -1,4 +1,4 @@
-"""Durations as users write them (`90s`, `30m`, `2h45m`), as seconds.
+"""Conversion between seconds and durations as users write them (`90s`, `30m`, `2h45m`).
 
 Owns the grammar of Kubernetes-style (Go) durations. Pure.
 """
@@ -14,7 +14,7 @@ DURATION_MAX_S = 10 * 365 * 86400
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `text`, such as 2700.0 for `45m`.
+    """Return the seconds of `text`, such as 2700.0 for `45m`.
 
     Raises:
         ValueError: not a duration, or longer than ten years.
@@ -26,14 +26,14 @@ def parse_duration(text: str) -> float:
 
 
 def stored_duration(text: str) -> float:
-    """Seconds of a duration in an object on record; ten years for a longer one.
+    """Return the seconds of a duration in a stored object; ten years for a longer one.
 
-    The schemas of the custom resources limit the form of a duration, not its length, so that an object which was
-    applied by hand may hold any length. Who accepts a duration uses `parse_duration`; who reads one that is stored
-    uses this, so that no such object stops the work on all others.
+    The schemas of the custom resources limit the form of a duration but not its length, so an object that a user
+    applied may contain any length. Code that accepts a new duration uses `parse_duration`. Code that reads a stored
+    duration uses this function, so that one such object does not stop the processing of all others.
 
     Raises:
-        ValueError: not a duration; the API server stores none of that form.
+        ValueError: not a duration; the API server does not store such a text.
     """
     return float(min(_seconds(text), Decimal(DURATION_MAX_S)))
 
@@ -45,14 +45,17 @@ def _seconds(text: str) -> Decimal:
 
 
 def format_at_most(seconds: float) -> str:
-    """A limit for people to type that is no longer than `seconds`: whole minutes from ten minutes on, so that it still
-    holds when they have typed it, else whole seconds."""
+    """Return a limit that people can type and that is at most `seconds`: whole minutes from ten minutes on, else whole
+    seconds.
+
+    Whole minutes leave people time to type it before it becomes too long.
+    """
     step = 60 if seconds >= 600 else 1
     return format_duration(int((seconds + 1e-6) // step) * step)
 
 
 def format_duration(seconds: float) -> str:
-    """A short spelling for people: `2h45m`, `3m20s`, `4.2s`, `180ms`."""
+    """Return a short spelling for people: `2h45m`, `3m20s`, `4.2s`, `180ms`."""
     if seconds < 1:
         return f"{max(0, round(seconds * 1000))}ms"
     if seconds < 10:

@@ -1,7 +1,7 @@
-"""What the streams say: one transition of one allocation.
+"""The events of the streams: one transition of one allocation.
 
-A stream entry is a pure function of the object's metadata and one entry of its ring, so that republishing it
-gives the same entry (but for the traceparent). The translation to stream fields is `streams/codec.py`.
+A stream entry is a pure function of the object's metadata and one entry of its ring. So an entry that is published
+again is the same, except for the traceparent. The translation to stream fields is `streams/codec.py`.
 """
 
 from typing import Any
@@ -35,10 +35,10 @@ class AllocationEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def entry_id(self) -> str:
-        """The id of the entry in the allocation's own stream."""
+        """The id of the entry in the stream of its allocation."""
         return f"{self.created_ms}-{self.seq}"
 
     @property
     def event_id(self) -> str:
-        """The CloudEvents id: deterministic, for consumers to dedupe by."""
+        """The CloudEvents id. It is deterministic, so that consumers can detect duplicates."""
         return f"{self.allocation_id}/{self.seq}"

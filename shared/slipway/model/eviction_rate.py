@@ -1,11 +1,11 @@
-"""How often work may be evicted for other work: token buckets, as values. Pure.
+"""Limits on the rate of evictions that make room for other allocations: token buckets, as values. Pure.
 
-A bucket holds `burst` evictions and gets `count` more in each `per_s`, never above `burst`. So in any span of time
-there are at most burst + count * span / per_s evictions. What is kept is how far the bucket is below full, and since
-when; it stands in the ledger and is written with the evictions themselves, so that no other scheduler starts it anew.
+A bucket contains at most `burst` evictions, and is refilled with `count` in each `per_s`. So in any span of time there
+are at most burst + count * span / per_s evictions. The ledger stores how far each bucket is below full, and at which
+time. It is written together with the evictions, so that a new leader does not start with full buckets.
 
-Invariant: whole numbers. Nothing is lost by rounding while a limit stays as it is; where it changes, a bucket never
-holds more than it should.
+Invariant: whole numbers. Rounding loses nothing while a limit does not change; when a limit changes, a bucket never
+contains more than it should.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 POOL_SCOPE = ""
-"""The bucket of the whole pool; all others are called like their queue."""
+"""The scope of the bucket of the whole pool; every other bucket has the name of its queue."""
 
 
 class EvictionLevel(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -22,9 +22,9 @@ class EvictionLevel(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     scope: str
     """the queue; empty for the pool"""
     used: int
-    """in parts of an eviction, `per_ms` to one: so much is refilled in each millisecond as the limit counts"""
+    """in parts of an eviction: `per_ms` parts are one eviction, and each millisecond refills `count` parts"""
     per_ms: int
-    """the period of the limit then (milliseconds)"""
+    """the period of the limit at that time, in milliseconds"""
     at_ms: int
     """epoch milliseconds"""
 
@@ -42,25 +42,26 @@ class EvictionLimit(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, round(self.per_s * 1000))
 
     def used(self, level: EvictionLevel | None, now: float) -> int:
-        """How far the bucket is below full at `now` (epoch seconds), `per_ms` to an eviction."""
+        """Return how far the bucket is below full at `now` (epoch seconds); `per_ms` parts are one eviction."""
         if level is None:
             return 0
         refilled = max(0, _ms(now) - level.at_ms) * self.count
         return max(0, self._owed(level) - refilled)
 
     def left(self, level: EvictionLevel | None, now: float) -> int:
-        """Whole evictions that the bucket holds."""
+        """Return the whole evictions in the bucket."""
         return (self.burst * self.per_ms - self.used(level, now)) // self.per_ms
 
     def next_at(self, level: EvictionLevel | None, now: float) -> float:
-        """When the bucket holds one more than now (epoch seconds); 0 when it is full."""
+        """Return the time (epoch seconds) at which the bucket contains one eviction more than now; 0 when it is
+        full."""
         if level is None or not self.used(level, now):
             return 0.0
         most = (self.burst - self.left(level, now) - 1) * self.per_ms
         return (level.at_ms - (most - self._owed(level)) // self.count) / 1000
 
     def _owed(self, level: EvictionLevel) -> int:
-        """What was used at the time of `level`, in the parts of this limit; never more than the bucket."""
+        """Return the use at the time of `level`, converted to the parts of this limit; at most the whole bucket."""
         used = level.used if level.per_ms == self.per_ms else -(-level.used * self.per_ms // level.per_ms)
         return min(used, self.burst * self.per_ms)
 
@@ -68,14 +69,16 @@ class EvictionLimit(msgspec.Struct, frozen=True, kw_only=True):
 def charged(
     levels: Iterable[EvictionLevel], limits: Mapping[str, EvictionLimit], made: Mapping[str, int], now: float
 ) -> tuple[EvictionLevel, ...]:
-    """The levels after `made` evictions ({scope: how many}) at `now`; full buckets, and those without a limit, are left
-    out."""
+    """Return the levels after `made` evictions ({scope: number}) at `now`.
+
+    Full buckets, and buckets without a limit, are left out.
+    """
     known = {level.scope: level for level in levels}
     found: list[EvictionLevel] = []
     for scope, limit in sorted(limits.items()):
         level, more = known.get(scope), made.get(scope, 0)
         if more:
-            # A clock that is behind that of the scheduler before refills nothing twice.
+            # The clock of this leader may be behind that of the last leader; the bucket must not be refilled twice.
             at_ms = max(_ms(now), level.at_ms if level is not None else 0)
             used = limit.used(level, now) + more * limit.per_ms
             found.append(EvictionLevel(scope=scope, used=used, per_ms=limit.per_ms, at_ms=at_ms))

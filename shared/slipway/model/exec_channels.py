@@ -1,9 +1,10 @@
-"""The wire of a command in a container: Kubernetes' channels over a WebSocket.
+"""The protocol of a command in a container: Kubernetes' channels over a WebSocket.
 
-Owns the numbers of the channels and the meaning of the last message. Every binary message begins with one byte, the
-channel; the rest is data. `CLOSE` is followed by the number of the channel that has ended: it is how the end of the
-standard input travels. `STATUS` carries one `Status` object, after everything that the command printed. `RESIZE`
-carries the size of the terminal. Pure; the standard library only, because the command line imports it.
+Owns the numbers of the channels and the meaning of the last message. The first byte of every binary message is the
+channel; the rest is data. A `CLOSE` message contains the number of the channel that has ended; the end of the standard
+input is sent this way. A `STATUS` message contains one `Status` object and follows all output of the command. A
+`RESIZE` message contains the size of the terminal. Pure; the standard library only, because the command line imports
+it.
 
 Source: k8s.io/apimachinery/pkg/util/remotecommand/constants.go, k8s.io/kubelet/pkg/cri/streaming/remotecommand (v1.36).
 """
@@ -14,20 +15,20 @@ from typing import Any, NamedTuple
 PROTOCOL = "v5.channel.k8s.io"
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PIECE_BYTES = 32 * 1024
-"""How much one message of ours carries; what the Kubernetes API sends has the same size."""
+"""Maximum data bytes of a message that we send; messages from the Kubernetes API have the same size."""
 MESSAGE_BYTES_MAX = 256 * 1024
 QUERY_BYTES_MAX = 12 * 1024
-"""Of a command as it stands in the address of a request, whose head has a limit."""
+"""Maximum bytes of a command in the URL of a request, because servers limit the size of the request head."""
 STDIN_END = bytes((CLOSE, STDIN))
 NOT_FOUND_CODE = 127
-"""What shells answer for a program that does not exist."""
+"""The exit code of shells for a program that does not exist."""
 _EXIT_CODE, _NONZERO = "ExitCode", "NonZeroExitCode"
 _NO_PROGRAM = ("executable file not found", "no such file or directory")
 SIDE_MAX = 4096
 
 
 class CommandEnd(NamedTuple):
-    """How a command ended: its exit code, or `code` None and why there is none."""
+    """The end of a command: its exit code; or `code` is None and `message` is the reason."""
 
     code: int | None
     message: str = ""
@@ -39,7 +40,7 @@ class CommandEnd(NamedTuple):
 
 
 def end_of(status: bytes) -> CommandEnd:
-    """What the last message says (without its channel)."""
+    """Return the end of the command from the last message, without its channel byte."""
     try:
         told: Any = json.loads(status)
         if told["status"] == "Success":
@@ -54,7 +55,7 @@ def end_of(status: bytes) -> CommandEnd:
 
 
 def status_of(code: int) -> bytes:
-    """The last message for an exit code, without its channel."""
+    """Return the last message for an exit code, without its channel byte."""
     if code == 0:
         return json.dumps({"metadata": {}, "status": "Success"}).encode()
     return json.dumps(
@@ -69,20 +70,20 @@ def status_of(code: int) -> bytes:
 
 
 def failure(message: str, code: int = 500) -> bytes:
-    """The last message for a command that was not run, without its channel."""
+    """Return the last message for a command that was not run, without its channel byte."""
     told: dict[str, Any] = {"metadata": {}, "status": "Failure", "message": message, "code": code}
     told["reason"] = "InternalError"
     return json.dumps(told).encode()
 
 
 def resize(columns: int, rows: int) -> bytes:
-    """The message that says how large the terminal is."""
+    """Return the message with the size of the terminal."""
     size = {"Width": min(max(columns, 1), SIDE_MAX), "Height": min(max(rows, 1), SIDE_MAX)}
     return bytes((RESIZE,)) + json.dumps(size).encode()
 
 
 def size_of(data: bytes) -> tuple[int, int] | None:
-    """(columns, rows) that a `RESIZE` message asks for (without its channel); None when it says no size."""
+    """Return (columns, rows) of a `RESIZE` message, without its channel byte; None when it has no valid size."""
     try:
         told: Any = json.loads(data)
         columns, rows = int(told["Width"]), int(told["Height"])

@@ -1,4 +1,4 @@
-"""How a program ended, in words: its exit code, the signal behind it, or why it could not be started. Pure.
+"""The end of a program as text: its exit code, the signal behind it, or why it could not be started. Pure.
 
 Source: pkg/kubelet/container (reasons StartError and ContainerCannotRun, v1.36); runc and containerd (the message
 `exec: "PROGRAM": WHY`); POSIX shells (an exit code above 128 is a signal).
@@ -22,9 +22,9 @@ _INTERRUPTED = (
     "too many open files",
     "no space left on device",
 )
-"""In lower case, what a container runtime says of a start that its machine broke off: a kubelet or a runtime that was
-restarted just then, a sandbox that was lost, a machine that has run out of something. Source: containerd,
-internal/cri/server/container_start.go (v2.4), whose client going away cancels a start."""
+"""Parts of messages, in lower case, of a container runtime when the machine interrupted the start: a kubelet or runtime
+that restarted at that moment, a lost sandbox, a machine without free files or disk space. Source: containerd,
+internal/cri/server/container_start.go (v2.4): a start is canceled when its client disconnects."""
 OUT_OF_MEMORY = "OOMKilled"
 _SIGNALLED = 128
 _PLAIN = ("", "Error", "Completed")
@@ -33,9 +33,9 @@ _CHDIR = re.compile(r'chdir to cwd \("([^"]+)"\)[^:]*: ([^:\n]+)')
 
 
 def ended_text(code: int, *, said: str = "", message: str = "") -> str:
-    """`exit code 3`, `exit code 137 (SIGKILL)`, or why the program could not be started.
+    """Return `exit code 3`, `exit code 137 (SIGKILL)`, or why the program could not be started.
 
-    `said` is the reason that Kubernetes gives, `message` what it or the program says about the end.
+    `said` is the reason that Kubernetes reports; `message` is the text of Kubernetes or of the program about the end.
     """
     message = message.strip()
     if said in START_ERRORS:
@@ -52,13 +52,13 @@ def ended_text(code: int, *, said: str = "", message: str = "") -> str:
 
 
 def is_start_interrupted(said: str, message: str) -> bool:
-    """Whether the machine, and not the program, is why a container did not start; arguments as in `ended_text`."""
+    """Whether a container did not start because of the machine, not of the program; arguments as in `ended_text`."""
     lower = message.lower()
     return said in START_ERRORS and _EXEC.search(message) is None and any(word in lower for word in _INTERRUPTED)
 
 
 def signal_name(code: int) -> str:
-    """The signal that a shell or a container runtime reports as this exit code; empty when it is none."""
+    """Return the signal that shells and container runtimes report as this exit code; empty when it is no signal."""
     if code <= _SIGNALLED:
         return ""
     try:
@@ -68,7 +68,7 @@ def signal_name(code: int) -> str:
 
 
 def not_started_text(message: str) -> str:
-    """Why a program could not be started, from the words of a container runtime."""
+    """Return why a program could not be started, from the message of a container runtime."""
     folder = _CHDIR.search(message)
     if folder is not None:
         return f"the working directory {folder.group(1)} cannot be entered: {folder.group(2).strip()}"

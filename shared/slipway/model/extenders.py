@@ -1,6 +1,6 @@
-"""A pool's HTTP extenders as facts: who is asked about which work, with what weight and patience. Pure.
+"""The HTTP extenders of a pool as facts: which allocations each is called for, its weight and its timeout. Pure.
 
-The words are kube-scheduler's (`Extender` of KubeSchedulerConfiguration), so that whoever knows those knows these.
+The field names are those of kube-scheduler (`Extender` of KubeSchedulerConfiguration).
 """
 
 import msgspec
@@ -12,7 +12,7 @@ TIMEOUT_S = 5.0
 
 
 class ExtenderTls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How an https extender is met. Files are paths in the containers of those who call it."""
+    """TLS settings for an https extender. Files are paths in the containers of the services that call it."""
 
     insecure: bool = False
     server_name: str = ""
@@ -24,7 +24,7 @@ class ExtenderTls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class ExtenderFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One extender. A verb that is empty is not asked."""
+    """One extender. An empty verb is never called."""
 
     url: str
     filter_verb: str = ""
@@ -34,20 +34,20 @@ class ExtenderFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     weight: int = 1
     timeout_s: float = TIMEOUT_S
     node_cache_capable: bool = False
-    """it knows the nodes: names are sent instead of them"""
+    """the extender caches the nodes: only their names are sent"""
     managed_resources: tuple[str, ...] = ()
-    """only what asks for one of these is its business; everything when empty"""
+    """the extender is called only for pods that request one of these; for all pods when empty"""
     ignored_resources: tuple[str, ...] = ()
-    """those of them that only it counts"""
+    """those of `managed_resources` that only the extender accounts for, not the scheduler"""
     ignorable: bool = False
-    """work goes on without it when it fails"""
+    """scheduling continues without the extender when it fails"""
     tls: ExtenderTls = ExtenderTls()
 
     @property
     def name(self) -> str:
-        """Its address without the scheme: what people and metrics call it."""
+        """Its address without the scheme: its name in messages and metrics."""
         return self.url.partition("://")[2].rstrip("/")
 
     def manages(self, requests: Resources) -> bool:
-        """Whether work with these requests is its business."""
+        """Whether the extender is called for pods with these requests."""
         return not self.managed_resources or any(name in requests.amounts for name in self.managed_resources)

@@ -1,7 +1,7 @@
-"""What the scheduler knows: compact facts about nodes, pods, allocations, queues and jobs.
+"""The scheduler's view of the cluster: compact facts about nodes, pods, allocations, queues and jobs.
 
-The same struct travels in the cluster feed and is built from a LIST (`crd/facts.py`, `kube`), so that both
-ways give the same snapshot. A fact carries nothing that placement does not need.
+The structs of the cluster feed are also built from a LIST (`crd/facts.py`, `kube`), so that both ways give the same
+snapshot. A fact contains nothing that the scheduler does not need.
 """
 
 from typing import Any
@@ -14,18 +14,19 @@ from slipway.model.lifecycle import Phase
 from slipway.model.resources import Resources
 
 SCHEDULING_LABEL = "slipway.dev/scheduling"
-"""What an operator wants of a node, as a label of it; absent means that it is used like any other."""
+"""Label with which an operator drains or disables a node; without it the node is used normally."""
 DRAINING = "draining"
-"""nothing new; what runs there may finish"""
+"""no new ranks start on the node; running ranks may finish"""
 PREEMPTION_MARGIN_S = 300.0
 DISABLED = "disabled"
-"""nothing new, and what runs there is evicted"""
+"""no new ranks start on the node, and running ranks are evicted"""
 
 
 FLAVOR_LABEL = "slipway.dev/flavor"
-"""What the scheduler gives to each node of a pool with flavors: the name of its flavor, empty for none of them"""
+"""Label that the scheduler sets on each node of a pool with flavors: the name of its flavor, or empty for no flavor."""
 SHARING_LABEL = "slipway.dev/gpu-sharing"
-"""`true` on a node whose GPUs the scheduler hands out device by device; nobody else may use them there"""
+"""Label with the value `true` on a node whose GPUs the scheduler assigns device by device; no other pods may use
+them."""
 
 
 PROVISIONING_REQUEST, PLACEHOLDER_PODS = "ProvisioningRequest", "PlaceholderPods"
@@ -58,7 +59,7 @@ class NodeFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PodFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A pod that is bound, or is ours: what it uses and whose it is. `live` is false once Succeeded or Failed."""
+    """A pod that is bound, or is ours: its requests and its allocation. `live` is false once Succeeded or Failed."""
 
     namespace: str
     name: str
@@ -72,16 +73,16 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     host_ports: tuple[int, ...] = ()
     devices: tuple[int, ...] = ()
-    """numbers of the GPUs that it was given; empty when nobody knows"""
+    """numbers of the GPUs that it was assigned; empty when they are not known"""
     labels: dict[str, str] = {}
-    """without those that every rank of ours gets: they follow from whose it is"""
+    """without the labels that every rank of ours gets: they follow from its allocation"""
     role: str = ""
     affinity: dict[str, Any] = {}
-    """podAffinity and podAntiAffinity alone: what it wants of pods beside it"""
+    """only podAffinity and podAntiAffinity: its rules about other pods"""
     scored: Resources = Resources()
-    """cpu and memory as scores count them, where a container states no request; empty when it is the requests"""
+    """cpu and memory for scores, when a container has no request; empty when they equal the requests"""
     leaving: bool = False
-    """it lives, and is being deleted"""
+    """it still runs, and is being deleted"""
 
 
 class TopologyFact(msgspec.Struct, frozen=True):
@@ -96,54 +97,55 @@ class RoleFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: int
     minimum: int
     requests: Resources = Resources()
-    """of a rank's pod, with what the LimitRanges of its namespace give to its containers"""
+    """of a rank's pod, including the defaults of the LimitRanges of its namespace"""
     node_selector: dict[str, str] = {}
     affinity: dict[str, Any] = {}
     tolerations: tuple[Toleration, ...] = ()
     topology: TopologyFact | None = None
     host_ports: tuple[int, ...] = ()
     images: tuple[str, ...] = ()
-    """of all containers, "" for one without"""
+    """of all containers; "" for a container without an image"""
     gpu_milli: int = 0
     namespace: str = ""
     labels: dict[str, str] = {}
-    """of its pods, beyond those that every rank gets"""
+    """of its pods, without the labels that every rank gets"""
     spread: tuple[dict[str, Any], ...] = ()
     """Kubernetes' topologySpreadConstraints"""
     node_name: str = ""
-    """the one node that it may go to; any when empty"""
+    """the only node that it may use; empty: any node"""
     claims: tuple[str, ...] = ()
     """volume claims that it mounts"""
     scored: Resources = Resources()
-    """cpu and memory as scores count them, where a container states no request; empty when it is the requests"""
+    """cpu and memory for scores, when a container has no request; empty when they equal the requests"""
     limits: Resources = Resources()
-    """what its pods may use at most, as Kubernetes counts it; a ResourceQuota may bound it"""
+    """limits of a rank's pod, as Kubernetes computes them; a ResourceQuota may bound them"""
     priority_class: str = ""
     is_terminating: bool = False
     """its pods have an activeDeadlineSeconds"""
     flavor: str | None = None
-    """the flavor that was chosen for it, empty for the nodes of none; None where none was chosen"""
+    """the flavor that was chosen for it; empty: nodes without a flavor; None: no flavor was chosen"""
     closed: tuple[str, ...] = ()
-    """the windows of the pool whose nodes it may not use, as the planner finds them for its run limit and its queue"""
+    """the windows of the pool whose nodes it may not use; the planner derives them from its run limit and its queue"""
 
 
 class Untouched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the first status of an object is made from: with it the leader admits without reading the object."""
+    """The data for the first status of an object: with it the leader admits the allocation without reading the
+    object."""
 
     created_at: str
-    """metadata.creationTimestamp as it stands there"""
+    """metadata.creationTimestamp, unchanged"""
     generation: int = 1
     user: str | None = None
     trace: str = ""
     told_at: str = ""
-    """since when it is told that it waits (a condition's lastTransitionTime); empty while it was told nothing"""
+    """lastTransitionTime of the condition that explains the wait; empty while there is no such condition"""
 
 
 class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One allocation as the planner sees it. Times are epoch seconds.
 
-    `placements` is rank -> node of the admission of this attempt, empty while Pending. `gate` and
-    `gate_message` are the explanation that the object already carries, so that an unchanged one is not written.
+    `placements` is rank -> node of the admission of this attempt, empty while Pending. `gate` and `gate_message` are
+    the explanation that the object already has, so that the leader does not write an unchanged one.
     """
 
     namespace: str
@@ -156,17 +158,17 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     job: str = ""
     kind: str = "command"
     user: str = ""
-    """who launched it"""
+    """the user who launched it"""
     priority: int = 0
     position: str = ""
     preemptible: bool = False
     created: float = 0.0
     roles: tuple[RoleFact, ...] = ()
     home: str = ""
-    """the volume claim of the home directory that it asks for, made on first use; empty for none"""
+    """the volume claim of the requested home directory, created on first use; empty for none"""
     minimum: int = 1
     topology: TopologyFact | None = None
-    """of all its roles together"""
+    """for all its roles together"""
     phase: Phase = Phase.PENDING
     phase_since: float = 0.0
     attempt: int = 1
@@ -176,55 +178,56 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     deleting: bool = False
     hold: bool = False
     waits_for: tuple[tuple[str, str], ...] = ()
-    """(allocation, how it has to end) of those in `spec.after` whose end is not recorded"""
+    """(allocation, how it must end) for each entry of `spec.after` whose end is not recorded"""
     finalized: bool = False
-    """carries the teardown finalizer"""
+    """whether it has the teardown finalizer"""
     released: bool = False
     stopping: bool = False
     """status.stop is set for this attempt"""
     leaving_ranks: tuple[int, ...] = ()
-    """surplus ranks that were told to make room; the rest goes on"""
+    """surplus ranks that are evicted to make room; the other ranks continue"""
     left_ranks: tuple[int, ...] = ()
-    """those of them that are gone, when all are told of: their places are free once their pods are seen to be gone"""
+    """equal to `leaving_ranks` when all of them have ended and their ends are published, else empty; a place is free
+    once its pod is observed to be deleted"""
     told_ends: tuple[int, ...] = ()
-    """ranks whose end the object tells, and not their pods: those that were added while it ran, and those that start
-    again in their place"""
+    """ranks whose end is read from the object and not from their pods: ranks that were added while it ran, and ranks
+    that restart in place"""
     growth_decision: str = ""
     """the last decision that added ranks to this attempt"""
     is_elastic: bool = True
-    """its ranks were started so that others can join them"""
+    """its ranks were started in a way that lets other ranks join them"""
     grows_after: float = 0.0
-    """no rank is added before (epoch seconds): some could not start"""
+    """no rank is added before this time (epoch seconds), because added ranks could not start"""
     placements: dict[int, str] = {}
     devices: dict[int, tuple[int, ...]] = {}
-    """{rank: numbers of the GPUs that it was given} where the planner chose them"""
+    """{rank: numbers of its GPUs}, when the planner chose them"""
     ended_ranks: tuple[int, ...] = ()
     """ranks whose pods have ended: they use nothing"""
     failed_ranks: tuple[int, ...] = ()
-    """those of them that failed"""
+    """the ranks of `ended_ranks` that failed"""
     avoid_nodes: tuple[str, ...] = ()
     flavors: tuple[str, ...] = ()
-    """the flavors that it accepts, the best first; those of its queue or its pool when empty"""
+    """the flavors that it accepts, best first; empty: the flavors of its queue or its pool"""
     not_before: float = 0.0
-    """backoff of a restarted attempt"""
+    """end of the backoff of a restarted attempt; 0 for none"""
     deadlines: dict[str, float] = {}
     max_runtime: float | None = None
     beyond_queue: bool = False
-    """an administrator has set a run limit for it in place of its queue's"""
+    """an administrator has set a run limit for it that replaces the limit of its queue"""
     idle_timeout: float = 0.0
     """seconds; 0 for none"""
     started: float = 0.0
-    """when this attempt began to run; 0 while it does not"""
+    """when this attempt began to run; 0 before that"""
     checkpoint_at: float = 0.0
-    """when it last saved its work, as far as is known; 0 for never"""
+    """when it last reported that it saved its work; 0 for never"""
     evictions: tuple[tuple[float, str], ...] = ()
-    """(when, the key of whom it made room for) of its preemptions that are still told, newest last"""
+    """(time, key of the allocation that needed the room) of its preemptions that the status still lists, newest last"""
     waiting_since: float = 0.0
-    """since when this attempt waits; 0 stands for its creation"""
+    """the start of the wait of this attempt; 0 means its creation"""
     untouched: Untouched | None = None
-    """set while the teardown finalizer stands and nobody has written more of a status than why it waits"""
+    """set while it has the teardown finalizer and its status contains at most the explanation of the wait"""
     invalid: str = ""
-    """why the spec can never run; empty when it is sound"""
+    """why the spec can never run; empty when it is valid"""
     out_of_range: str = ""
     """why a LimitRange of its namespace refuses its pods; empty when none does"""
     gate: str = ""
@@ -238,16 +241,16 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @property
     def rank_count(self) -> int:
-        """Ranks over all roles."""
+        """The number of ranks of all roles."""
         return sum(role.count for role in self.roles)
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody still wants it to start."""
+        """Whether it should still start: it is not stopping, being deleted or stopped by its user."""
         return not (self.stopping or self.deleting or self.desired == "Stopped")
 
     def role_of(self, rank: int) -> RoleFact | None:
-        """The role of a rank (ranks are numbered over the roles in order); None when there is no such rank."""
+        """Return the role of a rank; ranks are numbered over the roles in order. None when there is no such rank."""
         for role in self.roles:
             if rank < role.count:
                 return role
@@ -266,8 +269,10 @@ SUBMISSION, LEAST_USED = "Submission", "LeastUsed"
 
 
 class FairShareFact(msgspec.Struct, frozen=True):
-    """How past usage counts in a pool: it halves in each `half_life_s`; `history` is its say in what queues deserve, in
-    thousandths, 0 for none."""
+    """The weight of past usage in a pool: usage halves in each `half_life_s`.
+
+    `history` is its weight in the fair share of the queues, in thousandths; 0 for none.
+    """
 
     half_life_s: float
     history: int = 1000
@@ -283,27 +288,30 @@ class QueueFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     borrowing_limit: Resources | None = None
     lending_limit: Resources | None = None
     limit: Resources | None = None
-    """amounts of these four may name the GPUs of a flavor (`gpus_of`)"""
+    """these four may contain amounts for the GPUs of a flavor (`gpus_of`)"""
     flavors: tuple[str, ...] = ()
-    """the flavors that it has limits of, the first to be tried first"""
+    """the flavors for which it has limits, in the order in which they are tried"""
     when_can_borrow: str = "Borrow"
-    """Borrow: work goes into a flavor in which it has to borrow; TryNextFlavor: only where no other has room"""
+    """Borrow: a flavor is used although the queue must borrow in it; TryNextFlavor: only when no other flavor has
+    room"""
     when_can_preempt: str = "TryNextFlavor"
-    """Preempt: room is made in a flavor before the next is tried; TryNextFlavor: only where no flavor has room"""
+    """Preempt: allocations are evicted in a flavor before the next flavor is tried; TryNextFlavor: only when no flavor
+    has room"""
     ordering: str = "BestEffortFIFO"
     within_queue: str = "Never"
     reclaim: str = "Never"
     max_runtime: float | None = None
-    """seconds; what asks for more, or for no limit, gets this one"""
+    """seconds; an allocation that requests a longer run limit, or none, gets this one"""
     min_runtime: float | None = None
-    """seconds for which its running work makes no room for others; None: as the queue above"""
+    """seconds for which its running allocations are not evicted for others; None: as in its parent queue"""
     eviction_limit: EvictionLimit | None = None
-    """how often its work and that of the queues below it is evicted for other work; None: no limit of its own"""
+    """rate of evictions of its allocations, and of those of the queues below it, for other allocations; None: no limit
+    of its own"""
     budgets: tuple[BudgetFact, ...] = ()
     user_order: str = SUBMISSION
-    """LEAST_USED: among work of one priority, that of the user who has used less goes first"""
+    """LEAST_USED: of allocations with equal priority, those of the user with the least usage go first"""
     invalid: str = ""
-    """what of it nobody understands; nothing starts in it and below it"""
+    """why its spec is invalid, else empty; no allocation starts in an invalid queue or in the queues below it"""
 
 
 class JobFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -316,14 +324,14 @@ class JobFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FlavorFact(msgspec.Struct, frozen=True):
-    """A named kind of nodes: those that have all of `node_labels`."""
+    """A named kind of nodes: the nodes that have all of `node_labels`."""
 
     name: str
     node_labels: dict[str, str]
 
 
 class AutoscalingFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How an autoscaler is asked for nodes of a pool. Times are seconds."""
+    """How the scheduler requests nodes for a pool from an autoscaler. Times are seconds."""
 
     mode: str = PROVISIONING_REQUEST
     class_name: str = ""
@@ -349,21 +357,21 @@ class WindowFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: float | None = None
     """no occurrence begins after it"""
     time_zone: str = "UTC"
-    """where the time of day of the start repeats"""
+    """time zone in which the start has the same time of day in each occurrence"""
     queues: tuple[str, ...] = ()
-    """those whose work, and that of the queues below them, may use the nodes; empty: maintenance, no work may"""
+    """the queues that may use the nodes, with the queues below them; empty: maintenance, no queue may"""
     node_names: tuple[str, ...] = ()
     node_selector: dict[str, str] = {}
     nodes: int | None = None
-    """so many of the nodes that match; all of them when None, and `gpus` is None too"""
+    """the number of matching nodes that are reserved; when this and `gpus` are None, all matching nodes"""
     gpus: int | None = None
-    """nodes that have so many GPUs together"""
+    """the number of GPUs that the reserved nodes have together"""
     lead_s: float = 0.0
-    """for so long before each occurrence no work without a run limit starts on the nodes"""
+    """seconds before each occurrence in which no allocation without a run limit starts on the nodes"""
     evicts: bool = False
-    """preemptible work of others on the nodes is evicted when an occurrence begins"""
+    """preemptible allocations of other queues on the nodes are evicted when an occurrence begins"""
     invalid: str = ""
-    """what of it cannot be understood; it reserves nothing then"""
+    """why it is invalid, else empty; an invalid window reserves nothing"""
 
 
 class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -376,26 +384,27 @@ class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     args: dict[str, dict[str, Any]] = {}
     """{score: its args}"""
     sampling: bool = False
-    """a part of the feasible nodes is looked at, in large pools"""
+    """in large pools only a part of the feasible nodes is scored"""
     topology: tuple[str, ...] = ()
     binding: str = "direct"
     backfill: bool = True
     aging: float = 0.0
-    """seconds after which what waits goes before all that is younger, whatever the priorities; 0 for never"""
+    """seconds of waiting after which an allocation goes before all younger ones, whatever their priority; 0 for
+    never"""
     workspaces: tuple[str, ...] = ()
-    """those that may use it; all when empty"""
+    """the workspaces that may use it; empty: all"""
     flavors: tuple[FlavorFact, ...] = ()
-    """a node that has the labels of several is of the first"""
+    """a node that has the labels of several flavors belongs to the first of them"""
     preemption_margin_s: float = PREEMPTION_MARGIN_S
-    """how long places are held for work that preempts beyond the grace of its victims"""
+    """seconds for which places are reserved for a preempting allocation, after the grace of its victims"""
     eviction_limit: EvictionLimit | None = None
-    """how often work is evicted for other work; None: no limit"""
+    """rate of evictions for other allocations; None: no limit"""
     fair_share: FairShareFact | None = None
-    """how past usage counts; None: it does not"""
+    """the weight of past usage; None: past usage is ignored"""
     extenders: tuple[ExtenderFact, ...] = ()
-    """asked in this order"""
+    """called in this order"""
     autoscaling: AutoscalingFact | None = None
-    """None: no autoscaler is asked for nodes"""
+    """None: the scheduler requests no nodes"""
     windows: tuple[WindowFact, ...] = ()
     """times in which nodes are reserved for some queues, or for maintenance"""
     shadow: "PoolFact | None" = None
@@ -412,7 +421,7 @@ class WorkspaceFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class QuotaScope(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which pods a ResourceQuota counts: one requirement, as in its `scopeSelector`."""
+    """One requirement that selects the pods of a ResourceQuota, as in its `scopeSelector`."""
 
     name: str
     operator: str = "Exists"
@@ -420,33 +429,33 @@ class QuotaScope(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class QuotaFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A ResourceQuota of a namespace, as far as it bounds pods. Amounts are thousandths."""
+    """The part of a namespace's ResourceQuota that bounds pods. Amounts are thousandths."""
 
     namespace: str
     name: str
     hard: dict[str, int] = {}
-    """{name in the quota: the most}"""
+    """{name in the quota: its limit}"""
     used: dict[str, int] = {}
-    """{name in the quota: in use}, as Kubernetes has counted it"""
+    """{name in the quota: amount in use}, as Kubernetes reports it"""
     scopes: tuple[QuotaScope, ...] = ()
-    """a pod that does not match all of them is not counted"""
+    """only pods that match all scopes are counted"""
 
 
 class RangeBounds(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a LimitRange says of each container, or of the pod as a whole: {resource: quantity}."""
+    """The bounds of a LimitRange for each container, or for the pod as a whole: {resource: quantity}."""
 
     min: dict[str, str] = {}
     max: dict[str, str] = {}
     default: dict[str, str] = {}
-    """the limit of a container that states none"""
+    """the limit of a container without a limit"""
     default_request: dict[str, str] = {}
-    """the request of a container that states none"""
+    """the request of a container without a request"""
     max_ratio: dict[str, str] = {}
     """the largest limit as a multiple of the request"""
 
 
 class LimitRangeFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A LimitRange of a namespace, as far as it is about pods."""
+    """The part of a namespace's LimitRange that is about pods and containers."""
 
     namespace: str
     name: str
@@ -455,7 +464,8 @@ class LimitRangeFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 VOLUMES = "volumes"
-"""The kind of the claims of waiting work, beside those of the cluster feed: they are read by name."""
+"""The kind name of the volume claims of waiting allocations. They are not in the cluster feed; they are read by
+name."""
 
 
 class VolumeFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -464,12 +474,13 @@ class VolumeFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     namespace: str
     name: str
     volume: str = ""
-    """what it is bound to; empty: nothing yet, or not known"""
+    """the volume to which it is bound; empty: not bound yet, or not known"""
     zones: dict[str, tuple[str, ...]] = {}
-    """{zone or region label: values of it from which the volume can be reached, as from nodes without such labels}"""
+    """{zone or region label: values of the nodes that reach the volume}; nodes without these labels also reach it"""
     terms: tuple[dict[str, Any], ...] = ()
-    """Kubernetes' nodeSelectorTerms of the volume: a node that reaches it matches one of them; empty: all reach it"""
+    """Kubernetes' nodeSelectorTerms of the volume: a node that matches one of them reaches it; empty: all nodes reach
+    it"""
     waits: str = ""
-    """why what mounts it cannot start yet; empty when it can"""
+    """why a pod that mounts it cannot start yet; empty when it can"""
     is_unread: bool = False
-    """it is being read for the first time: `waits` says so, and is true for a moment only"""
+    """it is being read for the first time; until then `waits` states only that"""

@@ -1,24 +1,24 @@
-"""Identifiers: what names what, and how each is derived.
+"""Identifiers of allocations and of the objects made for them, and how each is derived.
 
 Owns the derivation of the AllocationID and of every name that starts with it. Knows nothing of Kubernetes
-calls or Redis. Every function is pure: the same object has the same id everywhere, for ever.
+calls or Redis. Every function is pure: an object has the same id in every process, at any time.
 """
 
 import re
 from typing import NewType
 
 AllocationId = NewType("AllocationId", str)
-"""`<metadata.name>-<first 8 of metadata.uid>`: keys the streams and prefixes the pods."""
+"""`<metadata.name>-<first 8 of metadata.uid>`: the key of the streams and the prefix of pod names."""
 QueueName = NewType("QueueName", str)
 PoolName = NewType("PoolName", str)
 NodeName = NewType("NodeName", str)
 Epoch = NewType("Epoch", int)
-"""The ledger's fence: rises with each new leader, never falls."""
+"""The fence of the ledger: each new leader increases it, and it never decreases."""
 
 NAME_LENGTH_MAX = 40
 NAME_PATTERN = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 VALUES_PREFIX = "slipway-values-"
-"""Of the Secrets that hold secret values of allocations."""
+"""Prefix of the names of Secrets that contain secret values of allocations."""
 _UID_PREFIX_LENGTH = 8
 _ID_PATTERN = re.compile(r"^(?P<name>[a-z](?:[-a-z0-9]*[a-z0-9])?)-(?P<prefix>[0-9a-f]{8})$")
 
@@ -40,18 +40,18 @@ def is_name(value: str) -> bool:
 
 
 def bundle_name(allocation: AllocationId, attempt: int) -> str:
-    """The name of an attempt's ConfigMap and of its headless Service."""
+    """Return the name that the ConfigMap and the headless Service of an attempt share."""
     return f"{allocation}-{attempt}"
 
 
 def is_bundle_name(value: str) -> bool:
-    """Whether an attempt of some allocation could have that name for its ConfigMap and its headless Service."""
+    """Whether `value` has the form of a name that `bundle_name` returns."""
     allocation, _, attempt = value.rpartition("-")
     return attempt.isdecimal() and split_allocation_id(allocation) is not None
 
 
 def values_name(uid: str) -> str:
-    """The name of the Secret with the secret values of the allocation with that uid."""
+    """Return the name of the Secret with the secret values of the allocation that has this uid."""
     return f"{VALUES_PREFIX}{uid}"
 
 

@@ -1,7 +1,8 @@
-"""The scheduler's ledger as a value: the decisions that are open, and the epoch that fences them.
+"""The scheduler's ledger as a value: the decisions that are not settled yet, and the epoch that fences them.
 
-It is `ResourcePool.status`, written by compare-and-swap only. A decision stands in it before its admission is
-written, and stays until the leader's snapshot holds that Allocation at or above the admission's version.
+The ledger is `ResourcePool.status`; it is written by compare-and-swap only. A decision is in the ledger before its
+admission is written. It is removed when the leader's snapshot contains the Allocation at or above the resource version
+of the admission.
 """
 
 from enum import StrEnum

@@ -1,10 +1,10 @@
-"""The life of an allocation: the one table of phases and transitions, and who may write each.
+"""The lifecycle of an allocation: the one table of phases and transitions, and the service that may write each.
 
-This is the only place that knows which transition is legal. The diagram in the docs, the CRD's enums and an
+Only this module knows which transition is legal. The diagram in the docs, the CRD's enums and an
 exhaustive test are generated from it. Illegal transitions change nothing and raise.
 
-Invariants: within one attempt the phase only moves forward; `restarted` alone goes back to Pending, and it
-raises the attempt; Terminated is absorbing.
+Invariants: within one attempt the phase only moves forward; only `restarted` returns to Pending, and it increases the
+attempt; no transition leaves Terminated.
 """
 
 from enum import StrEnum
@@ -15,7 +15,7 @@ from slipway.errors import InvariantError
 
 
 class Phase(StrEnum):
-    """Where an allocation stands; the order of definition is the order of progress."""
+    """The phase of an allocation; the order of definition is the order of progress."""
 
     PENDING = "Pending"
     ASSIGNED = "Assigned"
@@ -51,7 +51,7 @@ class Writer(StrEnum):
 
 
 class RankState(StrEnum):
-    """What is known of one rank's pod, as gang schedulers map it."""
+    """The observed state of one rank's pod, as gang schedulers map it."""
 
     PENDING = "Pending"
     BOUND = "Bound"
@@ -63,11 +63,11 @@ class RankState(StrEnum):
 
 
 RANK_ENDS = frozenset({RankState.SUCCEEDED, RankState.FAILED})
-"""The states in which nothing of a rank's program runs any more."""
+"""The states in which no process of a rank runs any more."""
 
 
 class RoleProgress(StrEnum):
-    """How far the ranks of a role have to be for another role to start."""
+    """The state that the ranks of a role must reach before another role starts."""
 
     STARTED = "started"
     READY = "ready"
@@ -108,7 +108,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(E.RESTARTED, _OPEN - {P.PENDING}, P.PENDING, W.WATCHER),
     Transition(E.UPDATED, _OPEN, None, W.WATCHER),
 )
-"""`requested` is not a row: it is the birth of the object, written by the API server itself."""
+"""`requested` is not a row: it is the creation of the object, which the API server writes."""
 
 _BY_EVENT = {row.event: row for row in TRANSITIONS}
 _ORDER = {phase: index for index, phase in enumerate(Phase)}
@@ -121,11 +121,11 @@ _RANK_ORDER = {
     RankState.SUCCEEDED: 5,
     RankState.FAILED: 5,
 }
-"""How far the life of one pod has come. No pod goes back: what looks like it is an older view of the pod."""
+"""The progress of a pod. A pod never goes back: an observation that seems to go back is an older view of the pod."""
 
 
 def advance(phase: Phase, event: Event) -> Phase:
-    """The phase after `event` in `phase`.
+    """Return the phase after `event` in `phase`.
 
     Raises:
         InvariantError: the table has no such transition.
@@ -143,7 +143,7 @@ def is_legal(phase: Phase, event: Event) -> bool:
 
 
 def writer_of(event: Event) -> Writer:
-    """Who may commit `event`."""
+    """Return the service that may commit `event`."""
     return W.API if event is Event.REQUESTED else _BY_EVENT[event].writer
 
 
@@ -153,15 +153,15 @@ def has_reached(phase: Phase, milestone: Phase) -> bool:
 
 
 def is_behind(state: RankState, known: RankState) -> bool:
-    """Whether a pod in `state` is seen as it was before it was `known`; Unknown says nothing of a pod."""
+    """Whether `state` is an older view of a pod that was already seen as `known`. Unknown is older than every state."""
     return _RANK_ORDER[state] < _RANK_ORDER[known]
 
 
 def is_legal_step(before: Phase, after: Phase, *, same_attempt: bool) -> bool:
     """Whether an observer may see `after` directly follow `before` in the object's history.
 
-    One write may hold several transitions, so any forward move within an attempt is legal; a new attempt
-    starts Pending (and may have moved on within the same write); Terminated is never left.
+    One write may contain several transitions, so any forward move within an attempt is legal. A new attempt starts as
+    Pending, and may have moved forward within the same write. No transition leaves Terminated.
     """
     if before is Phase.TERMINATED:
         return same_attempt and after is Phase.TERMINATED
@@ -169,7 +169,7 @@ def is_legal_step(before: Phase, after: Phase, *, same_attempt: bool) -> bool:
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram (for the docs)."""
+    """Return the table as a Mermaid state diagram, for the docs."""
     lines = ["stateDiagram-v2", "    [*] --> Pending: requested (api)"]
     for row in TRANSITIONS:
         for source in sorted(row.sources, key=_ORDER.__getitem__):

@@ -1,10 +1,10 @@
-"""What a LimitRange gives to the containers of a pod, and which pods it refuses: as the API server's LimitRanger. Pure.
+"""LimitRanges as in the API server's LimitRanger: their defaults for containers, and the pods that they refuse. Pure.
 
-The API server completes a pod in this order: a container's limit is its request where it states none; then each
-LimitRange of the namespace gives the requests and limits that are still missing; then every LimitRange checks every
-container, init containers and sidecars too, and the pod as a whole. Where several LimitRanges give the same thing
-Kubernetes promises no order; here the first by name gives it. The defaults inside of a LimitRange (its max is the
-default limit, and that is the default request) stand in the stored object.
+The API server completes a pod in this order: a missing request becomes the limit of the container. Then each LimitRange
+of the namespace sets the requests and limits that are still missing. Then every LimitRange checks every container,
+including init containers and sidecars, and the pod as a whole. When several LimitRanges set the same value, Kubernetes
+promises no order; here the first by name sets it. The stored object already contains the defaults that a LimitRange
+derives from itself (max is the default limit, which is the default request).
 
 Source: k8s.io/kubernetes/plugin/pkg/admission/limitranger, pkg/apis/core/v1/defaults.go, v1.37.
 """
@@ -21,15 +21,15 @@ from slipway.model.quantity import format_quantity, parse_quantity
 from slipway.model.resources import MILLI, scale_of
 
 Ranges = tuple[LimitRangeFact, ...]
-"""those of one namespace, by name"""
+"""the LimitRanges of one namespace, sorted by name"""
 Amounts = dict[str, int]
-"""{resource: base units}; what is stated as zero is in it"""
+"""{resource: base units}; a stated zero is included"""
 REFUSALS_MAX = 3
-"""So many refusals are told at once."""
+"""A message contains at most this number of refusals."""
 
 
 def completed(pod: PodAsk, ranges: Ranges) -> PodAsk:
-    """The pod with what `ranges` give to its containers."""
+    """Return the pod with the defaults that `ranges` set for its containers."""
     if not ranges:
         return pod
     return msgspec.structs.replace(
@@ -40,7 +40,7 @@ def completed(pod: PodAsk, ranges: Ranges) -> PodAsk:
 
 
 def refusal(pod: PodAsk, ranges: Ranges) -> str:
-    """Why the API server refuses the completed `pod`, with what it would take; empty when it takes it.
+    """Return why the API server refuses the completed `pod`, and what it would accept; empty when it accepts it.
 
     Raises:
         ValueError: a bad quantity.
@@ -59,10 +59,10 @@ def _given(container: ContainerAsk, ranges: Ranges) -> ContainerAsk:
 
 
 class _Subject(msgspec.Struct, frozen=True):
-    """What is held against bounds: a container, or the whole pod."""
+    """The subject of a check: a container, or the whole pod."""
 
     words: str
-    """what it is called"""
+    """its name in messages"""
     kind: str
     requests: Amounts
     limits: Amounts
@@ -94,7 +94,7 @@ def _refusals(pod: PodAsk, ranges: Ranges) -> Iterable[str]:
 
 
 def _giver(name: str, limit: int, ranges: Ranges) -> LimitRangeFact | None:
-    """The LimitRange that gives a container this limit when it states none."""
+    """Return the LimitRange that sets this limit as the default of a container; None when no LimitRange does."""
     first = next((each for each in ranges if name in each.container.default), None)
     return first if first is not None and _amounts(first.container.default)[name] == limit else None
 
@@ -141,8 +141,8 @@ def _too_far_apart(subject: _Subject, ratios: Mapping[str, str], where: str) -> 
 
 
 def _whole(pod: PodAsk, stated: Callable[[ContainerAsk], Quantities]) -> Amounts:
-    """The sum of what containers and sidecars state, raised to the largest init step; without what the RuntimeClass
-    adds, which comes later."""
+    """Return the sum over containers and sidecars, raised to the largest init step; without the overhead of the
+    RuntimeClass, which the API server adds later."""
     total, sidecars, peak = Amounts(), Amounts(), Amounts()
     for each in pod.containers:
         _add(total, _amounts(stated(each)))

@@ -1,7 +1,7 @@
-"""One spelling of a number, so that what is told first and what is told again are the same bytes.
+"""One spelling of a number, so that an event that is published again has the same bytes.
 
-The API server stores 5.0 and gives back 5. What is told of an object before it was stored must not differ from what is
-told of it later.
+The API server stores 5.0 and returns 5. An event from an object before it was stored must equal the event from the
+stored object.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any, cast
 
 
 def plain(value: Any) -> Any:
-    """`value` with every float that is a whole number as an integer, to any depth."""
+    """Return `value` with every float that is a whole number as an integer, at any depth."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""What a pod counts as in a ResourceQuota, and which quotas count it. Pure.
+"""The usage of a pod in a ResourceQuota, and which quotas count the pod. Pure.
 
-Amounts are thousandths under the names that a quota uses: `pods`, `requests.cpu`, `limits.memory`; `cpu` and `memory`
-alone are requests. Source: Kubernetes, "Resource Quotas"; pkg/quota/v1/evaluator/core/pods.go v1.37.
+Amounts are thousandths, with the names that quotas use: `pods`, `requests.cpu`, `limits.memory`. The names `cpu` and
+`memory` mean requests. Source: Kubernetes, "Resource Quotas"; pkg/quota/v1/evaluator/core/pods.go v1.37.
 """
 
 from collections.abc import Mapping
@@ -18,18 +18,18 @@ _OF_CLAIMS = "requests.storage"
 
 
 def counts_pods(name: str) -> bool:
-    """Whether a name in a quota is about pods, and not about claims, services or other objects."""
+    """Whether a name in a quota limits pods, and not claims, services or other objects."""
     if name in (PODS, COUNT_PODS) or name in _SHORT or name.startswith((_LIMITS, _HUGE_PAGES)):
         return True
     return name.startswith(_REQUESTS) and name != _OF_CLAIMS
 
 
 def usage_of(requests: Resources, limits: Resources) -> dict[str, int]:
-    """{name in a quota: thousandths} of one pod."""
+    """Return {name in a quota: thousandths} of one pod."""
     used = {PODS: MILLI, COUNT_PODS: MILLI}
     for name, amount in requests.amounts.items():
         if name in (PODS, GPU_MILLI):
-            continue  # Parts of a GPU are handed out by us: the pod asks for none.
+            continue  # Slipway assigns parts of a GPU itself: the pod requests none.
         thousandths = amount * MILLI // scale_of(name)
         used[_REQUESTS + name] = thousandths
         if name in _SHORT or name.startswith(_HUGE_PAGES):
@@ -59,7 +59,7 @@ def _matches(role: RoleFact, scope: QuotaScope) -> bool:
         case "CrossNamespacePodAffinity":
             return _looks_elsewhere(role.affinity)
         case _:
-            return False  # One that we do not know: the API server has the last word at the launch.
+            return False  # An unknown scope: the API server decides at the launch.
 
 
 def _selects(scope: QuotaScope, value: str) -> bool:

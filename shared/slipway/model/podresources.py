@@ -1,9 +1,9 @@
-"""What a pod asks for, as Kubernetes counts it.
+"""The resources that a pod requests, as Kubernetes computes them.
 
 Source: k8s.io/component-helpers/resource/helpers.go v0.37 (PodRequests): the sum over containers and sidecars, raised
-to the largest init container step; what the pod itself asks for takes the place of that; overhead comes on top. A limit
-without a request is the request. During a resize there are three sums: of the requests, of the amounts that the kubelet
-has granted, and of those in force. For each resource the largest sum counts.
+to the largest init container step. Requests of the pod itself replace that sum; the overhead is added. A limit without
+a request is also the request. During a resize there are three sums: of the requests, of the amounts that the kubelet
+has granted, and of those in force. For each resource the largest sum is used.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +17,14 @@ Quantities = Mapping[str, QuantityValue]
 HUGE_PAGES_PREFIX = "hugepages-"
 NOTHING: Quantities = {}
 UNSTATED: Quantities = {CPU: "100m", MEMORY: 200 * 1024 * 1024}
-"""What a container without a request counts as in scoring. Source: kube-scheduler's util/pod_resources.go."""
+"""The requests that scoring assumes for a container without a request. Source: kube-scheduler's
+util/pod_resources.go."""
 
 
 class ContainerAsk(msgspec.Struct, frozen=True):
     """One container's resources; `sidecar` is an init container with restartPolicy Always.
 
-    `granted` and `in_force` are what the kubelet reports, empty where it reports nothing.
+    `granted` and `in_force` are the amounts that the kubelet reports; they are empty when it reports none.
     """
 
     requests: Quantities = {}
@@ -34,32 +35,33 @@ class ContainerAsk(msgspec.Struct, frozen=True):
     name: str = ""
 
     def asked(self, unstated: Quantities = NOTHING) -> Quantities:
-        """Requests, filled up from the limits and then from `unstated`."""
+        """Return the requests; a missing one is the limit, or else the amount in `unstated`."""
         return {**unstated, **self.limits, **self.requests}
 
 
 class PodHeld(msgspec.Struct, frozen=True):
     """The amounts that the kubelet reports for the whole pod, and whether its node can never grant the requests.
 
-    After a refused resize the requests do not count: only the amounts that the kubelet holds do.
+    After a refused resize the requests are ignored: only the amounts that the kubelet reports are used.
     """
 
     granted: Quantities = {}
     in_force: Quantities = {}
     is_reported: bool = False
-    """whether it says anything of the resources that are in force"""
+    """whether the kubelet reports resources in force"""
     is_resize_refused: bool = False
 
 
 class PodAsk(msgspec.Struct, frozen=True):
-    """The resources of a pod that is to be made: of its containers, and what its RuntimeClass adds."""
+    """The resources of a pod before its creation: those of its containers, and the overhead of its RuntimeClass."""
 
     containers: tuple[ContainerAsk, ...] = ()
     init_containers: tuple[ContainerAsk, ...] = ()
     overhead: Quantities = NOTHING
 
     def requests(self, unstated: Quantities = NOTHING) -> Resources:
-        """The pod's effective request; `unstated` is what a container counts as that states no request.
+        """Return the effective request of the pod; `unstated` are the requests assumed for a container without a
+        request.
 
         Raises:
             ValueError: a bad quantity; the message names the resource.
@@ -67,7 +69,7 @@ class PodAsk(msgspec.Struct, frozen=True):
         return effective_requests(self.containers, self.init_containers, self.overhead, unstated=unstated)
 
     def limits(self) -> Resources:
-        """What the pod may use at most, as Kubernetes counts it; without what states no limit.
+        """Return the limits of the whole pod, as Kubernetes computes them; a resource without a limit is absent.
 
         Raises:
             ValueError: a bad quantity; the message names the resource.
@@ -90,8 +92,10 @@ def effective_requests(
     held: PodHeld | None = None,
     unstated: Quantities = NOTHING,
 ) -> Resources:
-    """The pod's effective request; `own` is what the pod itself asks for (`spec.resources`), `unstated` what a
-    container counts as that states no request, `held` what its kubelet reports; None: nothing but what is asked for.
+    """Return the effective request of a pod.
+
+    `own` are the requests of the pod itself (`spec.resources`). `unstated` are the requests assumed for a container
+    without a request. `held` is the report of the kubelet; None: only the requests are used.
 
     Raises:
         ValueError: a bad quantity; the message names the resource.
@@ -132,7 +136,8 @@ def _with_held(
     held: PodHeld,
     unstated: Quantities,
 ) -> Resources:
-    """The largest of what is asked for, granted and in force; without the first where the resize is refused."""
+    """Return the largest of requested, granted and in-force amounts; without the requested ones when the resize is
+    refused."""
 
     def granted(each: ContainerAsk) -> Quantities:
         if each.granted:
@@ -151,7 +156,7 @@ def _with_held(
 
 
 def _own(own: Quantities, held: PodHeld | None) -> Mapping[str, int]:
-    """{resource: units} of what the pod itself asks for, or holds if that is more."""
+    """Return {resource: units} of the requests of the pod itself, or of the kubelet's amounts where they are larger."""
     if held is None or not held.is_reported:
         return Resources.parse(own).amounts
     amounts = Resources.parse(held.granted).at_least(Resources.parse(held.in_force))
@@ -159,12 +164,12 @@ def _own(own: Quantities, held: PodHeld | None) -> Mapping[str, int]:
 
 
 def scored_requests(plain: Resources, filled: Resources) -> Resources:
-    """cpu and memory of `filled` (with UNSTATED) where they say more than `plain`; nothing when they do not."""
+    """Return cpu and memory of `filled` (with UNSTATED) when they differ from `plain`; no amounts when they do not."""
     if all(filled.get(name) == plain.get(name) for name in (CPU, MEMORY)):
         return Resources()
     return Resources.of({name: filled.get(name) for name in (CPU, MEMORY)})
 
 
 def is_pod_level(name: str) -> bool:
-    """Whether a pod itself can ask for the resource."""
+    """Whether a pod itself (`spec.resources`) can request the resource."""
     return name in (CPU, MEMORY) or name.startswith(HUGE_PAGES_PREFIX)

@@ -1,53 +1,56 @@
-"""Places in a queue: decimal numbers as text, and the one order of what waits.
+"""Positions in a queue, as decimal numbers in text, and the one sort order of waiting allocations.
 
-Pure. Owns how places compare, the place of what was never moved (its time of creation), and the number between two
-neighbours. Moving writes one number on what is moved and never renumbers the others.
+Pure. Owns the comparison of positions, the default position (the creation time), and the number between two neighbors.
+A move writes one number, on the allocation that is moved; the others are not renumbered.
 
-Invariant: `work_key` is a total order; the scheduler and everything that shows a queue use it, so that what is shown is
-what happens.
+Invariant: `work_key` is a total order. The scheduler and every view of a queue use it, so that the displayed order is
+the order in which allocations are considered.
 """
 
 from decimal import Decimal, localcontext
 
 POSITION_PATTERN = r"^([0-9]{1,20}(\.[0-9]{1,40})?)?$"
-"""Empty: never moved."""
+"""The form of a position. An empty one means that the allocation was never moved."""
 STEP = Decimal(1000)
-"""How far before the first or behind the last: a second, in the milliseconds of places that follow from times."""
+"""Distance of a new first or last position from its neighbor: one second, because default positions are
+milliseconds."""
 _OFFSET_MS = 10**14
 _FRACTION_DIGITS_MAX = 40
 _DIGITS_MAX = 20
 _PRECISION = 80
 _UID_DIGITS = 8
-"""of the uid: what its AllocationID shows of it"""
+"""number of digits of the uid that the AllocationID contains"""
 _UID_PLACES = 10
 _UID_SCALE = 10 ** (_FRACTION_DIGITS_MAX - _UID_PLACES)
 
 PlaceKey = tuple[int, int]
-"""(whole, fraction in units of the last digit that there may be)"""
+"""(whole part, fraction in units of the last digit that is allowed)"""
 WorkKey = tuple[int, int, PlaceKey, int, int, int, str]
 _AGED, _YOUNG = 0, 1
 
 
 class NoRoomError(ValueError):
-    """There is no number left between two neighbours, or before the first."""
+    """No number is left between two neighbors, or before the first."""
 
 
 def default_position(created: float, uid: str = "") -> str:
-    """The place of what was never moved: its creation time, so that any place compares with any other.
+    """Return the position of an allocation that was never moved: its creation time, so that all positions are
+    comparable.
 
-    Objects are born in whole seconds; the uid tells those of one second apart, so that there is room between them.
+    Creation times are whole seconds. The uid distinguishes allocations of the same second, so that there are numbers
+    between them.
     """
     whole, part = milliseconds(created) + _OFFSET_MS, _part_of(uid)
     return f"{whole:015d}.{part:0{_UID_PLACES}d}" if part else f"{whole:015d}"
 
 
 def milliseconds(seconds: float) -> int:
-    """Whole milliseconds of a time in seconds: what times are compared by."""
+    """Return a time in seconds as whole milliseconds; times are compared in this unit."""
     return round(seconds * 1000)
 
 
 def place_key(position: str) -> PlaceKey:
-    """Orders places as the numbers that they are; what is no number comes behind all numbers."""
+    """Return the sort key of a position: the order of the numbers; a text that is no number sorts after all numbers."""
     whole, _, fraction = position.partition(".")
     if not (whole.isascii() and whole.isdigit()) or (fraction and not (fraction.isascii() and fraction.isdigit())):
         return (10 ** (_DIGITS_MAX + 1), 0)
@@ -64,13 +67,13 @@ def work_key(
     uid: str,
     aged_since: float | None = None,
 ) -> WorkKey:
-    """Ascending within a queue: priority, place, the job's weight, the allocation's own priority, age, uid.
+    """Return the sort key within a queue, ascending: priority, position, the job's weight, own priority, age, uid.
 
-    `priority` is what counts (the job's when it gives one), `own` the allocation's; `position` may be empty. What has
-    aged goes before all that has not, and among its kind by the time since which it waits (`aged_since`).
+    `priority` is the effective one (the job's when the job sets one), `own` that of the allocation; `position` may be
+    empty. An aged allocation goes before all others; aged ones are ordered by the start of their wait (`aged_since`).
     """
     created_ms = round(created * 1000)
-    # Most were never moved, and there may be many: their place is not spelled out first.
+    # Most allocations were never moved, and there may be many. So their position is not first written as text.
     place = place_key(position) if position else (created_ms + _OFFSET_MS, _part_of(uid) * _UID_SCALE)
     if aged_since is not None:
         return (_AGED, milliseconds(aged_since), place, -weight, -own, created_ms, uid)
@@ -78,12 +81,13 @@ def work_key(
 
 
 def ages_at(since: float, aging: float) -> float | None:
-    """When what waits since then goes before all younger work; None where `aging` (seconds) is off."""
+    """Return the time at which an allocation that waits since `since` has aged; None when `aging` (seconds) is off."""
     return since + aging if aging > 0 else None
 
 
 def _part_of(uid: str) -> int:
-    """A number that is another one for another object; 0 when the uid is none of Kubernetes' own."""
+    """Return a number that distinguishes objects, from the start of the uid; 0 when the uid has not the form of
+    Kubernetes."""
     head, hyphen, _ = uid.partition("-")
     try:
         return int(head, 16) if hyphen and len(head) == _UID_DIGITS and head.isalnum() else 0
@@ -92,10 +96,12 @@ def _part_of(uid: str) -> int:
 
 
 def between(before: str | None, after: str | None) -> str:
-    """The place in the middle of two, in as few digits as tell it apart; beyond one of them when the other is None.
+    """Return a position between two others with as few digits as possible.
+
+    When one of them is None, the position lies beyond the other.
 
     Raises:
-        NoRoomError: they are as close as places can be, or the first stands at 0.
+        NoRoomError: there is no number between them, or the first position is 0.
     """
     with localcontext(prec=_PRECISION):
         high = None if after is None else Decimal(after)
@@ -103,7 +109,7 @@ def between(before: str | None, after: str | None) -> str:
         if high is None:
             return _text((low or Decimal(0)) + STEP)
         if low is None:
-            # The first: a step before it, or as far as numbers go down.
+            # The new first position is one step before `after`, or between 0 and `after`.
             low = max(high - 2 * STEP, Decimal(0))
         middle = (low + high) / 2
         for digits in range(_FRACTION_DIGITS_MAX + 1):

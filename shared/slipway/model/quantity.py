@@ -33,17 +33,18 @@ _SUFFIX: dict[str, Decimal] = {
 }
 QUANTITY_MAX = 2**63 - 1
 LENGTH_MAX = 64
-"""Characters of a quantity, as in the schemas: to parse a number takes time by the square of its length."""
+"""Maximum characters of a quantity, as in the schemas: the time to parse a number grows with the square of its
+length."""
 
 QuantityValue = str | int | float
 
 
 @lru_cache(maxsize=4096)
 def parse_quantity(value: QuantityValue, *, scale: int = 1) -> int:
-    """`value` in units of 1/`scale`, rounded up: `parse_quantity("1.5", scale=1000)` is 1500.
+    """Return `value` in units of 1/`scale`, rounded up: `parse_quantity("1.5", scale=1000)` is 1500.
 
     Raises:
-        ValueError: not a quantity, negative, or beyond 2**63 - 1; the message says which.
+        ValueError: not a quantity, negative, or above 2**63 - 1; the message states which.
     """
     text = str(value).strip()
     if len(text) > LENGTH_MAX:
@@ -65,7 +66,7 @@ def parse_quantity(value: QuantityValue, *, scale: int = 1) -> int:
 
 
 def format_quantity(amount: int, *, scale: int = 1) -> str:
-    """The shortest Kubernetes spelling of `amount` units of 1/`scale`, rounded up to thousandths."""
+    """Return the shortest Kubernetes spelling of `amount` units of 1/`scale`, rounded up to thousandths."""
     if scale != 1:
         amount = -(-amount * 1000 // scale)
         return f"{amount}m" if amount % 1000 else str(amount // 1000)

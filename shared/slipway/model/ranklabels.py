@@ -1,6 +1,6 @@
-"""The labels that every rank of an allocation gets, whatever its template says: who looks for neighbours may name them.
+"""The labels that every rank of an allocation gets, whatever its template contains. Affinity terms may select them.
 
-Without the number of the rank and the attempt, by which nobody is told apart before it is placed.
+They do not include the numbers of the rank and of the attempt: before placement, no rule distinguishes ranks by them.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,15 @@ MANAGER = "slipway"
 
 
 def labels_of_rank(uid: str, allocation: str, role: str) -> dict[str, str]:
-    """Of a rank of `role`; `allocation` is the AllocationID."""
+    """Return the labels of a rank of `role`; `allocation` is the AllocationID."""
     return {ALLOCATION_UID: uid, ALLOCATION: allocation, ROLE: role, MANAGED_BY: MANAGER}
 
 
 def labels_if_named(name: str, uid: str, role: str, *wishes: Any) -> Mapping[str, str]:
-    """The same where `wishes` (affinities, constraints) name any of them, else nothing: ranks of many allocations that
-    nobody tells apart should look the same."""
+    """Return the labels of `labels_of_rank` when `wishes` (affinities, constraints) name any of them, else no labels.
+
+    Without these labels, ranks of many allocations are equal, and the planner should see them as equal.
+    """
     if _names_ours(wishes):
         return labels_of_rank(uid, allocation_id(name, uid), role)
     return {}

@@ -1,6 +1,6 @@
-"""Closed sets of reasons: why something waits, why it stopped, how it ended.
+"""Closed sets of reasons: why an allocation waits, why it stopped, how it ended.
 
-One enum each; the same words are the CR's condition reason, the log key, the metric label and the CLI's text.
+Each set is one enum. Its words are used as condition reasons, log keys, metric labels and texts of the CLI.
 """
 
 from enum import StrEnum
@@ -19,7 +19,7 @@ class Result(StrEnum):
 
 
 class DependencyEnd(StrEnum):
-    """How an allocation has to end for another one that waits for it to start."""
+    """How an allocation must end before another allocation that depends on it may start."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -79,11 +79,11 @@ INFRASTRUCTURE = frozenset(
         Reason.IMAGE_PULL_THROTTLED,
     }
 )
-"""Ends that are not the user's fault: they do not count against `maxRestarts`."""
+"""Ends that are not the user's fault: they are not included in `maxRestarts`."""
 
 
 class Gate(StrEnum):
-    """What keeps a pending allocation waiting, in the fixed order in which the gates are looked at."""
+    """Why a pending allocation waits, in the fixed order in which the scheduler checks the gates."""
 
     INVALID = "Invalid"
     NOT_A_WORKSPACE = "NotAWorkspace"
@@ -112,7 +112,8 @@ class Gate(StrEnum):
 
 
 NEVER = "can never start"
-"""How the message of a gate begins that also stands for waits, when no wait helps: a condition has no field for it."""
+"""Start of a gate's message when waiting never helps. Such a gate can also mean a normal wait, and a condition has no
+field that distinguishes the two."""
 
 
 def says_never(message: str) -> bool:
@@ -124,9 +125,9 @@ _NO_WAIT_HELPS = frozenset({Gate.INVALID, Gate.NOT_ENOUGH_PODS, Gate.EXCEEDS_MAX
 
 
 def is_stalled(gate: str, message: str) -> bool:
-    """Whether nothing starts without a change of the allocation, its pool or its quota.
+    """Whether the allocation cannot start unless it, its pool or its quota is changed.
 
-    What waits for an object that is not there (a queue, a pool, a flavor, a job, the label of a workspace) is not
-    stalled: who applies several files at once makes them in any order.
+    An allocation that waits for a missing object (a queue, a pool, a flavor, a job, the label of a workspace) is not
+    stalled: a user who applies several files at once creates the objects in any order.
     """
     return gate in _NO_WAIT_HELPS or says_never(message)

@@ -1,8 +1,8 @@
 """Resource amounts: immutable integer vectors by resource name.
 
-Owns the base units (cpu in milli, everything else in ones) and the arithmetic on them. No float, no string
-maths anywhere else. A resource that is absent is zero; zero amounts are not kept, so equality is by meaning.
-How many GPUs an amount is: whole ones, parts of one, and slices of one (`mig.py`).
+Owns the base units (cpu in milli, everything else in ones) and their arithmetic. No other module calculates with floats
+or with quantity strings. An absent resource is zero; zero amounts are not stored, so two equal vectors compare equal.
+This module also converts amounts to GPUs: whole GPUs, parts of one, and slices of one (`mig.py`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,9 +18,9 @@ MEMORY = "memory"
 PODS = "pods"
 GPU = "nvidia.com/gpu"
 GPU_MILLI = "slipway.dev/gpu-milli"
-"""Thousandths of one GPU, of which a rank uses a part."""
+"""Thousandths of a GPU, for a rank that uses a part of one."""
 GPU_SHARES = "slipway.dev/gpu-shares"
-"""How many ranks use a part of a GPU. Nobody asks for it: sums of requests count slots by it."""
+"""Number of ranks that use a part of a GPU. No pod requests it: sums of requests use it to count slots."""
 GPU_NAMES = (GPU, "amd.com/gpu")
 MILLI = 1000
 _MILLI_UNITS = GPU_UNITS // MILLI
@@ -28,24 +28,25 @@ _OF_FLAVOR = f"{GPU}@"
 
 
 def gpus_of(flavor: str) -> str:
-    """The name under which quota counts the GPUs of a flavor, in `GPU_UNITS`."""
+    """Return the resource name for GPUs of a flavor in quotas; its unit is `GPU_UNITS`."""
     return f"{_OF_FLAVOR}{flavor}"
 
 
 def flavor_in(name: str) -> str:
-    """The flavor of a name that `gpus_of` gave; "" for every other resource."""
+    """Return the flavor of a name that `gpus_of` returned; "" for every other resource."""
     return name.removeprefix(_OF_FLAVOR) if name.startswith(_OF_FLAVOR) else ""
 
 
 def scale_of(name: str) -> int:
-    """Units per one of resource `name`: 1000 for cpu (milli), `GPU_UNITS` for the GPUs of a flavor, else 1."""
+    """Return the base units in one of resource `name`: 1000 for cpu (milli), `GPU_UNITS` for the GPUs of a flavor, else
+    1."""
     if name == CPU:
         return MILLI
     return GPU_UNITS if name.startswith(_OF_FLAVOR) else 1
 
 
 def counted_gpus(amounts: Mapping[str, int]) -> int:
-    """As quota counts the GPUs among `amounts`, in `GPU_UNITS`: whole ones of NVIDIA, parts of one, and slices."""
+    """Return the GPUs in `amounts` as a quota counts them, in `GPU_UNITS`: whole NVIDIA GPUs, parts and slices."""
     return amounts.get(GPU, 0) * GPU_UNITS + amounts.get(GPU_MILLI, 0) * _MILLI_UNITS + mig.units_in(amounts)
 
 
@@ -56,12 +57,12 @@ class Resources(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, amounts: Mapping[str, int]) -> "Resources":
-        """From base units, dropping zeros."""
+        """Create from amounts in base units; zeros are dropped."""
         return cls({name: amount for name, amount in amounts.items() if amount})
 
     @classmethod
     def parse(cls, quantities: Mapping[str, QuantityValue]) -> "Resources":
-        """From Kubernetes quantities, e.g. `{"cpu": "500m", "nvidia.com/gpu": 2}`.
+        """Create from Kubernetes quantities, e.g. `{"cpu": "500m", "nvidia.com/gpu": 2}`.
 
         Raises:
             ValueError: a bad quantity; the message starts with the resource's name.
@@ -96,7 +97,7 @@ class Resources(msgspec.Struct, frozen=True):
         return Resources.of({name: amount * count for name, amount in self.amounts.items()})
 
     def get(self, name: str) -> int:
-        """Units of `name`; 0 when absent."""
+        """Return the units of `name`; 0 when absent."""
         return self.amounts.get(name, 0)
 
     def fits(self, free: "Resources") -> bool:
@@ -108,22 +109,24 @@ class Resources(msgspec.Struct, frozen=True):
         return Resources.of({name: max(self.get(name), other.get(name)) for name in {*self.amounts, *other.amounts}})
 
     def gpus(self) -> int:
-        """Whole devices of any GPU resource: what users call slots. A part of a device counts as one; all slices are
-        added up, and a rest of them counts as one."""
+        """Return the whole devices of all GPU resources: users call them slots.
+
+        A part of a device is one slot. All slices are added up, and the sum is rounded up to whole devices.
+        """
         return mig.whole_gpus(self.gpu_units())
 
     def gpu_units(self) -> int:
-        """The same in `GPU_UNITS`, as GPU time is counted: a slice counts as the part of a GPU that it is."""
+        """Return the GPUs in `GPU_UNITS`, as GPU time is measured: here a slice is only its part of a GPU."""
         shares = self.get(GPU_SHARES) or -(-self.get(GPU_MILLI) // MILLI)
         return (sum(self.get(name) for name in GPU_NAMES) + shares) * GPU_UNITS + mig.units_in(self.amounts)
 
     def gpu_count(self) -> float:
-        """How many GPUs, to three digits: what is a part of one counts as that part, `0.3`, and 3/7 as `0.429`."""
+        """Return the number of GPUs, rounded to three digits: a part is a fraction such as `0.3`; 3/7 is `0.429`."""
         parts = self.get(GPU_MILLI) * _MILLI_UNITS + mig.units_in(self.amounts)
         return round(sum(self.get(name) for name in GPU_NAMES) + parts / GPU_UNITS, 3)
 
     def quantities(self) -> dict[str, str]:
-        """As Kubernetes quantities, sorted by name."""
+        """Return the amounts as Kubernetes quantities, sorted by name."""
         return {name: format_quantity(self.amounts[name], scale=scale_of(name)) for name in sorted(self.amounts)}
 
 

@@ -1,7 +1,7 @@
-"""The one word for where something stands, as people see it: the same on the command line, in answers and on pages.
+"""The state words that people see: the same on the command line, in responses of the api and on pages.
 
-Owns the words, what each means, and what kind of news it is. The word of an allocation is its phase, or what says more:
-the result of what has ended, `Held`, `Waiting`, `Ready`. Those of a rank and of a job follow from phases. Pure.
+Owns the words, their meanings and their tones. The word of an allocation is its phase, or a more exact word: the result
+after its end, `Held`, `Waiting` or `Ready`. The words of ranks and jobs follow from phases. Pure.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ HELD, WAITING, READY = "Held", "Waiting", "Ready"
 
 
 class Tone(StrEnum):
-    """What kind of news a word is; pages colour by it."""
+    """The kind of news that a word is; pages choose its color by it."""
 
     WAITS = "waits"
     STARTS = "starts"
@@ -68,7 +68,7 @@ RANK_STANDINGS: tuple[Standing, ...] = (
 
 
 class JobState(StrEnum):
-    """Where a job stands; the last of those that its members make."""
+    """The state of a job: the most advanced one of the states that follow from its members' phases."""
 
     IDLE = "Idle"
     QUEUED = "Queued"
@@ -85,7 +85,7 @@ JOB_STATE_OF: Mapping[Phase, JobState] = {
     Phase.TERMINATING: JobState.RUNNING,
     Phase.TERMINATED: JobState.IDLE,
 }
-"""What a member in a phase makes of its job."""
+"""The state of a job that follows from the phase of one member."""
 
 
 def _phases_of(state: JobState) -> str:
@@ -103,7 +103,7 @@ JOB_STANDINGS: tuple[Standing, ...] = (
 
 
 def word_for(phase: str, result: str | None, *, hold: bool, ready: bool, waiting: bool) -> str:
-    """The word for an allocation."""
+    """Return the word for an allocation."""
     if phase == Phase.TERMINATED:
         return result or phase
     if phase == Phase.PENDING and hold:

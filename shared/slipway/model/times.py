@@ -9,15 +9,15 @@ import msgspec
 
 Precision = Literal["seconds", "milliseconds", "microseconds"]
 SKEW_S = 5.0
-"""Clocks of two machines that are well kept differ by less: a time of the past that is further ahead was written by one
-that was wrong."""
+"""Seconds. The clocks of two machines with working time synchronization differ by less. A past time that is further
+ahead was written by a machine whose clock was wrong."""
 PARSED_MAX = 1_024
-"""Objects that were made together say the same times again and again."""
+"""Size of the cache of `parse_time`: objects that were created together contain the same times many times."""
 _AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 def format_time(epoch_s: float, precision: Precision = "milliseconds") -> str:
-    """`2026-01-02T03:04:05.678Z`: milliseconds, so that the steps of one launch can be told apart.
+    """Return a time such as `2026-01-02T03:04:05.678Z`; milliseconds distinguish the steps of one launch.
 
     Whole seconds are rounded down, as Kubernetes does.
     """
@@ -27,7 +27,7 @@ def format_time(epoch_s: float, precision: Precision = "milliseconds") -> str:
 
 @functools.lru_cache(maxsize=PARSED_MAX)
 def parse_time(text: str) -> float:
-    """Epoch seconds of a time with any offset and up to nanoseconds (kept to the microsecond).
+    """Return the epoch seconds of a time with any offset. Up to nanoseconds are accepted; microseconds are kept.
 
     Raises:
         ValueError: not an RFC 3339 time, or one without an offset.
@@ -39,5 +39,5 @@ def parse_time(text: str) -> float:
 
 
 def seconds_between(earlier: str, later: str) -> float:
-    """Seconds from one RFC 3339 time to another; 0 when either is missing."""
+    """Return the seconds from one RFC 3339 time to another; 0 when either is empty."""
     return parse_time(later) - parse_time(earlier) if earlier and later else 0.0

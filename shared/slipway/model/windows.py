@@ -1,6 +1,6 @@
-"""When the windows of a pool occur: repeats by the clock of a time zone, as epoch seconds. Pure.
+"""The occurrences of a pool's windows as epoch seconds; a window repeats by the clock of its time zone. Pure.
 
-Owns the arithmetic of repeats, and what is wrong with a window or with several together. Knows nothing of work.
+Owns the arithmetic of repeats, and the checks of one window and of several together. Knows no allocations.
 Invariant: occurrences of one window follow one another and do not overlap: a window is shorter than the time between
 two of its starts.
 """
@@ -18,15 +18,17 @@ from slipway.model.times import parse_time
 
 DAILY, WEEKLY = "Daily", "Weekly"
 LEAD_S = 86_400.0
-"""How long before a window work without a run limit stops starting on its nodes, where the window does not say."""
+"""Default of a window's lead time in seconds. In it no allocation without a run limit starts on the window's nodes."""
 STEP_DAYS = {DAILY: 1, WEEKLY: 7}
 LONGEST_S = {DAILY: 23 * 3600.0, WEEKLY: 167 * 3600.0}
-"""The shortest day of a year has 23 hours, where clocks are put forward."""
+"""The longest duration of a window, in seconds: the shortest day of a year has 23 hours, when clocks are put
+forward."""
 ONCE_MAX_S = 366 * 86_400.0
 
 
 ENDS_BY = "a maxRuntime that ends it by "
-"""What precedes the time in the message of work that a shorter run limit would let start: a condition has no field."""
+"""Text before the time in the message of an allocation that could start with a shorter run limit. A condition has no
+field for that time, so clients parse the message."""
 
 
 class Occurrence(msgspec.Struct, frozen=True):
@@ -36,12 +38,12 @@ class Occurrence(msgspec.Struct, frozen=True):
     end: float
 
     def overlaps(self, other: "Occurrence") -> bool:
-        """Whether they have an instant in common."""
+        """Whether both occurrences have an instant in common."""
         return self.start < other.end and other.start < self.end
 
 
 def occurrence(window: WindowFact, at: float) -> Occurrence | None:
-    """The one that stands at `at`, else the next; None when there is none any more."""
+    """Return the occurrence that contains `at`, else the next one; None when no occurrence follows."""
     if window.invalid:
         return None
     step = STEP_DAYS.get(window.every)
@@ -61,7 +63,7 @@ def occurrence(window: WindowFact, at: float) -> Occurrence | None:
 
 
 def occurrences(window: WindowFact, since: float, until: float, most: int) -> list[Occurrence]:
-    """Those that end after `since` and begin before `until`, at most `most`."""
+    """Return the occurrences that end after `since` and begin before `until`, at most `most`."""
     found: list[Occurrence] = []
     at = since
     while len(found) < most and (each := occurrence(window, at)) is not None and each.start < until:
@@ -71,7 +73,10 @@ def occurrences(window: WindowFact, since: float, until: float, most: int) -> li
 
 
 def latest_end(message: str) -> float | None:
-    """By when work would have to end to start at once, as its message says (epoch seconds); None where it does not."""
+    """Return the latest end, in epoch seconds, with which an allocation could start at once.
+
+    It is parsed from the allocation's message; None when the message has no such time.
+    """
     _, found, rest = message.partition(ENDS_BY)
     try:
         return parse_time(rest.split(" ", 1)[0]) if found else None
@@ -81,7 +86,7 @@ def latest_end(message: str) -> float | None:
 
 @lru_cache(maxsize=256)
 def zone_of(name: str) -> tzinfo:
-    """The time zone of an IANA name.
+    """Return the time zone of an IANA name.
 
     Raises:
         ValueError: there is no such zone.
@@ -95,7 +100,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def fault_of(window: WindowFact) -> tuple[str, str] | None:
-    """(field, what is wrong with it) of a window by itself; None for a sound one."""
+    """Return (field, what is wrong with it) of one window; None when it is valid."""
     try:
         zone_of(window.time_zone)
     except ValueError as exc:
@@ -117,7 +122,7 @@ def notes_on(
     nodes: Mapping[str, tuple[Mapping[str, str], int]],
     now: float,
 ) -> dict[str, list[str]]:
-    """{window: what is doubtful about it} beside the pool's `queues` and `nodes` ({name: (labels, GPUs)})."""
+    """Return {window: its warnings}, given the pool's `queues` and `nodes` ({name: (labels, GPUs)})."""
     sound = [window for window in windows if not window.invalid]
     found: dict[str, list[str]] = {}
     for window in sound:
@@ -145,7 +150,7 @@ def notes_on(
 
 
 def matching(window: WindowFact, nodes: Mapping[str, tuple[Mapping[str, str], int]]) -> set[str]:
-    """The nodes that it may be about, of `nodes` ({name: (labels, GPUs)})."""
+    """Return the names in `nodes` ({name: (labels, GPUs)}) that match the window."""
     if window.node_names:
         return set(window.node_names) & nodes.keys()
     wanted = window.node_selector.items()
@@ -153,7 +158,7 @@ def matching(window: WindowFact, nodes: Mapping[str, tuple[Mapping[str, str], in
 
 
 def _meets(window: WindowFact, other: WindowFact, now: float) -> bool:
-    """Whether the next occurrence of one of them meets one of the other."""
+    """Whether the next occurrence of one window overlaps an occurrence of the other."""
     mine, theirs = occurrence(window, now), occurrence(other, now)
     if mine is None or theirs is None:
         return False
@@ -164,7 +169,7 @@ def _meets(window: WindowFact, other: WindowFact, now: float) -> bool:
 def _wants(
     window: WindowFact, what: str, nodes: Mapping[str, tuple[Mapping[str, str], int]], among: Collection[str]
 ) -> int:
-    """What a window takes of the nodes `among`, in nodes or GPUs."""
+    """Return what a window reserves of the nodes `among`, in nodes or GPUs."""
     stated = window.nodes if what == "nodes" else window.gpus
     shared = matching(window, nodes) & set(among)
     if stated is not None:

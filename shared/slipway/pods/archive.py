@@ -1,9 +1,10 @@
-"""An uploaded archive as ConfigMaps of its workspace: one index and as many pieces as it takes.
+"""An uploaded archive as ConfigMaps of its workspace: one index and as many pieces as needed.
 
-Owns names, labels and the index. Pure. The api writes and reads them, the watcher clears them away.
+Owns names, labels and the index. Pure. The api writes and reads the ConfigMaps; the watcher deletes them.
 
-Invariants: the names follow from the digest, so that uploading twice is uploading once; every piece belongs to its
-index, and goes with it; an index that is not complete is nobody's context.
+Invariants: the names follow from the digest, so that a second upload of the same archive changes nothing. The index
+owns every piece, so that Kubernetes deletes the pieces with it. A launch cannot use an archive whose index is not
+complete.
 """
 
 import msgspec
@@ -16,16 +17,16 @@ from slipway.model.times import parse_time
 LABEL_CONTEXT = f"{API_GROUP}/context"
 INDEX, PIECE = "index", "piece"
 ANNOTATION_USED = f"{API_GROUP}/used-at"
-"""when it was last uploaded or launched with, to a few minutes"""
+"""Annotation with the time of the last upload or launch, exact to a few minutes."""
 PIECE_BYTES = 900 * 1024
-"""Below what one object may have, with room for its metadata."""
+"""Below the size limit of one object, with room for its metadata."""
 INDEX_KEY = "index.json"
 PIECE_KEY = "piece"
 NAME_CHARACTERS = 40
 
 
 class Index(Wire, kw_only=True, frozen=True):
-    """What the pieces are when they are joined."""
+    """The description of an archive: its sizes, and the number of its pieces."""
 
     id: str
     bytes: int
@@ -43,7 +44,7 @@ class IndexMap(Wire, kw_only=True, frozen=True):
 
     @property
     def index(self) -> Index | None:
-        """The index; None when somebody wrote something else there."""
+        """The index; None when the ConfigMap contains no valid index."""
         try:
             return msgspec.json.decode(self.data.get(INDEX_KEY, ""), type=Index)
         except msgspec.DecodeError:
@@ -51,7 +52,7 @@ class IndexMap(Wire, kw_only=True, frozen=True):
 
     @property
     def used_at(self) -> float:
-        """When it was last in use, as far as it says."""
+        """The time of its last known use, in epoch seconds: its creation or the time in the annotation."""
         times = [self.metadata.creation_timestamp, self.metadata.annotations.get(ANNOTATION_USED)]
         return max((_time(text) for text in times if text), default=0.0)
 
@@ -73,17 +74,17 @@ INDEX_SELECTOR = f"{LABEL_CONTEXT}={INDEX}"
 
 
 def index_name(id_: str) -> str:
-    """The name of an archive's index."""
+    """Return the name of an archive's index."""
     return f"slipway-context-{id_[:NAME_CHARACTERS]}"
 
 
 def piece_name(id_: str, number: int) -> str:
-    """The name of a piece."""
+    """Return the name of a piece."""
     return f"{index_name(id_)}-{number}"
 
 
 def index_manifest(index: Index, workspace: str, used_at: str) -> RawObject:
-    """The index as it is written: before the pieces, and once more when all of them are there."""
+    """Return the ConfigMap of the index; it is written before the pieces, and again after all pieces exist."""
     return {
         "metadata": {
             "name": index_name(index.id),
@@ -96,7 +97,7 @@ def index_manifest(index: Index, workspace: str, used_at: str) -> RawObject:
 
 
 def piece_manifest(index: IndexMap, id_: str, number: int, content: bytes) -> RawObject:
-    """A piece; it is immutable, and goes when its index goes."""
+    """Return the ConfigMap of a piece; it is immutable, and Kubernetes deletes it with its index."""
     meta = index.metadata
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": meta.name, "uid": meta.uid}
     return {
@@ -112,7 +113,7 @@ def piece_manifest(index: IndexMap, id_: str, number: int, content: bytes) -> Ra
 
 
 def is_of(piece: PieceMap, index: IndexMap) -> bool:
-    """Whether the piece belongs to this very index, not to one of the same name that went before."""
+    """Whether this index owns the piece, and not a deleted index of the same name."""
     return any(owner.uid == index.metadata.uid for owner in piece.metadata.owner_references)
 
 

@@ -1,9 +1,10 @@
-"""The uploaded archive of an allocation: the init container that downloads and unpacks it, and where it lands.
+"""The uploaded archive of an allocation: the init container that downloads and unpacks it, and its target directory.
 
-Owns that container, the volume of the working directory when there is a context, and the program that travels in the
-ConfigMap. Pure but for reading the program's text once; what the program does is `slipway.inside.fetch`'s.
+Owns that container, the volume of the working directory when there is a context, and the program for the container in
+the ConfigMap. Pure, except that it reads the program's text once. The program is `slipway.inside.fetch`.
 
-Invariant: the container asks for no more than the main one does, so that a pod needs what was planned for it.
+Invariant: the container requests no more than the main container, so that the pod's requests are those that were
+planned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,15 +19,15 @@ CONTAINER = FETCHING_CONTAINER
 PROGRAM_VOLUME = "slipway-inside"
 PROGRAM_PATH = "/run/slipway/inside"
 PROGRAM_KEY = "99__fetch.py"
-"""A key that no file of a user gets."""
+"""Key in the ConfigMap; no file of a user gets this key."""
 PROGRAM = resources.files("slipway.inside").joinpath("fetch.py").read_text(encoding="utf-8")
 PYTHON = "python3"
 
 
 def init_container(digest: str, main: RawObject, *, target: str, image: str, python: str) -> RawObject:
-    """Unpacks the archive `digest` into `target`, as the user that the main container runs as.
+    """Return the container that unpacks the archive `digest` into `target`; it runs as the user of the main container.
 
-    `image` is empty for the image of the main container, which then needs a Python.
+    When `image` is empty, the image of the main container is used, which then must contain Python.
     """
     made: RawObject = {
         "name": CONTAINER,
@@ -50,17 +51,17 @@ ITEM: RawObject = {"key": PROGRAM_KEY, "path": "fetch.py"}
 
 
 def program_volume(configmap: str, items: Sequence[RawObject]) -> RawObject:
-    """Where init containers of ours find their programs."""
+    """Return the volume with the programs of our init containers."""
     items = list(items)
     return {"name": PROGRAM_VOLUME, "configMap": {"name": configmap, "items": items}}
 
 
 def work_volume() -> RawObject:
-    """The working directory of the main container."""
+    """Return the volume for the working directory of the main container."""
     return {"name": WORK_VOLUME, "emptyDir": {}}
 
 
 def resources_beside(given: Mapping[str, Any]) -> RawObject:
-    """Without devices: a container that only copies needs none."""
+    """Return `given` without devices, because our init containers need none."""
     made = {part: without_devices(object_of(given.get(part))) for part in ("requests", "limits")}
     return {part: amounts for part, amounts in made.items() if amounts}

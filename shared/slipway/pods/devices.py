@@ -1,8 +1,8 @@
-"""GPUs that the scheduler chose: how a pod gets just those, and asks the node's device plugin for none.
+"""GPUs that the scheduler chose: how a pod gets exactly those, and requests none from the node's device plugin.
 
-On a node that shares its GPUs the scheduler hands them out device by device. A pod that asked the device plugin too
-would get another one, perhaps one of which others use parts; so the requests are taken off its containers, and the
-runtime is told by `NVIDIA_VISIBLE_DEVICES` which devices they see. Pure.
+On a node with GPU sharing the scheduler assigns GPUs device by device. A pod that also requested one from the device
+plugin would get another device, perhaps one of which other ranks use parts. So the requests are removed from the
+containers, and `NVIDIA_VISIBLE_DEVICES` states to the container runtime which devices they see. Pure.
 
 Source: NVIDIA container toolkit, "Environment variables (OCI spec)".
 """
@@ -16,12 +16,15 @@ from slipway.model.resources import GPU, GPU_MILLI
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 FORCED = (VISIBLE,)
-"""Environment that a user's own value does not override"""
+"""Environment variables that a user's own value does not override."""
 _GROUPS = ("initContainers", "containers")
 
 
 def base_of(spec: RawObject, devices: tuple[int, ...]) -> RawObject:
-    """The pod spec without what the chosen `devices` stand for; parts of a GPU are never asked of a node."""
+    """Return the pod spec without the GPU requests that the chosen `devices` fulfil.
+
+    Requests for parts of a GPU are always removed: they are never requested from a node.
+    """
     gone = (GPU, GPU_MILLI) if devices else (GPU_MILLI,)
     if not any(_asks(container, gone) for group in _GROUPS for container in spec.get(group) or ()):
         return spec
@@ -29,7 +32,7 @@ def base_of(spec: RawObject, devices: tuple[int, ...]) -> RawObject:
 
 
 def milli_of(spec: RawObject) -> str:
-    """The part of one GPU that the pod spec asks for; empty when it asks for none."""
+    """Return the part of a GPU that the pod spec requests; empty when it requests none."""
     for container in spec.get("containers") or ():
         asked = object_of(object_of(object_of(container).get("resources")).get("requests")).get(GPU_MILLI)
         if asked:

@@ -1,10 +1,11 @@
-"""Pods that ended by themselves: kept until their log is read, and deleted by the watcher.
+"""Pods that ended by themselves: the watcher deletes them after their log has been read.
 
-Owns which pods those are, so that the pod worker, the sweep and the watcher agree on who deletes what. Pure.
+Owns the rule which pods those are, so that the pod worker, the sweep and the watcher agree on which of them deletes a
+pod. Pure.
 
-A kubelet removes the containers of an ended pod, and their logs with them, as soon as the pod is marked deleted,
-whatever finalizer holds the object. So the delete of such a pod comes after its log was read, and only the watcher
-knows when that is. The pods that still run are the pod worker's to delete.
+A kubelet removes the containers of an ended pod, with their logs, as soon as the pod is marked for deletion, even if a
+finalizer retains the object. So such a pod is deleted only after its log was read, and only the watcher knows when that
+is. The pod worker deletes pods that still run.
 
 Source: pkg/kubelet/kubelet.go (1.36), `cleanUpContainersInPod`, and kuberuntime_gc.go, `evictContainers`. Decision 49.
 """
@@ -20,24 +21,28 @@ _OVER = (Phase.TERMINATING, Phase.TERMINATED)
 
 
 def has_ended(pod: Pod) -> bool:
-    """Whether its phase says that nothing of it runs any more."""
+    """Whether the phase of the pod is an end: none of its processes run any more."""
     return pod.status.phase in _TERMINAL
 
 
 def attempt_of(meta: ObjectMeta) -> int:
-    """The attempt that an object of ours was made for; 0 (long past) when its label is no number."""
+    """Return the attempt for which an object of ours was created; 0, which no attempt has, when its label is no
+    number."""
     text = meta.labels.get(LABEL_ATTEMPT, "")
     return int(text) if text.isdigit() else 0
 
 
 def recorded(allocation: Allocation) -> frozenset[str]:
-    """The uids of the pods of this attempt whose end is on record."""
+    """Return the uids of the pods of this attempt whose end is recorded in the status."""
     return frozenset(rank.pod_uid for rank in allocation.status.ranks or () if rank.phase in RANK_ENDS)
 
 
 def waits_for_reader(pod: Pod, allocation: Allocation) -> bool:
-    """Whether the watcher deletes it, once its log is read: it ended by itself, in an attempt that is over or as a rank
-    that is to start again, and that is on record."""
+    """Whether the watcher deletes this pod after its log has been read.
+
+    True for a pod that ended by itself and whose end is recorded, if its attempt is over or its rank restarts. Also
+    true for an ended pod of an earlier attempt.
+    """
     status = allocation.status
     if pod.metadata.deletion_timestamp is not None:
         return False
@@ -49,7 +54,7 @@ def waits_for_reader(pod: Pod, allocation: Allocation) -> bool:
 
 
 def is_replaced(uid: str, allocation: Allocation) -> bool:
-    """Whether the rank that this pod stood for is to start again, with another pod."""
+    """Whether the rank of this pod restarts with another pod."""
     if not allocation.status.restarted_ranks:
         return False
     ranks = allocation.status.ranks or []

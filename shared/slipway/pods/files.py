@@ -1,9 +1,9 @@
-"""The small files of an allocation: how they stand in the ConfigMap and appear in a container.
+"""The small files of an allocation: their entries in the ConfigMap and their mounts in a container.
 
-Owns the keys of the ConfigMap, the projected volume and the mounts. Pure; knows no ranks and no calls.
+Owns the keys of the ConfigMap, the projected volume and the mounts. Pure; knows no ranks and makes no calls.
 
-Invariants: each file is at `/run/slipway/files/<path>` in every container of ours and, for the main container, at
-`<working directory>/<path>` too; the keys are a pure function of the paths, so that every attempt has the same.
+Invariants: each file is at `/run/slipway/files/<path>` and at `<working directory>/<path>` in the main container. The
+keys are a pure function of the paths, so that every attempt has the same keys.
 """
 
 import base64
@@ -22,14 +22,14 @@ WORK_PATH = "/run/slipway/work"
 FILES_VOLUME = "slipway-files"
 WORK_VOLUME = "slipway-work"
 BUNDLE_BYTES_MAX = 1024 * 1024
-"""What Kubernetes takes in one ConfigMap (data and binaryData together)."""
+"""The most that Kubernetes accepts in one ConfigMap (data and binaryData together)."""
 
 _KEY = re.compile(r"^(?!\d\d__)[-._a-zA-Z0-9]{1,253}$")
 _NOT_KEY = re.compile(r"[^-._a-zA-Z0-9]")
 
 
 class ContextBundle(msgspec.Struct, frozen=True):
-    """The contents of a ConfigMap, and which key is which file."""
+    """The contents of a ConfigMap, and the path of the file of each key."""
 
     data: dict[str, str]
     binary: dict[str, str]
@@ -37,11 +37,11 @@ class ContextBundle(msgspec.Struct, frozen=True):
 
 
 def bundle_of(files: Sequence[FileSpec]) -> ContextBundle:
-    """The ConfigMap contents of `files`.
+    """Return the ConfigMap contents for `files`.
 
     Raises:
         InvalidError: a path that leaves the directory, a path given twice, or content that is not base64.
-        TooLargeError: more than a ConfigMap holds.
+        TooLargeError: larger than a ConfigMap may be.
     """
     data: dict[str, str] = {}
     binary: dict[str, str] = {}
@@ -62,7 +62,7 @@ def bundle_of(files: Sequence[FileSpec]) -> ContextBundle:
 
 
 def volumes(configmap: str, bundle: ContextBundle, *, needs_work: bool) -> list[dict[str, Any]]:
-    """The volumes of a pod that has files; none without."""
+    """Return the volumes of a pod for its files; an empty list when it has no files."""
     if not bundle.items:
         return []
     made: list[dict[str, Any]] = [{"name": FILES_VOLUME, "configMap": {"name": configmap, "items": bundle.items}}]
@@ -72,7 +72,8 @@ def volumes(configmap: str, bundle: ContextBundle, *, needs_work: bool) -> list[
 
 
 def mounts(bundle: ContextBundle, *, working_dir: str, needs_work: bool) -> list[dict[str, Any]]:
-    """The mounts of the main container: all files in one place, and each at its path below the working directory."""
+    """Return the mounts of the main container: one folder with all files, and each file at its path below the working
+    directory."""
     if not bundle.items:
         return []
     made: list[dict[str, Any]] = []
@@ -94,7 +95,8 @@ def _checked(path: str, index: int) -> str:
 
 
 def _key(path: str, index: int) -> str:
-    """The path itself where it can be a key, else its last part made fit, with the index to keep it apart."""
+    """Return the path when it is a valid key; else its last part with invalid characters replaced, and the index for
+    uniqueness."""
     if _KEY.match(path) and not path.startswith(".."):
         return path
     name = _NOT_KEY.sub("_", posixpath.basename(path))[:200]
@@ -102,7 +104,7 @@ def _key(path: str, index: int) -> str:
 
 
 def _put(file: FileSpec, index: int, key: str, data: dict[str, str], binary: dict[str, str]) -> int:
-    """Stores one file and answers its size in bytes."""
+    """Store one file and return its size in bytes."""
     if file.encoding == "utf8":
         data[key] = file.content
         return len(file.content.encode())

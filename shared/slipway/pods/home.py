@@ -1,9 +1,9 @@
-"""Home directories that are kept: one volume claim for each user of a workspace.
+"""Persistent home directories: one volume claim for each user of a workspace.
 
-Owns what the claim is when it is made. Pure. Who makes it is the pod worker; its name is in `crd/homes.py`, where it is
-mounted in `identity.py`.
+Owns the contents of the claim at its creation. Pure. The pod worker creates the claim. `crd/homes.py` has its name,
+`identity.py` its mount.
 
-Invariant: the claim has no owner, so that nothing of Slipway deletes it.
+Invariant: the claim has no owner, so that Slipway never deletes it.
 """
 
 from slipway.crd.homes import claim_name
@@ -13,12 +13,12 @@ from slipway.crd.workspacepods import HomeTemplate
 
 
 def user_of(allocation: Allocation) -> str:
-    """Whose home it asks for; empty: it was applied without a user."""
+    """Return the user whose home the allocation requests; empty: it was applied without a user."""
     return allocation.metadata.annotations.get(ANNOTATION_USER, "")
 
 
 def claim_of(allocation: Allocation, template: HomeTemplate) -> RawObject:
-    """The claim of the allocation's user, as it is made once."""
+    """Return the claim for the allocation's user; it is created once."""
     user = user_of(allocation)
     spec: RawObject = {
         "accessModes": [template.access_mode],

@@ -1,10 +1,11 @@
-"""Whose home and which name the main container of a rank has: HOME, USER, LOGNAME, and the folder behind HOME.
+"""The user name and home of the main container of a rank: HOME, USER, LOGNAME, and the volume mounted at HOME.
 
-A rank runs as a uid that its image often does not know. Without an entry in /etc/passwd the container runtime sets
-HOME to `/`, which that uid cannot write, and Python's `getpass.getuser()` fails. These variables make both work.
+The image of a rank often does not know the uid that the rank runs as. Without an entry in /etc/passwd the container
+runtime sets HOME to `/`, where that uid cannot write, and Python's `getpass.getuser()` fails. These variables solve
+both problems.
 
-Owns the rules of these variables and of the volume. Pure. What the program of a notebook, a shell and a TensorBoard
-does with an image that has a home of its own is `slipway.inside.home`.
+Owns the rules for these variables and for the volume. Pure. `slipway.inside.home` decides which home our programs
+(notebook, shell, TensorBoard) use when the image has its own.
 
 Invariant: a variable that the container or the launch sets is never replaced.
 """
@@ -26,9 +27,10 @@ _MAY_BE_READ = ("csi", "persistentVolumeClaim")
 def variables(
     container: JsonMap, pod: JsonMap, user: str, taken: Collection[str], *, is_kept: bool = False
 ) -> list[dict[str, Any]]:
-    """What the main container is told beside the variables in `taken`; `user` is who launched the allocation.
+    """Return the variables for the main container, except those in `taken`; `user` launched the allocation.
 
-    Empty when the image chooses the user: it knows that user's home. `is_kept`: the home is a volume that is kept.
+    When the image chooses the uid, the image knows that user's home: then no variable is returned. `is_kept`: the home
+    is a persistent volume.
     """
     if is_kept:
         kept = {"HOME": HOME_PATH}
@@ -39,14 +41,14 @@ def variables(
     name = login_of(user)
     told = {"USER": name, "LOGNAME": name}
     home = _own_home(container, pod)
-    # Our own program looks first whether the image has a home that can be written; a variable would hide that.
+    # Our own program first checks whether the image has a writable home; a HOME variable would hide it.
     if home or not _starts_ours(container):
         told = {"HOME": home or HOME_PATH, **told}
     return [{"name": variable, "value": value} for variable, value in told.items() if variable not in taken]
 
 
 def mount_of(container: JsonMap, pod: JsonMap, taken: Collection[str], *, is_kept: bool = False) -> list[RawObject]:
-    """The mount of the folder that HOME names, when the container needs it."""
+    """Return the mount of the home volume; an empty list when the container does not need it."""
     if is_kept:
         return [{"name": HOME_VOLUME, "mountPath": HOME_PATH}]
     is_there = any(_path_of(mount) == HOME_PATH for mount in objects_of(container.get("volumeMounts")))
@@ -56,7 +58,7 @@ def mount_of(container: JsonMap, pod: JsonMap, taken: Collection[str], *, is_kep
 
 
 def volume_of(container: JsonMap, claim: str = "") -> list[RawObject]:
-    """The volume for `mount_of`: that claim, if one is named."""
+    """Return the volume for the mount of `mount_of`: `claim` when it is not empty, else an emptyDir."""
     is_mounted = any(mount.get("name") == HOME_VOLUME for mount in objects_of(container.get("volumeMounts")))
     if is_mounted and claim:
         return [{"name": HOME_VOLUME, "persistentVolumeClaim": {"claimName": claim}}]
@@ -64,7 +66,7 @@ def volume_of(container: JsonMap, claim: str = "") -> list[RawObject]:
 
 
 def _has_uid(container: JsonMap, pod: JsonMap) -> bool:
-    """Whether the pod says which user it runs as, and not root, who has a home in every image."""
+    """Whether the pod sets the uid that it runs as, other than root; root has a home in every image."""
     for context in (object_of(container.get("securityContext")), object_of(pod.get("securityContext"))):
         uid = context.get("runAsUser")
         if uid is not None:
@@ -73,7 +75,7 @@ def _has_uid(container: JsonMap, pod: JsonMap) -> bool:
 
 
 def _own_home(container: JsonMap, pod: JsonMap) -> str:
-    """The path of the one writable volume that is mounted as somebody's home; empty: there is none, or several."""
+    """Return the path of the only writable volume mounted below /home; empty when there is none, or several."""
     fixed = {volume.get("name") for volume in objects_of(pod.get("volumes")) if _is_read_only(volume)}
     homes = {
         path
@@ -86,7 +88,7 @@ def _own_home(container: JsonMap, pod: JsonMap) -> str:
 
 
 def _is_read_only(volume: JsonMap) -> bool:
-    """Whether no mount of it can be written."""
+    """Whether all mounts of the volume are read-only."""
     return bool(_READ_ONLY & volume.keys()) or any(object_of(volume.get(kind)).get("readOnly") for kind in _MAY_BE_READ)
 
 
@@ -95,6 +97,6 @@ def _path_of(mount: JsonMap) -> str:
 
 
 def _starts_ours(container: JsonMap) -> bool:
-    # A setup that goes before it has made its words arguments.
+    # A setup script before the program has moved the program's words into the arguments.
     words = (*(container.get("command") or ()), *(container.get("args") or ()))
     return any(LIBRARY_PATH in str(word) for word in words)

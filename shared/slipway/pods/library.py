@@ -1,9 +1,10 @@
-"""What a pod gets of ours to run beside or instead of the user's program: a folder of plain Python files.
+"""The folder of our Python files that a pod gets, to run beside or instead of the user's program.
 
-Owns which kinds get which files, their keys in the ConfigMap, the volume and the mount. Pure: the files are read from
-the installed package, never imported. Their folder is started as `python -I <folder> <name>`, see `crd/kinds.py`.
+Owns which kind gets which files, their keys in the ConfigMap, the volume and the mount. Pure, except that the files are
+read from the installed package; they are never imported. The pod runs the folder as `python -I <folder> <name>`, see
+`crd/kinds.py`.
 
-Invariant: every replica of one version makes the same bytes, so that the hash of an attempt's objects is the same.
+Invariant: every replica of one version produces the same bytes, so that the hash of an attempt's objects is the same.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from slipway.model.lifecycle import Kind
 
 VOLUME = "slipway-lib"
 _KEY_PREFIX = "99__"
-"""No file of a user has a key that begins like this."""
+"""No file of a user has a key with this prefix."""
 _MAIN = "__main__.py"
 _BY_KIND: Mapping[Kind, tuple[str, ...]] = {
     Kind.SHELL: (_MAIN, "client.py", "home.py", "terminal.py", "sessions.py", "sockets.py"),
@@ -26,12 +27,12 @@ _BY_KIND: Mapping[Kind, tuple[str, ...]] = {
 
 
 def entries_of(kind: Kind) -> dict[str, str]:
-    """{key: text} for the ConfigMap; empty for a kind that needs nothing of ours."""
+    """Return {key: text} for the ConfigMap; empty for a kind that needs no files of ours."""
     return {_KEY_PREFIX + name: _text(name) for name in _BY_KIND.get(kind, ())}
 
 
 def volume_of(kind: Kind, configmap: str) -> list[dict[str, Any]]:
-    """The volume of a pod, if it has one."""
+    """Return the volume for the pod; an empty list when the kind needs no files of ours."""
     if kind not in _BY_KIND:
         return []
     items = [{"key": _KEY_PREFIX + name, "path": _path(name)} for name in _BY_KIND[kind]]
@@ -39,12 +40,12 @@ def volume_of(kind: Kind, configmap: str) -> list[dict[str, Any]]:
 
 
 def mount_of(kind: Kind) -> list[dict[str, Any]]:
-    """The mount of the main container, if it has one."""
+    """Return the mount for the main container; an empty list when the kind needs no files of ours."""
     return [{"name": VOLUME, "mountPath": LIBRARY_PATH, "readOnly": True}] if kind in _BY_KIND else []
 
 
 def _path(name: str) -> str:
-    """Where a file is in the folder: a package, but for what starts it."""
+    """Return the path of a file in the folder: in a package, except the file that starts it."""
     return name if name == _MAIN else f"slipway/inside/{name}"
 
 

@@ -1,11 +1,11 @@
-"""From an admitted allocation to the objects of its attempt, as plain JSON: ConfigMap, Service and pods.
+"""Builds the objects of an attempt from an admitted allocation, as plain JSON: ConfigMap, Service and pods.
 
-Owns names, labels, owners, finalizers and the hash that adoption compares. Pure: the same allocation, spec and pool
-give the same objects on every replica, but for the trace.
+Owns names, labels, owners, finalizers and the hash by which a pod worker recognizes an existing pod as its own. Pure:
+the same allocation, spec and pool give the same objects on every replica, except for the trace.
 
-Invariants: every object carries the allocation's uid as a label and as its controlling owner; the pods of an attempt
-differ from those of any other in their names; the hash covers everything but what may differ between two replicas
-that mean the same (the trace) or follows from the name (rank, node).
+Invariants: every object carries the allocation's uid as a label and as its controlling owner; pods of different
+attempts have different names. The hash covers everything except values that may differ between replicas (the trace) and
+values that follow from the name (rank, node).
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,8 +33,8 @@ KEPT_BY_AUTOSCALERS: Mapping[str, str] = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
 }
-"""Annotations of ranks that cannot be preempted: no autoscaler evicts them to remove their node. A pod template may say
-otherwise. They are not part of the hash, so that a pod of an earlier release is the same pod."""
+"""Annotations of ranks that cannot be preempted: no autoscaler evicts them to remove their node. A pod template may
+override them. The hash does not include them, so that a pod of an earlier release has the same hash."""
 
 
 class RankPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,20 +48,20 @@ class RankPod(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spec_hash(self) -> str:
-        """What the annotation of an adoptable pod says."""
+        """The hash that the annotation of an existing pod must have for the pod to be adopted."""
         return hash_of(self.manifest)
 
 
 class Manifests(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one attempt consists of; `service` only for what has, or may get, more than one rank."""
+    """All objects of one attempt; `service` is None when the attempt has one rank and cannot get more."""
 
     configmap: RawObject
     service: RawObject | None
     pods: tuple[RankPod, ...]
     is_delegate: bool = False
-    """kube-scheduler binds the pods, once their gates are open"""
+    """kube-scheduler binds the pods, after their scheduling gates are removed"""
     group: str = ""
-    """the group of kube-scheduler that the pods name; empty without one (`podgroup.py`)"""
+    """the PodGroup that the pods name (`podgroup.py`); empty for none"""
 
 
 def build(
@@ -73,10 +73,10 @@ def build(
     traceparent: str = "",
     pull_secrets: Sequence[str] = (),
 ) -> Manifests:
-    """The objects of the current attempt, for the resolved `spec`; `pull_secrets` are those of its workspace.
+    """Return the objects of the current attempt, for the resolved `spec`; `pull_secrets` are those of its workspace.
 
     Raises:
-        InvalidError: the spec cannot become pods; TooLargeError: the files do not fit.
+        InvalidError: no pods can be made from the spec; TooLargeError: the files do not fit into a ConfigMap.
     """
     spec = with_pull_secrets(spec, pull_secrets)
     if _has_resource_claims(spec):
@@ -103,21 +103,21 @@ def build(
 
 
 def delegating(pool: ResourcePool) -> ResourcePool:
-    """The pool as one that leaves the binding to kube-scheduler, for an attempt that needs that."""
+    """Return the pool with delegated binding (kube-scheduler binds), for an attempt that needs it."""
     return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, binding="delegate"))
 
 
 def _has_resource_claims(spec: AllocationSpec) -> bool:
-    """Whether a pod asks for devices by claims, which only kube-scheduler gives out."""
+    """Whether a pod requests devices by resource claims, which only kube-scheduler can allocate."""
     templates = [spec.template, *(role.template for role in spec.ranks)]
     return any(object_of(object_of(template).get("spec")).get("resourceClaims") for template in templates)
 
 
 def places_of(allocation: Allocation, spec: AllocationSpec) -> tuple[RankPlace, ...]:
-    """The ranks that are launched, in the order of the release: the admission's placements by rank, then added ones.
+    """Return the launched ranks in the order of the release: the admission's placements by rank, then the added ranks.
 
     Raises:
-        InvalidError: the admission places no rank, or one that the spec does not have.
+        InvalidError: the admission has no placement, or one for a rank that the spec does not have.
     """
     standing = members(allocation)
     roles = [role.name for role in spec.ranks for _ in range(role.count)]
@@ -141,18 +141,18 @@ def places_of(allocation: Allocation, spec: AllocationSpec) -> tuple[RankPlace, 
 
 
 def pod_name(allocation: Allocation, rank: int) -> str:
-    """The name of a rank's pod in the current attempt."""
+    """Return the name of a rank's pod in the current attempt."""
     return ids.pod_name(id_of(allocation), allocation.status.attempt, rank)
 
 
 def hash_of(manifest: Mapping[str, Any]) -> str:
-    """The hash that an object of ours carries; empty when it carries none."""
+    """Return the hash in the annotation of an object of ours; empty when it has none."""
     annotations = object_of(object_of(manifest["metadata"]).get("annotations"))
     return str(annotations.get(meta.ANNOTATION_SPEC_HASH, ""))
 
 
 class _Envelope:
-    """What all objects of an attempt share: namespace, labels, owner."""
+    """The metadata that all objects of an attempt share: namespace, labels, owner."""
 
     def __init__(self, allocation: Allocation, names: AttemptNames) -> None:
         self.names = names
@@ -200,14 +200,15 @@ def _names(allocation: Allocation, spec: AllocationSpec) -> AttemptNames:
         namespace=allocation.metadata.namespace,
         attempt=allocation.status.attempt,
         bundle=bundle,
-        # What starts alone may grow, and is found by the ranks that come.
+        # An attempt that starts with one rank may grow; the Service lets added ranks find the first.
         service=bundle if _is_gang(allocation, spec) else "",
         first_pod=pod_name(allocation, min(positions(allocation).items(), key=_position)[0]),
     )
 
 
 def _service_body(envelope: _Envelope) -> RawObject:
-    """Headless, and with addresses before readiness: ranks meet while they start."""
+    """Return the body of a headless Service that publishes addresses before readiness, because ranks meet while they
+    start."""
     return {
         "spec": {
             "clusterIP": "None",
@@ -229,7 +230,7 @@ def _pods(
     options: TaskOptions,
     traceparent: str,
 ) -> tuple[RankPod, ...]:
-    """One base and one hash per role: a gang of thousands is stamped out, not built."""
+    """Return the pods. Base and hash are computed once per role, so that a gang of thousands of ranks is cheap."""
     gang = _gang_of(envelope.names, spec, places)
     launchers: dict[tuple[str, bool], list[podspec.EnvVar]] = {}
     bases: dict[str, RawObject] = {}
@@ -290,7 +291,7 @@ def _pods(
 
 
 def _labels_of(place: RankPlace, spec: AllocationSpec) -> dict[str, str]:
-    """Which rank the pod is; the first one stands behind the Service that the spec names."""
+    """Return the labels that identify the rank; the Service that the spec names selects the first rank."""
     labels = {meta.LABEL_RANK: str(place.rank), meta.LABEL_ROLE: place.role}
     return labels | ({meta.LABEL_SERVICE: spec.service.name} if spec.service is not None and not place.position else {})
 
@@ -301,7 +302,7 @@ def _gang_of(names: AttemptNames, spec: AllocationSpec, places: Sequence[RankPla
 
 
 def _devices_of(base: RawObject, place: RankPlace) -> dict[str, str]:
-    """Which GPUs a rank was given, and how much of it when it is a part of one."""
+    """Return the annotations with the GPUs that a rank was assigned, and with the part when it uses a part of one."""
     if not place.devices:
         return {}
     milli = devices.milli_of(base)

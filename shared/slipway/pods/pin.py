@@ -1,8 +1,8 @@
-"""A pod that kube-scheduler has to bind: the gate that holds it back, and the affinity that admits one node only.
+"""A pod that kube-scheduler binds: the scheduling gate that delays it, and the node affinity that allows only one node.
 
-Owns both as data. Pure. The pod worker decides when and how a gate is opened.
+Owns both as data. Pure. The pod worker decides when and how the gate is removed.
 
-Source: Kubernetes, "Pod Scheduling Readiness": while a pod is gated its node affinity may be narrowed, term by term.
+Source: Kubernetes, "Pod Scheduling Readiness": while a pod has a gate, its node affinity may be narrowed, term by term.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def pinned(affinity: Mapping[str, Any], node: str) -> RawObject:
-    """The affinity narrowed to this node; terms are alternatives, so each of them gets the condition.
+    """Return the affinity narrowed to this node; terms are alternatives, so each of them gets the condition.
 
-    A term without conditions matches no node, and the server keeps it so.
+    A term without conditions matches no node, and the API server refuses to change that, so it stays unchanged.
     """
     node_affinity = dict(object_of(affinity.get("nodeAffinity")))
     terms = [
@@ -30,7 +30,7 @@ def pinned(affinity: Mapping[str, Any], node: str) -> RawObject:
 
 
 def is_pinned(affinity: Mapping[str, Any], node: str) -> bool:
-    """Whether the affinity admits no other node than this one."""
+    """Whether the affinity allows this node only."""
     terms = [term for term in _terms(affinity) if _can_match(term)]
     return bool(terms) and all(_here(node) in objects_of(term.get("matchFields")) for term in terms)
 

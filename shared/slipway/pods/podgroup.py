@@ -1,12 +1,12 @@
-"""The group of kube-scheduler that the pods of an attempt make up, where kube-scheduler binds them.
+"""The PodGroup of an attempt's pods, for attempts whose pods kube-scheduler binds.
 
-Owns which attempts have one, and what it says. Pure. Whether the API server serves groups is for others to know.
+Owns which attempts have a group, and its contents. Pure. The caller knows whether the API server serves PodGroups.
 
-Invariants: a group has at least two pods, and asks for all of them at once, as the launch does. It names no class of
-priority, as its pods do not: kube-scheduler wants the priority of both to be the same. A rank that was added later, or
-starts again in its place, names no group: its gang has started, and kube-scheduler would wait for mates that have ended
-already. The group belongs to the ConfigMap of the attempt and goes with it. Its name is not part of the hash of a pod:
-a pod of an earlier release, which knew no groups, is the same pod.
+Invariants: a group has at least two pods, and requires all of them at once, as the launch does. It names no priority
+class, because its pods name none and kube-scheduler requires equal priorities. A rank that was added later, or restarts
+in place, names no group: its gang has started already, and kube-scheduler would wait for pods that have ended. The
+ConfigMap of the attempt owns the group, so that both are deleted together. The hash of a pod does not include the
+group's name, so that a pod of an earlier release without groups has the same hash.
 
 Source: k8s.io/api/scheduling/v1beta1 (PodGroup), pkg/scheduler/schedule_one_podgroup.go, v1.37.
 """
@@ -22,7 +22,7 @@ API_VERSION, KIND = "scheduling.k8s.io/v1beta1", "PodGroup"
 
 
 def grouped(manifests: Manifests) -> Manifests:
-    """The same with pods that name their group; unchanged where they make up none."""
+    """Return `manifests` with pods that name their group; unchanged when they form no group."""
     together = _together(manifests)
     if not manifests.is_delegate or len(together) < PODS_MIN:
         return manifests
@@ -32,13 +32,14 @@ def grouped(manifests: Manifests) -> Manifests:
 
 
 def body_of(manifests: Manifests, spec: AllocationSpec, config_map: ObjectMeta) -> RawObject:
-    """The group that the pods of `manifests` name; `config_map` is that of the attempt, as it was made."""
+    """Return the group that the pods of `manifests` name; `config_map` is the created ConfigMap of the attempt."""
     together = [pod for pod in manifests.pods if "schedulingGroup" in pod.manifest["spec"]]
     wanted = sum(role.count for role in spec.ranks)
     is_elastic = (spec.min_available or wanted) < wanted
     group: RawObject = {
         "schedulingPolicy": {"gang": {"minCount": len(together)}},
-        # The loss of one rank ends a gang that cannot shrink: whoever takes one takes all.
+        # The loss of one rank ends a gang that cannot shrink, so kube-scheduler should disrupt all of its pods
+        # together.
         "disruptionMode": {"single": {}} if is_elastic else {"all": {}},
     }
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": config_map.name, "uid": config_map.uid}
@@ -52,7 +53,7 @@ def body_of(manifests: Manifests, spec: AllocationSpec, config_map: ObjectMeta) 
 
 
 def _together(manifests: Manifests) -> tuple[RankPod, ...]:
-    """The pods that start together: those of the ranks that were there from the start and have not started yet."""
+    """Return the pods that start together: those of ranks that were neither added later nor restarted."""
     return tuple(pod for pod in manifests.pods if ANNOTATION_ADDED not in pod.manifest["metadata"]["annotations"])
 
 

@@ -1,10 +1,10 @@
-"""The pod spec of a role, and what tells one rank of it from another.
+"""The pod spec of a role, and the parts that differ between its ranks.
 
 Owns the merge of the user's pod template with the role, the pool and our own rules, and the environment of a rank.
-Pure; knows no names of objects but those it is given.
+Pure; uses only the object names that the caller passes.
 
-Invariants: never a nodeName; restartPolicy Never; no service links; no account token; nothing that the user writes
-overrides a `SLIPWAY_*` variable. Everything that the user's template says beyond that stays as it is.
+Invariants: never a nodeName; restartPolicy Never; no service links; no account token; no value of the user overrides a
+`SLIPWAY_*` variable. All other fields of the user's template stay unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,20 +38,21 @@ EnvVar = dict[str, Any]
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What every container of ours is told about the system; not part of any one allocation."""
+    """Settings of the system for every container of a rank; they belong to no single allocation."""
 
     api_url: str = ""
-    """where ranks find the API; empty: not told"""
+    """URL of the API for ranks; empty: ranks do not get it"""
     token_audience: str = ""
-    """audience of the projected account token; empty: ranks get none"""
+    """audience of the projected account token; empty: ranks get no token"""
     context_image: str = ""
-    """image of the container that unpacks uploaded files; empty: that of the rank"""
+    """image of the container that unpacks uploaded files; empty: the image of the rank"""
     context_python: str = ""
-    """the Python in it; empty: `python3`"""
+    """the Python program in that image; empty: `python3`"""
 
 
 class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank of the attempt: `position` is its place among the ranks that are launched (elastic gangs skip some)."""
+    """One rank of the attempt. `position` is its index among the launched ranks; an elastic gang may launch only
+    some."""
 
     rank: int
     position: int
@@ -61,7 +62,7 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     role: str = ""
     devices: tuple[int, ...] = ()
     gpus: int = 0
-    """whole GPUs that the rank asks for"""
+    """whole GPUs that the rank requests"""
 
 
 class AttemptNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +77,7 @@ class AttemptNames(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def master_address(self) -> str:
-        """Where rank 0 is found."""
+        """The address of the first rank."""
         return f"{self.first_pod}.{self.service}.{self.namespace}.svc" if self.service else "127.0.0.1"
 
 
@@ -91,12 +92,12 @@ def role_base(
     user: str = "",
     values_name: str = "",
 ) -> RawObject:
-    """What the ranks of the resolved `role` share, as {metadata: {labels, annotations}, spec}.
+    """Return the common part of the ranks of the resolved `role`, as {metadata: {labels, annotations}, spec}.
 
-    `user` is who launched it, `values_name` the Secret with its secret values.
+    `user` launched the allocation; `values_name` is the Secret with its secret values.
 
     Raises:
-        InvalidError: there is no container.
+        InvalidError: the template has no container.
     """
     template = template_of(spec, role)
     metadata = object_of(template.get("metadata"))
@@ -152,7 +153,8 @@ def role_base(
 
 
 def _preparing(spec: AllocationSpec, role: RoleSpec, main: RawObject, options: TaskOptions) -> list[RawObject]:
-    """The init containers before those of the template: one that fetches files, one that waits for other roles."""
+    """Return our init containers, which run before those of the template: one fetches files, one waits for other
+    roles."""
     prepares = [_fetching(spec.context, main, options)] if spec.context else []
     if role.depends_on:
         prepares.append(startorder.init_container(main, image=options.context_image, python=options.context_python))
@@ -168,7 +170,10 @@ def rank_spec(
     main: str,
     launcher: Sequence[EnvVar],
 ) -> RawObject:
-    """The spec of one rank's pod: the role's, with the rank's name and environment; `launcher` for container `main`."""
+    """Return the spec of one rank's pod: that of its role with the rank's name and environment.
+
+    Only container `main` gets the variables of `launcher`.
+    """
     spec = dict(base)
     spec["hostname"] = place.pod
     if names.service:
@@ -185,7 +190,8 @@ def rank_spec(
 def rank_env(
     names: AttemptNames, place: RankPlace, options: TaskOptions, traceparent: str, *, serves: bool = False
 ) -> list[EnvVar]:
-    """What each container of the rank is told; one that `serves` through the proxy also which pod it is."""
+    """Return our variables for each container of the rank. A rank that `serves` through the proxy also gets its pod's
+    uid."""
     values = {
         "SLIPWAY_ALLOCATION_ID": str(names.allocation),
         "SLIPWAY_ATTEMPT": str(names.attempt),
@@ -208,7 +214,7 @@ def rank_env(
 
 
 def variables(values: Mapping[str, str]) -> list[EnvVar]:
-    """The values that are not empty, as a container's environment."""
+    """Return the non-empty values as the environment of a container."""
     return [{"name": name, "value": value} for name, value in values.items() if value]
 
 
@@ -225,7 +231,7 @@ def _main(
     if role.resources:
         claims = object_of(container.get("resources")).get("claims")
         made["resources"] = {**role.resources, "claims": claims} if claims else role.resources
-    # A secret value stands first, where other values may refer to it, and goes before any other of its name.
+    # Secret values come first, so that other values may refer to them. They replace other values of the same name.
     secret: list[EnvVar] = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": values_name, "key": name}}}
         for name in spec.secret_variables
@@ -255,7 +261,8 @@ def _main(
 
 
 def _with_identity(main: RawObject, pod: RawObject, user: str, *, is_kept: bool) -> RawObject:
-    """The main container with its user's name and home, before the user's own values, which may refer to them."""
+    """Return the main container with its user's name and home. They precede the user's values, which may refer to
+    them."""
     taken = {str(item.get("name")) for item in main["env"]}
     made = {**main, "env": [*identity.variables(main, pod, user, taken, is_kept=is_kept), *main["env"]]}
     mounts = [*(main.get("volumeMounts") or ()), *identity.mount_of(main, pod, taken, is_kept=is_kept)]
@@ -263,7 +270,10 @@ def _with_identity(main: RawObject, pod: RawObject, user: str, *, is_kept: bool)
 
 
 def _with_shared_memory(container: RawObject) -> RawObject:
-    """All containers of a pod share `/dev/shm`, as they do without a volume; one of the container's own wins."""
+    """Return the container with the `/dev/shm` that all containers of the pod share, as they do without a volume.
+
+    A container that mounts its own volume there is not changed.
+    """
     if mounts_at(container, SHM_PATH):
         return container
     shared = {"name": _SHM_VOLUME, "mountPath": SHM_PATH}
@@ -271,7 +281,7 @@ def _with_shared_memory(container: RawObject) -> RawObject:
 
 
 def _fetching(digest: str, main: RawObject, options: TaskOptions) -> RawObject:
-    """The init container of a context; it calls the API as the rank itself does."""
+    """Return the init container that fetches a context; it calls the API in the same way as the rank."""
     return context.init_container(
         digest,
         main,
@@ -293,7 +303,8 @@ def _volumes(main: RawObject, bundle: ContextBundle, bundle_name: str, options: 
 
 
 def _with_token(container: RawObject) -> RawObject:
-    """Every container is told where the token is, so every container has it there."""
+    """Return the container with the token mounted. Every container has the path in its environment, so each gets the
+    file."""
     token = {"name": _TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True}
     return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), token]}
 
@@ -301,9 +312,11 @@ def _with_token(container: RawObject) -> RawObject:
 def _with_env(
     container: RawObject, env: Sequence[EnvVar], forced: Sequence[str] = (), *, last: Sequence[EnvVar] = ()
 ) -> RawObject:
-    """Ours first, so that the user's values may refer to them; the user wins but for our own prefix and `forced`.
+    """Return the container with `env` before the user's variables, so that these may refer to ours.
 
-    `last` is ours too, and may refer to what the user's values have made of the rest.
+    A variable of the user replaces ours, unless it has our prefix or is in `forced`.
+
+    `last` are also our variables. They come after the user's, so that they may refer to them.
     """
     theirs = [
         item
@@ -322,5 +335,5 @@ def _with_env(
 
 
 def _foreign(words: Mapping[str, str]) -> dict[str, str]:
-    """Labels or annotations of the user's template; our own names are ours."""
+    """Return the labels or annotations of the user's template, without names that have our prefix."""
     return {name: value for name, value in words.items() if not name.startswith(f"{API_GROUP}/")}

@@ -1,16 +1,16 @@
-"""The environment in which the programs of a gang find each other: what torch, its launcher and the like read.
+"""The environment variables with which the programs of a gang find each other, as torch and its launcher read them.
 
-Owns the names, and which of them a rank is given. Pure; knows no pod.
+Owns the names, and which of them a rank gets. Pure; knows no pods.
 
-Invariants: `MASTER_ADDR`, `MASTER_PORT`, `RANK`, `WORLD_SIZE` and `NODE_RANK` count ranks and are in every rank.
-`LOCAL_RANK` is there only where one process in a rank is meant: a rank of at most one GPU. A variable that repeats
-another one refers to it, so that a user who sets `MASTER_PORT` moves the whole set; a user who sets one of the set
-changes that one.
+Invariants: `MASTER_ADDR`, `MASTER_PORT`, `RANK`, `WORLD_SIZE` and `NODE_RANK` are about ranks and are set in every
+rank. `LOCAL_RANK` is set only when a rank should run one process: when it has at most one GPU. A variable that repeats
+another one refers to it, so that a user who sets `MASTER_PORT` changes the whole set. A user who sets another variable
+of the set changes only that one.
 
-Source: torch/distributed/run.py and argparse_util.py (2.15): the default of each option of torchrun is `PET_<OPTION>`,
-and nothing else of the environment; `is_host` is of elastic/rendezvous/c10d_rendezvous_backend.py.
-lightning/fabric/plugins/environments/lightning.py (2.6): with `LOCAL_RANK` set it starts no process of its own.
-Decision 38 weighs them.
+Source: torch/distributed/run.py and argparse_util.py (2.15): the default of each option of torchrun is the variable
+`PET_<OPTION>`, and no other variable; `is_host` is from elastic/rendezvous/c10d_rendezvous_backend.py.
+lightning/fabric/plugins/environments/lightning.py (2.6): with `LOCAL_RANK` set it starts no processes. Decision 38
+compares the alternatives.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ ELASTIC_BACKEND = "c10d"
 
 
 class GangSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What all ranks of an attempt agree on. `size` ranks were launched; `minimum` of the `wanted` are enough."""
+    """Values that all ranks of an attempt share. `size` ranks were launched; `minimum` of the `wanted` are enough."""
 
     id: str
     size: int
@@ -36,27 +36,27 @@ class GangSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_elastic(self) -> bool:
-        """Whether it goes on with fewer ranks than it asks for."""
+        """Whether the gang can run with fewer ranks than it requests."""
         return self.minimum < self.wanted
 
     @property
     def nodes(self) -> str:
-        """How many agents of torchrun there are: `N`, or `MIN:MAX` of an elastic gang.
+        """The number of torchrun agents: `N`, or `MIN:MAX` for an elastic gang.
 
-        The maximum is what is asked for, because the gang may grow. Agents that are fewer start when the last call of
-        the rendezvous is over (30 s by default), and start anew when others join.
+        The maximum is the requested number, because the gang may grow. Fewer agents start after the "last call" of the
+        rendezvous (30 s by default), and start again when others join.
         """
         return f"{min(self.minimum, self.size)}:{self.wanted}" if self.is_elastic else str(self.size)
 
 
 def gpus_of(resources: Mapping[str, Any]) -> int:
-    """The whole GPUs in {requests, limits}; a part of one is none."""
+    """Return the whole GPUs in {requests, limits}; a part of a GPU is not included."""
     asked = {**object_of(resources.get("limits")), **object_of(resources.get("requests"))}
     return sum(parse_quantity(asked[name], scale=scale_of(name)) for name in GPU_NAMES if name in asked)
 
 
 def rank_variables(address: str, position: int, size: int, gpus: int) -> dict[str, str]:
-    """What every container of a rank is told; a user's own variable may refer to it."""
+    """Return the variables of every container of a rank; variables of the user may refer to them."""
     return {
         "MASTER_ADDR": address,
         "MASTER_PORT": str(MASTER_PORT),
@@ -68,10 +68,12 @@ def rank_variables(address: str, position: int, size: int, gpus: int) -> dict[st
 
 
 def launcher_variables(gang: GangSpec, gpus: int, *, is_first: bool) -> dict[str, str]:
-    """What the main container's launcher reads. It stands after the user's variables, because it refers to some.
+    """Return the variables for the launcher in the main container. They come after the user's variables, because they
+    refer to some of them.
 
-    A rank that is alone gets only what differs from torchrun's own defaults. In an elastic gang the first rank is told
-    that it has the store: torchrun would find out by its own name, which the name server may not know yet.
+    A single rank gets only the values that differ from torchrun's defaults. In an elastic gang a variable states that
+    the first rank hosts the store. Otherwise torchrun would resolve its own name to find out, and the name server may
+    not know it yet.
     """
     if gang.size == 1 and not gang.is_elastic:
         return {"PET_NPROC_PER_NODE": str(gpus)} if gpus > 1 else {}

@@ -1,12 +1,12 @@
 """The setup of a rank: a script that runs in its main container before its program.
 
-Owns the shell script that runs one after the other, and the words by which a failed setup is known. Pure.
+Owns the shell script that runs first the setup and then the program, and the message that marks a failed setup. Pure.
 
-Promises: the setup runs once in each pod, so once in each attempt of a rank; its lines are in the same log; the program
-starts only if the setup ended with 0, in a process that has nothing of the setup's variables; the exit code of a failed
-setup is that of the rank. A SIGTERM during the setup ends the setup.
+Promises: the setup runs once in each pod, so once in each attempt of a rank. Its output is in the same log. The program
+starts only if the setup ended with 0, and does not inherit variables that the setup sets. A rank whose setup failed has
+the exit code of the setup. A SIGTERM during the setup ends the setup.
 
-The script is the first process of the container. Such a process has no default actions for signals: so the trap.
+The script is the first process of the container. The kernel applies no default signal actions to it, so it has a trap.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from slipway.crd.kinds import HOME_PATH
 from slipway.crd.meta import RawObject
 
 SETUP_FAILED = "setup failed"
-"""How the termination message of a rank begins whose setup failed. The watcher reads it."""
+"""Start of the termination message of a rank whose setup failed. The watcher reads it."""
 TERMINATION_LOG = "/dev/termination-log"
 SHELL = "/bin/sh"
 _SCRIPT = f"""slipway_setup=$1; slipway_said=$2; shift 2
@@ -36,19 +36,21 @@ if [ "$slipway_code" -ne 0 ]; then
 fi
 exec "$@"
 """
-"""Of POSIX: images have other shells than bash. HOME is chosen as `slipway.inside.home` does for programs of ours."""
+"""The script uses only POSIX features, because some images have no bash. It chooses HOME as `slipway.inside.home` does
+for our programs."""
 _RUN = 'exec "$(command -v bash || echo sh)" -e -c "$0"'
 
 
 def with_setup(container: RawObject, setup: str) -> RawObject:
-    """The container, whose program `setup` precedes. It has a command: that was checked."""
+    """Return the container with `setup` before its program. It has a command: the caller has checked that."""
     said = str(container.get("terminationMessagePath") or TERMINATION_LOG)
     program: list[Any] = [*(container.get("command") or ()), *(container.get("args") or ())]
-    # The words of the program keep the meaning of $(NAME) that they have; the setup never had one.
+    # Kubernetes expands $(NAME) in the words of the program, as before; the text of the setup is never expanded.
     front = [SHELL, "-c", literal(_SCRIPT), "slipway", literal(setup), said]
     return {**container, "command": front, "args": program}
 
 
 def command_of(run: str) -> list[str]:
-    """The command that runs a script in bash, or in sh where the image has no bash; it ends at a command that fails."""
+    """Return the command that runs a script in bash, or in sh when the image has no bash. The script ends at the first
+    command that fails."""
     return [SHELL, "-c", _RUN, run]

@@ -1,9 +1,11 @@
-"""The Service that the first ranks of several allocations share: its object, its owners, and who may use it.
+"""The Service that the first ranks of several allocations share: its object, its owners, and the check of an existing
+one.
 
-Owns the form of the object and the judgement on one of its name that exists. Pure: it makes no call.
+Owns the contents of the object, and the check whether an existing Service of that name can be used. Pure: it makes no
+call.
 
-Invariants: the Service selects pods by its own label alone, which only the pod worker sets; each allocation that uses
-it is an owner, and none is its controller, so that Kubernetes deletes it after the last of them.
+Invariants: the Service selects pods only by its own label, which only the pod worker sets. Each allocation that uses it
+is an owner, and none is its controller, so that Kubernetes deletes the Service after the last of them.
 """
 
 from slipway.crd import meta
@@ -14,7 +16,7 @@ from slipway.kube.objects import Service
 
 
 def service_of(allocation: Allocation, wanted: SharedServiceSpec) -> RawObject:
-    """The Service as the first allocation that uses it makes it."""
+    """Return the Service as it is created for the first allocation that uses it."""
     labels = {meta.LABEL_SERVICE: wanted.name}
     return {
         "apiVersion": "v1",
@@ -34,7 +36,7 @@ def service_of(allocation: Allocation, wanted: SharedServiceSpec) -> RawObject:
 
 
 def owner_of(allocation: Allocation) -> OwnerReference:
-    """The allocation as one of the owners of the Service."""
+    """Return the owner reference of the allocation for the Service."""
     return OwnerReference(
         api_version=meta.GROUP_VERSION,
         kind="Allocation",
@@ -44,18 +46,18 @@ def owner_of(allocation: Allocation) -> OwnerReference:
 
 
 def owners_json(owners: list[OwnerReference]) -> list[RawObject]:
-    """The owners as they are written."""
+    """Return the owners as JSON."""
     return [{"apiVersion": each.api_version, "kind": each.kind, "name": each.name, "uid": each.uid} for each in owners]
 
 
 def is_shared(found: ObjectMeta) -> bool:
-    """Whether the Service was made for allocations that share it."""
+    """Whether Slipway created the Service for allocations that share it."""
     labels = found.labels
     return labels.get(meta.LABEL_SERVICE) == found.name and labels.get(meta.LABEL_MANAGED_BY) == meta.MANAGED_BY
 
 
 def refusal_of(found: Service, wanted: SharedServiceSpec) -> str:
-    """Why the allocation cannot stand behind the Service that has the name, and what to do; empty when it can."""
+    """Return why the allocation cannot use the existing Service of that name, and what to do; empty when it can."""
     if not is_shared(found.metadata):
         return (
             f"/service/name: Service {wanted.name} exists and was not made by Slipway; choose another name, or delete "

@@ -1,11 +1,12 @@
 """The start order of the roles of a gang: the init container in which a rank waits for other roles.
 
-Owns that container and the program that travels in the ConfigMap. All pods of the gang are placed, released and bound
-together, so a rank that waits keeps its place and pulls its images meanwhile, and the gang is never torn in two. What
-it waits for is judged by the API, from the pods (`GET .../ranks/{rank}/start`); what the program does is
-`slipway.inside.start`'s. Pure but for reading the program's text once.
+Owns that container, and the program for it in the ConfigMap. All pods of the gang are placed, released and bound
+together. So a waiting rank has its node already and pulls its images during the wait, and the gang is never split. The
+API decides from the pods whether the rank may start (`GET .../ranks/{rank}/start`); the program is
+`slipway.inside.start`. Pure, except that it reads the program's text once.
 
-Invariant: the container asks for no more than the main one does, so that a pod needs what was planned for it.
+Invariant: the container requests no more than the main container, so that the pod's requests are those that were
+planned.
 """
 
 from importlib import resources
@@ -15,15 +16,15 @@ from slipway.crd.roleresources import WAITING_CONTAINER, object_of
 from slipway.pods.context import PROGRAM_PATH, PROGRAM_VOLUME, PYTHON, resources_beside
 
 PROGRAM_KEY = "99__start.py"
-"""A key that no file of a user gets."""
+"""Key in the ConfigMap; no file of a user gets this key."""
 PROGRAM = resources.files("slipway.inside").joinpath("start.py").read_text(encoding="utf-8")
 ITEM: RawObject = {"key": PROGRAM_KEY, "path": "start.py"}
 
 
 def init_container(main: RawObject, *, image: str, python: str) -> RawObject:
-    """Waits, as the user that the main container runs as.
+    """Return the container that waits for other roles; it runs as the user of the main container.
 
-    `image` is empty for the image of the main container, which then needs a Python.
+    When `image` is empty, the image of the main container is used, which then must contain Python.
     """
     made: RawObject = {
         "name": WAITING_CONTAINER,
