@@ -1,8 +1,8 @@
-"""Bounds that only the CRD schemas state: how long a string, list or map may grow on the server.
+"""Bounds that only the CRD schemas have: the maximum size of a string, list or map on the server.
 
-The estimated cost of a CEL rule is the product of such bounds, and a rule that may cost too much is refused with the
-whole CRD; so nothing is unbounded. The structs do not carry these bounds, because a reader should never fail on an
-object that the server took. Keys are `Struct.wireName`; values are merged into the generated schema.
+The API server estimates the cost of a CEL rule as the product of such bounds, and refuses a whole CRD when one rule may
+cost too much. So every field has a bound. The structs do not have these bounds, because a reader must not fail on an
+object that the server accepted. Keys are `Struct.wireName`; values are merged into the generated schema.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ SCRIPT_MAX = 128 * 1024
 UID_MAX = 63
 TIME_MAX = 40
 DAYS_MAX = 4096
-"""of one allocation: eleven years"""
+"""days of usage of one allocation: eleven years"""
 NODES_MAX = 16 * 1024
 ENV_MAX = 512
 LABELS_MAX = 256
-"""of one launch; the server has no limit of its own"""
+"""labels of one launch; the server has no limit of its own"""
 OPAQUE_MAX = 64
 EXTENDERS_MAX = 8
-"""of one pool: each is asked before anything that it manages is placed"""
+"""extenders of one pool: the scheduler calls each before it places pods that the extender manages"""
 
 QUANTITY: Mapping[str, Any] = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -39,7 +39,8 @@ _OPAQUE: Mapping[str, Any] = {
     "maxProperties": OPAQUE_MAX,
     "additionalProperties": {"x-kubernetes-preserve-unknown-fields": True},
 }
-"""An object of anything, compared by the server key by key to its full depth; `validate.py` looks into it."""
+"""An object with any contents, which the server compares key by key to its full depth; `validate.py` checks the
+contents."""
 
 _EXIT_CODES: Mapping[str, Any] = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -49,8 +50,9 @@ _EXIT_CODES: Mapping[str, Any] = {
 }
 
 _WHOLE: Mapping[str, Any] = {"x-kubernetes-map-type": "atomic"}
-"""Owned as a whole. Only we write it, and always all of it: whose each single field is would be a quarter of a stored
-allocation, in every LIST and watch. Rules may still compare with what was there before."""
+"""A field with a single owner in managedFields. Only Slipway writes it, and always as a whole. Owners of each single
+field would take a quarter of a stored allocation, in every LIST and watch. Rules can still compare it with the old
+value."""
 
 _CONDITIONS: Mapping[str, Any] = {
     "maxItems": CONDITIONS_MAX,
@@ -129,8 +131,9 @@ UNFILLED = frozenset(
         "WindowSpec.onStart",
     }
 )
-"""Fields whose default the server does not fill in. In a list that is one value, kubectl would take what was filled in
-for a difference, and never call a repeated apply unchanged. What few allocations have would be stored with all."""
+"""Fields whose default the server does not set. In an atomic list, kubectl would see a default that the server set as a
+difference, and would never report a repeated apply as unchanged. And a field that few allocations need would be stored
+in all of them."""
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {"RankStatus": ("podUID",)}
 """Fields that the server requires although the structs have a default (a default of the schema fills them in)."""

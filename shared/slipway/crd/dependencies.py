@@ -1,8 +1,8 @@
-"""What an allocation waits for by `spec.after`, and what follows from how those allocations ended.
+"""The dependencies of an allocation (`spec.after`), and what follows from the ends of those allocations.
 
-Pure, and from the object alone: how each dependency ended stands in the spec (it had ended at the launch) or in the
-status (the watcher recorded it). So every service and every leader comes to the same answer, also when the other
-allocation is gone.
+Pure, and computed from the object only: the end of each dependency is in the spec (it had ended before the launch) or
+in the status (the watcher recorded it). So all services and all leaders get the same result, also when the other
+allocation is deleted.
 """
 
 from slipway.crd.meta import ANNOTATION_FORMER_IDS
@@ -13,7 +13,8 @@ from slipway.model.times import parse_time
 
 
 def is_met(when: DependencyEnd, result: Result | None) -> bool:
-    """Whether an allocation that ended with `result` did as asked; None: it is gone, and its result is not known."""
+    """Whether a dependency that ended with `result` satisfies `when`; None: it was deleted and its result is not
+    known."""
     match when:
         case DependencyEnd.ENDED:
             return True
@@ -24,12 +25,12 @@ def is_met(when: DependencyEnd, result: Result | None) -> bool:
 
 
 def records_of(allocation: Allocation) -> dict[str, DependencyRecord]:
-    """What the status says of dependencies, {as `spec.after` names it: record}."""
+    """Return {name as in `spec.after`: record} of the dependencies in the status."""
     return {each.allocation: each for each in allocation.status.dependencies}
 
 
 def open_dependencies(allocation: Allocation) -> list[Dependency]:
-    """Those whose end is neither in the spec nor in the status."""
+    """Return the dependencies whose end is neither in the spec nor in the status."""
     if not allocation.spec.after:
         return []
     ended = {each.allocation for each in allocation.status.dependencies if each.recorded_at}
@@ -37,12 +38,13 @@ def open_dependencies(allocation: Allocation) -> list[Dependency]:
 
 
 def waits_for(allocation: Allocation) -> tuple[tuple[str, str], ...]:
-    """(allocation, how it has to end) of those that have not ended as far as the object says."""
+    """Return (allocation, required end) of the dependencies whose end the object does not contain."""
     return tuple((each.allocation, each.when.value) for each in open_dependencies(allocation))
 
 
 def unmet(allocation: Allocation) -> str:
-    """Why it can never start: the first dependency that ended otherwise than asked, as a sentence; empty for none."""
+    """Return why it can never start: the first dependency that did not end as required, as a sentence; empty for
+    none."""
     records = records_of(allocation)
     for each in allocation.spec.after:
         known = records.get(each.allocation)
@@ -56,24 +58,24 @@ def unmet(allocation: Allocation) -> str:
 
 
 def ending(name: str, result: Result | None) -> str:
-    """How an allocation ended, as the beginning of a sentence."""
+    """Return how an allocation ended, as the beginning of a sentence."""
     return f"{name} ended with {result}" if result else f"{name} was deleted, and how it ended is not known"
 
 
 def met_at(allocation: Allocation) -> float | None:
-    """When the last end was recorded (epoch seconds); None where nothing was recorded."""
+    """Return the time at which the last end was recorded, in epoch seconds; None when no end was recorded."""
     times = [each.recorded_at for each in allocation.status.dependencies if each.recorded_at]
     return max(map(parse_time, times)) if times else None
 
 
 def names_of(wanted: str) -> tuple[str, ...]:
-    """The object names that a text may mean: of an AllocationID, or the text itself."""
+    """Return the object names that a text may mean: the name in an AllocationID, and the text itself."""
     parts = split_allocation_id(wanted)
     return (wanted,) if parts is None else (parts[0], wanted)
 
 
 def is_the_one(found: Allocation, wanted: str, *, by_name: bool) -> bool:
-    """Whether an object is what a dependency means; one that was restored is still known by its ids of before."""
+    """Whether `found` is the allocation that a dependency names; a restored one is also known by its former ids."""
     former = found.metadata.annotations.get(ANNOTATION_FORMER_IDS, "").split(",")
     return (
         allocation_id(found.metadata.name, found.metadata.uid) == wanted

@@ -1,4 +1,5 @@
-"""Custom resources -> the compact facts that placement needs. Pure; the LIST path and the feed share it."""
+"""Builds the compact facts that placement needs from custom resources. Pure; used for LISTs and for the cluster
+feed."""
 
 import base64
 import math
@@ -75,12 +76,12 @@ CONDITION_ADMITTED = "Admitted"
 CONDITION_INVALID = "Invalid"
 DAY_S = 86_400
 WINDOW_DAYS_MAX = 92
-"""of a budget: what it counts is read again and again"""
+"""longest window of a budget in days; it is limited because its usage is read often"""
 _NO_STATUS = AllocationStatus()
 
 
 class Understood(msgspec.Struct, frozen=True, kw_only=True):
-    """What resolving a spec gives for its fact: the costly part of it."""
+    """The part of a fact that comes from the resolved spec: it is costly to compute."""
 
     roles: tuple[RoleFact, ...]
     invalid: str
@@ -90,8 +91,10 @@ class Understood(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def understood(allocation: Allocation, pool: ResourcePool | None, ranges: Ranges = ()) -> Understood:
-    """The spec of `allocation` as the planner reads it; `pool` (None when it does not exist) gives the defaults,
-    `ranges` are the LimitRanges of its namespace."""
+    """Return the spec of `allocation` as the planner reads it.
+
+    `pool` (None when it does not exist) has the defaults; `ranges` are the LimitRanges of its namespace.
+    """
     meta = allocation.metadata
     resolved = resolve(allocation, pool or ResourcePool(metadata=meta))
     roles, invalid = _roles(resolved, meta, ranges)
@@ -112,8 +115,11 @@ def allocation_fact(
     ranges: Ranges = (),
     known: AllocationFact | Understood | None = None,
 ) -> AllocationFact:
-    """What the planner must know; `pool` (None when there is none) gives the defaults. `known` is of the same spec, the
-    same pool spec and the same LimitRanges (`ranges`): what resolving would give is taken from it."""
+    """Return the fact of an allocation.
+
+    `pool` (None when it does not exist) has the defaults. `known` is the result for the same spec, pool spec and
+    LimitRanges (`ranges`); when it is given, the spec is not resolved again.
+    """
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
     known, standing = known or understood(allocation, pool, ranges), _standing(allocation)
     (gate, gate_message), growth, home = gate_of(allocation), growth_of(allocation), home_claim(allocation)
@@ -178,7 +184,7 @@ def allocation_fact(
 
 
 class _Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks that have places."""
+    """The ranks that have a node."""
 
     placements: dict[int, str] = {}
     devices: dict[int, tuple[int, ...]] = {}
@@ -188,7 +194,7 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _standing(allocation: Allocation) -> _Standing:
-    """Where the ranks of an admitted attempt are, and which have ended."""
+    """Return the nodes of the ranks of an admitted attempt, and which ranks have ended."""
     ranks = dict(enumerate(allocation.status.ranks or ()))
     over = {rank: found for rank, found in ranks.items() if found.phase in RANK_ENDS}
     keeps_places = restarts_ranks(allocation)
@@ -196,7 +202,7 @@ def _standing(allocation: Allocation) -> _Standing:
         over = {rank: found for rank, found in over.items() if found.phase is RankState.SUCCEEDED}
     there = members(allocation) if is_admitted(allocation) else []
     if there:
-        # What a rank was before it made room says nothing of what it is now.
+        # The status of a rank may be that of its earlier pod, before an eviction or restart; so compare the pod.
         first = {member.rank for member in there if not member.grown and member.restart is None}
         same = first | {member.rank for member in there if _pod_of(over, member.rank) == member.pod_uid}
         over = {rank: found for rank, found in over.items() if rank in same}
@@ -215,9 +221,9 @@ def _pod_of(ranks: Mapping[int, RankStatus], rank: int) -> str | None:
 
 
 def run_limit(allocation: Allocation) -> str | None:
-    """How long an attempt may run: what it asks for, or its queue's limit where that is the shorter one.
+    """Return how long an attempt may run: the shorter of its own limit and the limit of its queue; None: no limit.
 
-    The queue's is the one that it had when the allocation was admitted, unless an administrator has set another one.
+    The limit of the queue is the one at the time of the admission, unless an administrator has set another one.
     """
     spec = allocation.spec
     admission = allocation.status.admission if is_admitted(allocation) else None
@@ -231,7 +237,7 @@ def _run_limit(allocation: Allocation) -> float | None:
 
 
 def queue_fact(queue: Queue) -> QueueFact:
-    """A queue's quota and rules; `invalid` says what of it nobody understands."""
+    """Return a queue's quota and rules; `invalid` states what is wrong with its spec."""
     name, spec = queue.metadata.name, queue.spec
     try:
         return _queue_fact(name, spec)
@@ -265,16 +271,19 @@ def _queue_fact(name: str, spec: QueueSpec) -> QueueFact:
 
 
 def _waiting_since(allocation: Allocation) -> float:
-    """0 when it does not wait, or has waited since its creation: most do, and need no number for it."""
+    """Return the start of its wait.
+
+    0 when it does not wait, or waits since its creation: most allocations do, and their facts then need no number.
+    """
     since = waiting_since(allocation)
     return since if since is not None and since != _epoch(allocation.metadata.creation_timestamp) else 0.0
 
 
 def _whole_days(window: str) -> float:
-    """Usage is known by the day.
+    """Return the seconds of a window, rounded up to whole days, because usage is known by the day.
 
     Raises:
-        ValueError: longer than anybody would add up.
+        ValueError: the window is longer than `WINDOW_DAYS_MAX`.
     """
     days = max(1, math.ceil(_seconds("budgets", window) / DAY_S))
     if days > WINDOW_DAYS_MAX:
@@ -283,7 +292,7 @@ def _whole_days(window: str) -> float:
 
 
 def _seconds(field: str, duration: str | None) -> float:
-    """Seconds; 0 for none.
+    """Return the seconds of a duration; 0 for none.
 
     Raises:
         ValueError: longer than ten years; the message starts with its path.
@@ -295,21 +304,21 @@ def _seconds(field: str, duration: str | None) -> float:
 
 
 def eviction_limit(rate: EvictionRate | None) -> EvictionLimit | None:
-    """How often work may be evicted; `burst` is `count` where it is not stated."""
+    """Return the limit on evictions, None for none; `burst` is `count` when it is not set."""
     if rate is None:
         return None
     return EvictionLimit(count=rate.count, per_s=stored_duration(rate.per), burst=rate.burst or rate.count)
 
 
 def fair_share(spec: FairShare | None) -> FairShareFact | None:
-    """How past usage counts in a pool; None where it does not."""
+    """Return the weight of past usage in a pool; None when past usage is ignored."""
     if spec is None:
         return None
     return FairShareFact(stored_duration(spec.half_life), round(spec.history_weight * 1000))
 
 
 def job_fact(job: Job) -> JobFact:
-    """A job group's caps and rank in its queue."""
+    """Return the limits of a job, and its order in the queue."""
     spec = job.spec
     return JobFact(
         namespace=job.metadata.namespace,
@@ -322,7 +331,7 @@ def job_fact(job: Job) -> JobFact:
 
 
 def pool_fact(pool: ResourcePool) -> PoolFact:
-    """A pool's policy."""
+    """Return the policy of a pool."""
     spec = pool.spec
     fact = PoolFact(
         name=pool.metadata.name,
@@ -348,7 +357,7 @@ def pool_fact(pool: ResourcePool) -> PoolFact:
 
 
 def window_fact(spec: WindowSpec) -> WindowFact:
-    """One window of a pool; what of it cannot be understood is in `invalid`."""
+    """Return one window of a pool; `invalid` states what is wrong with it."""
     times: dict[str, float] = {}
     for field, text in (("start", spec.start), ("repeat/until", spec.repeat.until if spec.repeat else None)):
         try:
@@ -377,14 +386,14 @@ def window_fact(spec: WindowSpec) -> WindowFact:
 
 
 def policy_changed(pool: PoolFact, change: PolicySpec) -> PoolFact:
-    """The pool under another policy."""
+    """Return the pool with another policy."""
     named = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not None}
     made = pool_fact(ResourcePool(metadata=ObjectMeta(name=pool.name), spec=ResourcePoolSpec(**named)))
     return msgspec.structs.replace(pool, shadow=None, **{name: getattr(made, name) for name in named})
 
 
 def autoscaling_fact(spec: AutoscalingSpec | None) -> AutoscalingFact | None:
-    """How an autoscaler is asked for nodes of a pool, if it is."""
+    """Return how nodes of a pool are requested from an autoscaler; None when none are."""
     if spec is None:
         return None
     return AutoscalingFact(
@@ -401,7 +410,7 @@ def autoscaling_fact(spec: AutoscalingSpec | None) -> AutoscalingFact | None:
 
 
 def extender_fact(spec: ExtenderSpec) -> ExtenderFact:
-    """One extender of a pool."""
+    """Return one extender of a pool."""
     tls = spec.tls_config
     return ExtenderFact(
         url=spec.url_prefix,
@@ -427,7 +436,8 @@ def extender_fact(spec: ExtenderSpec) -> ExtenderFact:
 
 
 def _pem(data: str) -> str:
-    """What base64 holds; what is none is left as it is, and the connection says so."""
+    """Return the decoded base64; text that is no base64 is returned unchanged, and the connection then reports the
+    error."""
     try:
         return base64.b64decode(data, validate=True).decode("ascii")
     except ValueError:
@@ -435,7 +445,7 @@ def _pem(data: str) -> str:
 
 
 def _aging(duration: str) -> float:
-    """Never, where it says longer than any reader understands."""
+    """Return the aging time in seconds; 0 (never) when the duration is too long to be valid."""
     try:
         return parse_duration(duration)
     except ValueError:
@@ -443,19 +453,20 @@ def _aging(duration: str) -> float:
 
 
 def is_settled(fact: AllocationFact) -> bool:
-    """Whether the scheduler may forget it: it has ended."""
+    """Whether the allocation has ended, so that the scheduler may forget it."""
     return fact.phase is Phase.TERMINATED
 
 
 def gate_of(allocation: Allocation) -> tuple[str, str]:
-    """(code, message): what keeps this attempt waiting, as the object itself says; empty when it says nothing."""
+    """Return (code, message): why this attempt waits, from the conditions of the object; both empty when it has
+    none."""
     status = allocation.status
     if status.phase is not Phase.PENDING:
         return "", ""
     invalid = condition_of(status.conditions, CONDITION_INVALID)
     if invalid and invalid.status == "True" and invalid.observed_generation == status.attempt:
         return invalid.reason, invalid.message
-    # A wait ends with an admission, so one that is said is always the present one.
+    # An admission ends the wait and its condition, so an existing condition is always about the current wait.
     waiting = condition_of(status.conditions, CONDITION_ADMITTED)
     if waiting and waiting.status == "False":
         return waiting.reason, waiting.message
@@ -466,7 +477,7 @@ def _untouched(allocation: Allocation) -> Untouched | None:
     meta, status = allocation.metadata, allocation.status
     told_at = ""
     if status != _NO_STATUS:
-        # The condition that says why it waits is in the fact: all of it but its time, and the generation seen by it.
+        # The fact contains the whole condition about the wait, except its time and its observed generation.
         told = status.conditions[0] if len(status.conditions) == 1 else None
         if told is None or (told.type, told.status, told.observed_generation) != (
             CONDITION_ADMITTED,
@@ -489,7 +500,7 @@ def _untouched(allocation: Allocation) -> Untouched | None:
 
 
 def _checkpoint_at(allocation: Allocation) -> float:
-    """When this attempt last saved its work, as it says itself."""
+    """Return when this attempt last saved its work, as its ranks reported it; 0 for never."""
     signals = allocation.spec.signals
     is_current = signals is not None and signals.attempt == allocation.status.attempt
     if signals is None or not is_current:
@@ -497,14 +508,14 @@ def _checkpoint_at(allocation: Allocation) -> float:
     try:
         return _epoch(signals.checkpoint_at)
     except ValueError:
-        return 0.0  # written by hand; the schema takes any text
+        return 0.0  # a user wrote it; the schema accepts any text
 
 
 def deadlines_of(allocation: Allocation) -> dict[str, float]:
-    """The stored deadlines, and while it waits the pending timeout, which follows from the object itself.
+    """Return the stored deadlines and, while it waits, that of the pending timeout, which is computed from the object.
 
-    What is held does not wait: its time begins again when it is resumed. A start that something keeps from going on
-    waits too, from its admission on; one that goes on, however slowly, does not.
+    A held allocation does not wait: its time starts again when it is resumed. An admitted allocation whose start is
+    blocked also waits, from its admission on; a slow start that makes progress does not.
     """
     status = allocation.status
     known = {name: _epoch(at) for name, at in status.deadlines.items()}
@@ -524,15 +535,17 @@ def _roles(resolved: Resolved, meta: ObjectMeta, ranges: Ranges) -> tuple[tuple[
 
 
 def role_ask(role: RoleSpec, spec: AllocationSpec, ranges: Ranges = ()) -> PodAsk:
-    """The resources of a rank's pod as the API server stores it: `role` of a complete `spec`, in a namespace with
-    `ranges`."""
+    """Return the resources of a rank's pod as the API server stores it.
+
+    `role` is a role of the complete `spec`; `ranges` are the LimitRanges of the namespace.
+    """
     template = role.template or spec.template
     asked = pod_ask(role, template, fetches=bool(spec.context), waits=bool(role.depends_on))
     return limitrange.completed(asked, ranges)
 
 
 def _out_of_range(resolved: Resolved, ranges: Ranges) -> str:
-    """Why the pods of the first role that a LimitRange refuses are refused; empty when none are."""
+    """Return why a LimitRange refuses the pods of a role, for the first such role; empty when there is none."""
     roles = resolved.spec.ranks
     for role in roles:
         refusal = limitrange.refusal(role_ask(role, resolved.spec, ranges), ranges)
@@ -579,12 +592,12 @@ def _topology(spec: TopologySpec | None) -> TopologyFact | None:
 
 
 def _own_limits(limits: Resources) -> Resources:
-    """Without those that are always the request: a quota bounds extended resources by their requests alone."""
+    """Return `limits` without extended resources, whose limit is the request: a quota bounds them only by requests."""
     return Resources.of({name: amount for name, amount in limits.amounts.items() if not is_extended(name)})
 
 
 def _claims(pod_spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """The volume claims that a pod names."""
+    """Return the volume claims that a pod names, without duplicates."""
     named = [
         object_of(item.get("persistentVolumeClaim")).get("claimName") for item in objects_of(pod_spec.get("volumes"))
     ]
@@ -592,7 +605,7 @@ def _claims(pod_spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _with_claim(role: RoleFact, claim: str) -> RoleFact:
-    """The role, whose pods mount that claim besides."""
+    """Return the role with this claim added to the volume claims of its pods."""
     return role if claim in role.claims else msgspec.structs.replace(role, claims=(*role.claims, claim))
 
 
@@ -607,7 +620,7 @@ def _toleration(item: TolerationSpec) -> Toleration:
 
 
 def _host_ports(pod_spec: Mapping[str, Any], ports: list[int]) -> tuple[int, ...]:
-    """The node's ports that a rank holds; on the host's network each port of a container is one of the node's."""
+    """Return the host ports that a rank uses. With `hostNetwork` each port of a container is a port of the node."""
     sidecars = [item for item in objects_of(pod_spec.get("initContainers")) if item.get("restartPolicy") == "Always"]
     named = [
         port for item in (*objects_of(pod_spec.get("containers")), *sidecars) for port in objects_of(item.get("ports"))
@@ -619,10 +632,10 @@ def _host_ports(pod_spec: Mapping[str, Any], ports: list[int]) -> tuple[int, ...
 
 
 def _limits(spec: QueueSpec, field: str, wire: str) -> Resources | None:
-    """The bounds in `field` of a queue, with those of its flavors.
+    """Return the amounts in `field` of a queue, including those of its flavors.
 
     Raises:
-        ValueError: a bad quantity, or a bound of a flavor that is not about GPUs; the message starts with its path.
+        ValueError: a bad quantity, or an amount for a flavor that is not GPUs; the message starts with its path.
     """
     amounts = _amounts(wire, getattr(spec, field))
     for index, flavor in enumerate(spec.flavors):
@@ -638,7 +651,7 @@ def _limits(spec: QueueSpec, field: str, wire: str) -> Resources | None:
 
 
 def _amounts(field: str, quantities: Quantities | None) -> Resources | None:
-    """A bound of zero is a bound: zeros are kept.
+    """Return the amounts in base units; None when absent. Zeros are kept, because a bound of zero is a bound.
 
     Raises:
         ValueError: a bad quantity; the message starts with its path.

@@ -1,6 +1,7 @@
-"""What the source says of the fields of structs: the string below each. Reads source files; knows no schema.
+"""Finds the descriptions of struct fields: the string below each field in the source. Reads source files; knows no
+schema.
 
-A program that runs without its source gets no texts, and no error.
+A program without its source files gets no descriptions, and no error.
 """
 
 import ast
@@ -14,7 +15,7 @@ import msgspec
 
 
 def doc_of(struct: type, field: str) -> str:
-    """The string below a field in the struct that says it last, else in those that it extends; empty: none."""
+    """Return the string below a field, from the struct itself or else from the nearest base struct; empty: none."""
     for each in struct.__mro__:
         if each is msgspec.Struct or not issubclass(each, msgspec.Struct):
             continue
@@ -33,7 +34,7 @@ def _source_of(struct: type) -> str:
 
 @lru_cache(maxsize=32)
 def field_docs(source: str) -> Mapping[tuple[str, str], str]:
-    """`{(class, attribute): the string below it}` of a module's source."""
+    """Return `{(class, attribute): the string below it}` of a source file."""
     path = Path(source)
     docs: dict[tuple[str, str], str] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body if source and path.is_file() else ():

@@ -1,6 +1,6 @@
-"""Collecting what is wrong with an input: JSON pointers and messages, in the order of reading.
+"""Collects the errors of an input as JSON pointers and messages, in the order of reading.
 
-Knows nothing of what is being read. A message says what to change.
+Does not depend on the kind of input. A message states what to change.
 """
 
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ from typing import Any, cast
 from slipway.errors import FieldError
 
 ERRORS_MAX = 50
-"""An answer names so many at most."""
+"""A response contains at most this number of errors."""
 POINTER_MAX = 1024
 
 
 def pointer(*steps: str | int) -> str:
-    """A JSON pointer (RFC 6901) of plain steps."""
+    """Return the JSON pointer (RFC 6901) of unescaped steps."""
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in steps)
 
 
 class Findings:
-    """Errors and warnings so far."""
+    """The errors and warnings that were found so far."""
 
     def __init__(self) -> None:
         self._errors: dict[FieldError, None] = {}
@@ -27,36 +27,37 @@ class Findings:
 
     @property
     def errors(self) -> tuple[FieldError, ...]:
-        """The errors, each once, bounded."""
+        """The errors without duplicates, at most `ERRORS_MAX`."""
         return tuple(self._errors)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings, each once, bounded."""
+        """The warnings without duplicates, at most `ERRORS_MAX`."""
         return tuple(self._warnings)
 
     @property
     def is_full(self) -> bool:
-        """Whether no more errors are noted: the search for them may stop."""
+        """Whether further errors are dropped, so that the check may stop."""
         return len(self._errors) >= ERRORS_MAX
 
     def has(self, at: str) -> bool:
-        """Whether an error is noted at that very pointer."""
+        """Whether there is an error at exactly this pointer."""
         bounded = _bounded(at)
         return any(error.pointer == bounded for error in self._errors)
 
     def refuse(self, at: str, detail: str) -> None:
-        """Notes an error at the JSON pointer `at`."""
+        """Add an error at the JSON pointer `at`."""
         if not self.is_full:
             self._errors[FieldError(_bounded(at), detail)] = None
 
     def warn(self, text: str) -> None:
-        """Notes something that is no reason to refuse."""
+        """Add a warning: it is no reason to refuse the input."""
         if len(self._warnings) < ERRORS_MAX:
             self._warnings[text] = None
 
     def mapping(self, value: Any, at: str) -> Mapping[str, Any]:
-        """`value` as an object; an error and an empty one when it is something else. Absent is empty."""
+        """Return `value` if it is an object. None gives an empty object; any other value gives an error and an empty
+        object."""
         if value is None:
             return {}
         if isinstance(value, Mapping):
@@ -65,7 +66,8 @@ class Findings:
         return {}
 
     def items(self, value: Any, at: str) -> list[Any]:
-        """`value` as a list; an error and an empty one when it is something else. Absent is empty."""
+        """Return `value` if it is a list. None gives an empty list; any other value gives an error and an empty
+        list."""
         if value is None:
             return []
         if isinstance(value, list):
@@ -75,5 +77,5 @@ class Findings:
 
 
 def _bounded(at: str) -> str:
-    """The pointer, as far as an answer shows it: a name of a client may be as long as its body."""
+    """Return the pointer, shortened for a response: a name in it may be as long as the request body."""
     return at if len(at) <= POINTER_MAX else f"{at[:POINTER_MAX]}..."

@@ -1,7 +1,7 @@
-"""What was used, as it stands in objects: whole milliseconds, so that sums are exact.
+"""Usage as it is stored in objects: whole milliseconds, so that sums are exact.
 
-Wire structs and nothing else: days of one allocation (`status.usage`), and the daily totals that outlive allocations.
-`usage.py` and `totals.py` do the sums.
+Only wire structs: the days of one allocation (`status.usage`), and the daily totals that outlive allocations.
+`usage.py` and `totals.py` compute them.
 """
 
 import msgspec
@@ -49,11 +49,11 @@ class TotalsRow(DayUsage, kw_only=True, frozen=True):
     queue: str
     kind: str
     ended: int = 0
-    """how many ended on that day"""
+    """number of allocations that ended on that day"""
 
 
 class DayTotals(Figures, kw_only=True, frozen=True):
-    """The totals of one day. `booked` are the allocations in them whose object may still be there."""
+    """The totals of one day. `booked` are the allocations in them whose object may still exist."""
 
     booked: dict[str, str] = {}
     """{minute of the epoch: their tokens, one after another}"""

@@ -1,7 +1,7 @@
-"""Hashes and the names that follow from them: the one canonical form of JSON, and what is left out of each hash.
+"""Hashes and the names derived from them: the one canonical form of JSON, and the fields that each hash leaves out.
 
-Pure. Invariants: the same meaning gives the same hash whatever the order of keys; a name derived from a key is the same
-on every replica, so that a repeated request meets the object of the first one.
+Pure. Invariants: the order of keys does not change a hash. A name derived from a key is the same on every replica, so
+that a repeated request finds the object of the first one.
 """
 
 import base64
@@ -16,7 +16,7 @@ from slipway.crd.v1alpha1 import AllocationSpec
 from slipway.model.lifecycle import Kind
 
 KEY_CHARACTERS = 10
-"""50 bits: two keys of one workspace meet in one name once in a million billion."""
+"""50 bits: two keys of a workspace give the same name with a probability of one in a million billion."""
 NAME_PREFIXES: Mapping[Kind, str] = {
     Kind.NOTEBOOK: "notebook-",
     Kind.SHELL: "shell-",
@@ -41,27 +41,27 @@ _SERVER_METADATA = (
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one spelling of a JSON value: keys sorted, no blanks."""
+    """Return the canonical form of a JSON value: keys sorted, no blanks."""
     return msgspec.json.encode(msgspec.to_builtins(value), order="sorted")
 
 
 def sha256_hex(value: bytes | str) -> str:
-    """The SHA-256 in hexadecimal."""
+    """Return the SHA-256 in hexadecimal."""
     return hashlib.sha256(value.encode() if isinstance(value, str) else value).hexdigest()
 
 
 def request_hash(body: Any) -> str:
-    """The hash of a client's launch body as it came, before templates and defaults were merged."""
+    """Return the hash of a client's launch body as received, before templates and defaults are merged."""
     return sha256_hex(canonical_json(body))
 
 
 def key_hash(key: str) -> str:
-    """The hash of an Idempotency-Key, as the annotation carries it."""
+    """Return the hash of an Idempotency-Key, as the annotation contains it."""
     return sha256_hex(key)
 
 
 def spec_hash(spec: AllocationSpec) -> str:
-    """The hash of a resolved spec, without the fields that may change while it waits or runs."""
+    """Return the hash of a resolved spec, without the fields that may change while the allocation waits or runs."""
     fields: dict[str, Any] = msgspec.to_builtins(spec)
     for field in _OUTSIDE_SPEC_HASH:
         fields.pop(field, None)
@@ -69,11 +69,11 @@ def spec_hash(spec: AllocationSpec) -> str:
 
 
 def object_hash(manifest: Mapping[str, Any]) -> str:
-    """The hash of what we asked the server to create.
+    """Return the hash of a manifest that we send to the API server for creation.
 
-    Without status, without what the server adds to metadata, without the annotation that holds the hash. An object that
-    exists is adopted when its annotation equals the hash of what we would create; the server's copy is never hashed
-    again, because the server filled in defaults.
+    It does not include the status, metadata that the server sets, and the annotation with the hash. An existing object
+    is adopted when its annotation equals the hash of the manifest that we would send. The stored object is never
+    hashed, because the server has added defaults.
     """
     metadata = {name: value for name, value in manifest.get("metadata", {}).items() if name not in _SERVER_METADATA}
     annotations = {name: text for name, text in metadata.pop("annotations", {}).items() if name != ANNOTATION_SPEC_HASH}
@@ -82,11 +82,11 @@ def object_hash(manifest: Mapping[str, Any]) -> str:
 
 
 def name_from_key(workspace: str, user: str, key: str, kind: Kind) -> str:
-    """The name that an Idempotency-Key stands for, such as `run-k3x7q2m5ab`."""
+    """Return the name derived from an Idempotency-Key, such as `run-k3x7q2m5ab`."""
     parts = (workspace, user, key)
     return name_from_bytes(kind, hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode()).digest())
 
 
 def name_from_bytes(kind: Kind, entropy: bytes, *, characters: int = KEY_CHARACTERS) -> str:
-    """A readable name from at least `characters` * 5 bits of hash or randomness."""
+    """Return a readable name from at least `characters` * 5 bits of hash or randomness."""
     return NAME_PREFIXES[kind] + base64.b32encode(entropy).decode().lower().rstrip("=")[:characters]

@@ -1,6 +1,6 @@
-"""Names that follow from a user: the login name in a rank, and the volume claim of the home directory.
+"""Names derived from a user: the login name in a rank, and the name of the volume claim of the home directory.
 
-Pure. Invariant: the name of the claim follows from the user alone, so that a create is idempotent and every launch of
+Pure. Invariant: the name of the claim depends only on the user, so that its creation is idempotent and every launch of
 the user finds the same claim.
 """
 
@@ -11,7 +11,7 @@ from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.v1alpha1 import Allocation
 
 LOGIN_LENGTH_MAX = 32
-"""Of a user's name. Source: useradd(8)."""
+"""Maximum length of a login name. Source: useradd(8)."""
 _NO_NAME = "user"
 _OUTSIDE_LOGINS = re.compile(r"[^A-Za-z0-9._-]+")
 _READABLE_MAX = 24
@@ -20,18 +20,18 @@ _OUTSIDE_NAMES = re.compile(r"[^a-z0-9]+")
 
 
 def login_of(user: str) -> str:
-    """The name of a caller as a name of a user: `ada` of `ada@lab.org`, `ci` of `system:serviceaccount:team:ci`."""
+    """Return the login name of a caller: `ada` for `ada@lab.org`, `ci` for `system:serviceaccount:team:ci`."""
     short = user.rpartition(":")[2].partition("@")[0]
     return _OUTSIDE_LOGINS.sub("-", short).strip("-.")[:LOGIN_LENGTH_MAX].rstrip("-.") or _NO_NAME
 
 
 def claim_name(user: str) -> str:
-    """Such as `home-ada-0a1b2c3d4e`: two users never share one, however alike they are called."""
+    """Return a claim name such as `home-ada-0a1b2c3d4e`: two users never share one, however similar their names are."""
     readable = _OUTSIDE_NAMES.sub("-", login_of(user).lower()).strip("-")[:_READABLE_MAX].rstrip("-")
     return "-".join(part for part in ("home", readable, sha256_hex(user)[:_HASH_LENGTH]) if part)
 
 
 def home_claim(allocation: Allocation) -> str:
-    """The claim of the home directory that it asks for; empty: it asks for none, or was applied without a user."""
+    """Return the claim of the requested home directory; empty: it requests none, or was applied without a user."""
     user = allocation.metadata.annotations.get(ANNOTATION_USER, "")
     return claim_name(user) if allocation.spec.home and user else ""

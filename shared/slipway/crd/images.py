@@ -1,12 +1,13 @@
-"""Names of container images as container runtimes read them, and the patterns of those that a pool allows.
+"""Names of container images as container runtimes read them, and the image patterns that a pool allows.
 
-Owns how an image name is completed (registry, `library/`, tag), and what a pattern allows. Pure. The same rules stand
-once more as CEL in `podrules.py`, for the API server; `tests/conformance/system/test_pod_rules.py` holds them together.
+Owns how an image name is completed (registry, `library/`, tag), and what a pattern allows. Pure. `podrules.py` has the
+same rules in CEL, for the API server; `tests/conformance/system/test_pod_rules.py` checks that both agree.
 
-A pattern without a registry is completed as an image is, but for its tag; one with a registry stands as it is written.
-It allows the repository that it names and all repositories below it; one that ends with a slash only those below it,
-as that of a whole registry does: `registry.example.com:5000/`. With a tag or a digest it allows that one only. `*`
-stands for any characters of one part of the path, of a tag or of a digest; the pattern `*` allows every image.
+A pattern without a registry is completed like an image name, except for the tag; a pattern with a registry is used
+unchanged. It allows the repository that it names and all repositories below it. A pattern that ends with a slash, such
+as `registry.example.com:5000/` for a whole registry, allows only those below it. A pattern with a tag or a digest
+allows only that one. `*` matches any characters within one part of the path, within a tag or a digest; the pattern `*`
+alone allows every image.
 
 Source: github.com/distribution/reference, ParseDockerRef (v0.6.0).
 """
@@ -20,24 +21,26 @@ from msgspec import Meta
 _PART = "[-A-Za-z0-9._*]+"
 _END = r"(:[-A-Za-z0-9._*]+|@[A-Za-z0-9]+:[A-Za-z0-9*]+)?"
 IMAGE_PATTERN = rf"^([-A-Za-z0-9_*]+{_END}|{_PART}(:[0-9*]+)?/({_PART}/)*({_PART}{_END})?)$"
-"""A name without a slash has no dot: it would more often be a registry whose slash was forgotten."""
+"""The pattern of patterns. A name without a slash may not contain a dot: it would usually be a registry without its
+slash."""
 IMAGE_PATTERNS_MAX = 64
 ImagePattern = Annotated[str, Meta(max_length=255, pattern=IMAGE_PATTERN)]
 HUB = ".".join(("docker", "io"))
-"""The registry of images that name none, in two parts: no file of ours names a host from which packages come."""
+"""The registry of image names without one. It is written in two parts, because no file of ours may contain the host
+name of a package source."""
 _HUBS = (HUB, f"index.{HUB}")
 _LIBRARY = f"{HUB}/library"
 _SHORTEST = 2
-"""A registry and one part of a path."""
+"""Number of parts of the shortest complete name: a registry and one part of a path."""
 _ANY = "*"
 
 
 class ImageName(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete name. `parts`: the registry, then each part of the path."""
+    """A complete image name. `parts`: the registry, then each part of the path."""
 
     parts: tuple[str, ...]
     tag: str = ""
-    """empty where there is a digest: runtimes then ignore the tag"""
+    """empty when there is a digest: runtimes then ignore the tag"""
     digest: str = ""
 
     def __str__(self) -> str:
@@ -46,7 +49,7 @@ class ImageName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def image_name(text: str) -> ImageName:
-    """The complete name of an image: `python` is `HUB/library/python:latest`."""
+    """Return the complete name of an image: `python` is `HUB/library/python:latest`."""
     parts, tag, digest = _read(text)
     if parts[0] in _HUBS:
         parts = (HUB, *(["library"] if len(parts) == _SHORTEST else []), *parts[1:])
@@ -54,7 +57,7 @@ def image_name(text: str) -> ImageName:
 
 
 def is_allowed(image: str, patterns: Iterable[str]) -> bool:
-    """Whether one of the patterns allows the image."""
+    """Whether at least one of the patterns allows the image."""
     name = image_name(image)
     return any(_allows(pattern, name) for pattern in patterns)
 
@@ -67,12 +70,12 @@ def _allows(pattern: str, name: ImageName) -> bool:
         return False
     if not tag and not digest:
         return len(parts) + pattern.endswith("/") <= len(name.parts)
-    # A digest decides what is pulled, whatever the tag beside it says.
+    # Runtimes pull by digest and ignore a tag beside it.
     return len(parts) == len(name.parts) and _fits(tag, name.tag) and _fits(digest, name.digest)
 
 
 def _fits(pattern: str, text: str) -> bool:
-    """Whether a part of a pattern stands for a part of a name; `*` is no colon. In linear time."""
+    """Whether a part of a pattern matches a part of a name; `*` does not match a colon. Takes linear time."""
     patterns, texts = pattern.split(":"), text.split(":")
     return len(patterns) == len(texts) and all(map(_globs, patterns, texts))
 
@@ -94,7 +97,7 @@ def _globs(pattern: str, text: str) -> bool:
 
 
 def _read(text: str) -> tuple[tuple[str, ...], str, str]:
-    """(registry and path, tag, digest); a registry that is written stands as it is."""
+    """Return (registry and path, tag, digest); a registry in the text is not changed."""
     named, _, digest = text.partition("@")
     first, slash, _ = named.partition("/")
     if not slash or not _is_registry(first):

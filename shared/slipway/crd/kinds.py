@@ -1,7 +1,7 @@
-"""What each kind of workload runs when nobody says: image, command, resources and port.
+"""The defaults of each kind of workload: image, command, resources and port.
 
-A pool's `defaults` override this table, a request overrides both. Image names carry no registry host: that is the
-cluster's choice. `$(NAME)` is expanded by the kubelet from the container's environment.
+A pool's `defaults` override this table, and a request overrides both. Image names have no registry host, because each
+cluster chooses its own. The kubelet expands `$(NAME)` from the environment of the container.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ ENV_PROXY_PREFIX = "SLIPWAY_PROXY_PREFIX"
 RESERVED_ENV_PREFIX = "SLIPWAY_"
 
 LIBRARY_PATH = "/run/slipway/lib"
-"""Where a pod finds what it runs of ours."""
+"""The folder of our programs in a pod."""
 
 HOME_PATH = "/run/slipway/home"
-"""The home of a rank whose image has none for its uid."""
+"""The home directory of a rank whose image has none for its uid."""
 
 NOTEBOOK_PORT = 8888
 TENSORBOARD_PORT = 6006
@@ -28,14 +28,15 @@ SHELL_PORT = 7681
 PREEMPTION_GRACE = "1h"
 
 SERVICE_KINDS = frozenset({Kind.NOTEBOOK, Kind.SHELL, Kind.TENSORBOARD})
-"""Kinds with a command of their own, which also runs in an image that the user names."""
+"""Kinds with a default command that runs in any image, also in one that the user chooses."""
 
 _PYTHON = (
     "p=$(command -v python3 || command -v python) || "
     "{ echo 'Slipway needs a Python 3.9 or newer in this image; name another image, or a command' >&2; exit 127; }; "
     f'exec "$p" -I {LIBRARY_PATH} "$@"'
 )
-"""Runs what the next words name with whatever Python the image has; it sees neither its environment nor its folder."""
+"""Runs the program that the next words name with any Python of the image. Isolated mode (-I) ignores PYTHON* variables
+and the current folder."""
 
 
 def _of_ours(*words: str) -> list[str]:
@@ -51,7 +52,8 @@ KIND_DEFAULTS: Mapping[Kind, KindDefaults] = {
             "jupyter",
             "lab",
             "--no-browser",
-            # Where a pool lets pods run as root, that was somebody's choice; so it is on a laptop.
+            # A pod runs as root only if an administrator allowed it for the pool, or on a laptop; Jupyter need not
+            # refuse it.
             "--allow-root",
             f"--ServerApp.ip=$({ENV_POD_IP})",
             f"--ServerApp.port={NOTEBOOK_PORT}",
@@ -59,7 +61,7 @@ KIND_DEFAULTS: Mapping[Kind, KindDefaults] = {
             "--ServerApp.port_retries=0",
             "--ServerApp.trust_xheaders=True",
             "--IdentityProvider.token=",
-            # No page asks other hosts by itself.
+            # No page may contact other hosts by itself.
             "--LabApp.news_url=None",
             "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
             "--LabApp.extension_manager=readonly",
@@ -93,7 +95,7 @@ KIND_DEFAULTS: Mapping[Kind, KindDefaults] = {
 
 
 def defaults_of(kind: Kind, pool_defaults: Mapping[Kind, KindDefaults]) -> KindDefaults:
-    """The defaults of `kind` in a pool: the pool's own, field by field, over the table's."""
+    """Return the defaults of `kind` in a pool: each field of the pool's own defaults overrides the table."""
     base, over = KIND_DEFAULTS[kind], pool_defaults.get(kind)
     if over is None:
         return base

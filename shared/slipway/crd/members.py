@@ -1,10 +1,11 @@
-"""The ranks that an attempt has now: those of its admission, without those that left, and those that it grew by.
+"""The current ranks of an attempt: those of its admission, without evicted ones, and those that a growth added.
 
-Owns the join of `admission`, `release`, `growth` and `restartedRanks`. Pure. Everything that asks which ranks
-there are, where they stand, or which pods may run asks here.
+Owns the join of `admission`, `release`, `growth` and `restartedRanks`. Pure. All code that needs the current ranks,
+their nodes, or the pods that may run uses this module.
 
-Invariants: a rank is in the answer at most once; a rank that makes room stays in it until a growth, or the end of its
-attempt, leaves it out; the position of a rank (what it is told as its number among the ranks) never changes.
+Invariants: a rank is in the result at most once. A rank that is evicted to make room stays in the result until a growth
+or the end of its attempt removes it. The position of a rank (its index among the ranks, as its pod knows it) never
+changes.
 """
 
 from collections.abc import Sequence
@@ -19,29 +20,30 @@ from slipway.model.lifecycle import Phase
 
 
 class GangMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank with its place and, once it is released, the uid of its pod (else empty)."""
+    """One rank with its placement and, after its release, the uid of its pod (else empty)."""
 
     placement: Placement
     pod_uid: str = ""
     grown: bool = False
-    """it was added while the others ran"""
+    """a growth added it while the other ranks ran"""
     restart: RankRestart | None = None
-    """its last restart, when it was started again in its place"""
+    """its last restart in place; None when it was never restarted"""
 
     @property
     def rank(self) -> int:
-        """Its number."""
+        """The number of the rank."""
         return self.placement.rank
 
 
 def growth_of(allocation: Allocation) -> Growth | None:
-    """The growth of the current attempt, if it has one."""
+    """Return the growth of the current attempt, or None."""
     growth = allocation.status.growth
     return growth if growth is not None and growth.attempt == allocation.status.attempt else None
 
 
 def members(allocation: Allocation) -> list[GangMember]:
-    """The ranks of the admission in the order of the release, then those that were added, in their order."""
+    """Return the ranks of the admission in the order of the release, then the added ranks in the order of the
+    growth."""
     admission, grown = allocation.status.admission, growth_of(allocation)
     release = allocation.status.release if is_released(allocation) else None
     uids = release.pod_uids if release is not None else []
@@ -58,17 +60,17 @@ def members(allocation: Allocation) -> list[GangMember]:
 
 
 def unreleased(allocation: Allocation) -> list[GangMember]:
-    """The ranks that were added and of which no pod is committed yet."""
+    """Return the added ranks whose pods are not committed yet."""
     return [member for member in members(allocation) if member.grown and not member.pod_uid]
 
 
 def restarting(allocation: Allocation) -> list[GangMember]:
-    """The ranks that are to start again in their place, and of which no pod is committed yet."""
+    """Return the ranks that restart in place and whose new pods are not committed yet."""
     return [member for member in members(allocation) if member.restart is not None and not member.pod_uid]
 
 
 def pod_uids(allocation: Allocation) -> frozenset[str]:
-    """Every pod that was ever released in this attempt, as far as the object knows; none before the release."""
+    """Return the uids of all pods that the object knows as released in this attempt; empty before the release."""
     release, grown = allocation.status.release, growth_of(allocation)
     if release is None or not is_released(allocation):
         return frozenset()
@@ -77,14 +79,15 @@ def pod_uids(allocation: Allocation) -> frozenset[str]:
 
 
 def left_ranks(allocation: Allocation) -> tuple[int, ...]:
-    """The ranks that made room, have ended and are told of: their places are free, and a growth may fill them."""
+    """Return the evicted ranks when all of them have ended and this is published: a growth may use their places. Else
+    empty."""
     shrink = allocation.status.shrink
     told = leaving_ranks(allocation)
     return told if shrink is not None and told and shrink.told >= len(told) else ()
 
 
 def positions(allocation: Allocation) -> dict[int, int]:
-    """{rank: its position}: those of the admission by rank, then the others of the spec, whether they stand or not."""
+    """Return {rank: its position}: first the ranks of the admission by number, then all other ranks of the spec."""
     admission = allocation.status.admission
     first = sorted(place.rank for place in admission.placements) if admission is not None else []
     others = sorted(set(range(rank_count(allocation))) - set(first))
@@ -92,18 +95,18 @@ def positions(allocation: Allocation) -> dict[int, int]:
 
 
 def rank_count(allocation: Allocation) -> int:
-    """All ranks of the spec; an allocation without roles has one."""
+    """Return the number of ranks of the spec; an allocation without roles has one."""
     return sum(role.count for role in allocation.spec.ranks) or 1
 
 
 def restarts_ranks(allocation: Allocation) -> bool:
-    """Whether a rank that fails may start again in its place: until the attempt is over, that place stays its own."""
+    """Whether a failed rank may restart in place: its place stays reserved for it until the attempt is over."""
     is_over = allocation.status.phase in (Phase.TERMINATING, Phase.TERMINATED)
     return allocation.spec.restart is RestartUnit.RANK and is_admitted(allocation) and not is_over
 
 
 def is_elastic(spec: AllocationSpec) -> bool:
-    """Whether it may run with fewer ranks than it asks for: it names a minimum below their number."""
+    """Whether it may run with fewer ranks than it requests: it sets a minimum below their number."""
     count = sum(role.count for role in spec.ranks)
     if spec.min_available is not None:
         return spec.min_available < count
@@ -111,9 +114,9 @@ def is_elastic(spec: AllocationSpec) -> bool:
 
 
 def below_count(allocation: Allocation, gpus: Sequence[int] = ()) -> str:
-    """What is said of a running gang that goes on with fewer ranks than it asks for; empty for any other.
+    """Return the message about a running gang with fewer ranks than requested; empty for any other allocation.
 
-    `gpus` are the whole GPUs of each rank, where they are known.
+    `gpus` are the whole GPUs of each rank; empty when they are not known.
     """
     status, grown = allocation.status, growth_of(allocation)
     have = {member.rank for member in members(allocation)} - set(left_ranks(allocation))
@@ -134,7 +137,7 @@ def _member(place: Placement, index: int, uids: list[str], *, grown: bool = Fals
 
 
 def _with_restarts(allocation: Allocation, found: list[GangMember]) -> list[GangMember]:
-    """The ranks, with the pods that stand for those that were started again."""
+    """Return the ranks, with the current pods of restarted ranks."""
     if not allocation.status.restarted_ranks or not is_released(allocation):
         return found
     last = {each.rank: each for each in allocation.status.restarted_ranks}

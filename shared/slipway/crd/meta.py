@@ -1,4 +1,4 @@
-"""Object metadata as the Kubernetes API sends it: shared by our custom resources and the core kinds.
+"""Object metadata as the Kubernetes API sends it, for our custom resources and the core kinds.
 
 Wire structs: camelCase on the wire, unknown fields are ignored (the server may know more than we do).
 """
@@ -18,68 +18,70 @@ LABEL_ALLOCATION = f"{API_GROUP}/allocation"
 LABEL_ALLOCATION_UID = f"{API_GROUP}/allocation-uid"
 LABEL_ATTEMPT = f"{API_GROUP}/attempt"
 LABEL_POOL = f"{API_GROUP}/pool"
-"""Of the objects of an attempt: the pool whose nodes its pods use, and whose rules they are held to."""
+"""On the objects of an attempt: the pool whose nodes its pods use, and whose rules apply to them."""
 LABEL_RANK = f"{API_GROUP}/rank"
 LABEL_ROLE = f"{API_GROUP}/role"
 LABEL_SERVICE = f"{API_GROUP}/service"
-"""The Service that the first ranks of several allocations share: on that Service, and on the pods behind it."""
+"""On a Service that the first ranks of several allocations share, and on the pods that it selects: its name."""
 LABEL_WORKSPACE = f"{API_GROUP}/workspace"
 LABEL_LAUNCH_KEY = f"{API_GROUP}/launch-key"
-"""the name that the Idempotency-Key of an allocation stands for, whatever its own name is"""
+"""The name derived from the Idempotency-Key of an allocation, whatever the allocation's own name is."""
 LABEL_WEBHOOK = f"{API_GROUP}/webhook"
 LABEL_CAPACITY_REQUEST = f"{API_GROUP}/capacity-request"
-"""Of what stands for nodes that were asked of an autoscaler: the name of the request"""
+"""On the objects that request nodes from an autoscaler: the name of the request."""
 ANNOTATION_CAPACITY_REQUEST = f"{API_GROUP}/capacity-request"
 ANNOTATION_CAPACITY_STATE = f"{API_GROUP}/capacity-state"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGED_BY = "slipway"
 
 ANNOTATION_CREATED = f"{API_GROUP}/created"
-"""of a webhook that was moved: when it was first made"""
+"""On a webhook that was moved to another namespace: when it was first created."""
 ANNOTATION_MOVED = f"{API_GROUP}/moved-to"
-"""of a webhook that is kept in another namespace now: which"""
+"""On a webhook that was moved to another namespace: that namespace."""
 ANNOTATION_FORMER_IDS = f"{API_GROUP}/former-ids"
-"""AllocationIDs that it had in clusters before this one, joined by commas"""
+"""On a restored allocation: its AllocationIDs in earlier clusters, joined by commas."""
 ANNOTATION_TRACE = f"{API_GROUP}/trace"
 ANNOTATION_USER = f"{API_GROUP}/user"
 ANNOTATION_SPEC_HASH = f"{API_GROUP}/spec-hash"
 ANNOTATION_ADDED = f"{API_GROUP}/added"
-"""Of a pod whose rank came to a running gang, added or started again: the number of that growth or restart."""
+"""On a pod whose rank was added to a running gang or restarted in place: the number of that growth or restart."""
 ANNOTATION_DEVICES = f"{API_GROUP}/devices"
-"""numbers of the GPUs of the node that the pod was given, where it was not the device plugin that chose"""
+"""Numbers of the node's GPUs that the pod was assigned, when the scheduler and not the device plugin chose them."""
 ANNOTATION_GPU_MILLI = f"{API_GROUP}/gpu-milli"
-"""thousandths of that one GPU; all of them when it is absent"""
+"""Thousandths of the one GPU that the pod uses; absent: the whole GPU."""
 ANNOTATION_MAIN_CONTAINER = f"{API_GROUP}/main-container"
 ANNOTATION_CHECKPOINTS = f"{API_GROUP}/checkpoint-dir"
-"""Of a pod template: the folder that its main container is told as SLIPWAY_CHECKPOINT_DIR. `$(NAME)` of a variable of
-the rank is replaced in it."""
+"""On a pod template: the folder that its main container gets as SLIPWAY_CHECKPOINT_DIR. `$(NAME)` is replaced by the
+variable of the rank."""
 ANNOTATION_OPENED = f"{API_GROUP}/gate-opened"
-"""when a pod was left to another scheduler: its gate was opened"""
+"""When the scheduling gate of a pod was removed, so that another scheduler may bind it."""
 ANNOTATION_POOL = f"{API_GROUP}/default-pool"
 ANNOTATION_QUEUE = f"{API_GROUP}/default-queue"
 ANNOTATION_TEMPLATE = f"{API_GROUP}/default-template"
 ANNOTATION_SERVICE_ACCOUNTS = f"{API_GROUP}/service-accounts"
-"""Of a workspace: the service accounts that its ranks may run as, beside `default`; names or PREFIX*, with commas."""
+"""On a workspace: the service accounts that its ranks may use, besides `default`; names or PREFIX*, comma-separated."""
 ANNOTATION_SECRETS = f"{API_GROUP}/secrets"
-"""Of a workspace: the Secrets of its namespace that pod templates may name; names or PREFIX*, with commas. Without the
-annotation every one may be named."""
+"""On a workspace: the Secrets of its namespace that pod templates may name; names or PREFIX*, comma-separated. Without
+the annotation they may name every Secret."""
 ANNOTATION_PULL_SECRETS = f"{API_GROUP}/image-pull-secrets"
-"""Of a workspace: Secrets of its namespace that the images of its pods are pulled with; names, with commas."""
+"""On a workspace: the Secrets of its namespace with which the images of its pods are pulled; names, comma-separated."""
 ANNOTATION_RUN_AS = f"{API_GROUP}/run-as"
+"""On a workspace: the uid and groups of launches that set none, as JSON: {"user": 1001, "group": 2001}."""
 ANNOTATION_HOME = f"{API_GROUP}/home"
 LABEL_HOME = f"{API_GROUP}/home"
-"""Of a volume claim that is a home directory."""
-"""Of a workspace: as whom launches there run that do not say, as JSON: {"user": 1001, "group": 2001}."""
+"""On a volume claim that is a home directory."""
 ANNOTATION_REQUEST_ID = f"{API_GROUP}/request-id"
 ANNOTATION_IDEMPOTENCY_KEY = f"{API_GROUP}/idempotency-key"
 ANNOTATION_BATCH = f"{API_GROUP}/last-batch"
-"""Of an allocation: hashes of the key and the verb of the last batch that changed it: one sent twice acts once."""
+"""On an allocation: hashes of key and verb of the last batch that changed it, so that a repeated batch acts only
+once."""
 
 RawObject = dict[str, Any]
+"""A Kubernetes object as plain JSON."""
 
 
 def is_ours(label: str) -> bool:
-    """Whether a pod's label is one that we alone set."""
+    """Whether only Slipway sets this label of a pod."""
     return label.startswith(f"{API_GROUP}/") or label == LABEL_MANAGED_BY
 
 
@@ -109,12 +111,12 @@ class ObjectMeta(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit
 
     @property
     def version(self) -> int:
-        """resourceVersion as an integer (comparable from Kubernetes 1.35 on); 0 when unset."""
+        """resourceVersion as an integer, which is comparable from Kubernetes 1.35 on; 0 when unset."""
         return int(self.resource_version) if self.resource_version.isdigit() else 0
 
     @property
     def fence(self) -> RawObject:
-        """What a PUT must say so that it can only hit this very version of this very object."""
+        """The metadata of a PUT that can only change exactly this version of exactly this object."""
         return {
             "name": self.name,
             "namespace": self.namespace,
@@ -149,8 +151,5 @@ class ListMeta(
 
 
 def condition_of(conditions: list[Condition], type_: str) -> Condition | None:
-    """The condition of that type, if any."""
+    """Return the condition of that type, or None."""
     return next((condition for condition in conditions if condition.type == type_), None)
-
-
-"""A Kubernetes object as plain JSON."""

@@ -1,18 +1,18 @@
-"""What pods may ask for and name: one table, which everything that judges a pod reads.
+"""The rules on what pods may request and name: one table, which all checks of pods use.
 
 Owns the rules that a pool sets in its spec (`allowed*`), and which Secrets a workspace releases to pod templates (an
-annotation of its namespace). Each rule stands here once, with three readers:
+annotation of its namespace). Each rule is defined once, for three uses:
 
-- `check` and `check_secrets` judge a pod spec in Python: `slipway.crd.resolve` calls them, and so do the api at a
-  launch, the scheduler, and the pod worker before it makes a pod;
-- the expression in CEL is the same judgement by the API server: `make generate` writes the admission policies
+- `check` and `check_secrets` check a pod spec in Python: `slipway.crd.resolve` calls them, and so do the api at a
+launch, the scheduler, and the pod worker before it creates a pod;
+- the CEL expression is the same check in the API server: `make generate` writes the admission policies
   `pools.yaml` and `released.yaml` of `helm/files/policies` from this table;
-- the words are a row of the page `docs/reference/pod-rules.md`.
+- the texts are a row of the page `docs/reference/pod-rules.md`.
 
-Pure. Must not know how a pod is made, or what "restricted" forbids: that is `podsecurity.py`.
+Pure. Must not know how a pod is built, or what "restricted" forbids: `podsecurity.py` owns that.
 
-Invariant: a pool that sets none of these fields, and a workspace without the annotation, allow what they allowed before
-there were any, but the secret values of another allocation, which nothing allows.
+Invariant: a pool that sets none of these fields, and a workspace without the annotation, restrict nothing. Only the
+secret values of another allocation are never allowed.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -36,14 +36,14 @@ HARMLESS_ANNOTATIONS = (
     "kubectl.kubernetes.io/default-logs-container",
     "prometheus.io/*",
 )
-"""Annotations that change neither what a container may do nor what it reaches. Those without dots and slashes are the
-user's."""
+"""Annotations that change neither the permissions of a container nor what it can reach. Names without dots and slashes
+are free for users."""
 SHOWN_MAX = 10
-"""So many of the allowed values are named in a refusal."""
+"""A refusal lists at most this number of the allowed values."""
 
 
 class PodPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A value in a pod spec that a rule judges."""
+    """A value in a pod spec that a rule checks."""
 
     at: str
     """JSON pointer, below that of the pod spec"""
@@ -54,29 +54,29 @@ class PodRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule of a pool about its pods."""
 
     field: str
-    """of the pool's spec, as it is written there"""
+    """the field of the pool's spec, in camelCase"""
     judges: str
-    """which fields of a pod, for the reference page"""
+    """the fields of a pod that the rule checks, for the reference page"""
     says: str
     """what the field allows, for the reference page"""
     what: str
-    """what is refused, in a sentence: "the image" """
+    """what is refused, as a part of a sentence: "the image" """
     allowed: Callable[[ResourcePoolSpec], list[str] | None]
     """the values that the pool allows; None: all"""
     parts: Callable[[Json], Iterator[PodPart]]
-    """what a pod spec asks for"""
+    """the values in a pod spec"""
     allows: Callable[[str, list[str]], bool]
-    """whether the values allow the one"""
+    """whether the allowed values include or match the one in the pod"""
     variables: Mapping[str, str] = {}
-    """CEL that `expression` uses: {name: expression}"""
+    """CEL variables of `expression`: {name: expression}"""
     expression: str
     """CEL: whether the pool `params` allows the pod `object`"""
 
 
 def check(spec: Json, at: str, pool: ResourcePool, findings: Findings, *, why: Mapping[str, str] | None = None) -> None:
-    """Notes what the pool does not allow in the pod spec at JSON pointer `at`.
+    """Add an error for each value in the pod spec at JSON pointer `at` that the pool does not allow.
 
-    `why` are words that follow the refusal of a value that the request does not say: {pointer: where it comes from}.
+    `why` is {pointer: text}. The text explains where a refused value comes from that the request did not set.
     """
     for rule in RULES:
         allowed = rule.allowed(pool.spec)
@@ -84,17 +84,17 @@ def check(spec: Json, at: str, pool: ResourcePool, findings: Findings, *, why: M
             continue
         for part in rule.parts(spec):
             here = at + part.at
-            # "restricted" may have refused it already, in words of its own.
+            # The check of "restricted" may have refused it already, with its own message.
             if not rule.allows(part.value, allowed) and not findings.has(here):
                 findings.refuse(here, _refusal(rule, part.value, pool, allowed) + (why or {}).get(here, ""))
 
 
 def check_secrets(spec: Json, at: str, released: ReleasedSecrets | None, findings: Findings) -> None:
-    """Notes each Secret in the pod spec of a template at JSON pointer `at` that it may not name.
+    """Add an error for each Secret that the pod spec of a template at JSON pointer `at` may not name.
 
-    `released` None: the workspace allows every one, or it is not known here. Secret values of a launch are none that a
-    template names: the pod worker refers to those of the very allocation. Namespaces of Secrets are named by nobody:
-    a CSI driver has the rights to read those of other workspaces.
+    `released` None: the workspace allows every Secret, or the caller does not know them. A template may never name the
+    Secret with the secret values of a launch: the pod worker adds the reference for its own allocation. A template may
+    not name the namespace of a Secret either, because a CSI driver may read Secrets of other workspaces.
     """
     for part in _attributes(spec, _NAMESPACE_OF_SECRET):
         findings.refuse(
@@ -119,9 +119,9 @@ def check_secrets(spec: Json, at: str, released: ReleasedSecrets | None, finding
 
 
 def check_audiences(spec: Json, at: str, audiences: Collection[str] | None, findings: Findings) -> None:
-    """Notes each projected token in the pod spec of a template at JSON pointer `at` that is for none of these.
+    """Add an error for each projected token of a template at JSON pointer `at` whose audience is not in `audiences`.
 
-    `audiences` None: every one passes here; the pool and the API server may still refuse it.
+    `audiences` None: all are accepted here; the pool and the API server may still refuse one.
     """
     if audiences is None:
         return
@@ -135,16 +135,17 @@ def check_audiences(spec: Json, at: str, audiences: Collection[str] | None, find
 
 
 def is_annotation_allowed(key: str, allowed: Iterable[str]) -> bool:
-    """Whether the list names an annotation (itself, or as PREFIX/*), or it is a note of the user's.
+    """Whether the list contains an annotation (its name, or PREFIX/*), or the annotation is a note of the user.
 
-    Container runtimes read names with dots and no slash, so those are no notes.
+    A name with dots and without a slash is not a note, because container runtimes read such names.
     """
     is_note = "/" not in key and "." not in key
     return is_note or not {key, f"{key.partition('/')[0]}/*"}.isdisjoint(allowed)
 
 
 def secrets_of(spec: Json) -> Iterator[PodPart]:
-    """Every Secret that a pod spec names: by variables, volumes, attributes of CSI drivers, and for pulling images."""
+    """Yield every Secret that a pod spec names: in variables, volumes, attributes for CSI drivers and
+    imagePullSecrets."""
     for at, container in _containers(spec):
         for index, variable in enumerate(objects_of(container.get("env"))):
             reference = object_of(object_of(variable.get("valueFrom")).get("secretKeyRef"))
@@ -169,14 +170,15 @@ def _attributes(spec: Json, ending: str) -> Iterator[PodPart]:
 
 
 def _attributes_of(volume: Json, at: str, ending: str) -> Iterator[PodPart]:
-    """The attributes for a CSI driver whose key ends so, however it is spelled: drivers differ, some ignore case."""
+    """Yield the CSI attributes whose key ends with `ending`, ignoring case and separators: drivers use different
+    spellings."""
     for key, value in object_of(object_of(volume.get("csi")).get("volumeAttributes")).items():
         if "".join(char for char in key.lower() if char not in _BETWEEN_WORDS).endswith(ending):
             yield from _named(value, f"{at}/csi/volumeAttributes{pointer(key)}")
 
 
 def _attributes_in_cel(ending: str) -> str:
-    """CEL: the values of such attributes, in a list for each volume."""
+    """Return the CEL expression for the values of such attributes, in a list for each volume."""
     key = "k.lowerAscii()" + "".join(f".replace('{char}', '')" for char in _BETWEEN_WORDS)
     return f"variables.attributes.map(a, a.filter(k, {key}.endsWith('{ending}')).map(k, a[k]))"
 
@@ -191,7 +193,7 @@ def _is_released(part: PodPart, released: ReleasedSecrets) -> bool:
 
 
 def _matches(value: str, allowed: Iterable[str]) -> bool:
-    """By name, or by PREFIX*."""
+    """Whether `allowed` contains the value, or a PREFIX* that it starts with."""
     return any(value == each or (each.endswith("*") and value.startswith(each[:-1])) for each in allowed)
 
 
@@ -200,7 +202,7 @@ def _matches_in_cel(value: str, allowed: str) -> str:
 
 
 def workspace_policy() -> dict[str, Any]:
-    """The admission policy of what workspaces release, as a file of `helm/files/policies`."""
+    """Return the admission policy for Secrets that workspaces release, as a file of `helm/files/policies`."""
     listed = "namespaceObject.metadata.?annotations[?'{}'].orValue('').split(',').map(part, part.trim())"
     source = "map(s, s.?name.orValue(''))"
     return {
@@ -220,7 +222,7 @@ def workspace_policy() -> dict[str, Any]:
                 "name": "isLimited",
                 "expression": f"namespaceObject.metadata.?annotations[?'{ANNOTATION_SECRETS}'].hasValue()",
             },
-            # An annotation that is empty releases nothing, and would else be one empty name.
+            # An empty annotation releases nothing; without the filter it would be one empty name.
             {"name": "released", "expression": listed.format(ANNOTATION_SECRETS) + ".filter(part, part != '')"},
             {"name": "forImages", "expression": listed.format(ANNOTATION_PULL_SECRETS)},
             {
@@ -272,7 +274,7 @@ def workspace_policy() -> dict[str, Any]:
 
 
 def policy() -> dict[str, Any]:
-    """The admission policy of the table, as a file of `helm/files/policies`."""
+    """Return the admission policy of the table, as a file of `helm/files/policies`."""
     variables = dict(_SHARED)
     for rule in RULES:
         variables |= rule.variables
@@ -280,7 +282,7 @@ def policy() -> dict[str, Any]:
         "accounts": ["podworker"],
         "parameters": {"apiVersion": "slipway.dev/v1alpha1", "kind": "ResourcePool"},
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-        # Of the pods of others, no request waits for the pools to be known.
+        # Requests for pods that are not Slipway's must not wait until the API server has loaded the pools.
         "objectSelector": {"matchExpressions": [{"key": LABEL_ALLOCATION_UID, "operator": "Exists"}]},
         "variables": [{"name": name, "expression": expression} for name, expression in variables.items()],
         "validations": [
@@ -321,10 +323,10 @@ def _volumes(spec: Json) -> Iterator[tuple[str, Json]]:
 _PULLING = "/imagePullSecrets"
 _NAME_OF_SECRET, _NAMESPACE_OF_SECRET = "secretname", "secretnamespace"
 _BETWEEN_WORDS = "-_."
-"""secretName, secret_name and csi.storage.k8s.io/node-publish-secret-name are keys of one meaning."""
+"""secretName, secret_name and csi.storage.k8s.io/node-publish-secret-name are keys with the same meaning."""
 _SHARED = {
     "pool": f"object.metadata.?labels[?'{LABEL_POOL}'].orValue('')",
-    # A pod without the label was made by a release that did not write it: every pool judges it.
+    # An earlier release created pods without the label; every pool checks them.
     "isJudged": "variables.pool == '' || variables.pool == params.metadata.name",
     "containers": "object.spec.containers + object.spec.?initContainers.orValue([])",
     "volumes": "object.spec.?volumes.orValue([])",
@@ -345,7 +347,7 @@ def _images(spec: Json) -> Iterator[PodPart]:
 
 
 def _has_registry(name: str) -> str:
-    """CEL: whether the image name in the variable `name` begins with a registry."""
+    """Return the CEL expression that is true when the image name in the variable `name` begins with a registry."""
     first = f"{name}.split('/')[0]"
     return (
         f"{name}.contains('/') && ({first}.contains('.') || {first}.contains(':') || {first} == 'localhost' || "
@@ -407,12 +409,12 @@ def _is_one_of(value: str, allowed: list[str]) -> bool:
 
 
 def _listed(field: str) -> str:
-    """CEL: the values that a field of the pool lists."""
+    """Return the CEL expression for membership in a list field of the pool; `%s` is the value."""
     return f"params.spec.{field}.exists(a, a == %s)"
 
 
 def _unless_absent(field: str, condition: str) -> str:
-    """CEL: the condition, where the pool sets the field."""
+    """Return the CEL expression that requires the condition only if the pool sets the field."""
     return f"!has(params.spec) || !has(params.spec.{field}) || {condition}"
 
 
@@ -427,7 +429,7 @@ def _token_audiences(spec: Json) -> Iterator[PodPart]:
 
 EVERY_TAINT = "*"
 _GIVEN_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""What the API server itself adds to pods (DefaultTolerationSeconds)."""
+"""Tolerations that the API server itself adds to pods (DefaultTolerationSeconds)."""
 
 
 def _tolerations(spec: Json) -> Iterator[PodPart]:
@@ -436,7 +438,7 @@ def _tolerations(spec: Json) -> Iterator[PodPart]:
 
 
 def _allowed_tolerations(pool: ResourcePoolSpec) -> list[str] | None:
-    """What the pool itself tolerates is on all its pods."""
+    """Return the allowed keys, including the pool's own tolerations, which all its pods have."""
     if pool.allowed_tolerations is None:
         return None
     own = [item.key or EVERY_TAINT for item in pool.tolerations]
@@ -469,7 +471,7 @@ def _groups(spec: Json) -> Iterator[PodPart]:
 
 
 def _ids(spec: Json, field: str) -> Iterator[PodPart]:
-    """Those of the pod and of its containers; an empty one where a container would have what its image says."""
+    """Yield the ids of the pod and of its containers; an empty value when a container would use the id of its image."""
     own = object_of(spec.get("securityContext")).get(field)
     found = {at: object_of(container.get("securityContext")).get(field) for at, container in _containers(spec)}
     if own is not None or None in found.values():
@@ -488,7 +490,7 @@ def _is_in_ranges(value: str, ranges: list[str]) -> bool:
 
 
 def _of_contexts(field: str) -> str:
-    """CEL: the ids in a field of all securityContexts."""
+    """Return the CEL expression for the ids in a field of all securityContexts."""
     return (
         f"(has(object.spec.securityContext) && has(object.spec.securityContext.{field}) ? "
         f"[object.spec.securityContext.{field}] : []) + variables.containers.filter(c, has(c.securityContext) && "
@@ -497,7 +499,7 @@ def _of_contexts(field: str) -> str:
 
 
 def _is_set(field: str) -> str:
-    """CEL: whether no container would have what its image says."""
+    """Return the CEL expression that is true when no container would use the id of its image."""
     return (
         f"((has(object.spec.securityContext) && has(object.spec.securityContext.{field})) || "
         f"variables.containers.all(c, has(c.securityContext) && has(c.securityContext.{field})))"
@@ -505,7 +507,7 @@ def _is_set(field: str) -> str:
 
 
 def _ranges(field: str) -> str:
-    """CEL: a list of ranges, each as [first, last], or [only]."""
+    """Return the CEL expression for the list of ranges, each as [first, last], or [only]."""
     return f"params.?spec.?{field}.orValue([]).map(q, string(q).split('-').map(n, int(n)))"
 
 
@@ -594,7 +596,7 @@ RULES: tuple[PodRule, ...] = (
         allows=_is_one_of,
         expression=_unless_absent(
             "allowedTokenAudiences",
-            # Volumes with names of Slipway are no template's.
+            # Volumes whose names have Slipway's prefix are not from a template.
             "variables.volumes.filter(v, has(v.projected) && !v.name.startsWith('slipway-')).all(v, "
             "v.projected.?sources.orValue([]).all(s, !has(s.serviceAccountToken) || "
             + _listed("allowedTokenAudiences") % "s.serviceAccountToken.?audience.orValue('')"
@@ -685,4 +687,4 @@ RULES: tuple[PodRule, ...] = (
         ),
     ),
 )
-"""In the order in which a pod is judged."""
+"""The rules in the order in which they are checked."""

@@ -1,7 +1,7 @@
-"""Security contexts of pod templates: what "restricted" forbids, and the context that satisfies it.
+"""Security contexts of pod templates: the checks of "restricted", and the context that satisfies it.
 
-A template that says nothing gets a context (`secured`); one that asks for more than "restricted" allows is refused
-(`check_*`), unless its pool allows privileged templates, or names the very privilege (`Grants`).
+A template without a context gets one (`secured`). A template that requires more than "restricted" allows is refused
+(`check_*`), unless its pool allows privileged templates or grants this privilege (`Grants`).
 
 Source: Pod Security Standards, "restricted" (which includes "baseline"), Kubernetes 1.36.
 """
@@ -14,7 +14,8 @@ from slipway.crd.roleresources import object_of, objects_of
 from slipway.crd.wire import RunAs
 
 USER_ID = 1000
-"""Whom a rank runs as when neither template nor container says: not root, and the user of Jupyter's images."""
+"""The uid of a rank when neither template nor container sets one: it is not root, and it is the user of Jupyter's
+images."""
 HOST_SWITCHES = frozenset({"hostNetwork", "hostPID", "hostIPC", "hostUsers"})
 _CAPABILITIES = frozenset({"NET_BIND_SERVICE"})
 _SAFE_SYSCTLS = frozenset(
@@ -67,16 +68,16 @@ _CONTAINER_FIELDS = frozenset(
 )
 ROOT = "root"
 HOST_PRIVILEGES = ("hostIPC", "hostNetwork")
-"""Switches that a pool may allow by name."""
+"""Pod fields that a pool may allow by name."""
 Grants = Collection[str]
-"""Privileges that a pool names: `root`, those of `HOST_PRIVILEGES`, and capabilities."""
+"""Privileges that a pool allows: `root`, those of `HOST_PRIVILEGES`, and capabilities."""
 Check = Callable[[Any, str, Findings, Grants], None]
 
 
 def check_host_switch(
     field: str, value: Any, at: str, findings: Findings, *, privileged: bool, grants: Grants = ()
 ) -> None:
-    """`hostNetwork` and its like: only the harmless value passes, and what the pool grants."""
+    """Check `hostNetwork` and similar fields: only the harmless value and what the pool grants are accepted."""
     harmless = (None, False) if field != "hostUsers" else (None, False, True)
     if value in harmless or privileged or (value is True and field in HOST_PRIVILEGES and field in grants):
         return
@@ -85,17 +86,17 @@ def check_host_switch(
 
 
 def check_pod(context: Any, at: str, findings: Findings, *, privileged: bool, grants: Grants = ()) -> None:
-    """Notes what a pod's securityContext may not say."""
+    """Add an error for each field of a pod's securityContext that is not allowed."""
     _check(findings.mapping(context, at), _POD_FIELDS, at, findings, grants, privileged=privileged)
 
 
 def check_container(context: Any, at: str, findings: Findings, *, privileged: bool, grants: Grants = ()) -> None:
-    """Notes what a container's securityContext may not say."""
+    """Add an error for each field of a container's securityContext that is not allowed."""
     _check(findings.mapping(context, at), _CONTAINER_FIELDS, at, findings, grants, privileged=privileged)
 
 
 def privileges_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(JSON pointer below the pod spec, privilege) of what a pod asks for that a pool may allow by name."""
+    """Yield (JSON pointer below the pod spec, privilege) for each requested privilege that a pool may allow by name."""
     for field in HOST_PRIVILEGES:
         if spec.get(field):
             yield f"/{field}", field
@@ -112,7 +113,7 @@ def privileges_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _root_in(context: Mapping[str, Any], at: str) -> Iterator[tuple[str, str]]:
     if context.get("runAsUser") == 0:
-        # What follows from it, `runAsNonRoot: false`, is the same wish.
+        # `runAsNonRoot: false` follows from uid 0 and is not a second privilege.
         yield f"{at}/runAsUser", ROOT
     elif context.get("runAsNonRoot") is False:
         yield f"{at}/runAsNonRoot", ROOT
@@ -123,9 +124,9 @@ def _or_granted(privilege: str) -> str:
 
 
 def running_as(spec: Mapping[str, Any], run_as: RunAs, *, is_limited: bool = False) -> dict[str, Any]:
-    """A pod spec that runs as `run_as` says, filled in where `spec` says nothing.
+    """Return `spec` with the ids of `run_as` where `spec` sets none.
 
-    `is_limited`: the pool allows some groups only, so that the group of volumes follows the primary group.
+    `is_limited`: the pool allows only some groups, so fsGroup becomes the primary group.
     """
     context = {**run_as.context, **_said(spec.get("securityContext"))}
     if is_limited and "runAsGroup" in context:
@@ -134,10 +135,10 @@ def running_as(spec: Mapping[str, Any], run_as: RunAs, *, is_limited: bool = Fal
 
 
 def secured(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod spec whose securityContexts satisfy "restricted", filled in where `spec` says nothing."""
+    """Return `spec` with securityContexts that satisfy "restricted", set where `spec` sets nothing."""
     said = _said(spec.get("securityContext"))
     pod = {
-        # Root that the pool does not allow was refused before.
+        # An earlier check has refused root if the pool does not allow it.
         "runAsNonRoot": said.get("runAsUser") != 0,
         "runAsUser": USER_ID,
         "fsGroup": USER_ID,

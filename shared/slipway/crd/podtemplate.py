@@ -1,10 +1,10 @@
-"""The allow-list for pod templates: what a template may say, and what to do instead where it may not.
+"""The allow-list for pod templates: which fields a template may set, and what to do instead of the others.
 
-Owns the fields of pod, container and volume; the security contexts are `podsecurity.py`. Nothing that is not listed
-passes: a field that Kubernetes grows later is refused until somebody has looked at it. Every refusal carries a JSON
-pointer and says what to change.
+Owns the fields of pod, container and volume; `podsecurity.py` owns the security contexts. Only listed fields are
+accepted: a new field of Kubernetes is refused until we have reviewed it. Every refusal has a JSON pointer and states
+what to change.
 
-Source: Pod Security Standards, "restricted"; architecture: ranks are placed, bound and stopped by Slipway alone.
+Source: Pod Security Standards, "restricted"; architecture: only Slipway places, binds and stops ranks.
 """
 
 import re
@@ -29,7 +29,7 @@ DEFAULT_ACCOUNT = "default"
 """The service account that every namespace has."""
 CONTAINERS_MAX = 32
 GRACE_DEFAULT_S = 30
-"""Of a pod that says nothing else. Source: Kubernetes, PodSpec.terminationGracePeriodSeconds."""
+"""Grace period in seconds of a pod that sets none. Source: Kubernetes, PodSpec.terminationGracePeriodSeconds."""
 GRACE_MAX_S = 86_400
 _GRACE = "terminationGracePeriodSeconds"
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
@@ -64,7 +64,7 @@ _POD_ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "enableServiceLinks": ((False,), "must be false; leave it out"),
     "setHostnameAsFQDN": ((False,), "leave it out"),
 }
-"""Fields that pass with these values only."""
+"""Fields that are accepted only with these values."""
 _POD_REFUSED: Mapping[str, str] = {
     "nodeName": "leave it out: Slipway places the pods; use nodeSelector or affinity",
     "hostname": "leave it out: Slipway names the pods",
@@ -112,9 +112,9 @@ _CONTAINER_REFUSED: Mapping[str, str] = {
 }
 _PROJECTED = ("clusterTrustBundle", "configMap", "downwardAPI", "secret", "serviceAccountToken")
 _OF_KUBERNETES = re.compile(r"(https?://)?kubernetes([.]default([.]svc([.][a-z0-9.-]+)?)?)?(:[0-9]+)?/?", re.IGNORECASE)
-"""The names of the Kubernetes API inside of a cluster, one of which is usually the audience that it takes."""
+"""Names of the Kubernetes API inside a cluster; one of them is usually the token audience that it accepts."""
 _CLAIM_FIELDS = ("accessModes", "resources", "storageClassName", "volumeMode")
-"""What the claim of an ephemeral volume says: how much of which class. It names no volume and no data."""
+"""The allowed fields of the claim of an ephemeral volume: size and class. It may name no volume and no data source."""
 VOLUME_TYPES = frozenset(
     {
         "configMap",
@@ -128,12 +128,13 @@ VOLUME_TYPES = frozenset(
         "secret",
     }
 )
-"""Kinds of volumes that a pod may have: those of Pod Security "restricted". An image is read-only; its name is judged
-as those of containers are. The admission policy `pods` is made of this table (`volumes_in_cel`)."""
+"""The kinds of volumes that a pod may have: those of Pod Security "restricted". An image volume is read-only; its name
+is checked like the image names of containers. The admission policy `pods` is generated from this table
+(`volumes_in_cel`)."""
 
 
 def volumes_in_cel(volumes: str) -> str:
-    """CEL: whether each volume of the list of that name is of a kind that a pod may have."""
+    """Return the CEL expression that checks whether each volume in the list `volumes` is of an allowed kind."""
     kinds = " || ".join(f"has(volume.{kind})" for kind in sorted(VOLUME_TYPES))
     return f"{volumes}.all(volume, {kinds})"
 
@@ -149,13 +150,14 @@ def check_template(
     accounts: Collection[str] | None = (),
     grants: podsecurity.Grants = (),
 ) -> None:
-    """Notes everything in the pod template at JSON pointer `at` that may not be there.
+    """Add an error for each part of the pod template at JSON pointer `at` that is not allowed.
 
-    With `privileged` (a pool's `privilegedTemplates`) what only "restricted" forbids passes; what would take the pod
-    out of Slipway's hands does not. `grants` are what the pool allows of it by name. An annotation is an order to what
-    reads it, a kubelet or a controller: the harmless ones pass, and those that the pool names.
-    `grace_max_s` is the longest that a pod may take to end. `accounts` are the service accounts that the workspace
-    allows (names, or PREFIX*) beside `default`; None: it is not known here, and judged where the pod is made.
+    With `privileged` (a pool's `privilegedTemplates`), fields that only "restricted" forbids are accepted; fields that
+    would let others place or stop the pod are not. `grants` are the privileges that the pool allows by name. An
+    annotation can give orders to a kubelet or a controller, so only harmless ones and those that the pool names are
+    accepted. `grace_max_s` is the longest time in seconds that a pod may take to end. `accounts` are the service
+    accounts (names, or PREFIX*) that the workspace allows besides `default`. None: they are not known here, and are
+    checked where the pod is created.
     """
     for field, value in findings.mapping(template, at).items():
         if field == "metadata":
@@ -175,7 +177,7 @@ def check_template(
 
 
 def named_account(template: Any) -> str:
-    """The service account that a template names; empty: its namespace's `default`."""
+    """Return the service account that a template names; empty: the `default` account of its namespace."""
     name = object_of(object_of(template).get("spec")).get("serviceAccountName")
     return "" if name in (None, DEFAULT_ACCOUNT) else str(name)
 
@@ -195,7 +197,7 @@ def _check_account(name: Any, at: str, findings: Findings, accounts: Collection[
 
 
 def _check_metadata(metadata: Mapping[str, Any], at: str, findings: Findings, *, passes: Collection[str] = ()) -> None:
-    """Labels and annotations; of those with our names only the annotations that may pass."""
+    """Check labels and annotations. Of the names with our prefix only the annotations in `passes` are accepted."""
     for field, value in metadata.items():
         here = at + pointer(field)
         if field not in ("labels", "annotations"):
@@ -218,7 +220,7 @@ def _check_checkpoints(metadata: Mapping[str, Any], at: str, findings: Findings)
 
 def _check_annotations(metadata: Mapping[str, Any], at: str, findings: Findings, named: Collection[str]) -> None:
     for key in object_of(metadata.get("annotations")):
-        is_ours = key.partition("/")[0].endswith(API_GROUP)  # judged already
+        is_ours = key.partition("/")[0].endswith(API_GROUP)  # checked already
         if not is_ours and not podrules.is_annotation_allowed(key, [*podrules.HARMLESS_ANNOTATIONS, *named]):
             findings.refuse(
                 at + pointer(key), "is not an annotation that a template may set here: its pool does not name it "
@@ -262,7 +264,8 @@ def _check_pod(
 
 
 def _check_graces(spec: Mapping[str, Any], at: str, findings: Findings, most: int) -> None:
-    """That of the pod, and those of probes, which stand in for it when a probe has failed."""
+    """Check the grace periods of the pod and of its probes: a probe's own period replaces the pod's when that probe
+    fails."""
     graces = {f"{at}/{_GRACE}": spec.get(_GRACE)}
     for group in ("containers", "initContainers"):
         for index, container in enumerate(objects_of(spec.get(group))[:CONTAINERS_MAX]):
@@ -381,7 +384,8 @@ def _check_volumes(volumes: list[Any], at: str, findings: Findings, privileged: 
 
 
 def _check_ephemeral(ephemeral: Any, at: str, findings: Findings) -> None:
-    """The claim that Kubernetes makes for the pod: an empty volume of a class. `podrules` judges its annotations."""
+    """Check the claim that Kubernetes creates for the pod: an empty volume of a class. `podrules` checks its
+    annotations."""
     claim = findings.mapping(ephemeral, at).get("volumeClaimTemplate")
     at = f"{at}/volumeClaimTemplate"
     for field, value in findings.mapping(claim, at).items():
@@ -403,7 +407,7 @@ def _check_ephemeral(ephemeral: Any, at: str, findings: Findings) -> None:
 
 
 def _check_projected(projected: Any, at: str, findings: Findings) -> None:
-    """Nothing that speaks for the pod's account to Kubernetes itself: a token without an audience is for its API."""
+    """Refuse projected tokens for the Kubernetes API itself; a token without an audience is one of them."""
     sources = findings.items(findings.mapping(projected, at).get("sources"), f"{at}/sources")
     for index, item in enumerate(sources):
         here = f"{at}/sources/{index}"

@@ -1,13 +1,13 @@
-"""What the end of a rank means for its allocation: rules on failures, and when enough ranks have succeeded.
+"""Failure and success policies: what the end of a rank means for its allocation.
 
 Owns the two policies as fields of an allocation, which rule decides on a failure, and when a success policy is met.
-Pure. Knows nothing of pods and of attempts: `watcher/gang.py` says how a rank ended, `watcher/ends.py` what follows.
+Pure. Knows no pods and no attempts: `watcher/gang.py` decides how a rank ended, `watcher/ends.py` what follows.
 
-Invariants: the first rule that matches decides; without a policy nothing here changes what happens; ranks that end
-later never turn "met" into "not met".
+Invariants: the first rule that matches decides. Without a policy this module changes nothing. Ranks that end later
+never turn "met" into "not met".
 
 Sources: Kubernetes' Job (`podFailurePolicy`, `successPolicy`), JobSet (`failurePolicy`, `successPolicy`), Volcano's Job
-(`minSuccess`, `policies`). Their `Ignore` starts a failed pod again: here that is `notCounted`.
+(`minSuccess`, `policies`). Their `Ignore` restarts a failed pod: here that action is `notCounted`.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -22,13 +22,13 @@ from slipway.crd.wire import RANKS_MAX, Name, Wire
 
 RULES_MAX = 20
 CODES_MAX = 64
-"""Entries of one rule, each a code or a range."""
+"""Maximum entries of one rule; each is a code or a range."""
 TARGETS_MAX = 16
 EXIT_CODE_MAX = 255
 UNCOUNTED_MAX = 10
-"""Restarts by `notCounted` rules when the launch names no limit."""
+"""Maximum restarts by `notCounted` rules when the launch sets no limit."""
 EXIT_CODES_PATTERN = r"^[0-9]{1,3}(-[0-9]{1,3})?$"
-"""Of the schema. A launch is told in words what is wrong."""
+"""The pattern in the schema. A launch gets an error message with the reason instead."""
 
 ExitCodes = int | Annotated[str, Meta(max_length=16)]
 
@@ -95,7 +95,7 @@ class SuccessPolicy(Wire, kw_only=True, frozen=True):
 
 
 class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank of a running gang, as far as a success policy looks at it. `has_succeeded` is None while it runs."""
+    """The part of a rank of a running gang that a success policy needs. `has_succeeded` is None while it runs."""
 
     role: str
     index: int
@@ -105,24 +105,24 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuccessState(msgspec.Struct, frozen=True, kw_only=True):
-    """`target` is the position of the target that decides, where one alone does."""
+    """The state of a success policy. `target` is the position of the target that decides, if exactly one does."""
 
     has_ranks: bool = False
-    """it is about ranks that are placed: else it decides nothing"""
+    """it applies to at least one placed rank; else it decides nothing"""
     is_met: bool = False
     is_out_of_reach: bool = False
-    """too many ranks have failed: it will never be met"""
+    """too many ranks have failed: it can never be met"""
     target: int | None = None
     text: str = ""
-    """for people: what is met"""
+    """description of what is met, for people"""
 
 
 @lru_cache(maxsize=1024)
 def code_range(entry: int | str) -> range:
-    """The exit codes of one entry of a rule.
+    """Return the exit codes of one entry of a rule.
 
     Raises:
-        ValueError: it is neither a number from 1 to 255 nor a range of them; the text says what to write.
+        ValueError: the entry is neither a number from 1 to 255 nor a range of them; the message states what to write.
     """
     first, is_range, last = str(entry).partition("-")
     if not first.isascii() or not first.isdigit() or (is_range and not (last.isascii() and last.isdigit())):
@@ -140,7 +140,8 @@ def code_range(entry: int | str) -> range:
 def deciding_rule(
     policy: FailurePolicy | None, *, role: str, code: int | None, is_disruption: bool = False
 ) -> int | None:
-    """The position of the first rule that matches a failure, or None. `code` is None when the program has none."""
+    """Return the position of the first rule that matches a failure, or None. `code` is None when there is no exit
+    code."""
     for position, rule in enumerate(policy.rules if policy is not None else ()):
         if rule.roles and role not in rule.roles:
             continue
@@ -154,23 +155,23 @@ def deciding_rule(
 
 
 def said_by(policy: FailurePolicy | None, position: int | None) -> str:
-    """Such as `failurePolicy.rules[0] says fail`; empty without a rule."""
+    """Return text such as `failurePolicy.rules[0] says fail`; empty without a rule."""
     action = action_of(policy, position)
     return f"failurePolicy.rules[{position}] says {action.value}" if action is not None else ""
 
 
 def action_of(policy: FailurePolicy | None, position: int | None) -> FailureAction | None:
-    """The action of the rule at `position`, if there is one."""
+    """Return the action of the rule at `position`; None when there is no such rule."""
     if policy is None or position is None or not 0 <= position < len(policy.rules):
         return None
     return policy.rules[position].action
 
 
 def success_state(policy: SuccessPolicy, ranks: Iterable[RankEnd]) -> SuccessState:
-    """Whether `policy` is met by the ranks that there are.
+    """Return whether the existing ranks meet `policy`.
 
-    A target that asks for more ranks than are placed is met by all that are. A target of which no rank is placed is
-    passed over.
+    A target that requires more ranks than are placed is met when all placed ones have succeeded. A target without a
+    placed rank is ignored.
     """
     placed = tuple(ranks)
     found = [
@@ -192,11 +193,12 @@ def success_state(policy: SuccessPolicy, ranks: Iterable[RankEnd]) -> SuccessSta
 
 
 def covered(rule: FailureRule, roles: Collection[str]) -> frozenset[tuple[str, int]]:
-    """Every failure that `rule` matches, as (role, exit code); 0 stands for a failure without a code, -1 for a
-    disruption.
+    """Return every failure that `rule` matches, as (role, exit code).
+
+    The code is 0 for a failure without an exit code, and -1 for a disruption.
 
     Raises:
-        ValueError: an exit code is none.
+        ValueError: an entry is not a valid exit code.
     """
     if rule.disruption:
         codes: Iterable[int] = (-1,)
@@ -209,7 +211,8 @@ def covered(rule: FailureRule, roles: Collection[str]) -> frozenset[tuple[str, i
 
 
 def _range_of(entry: int | str) -> range:
-    """What is no exit code matches nothing: an object that says so is refused before it starts."""
+    """Return the codes of an entry. An invalid entry matches nothing: an object with one is refused before it
+    starts."""
     try:
         return code_range(entry)
     except ValueError:

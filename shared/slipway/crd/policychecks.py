@@ -1,6 +1,6 @@
-"""What is wrong with the failure and success policies of a spec: rules that name nothing, or that never match.
+"""Checks the failure and success policies of a spec: rules that name unknown roles, or that can never match.
 
-Pure. Owns the sentences that a launch is refused with. Pointers are relative to the spec.
+Pure. Owns the texts of the refusals. Pointers are relative to the spec.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ T = TypeVar("T", str, int)
 
 
 def check_policies(spec: AllocationSpec, findings: Findings) -> None:
-    """Notes everything that is wrong with the two policies of `spec`."""
+    """Add all errors of the two policies of `spec` to `findings`."""
     roles = {role.name: role for role in spec.ranks} or {"worker": RoleSpec()}
     if spec.failure_policy is not None:
         _check_failures(spec.failure_policy, roles, findings)
@@ -57,7 +57,7 @@ def _check_failures(policy: FailurePolicy, roles: Mapping[str, RoleSpec], findin
 
 
 def _check_rule(rule: FailureRule, at: str, roles: Mapping[str, RoleSpec], findings: Findings) -> bool:
-    """Whether it is right by itself."""
+    """Add the errors of a rule by itself; return whether it can be compared with the other rules."""
     is_right = True
     for position, name in enumerate(rule.roles):
         if name not in roles:
@@ -92,7 +92,8 @@ def _check_retries(policy: FailurePolicy, max_restarts: int, findings: Findings)
 
 
 def _check_restart(spec: AllocationSpec, findings: Findings) -> None:
-    """A rank that starts again keeps its place; that of a gang which shrinks and grows is not its own."""
+    """Refuse `restart: rank` for elastic gangs: a restarted rank keeps its place, but an elastic gang may lose
+    places."""
     count = sum(role.count for role in spec.ranks) or 1
     elastic = [pointer("minAvailable")] if spec.min_available is not None and spec.min_available < count else []
     elastic += [

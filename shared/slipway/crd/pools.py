@@ -1,4 +1,4 @@
-"""Resource pools and queues as they travel on the wire: what is shared out, and by which rules."""
+"""Resource pools and queues in their wire format: the shared resources, and the rules by which they are shared."""
 
 from typing import Annotated, Any
 
@@ -10,15 +10,15 @@ from slipway.crd.wire import FLAVORS_MAX, RANKS_MAX, Duration, Name, Quantities,
 from slipway.model.lifecycle import Kind
 
 EXTENDER_URL_PATTERN = r"^https?://[^\t\n\f\r /?#@]+(/[^\t\n\f\r ?#@]*)?$"
-r"""Spaces are named one by one: `\s` is ASCII to the API server and Unicode here, so that one no-break space would make
-the list of all pools unreadable."""
+r"""The kinds of white space are listed one by one, because `\s` is ASCII in the API server and Unicode here: one
+no-break space would make the list of all pools unreadable."""
 EVICTION_PERIOD_PATTERN = r"^([1-9][0-9]{0,3}[smh]|[1-9][0-9]{0,2}d)$"
-"""Never 0, so that the API server itself refuses it."""
+"""The pattern excludes 0, so that the API server itself refuses it."""
 BEST_EFFORT_ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
-"""The provisioning class of the Cluster Autoscaler that adds all nodes of a request, or none."""
+"""The provisioning class of the Cluster Autoscaler that adds all nodes of a request or none."""
 PROVISIONING_CLASS_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 HALF_LIFE_PATTERN = r"^([1-9][0-9]?h|[1-6][0-9]{2}h|7[01][0-9]h|720h|[1-9]d|[12][0-9]d|30d)$"
-"""Usage is known by the day, and the days of ten half-lives are read: so it has bounds."""
+"""The half-life has bounds, because usage is stored by the day and the days of ten half-lives are read."""
 SHM_SIZE_PATTERN = r"^(|(100|[1-9][0-9]?)%|0|[1-9][0-9]{0,5}(Mi|Gi|Ti))$"
 WINDOW_TIME_PATTERN = (
     r"^(19[7-9][0-9]|2[0-9]{3})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
@@ -30,7 +30,7 @@ ID_RANGES_MAX = 64
 ALLOWED_MAX = 64
 ShortText = Annotated[str, Meta(min_length=1, max_length=253)]
 PRIVILEGE_PATTERN = r"^(root|hostIPC|hostNetwork|[A-Z][A-Z0-9_]{3,62})$"
-"""A capability has four letters and more: ALL is none."""
+"""A capability has at least four letters, so that the pattern excludes `ALL`."""
 WindowTime = Annotated[str, Meta(max_length=25, pattern=WINDOW_TIME_PATTERN)]
 Privilege = Annotated[str, Meta(max_length=63, pattern=PRIVILEGE_PATTERN)]
 IdRange = Annotated[str, Meta(max_length=21, pattern=r"^(0|[1-9][0-9]{0,9})(-(0|[1-9][0-9]{0,9}))?$")]

@@ -1,10 +1,11 @@
-"""Filling an allocation's spec with the defaults of its kind and its pool, and judging the result.
+"""Completes an allocation's spec with the defaults of its kind and its pool, and checks the result.
 
-`resolve` is what a POST, a dry run and a hand-applied object all go through: api, scheduler and podworker call the same
-pure function and see the same spec, the same errors and the same hash. An admission pins the hash, so that a change of
-the pool's defaults between admission and launch is noticed.
+Every POST, dry run and object that a user applied goes through `resolve`: api, scheduler and podworker call the same
+pure function and get the same spec, errors and hash. An admission contains the hash, so that the pod worker detects a
+change of the pool's defaults between admission and launch.
 
-Invariants: resolving a resolved spec changes nothing; the hash does not depend on what may change while it waits.
+Invariants: resolving a resolved spec changes nothing; the hash does not depend on fields that may change while the
+allocation waits.
 """
 
 import posixpath
@@ -38,16 +39,16 @@ from slipway.model.resources import GPU_MILLI, GPU_NAMES
 
 SERVICE_PORT_NAME = "http"
 RUN_AS_FIELDS = ("runAsUser", "runAsGroup", "fsGroup", "supplementalGroups")
-"""Of a securityContext: those that `runAs` stands for."""
+"""The fields of a securityContext that `runAs` sets."""
 
 Json = Mapping[str, Any]
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete spec and the verdict on it. `spec` is as complete as it can be also when there are errors.
+    """A completed spec and its errors. With errors, `spec` is as complete as possible.
 
-    In a sound one: `ranks` is not empty, each role has `min_available` and its resources as {requests, limits}; each
-    template (the role's own, else the spec's) has a main container with an image; `min_available` is set.
+    Without errors: `ranks` is not empty; each role has `min_available`, and resources as {requests, limits}; each
+    template (the role's own, else that of the spec) has a main container with an image; `min_available` is set.
     """
 
     spec: AllocationSpec
@@ -65,12 +66,12 @@ def resolve(
     secrets: ReleasedSecrets | None = None,
     audiences: Collection[str] | None = None,
 ) -> Resolved:
-    """The complete spec of `allocation` in `pool`, and what is wrong with it.
+    """Return the complete spec of `allocation` in `pool`, with its errors.
 
-    `accounts` are the service accounts that its workspace allows beside `default`; None: they are not known here, and
-    each name passes. The api and the pod worker know them. `secrets` are those that pod templates may name; None: the
-    workspace allows every one, or it is not known here. `audiences` are those that projected tokens may be for; None:
-    every one, or they are not known here. The api knows them.
+    `accounts` are the service accounts that its workspace allows besides `default`; None: they are not known here, and
+    every name is accepted. The api and the pod worker know them. `secrets` are the Secrets that pod templates may name;
+    None: the workspace allows every Secret, or the caller does not know them. `audiences` are the allowed audiences of
+    projected tokens; None: all are allowed, or the caller does not know them. The api knows them.
     """
     spec = allocation.spec
     findings = Findings()
@@ -89,12 +90,12 @@ def resolve(
 
 
 def template_of(spec: AllocationSpec, role: RoleSpec) -> Json:
-    """The pod template of a role: its own, else the allocation's."""
+    """Return the pod template of a role: its own, else that of the allocation."""
     return role.template or spec.template
 
 
 def _templates_of(spec: AllocationSpec) -> Iterator[tuple[str, Json]]:
-    """(JSON pointer, template) of all that ranks are made of."""
+    """Yield (JSON pointer, template) of all templates that ranks use."""
     if not spec.ranks or not all(role.template for role in spec.ranks):
         yield "/template", spec.template
     for index, role in enumerate(spec.ranks):
@@ -103,7 +104,7 @@ def _templates_of(spec: AllocationSpec) -> Iterator[tuple[str, Json]]:
 
 
 def grace_max_s(pool: ResourcePoolSpec) -> int:
-    """The longest that a pod may take to end, in whole seconds."""
+    """Return the longest time that a pod may take to end, in whole seconds."""
     return min(int(stored_duration(pool.termination_grace_max or "24h")), podtemplate.GRACE_MAX_S)
 
 
@@ -147,14 +148,14 @@ def _complete(
 
 
 def _check_devices(role: RoleSpec, at: str, findings: Findings) -> None:
-    """A rank uses whole GPUs or a part of one."""
+    """Refuse a rank that requests both whole GPUs and a part of one."""
     asked = object_of(role.resources.get("requests"))
     if any(str(asked.get(name, "0")) != "0" for name in GPU_NAMES) and str(asked.get(GPU_MILLI, "0")) != "0":
         findings.refuse(at, "is a part of one GPU, and whole GPUs are asked for too: leave one of them out")
 
 
 def _check_work(template: Json, at: str, findings: Findings) -> None:
-    """A context is unpacked into the working directory, which must then be nobody else's."""
+    """Refuse a working directory with a mounted volume: the context is unpacked into it."""
     containers = containers_of(template)
     if not containers:
         return
@@ -170,7 +171,7 @@ def _check_work(template: Json, at: str, findings: Findings) -> None:
 
 
 def _check_home(spec: AllocationSpec, template: Json, findings: Findings) -> None:
-    """HOME is the kept volume, and nothing else says what it is."""
+    """Refuse another HOME variable or mount when the persistent home volume is HOME."""
     containers = containers_of(template)
     if not containers:
         return
@@ -184,7 +185,7 @@ def _check_home(spec: AllocationSpec, template: Json, findings: Findings) -> Non
 
 
 def _check_setup(setup: str, template: Json, findings: Findings) -> None:
-    """A setup needs a program that it can start: what an image would start by itself is not known."""
+    """Refuse a setup without a command: the program that the image starts by default is not known."""
     containers = containers_of(template)
     if not setup.strip():
         findings.refuse("/setup", "has no command; write one, or leave it out")
@@ -210,7 +211,7 @@ def _role(
 ) -> RoleSpec:
     containers = containers_of(template)
     of_template: Json = object_of(containers[main_container(template)].get("resources")) if containers else {}
-    # What the request names replaces the default of that resource; the other defaults stay.
+    # A resource in the request replaces the default of that resource; the other defaults are kept.
     base = of_template or defaults.resources
     minimum = role.min_available
     if minimum is None:
@@ -225,13 +226,13 @@ def _role(
 
 
 def _tolerations(role: RoleSpec, template: Json, pool: ResourcePoolSpec) -> list[TolerationSpec]:
-    """Those of role, template and pool, each once."""
+    """Return the tolerations of role, template and pool, without duplicates."""
     result = list(role.tolerations)
     for item in objects_of(object_of(template.get("spec")).get("tolerations")):
         try:
             result.append(msgspec.convert(item, TolerationSpec))
         except msgspec.ValidationError:
-            continue  # `_check_tolerations` has noted it
+            continue  # `_check_tolerations` has added the error
     result.extend(pool.tolerations)
     return [item for index, item in enumerate(result) if item not in result[:index]]
 
@@ -246,7 +247,7 @@ def _template(
     *,
     accounts: Collection[str] | None,
 ) -> dict[str, Any]:
-    """The complete template at pointer `at`: main container, image, command, security context."""
+    """Complete and check the template at pointer `at`: main container, image, command, security context."""
     rules = pool.spec
     podtemplate.check_template(
         template,
@@ -300,7 +301,7 @@ def _given_image(template: Json, main: int) -> bool:
 
 
 def _check_entrypoint(kind: Kind, at: str, main: int | None, findings: Findings, *, given: bool) -> None:
-    """An image that the user names may have an entrypoint of its own; a default one has nothing to run."""
+    """Refuse a default image without a command. An image that the user chooses may have its own entrypoint."""
     if given:
         return
     here = "/command" if main is None else f"{at}/spec/containers/{main}/command"
@@ -325,9 +326,9 @@ def _default_image(kind: Kind) -> str:
 
 
 def _main(container: Json, kind: Kind, defaults: KindDefaults) -> dict[str, Any]:
-    """The main container with what the kind's defaults give: a program of its own is never mixed with ours.
+    """Return the main container with the defaults of the kind; its own program is never mixed with the default one.
 
-    The default program of a service kind runs in any image; that of the others belongs to the default image.
+    The default program of a service kind runs in any image; that of another kind belongs to its default image.
     """
     result = dict(container)
     has_program = bool(result.get("command") or result.get("args"))

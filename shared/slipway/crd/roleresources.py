@@ -1,7 +1,7 @@
-"""What a rank asks for: the resources of a role, put on the main container of its pod template.
+"""The resources that a rank requests: the role's resources apply to the main container of its pod template.
 
-Owns the two spellings of `ranks[].resources` (a flat map of quantities, or Kubernetes' {requests, limits}), which
-container is the main one, and the effective request of the pod. Pure; assumes nothing about the template's shape.
+Owns the two forms of `ranks[].resources` (a flat map of quantities, or Kubernetes' {requests, limits}), the choice of
+the main container, and the effective request of the pod. Pure; accepts templates of any shape.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,9 @@ from slipway.model.resources import CPU, MEMORY, Resources
 
 MAIN_CONTAINER = "main"
 FETCHING_CONTAINER = "slipway-context"
+"""The init container that downloads the uploaded files."""
 WAITING_CONTAINER = "slipway-start-order"
-"""the init container that puts uploaded files in place"""
+"""The init container in which a rank waits for other roles."""
 EPHEMERAL_STORAGE = "ephemeral-storage"
 HUGE_PAGES_PREFIX = "hugepages-"
 _NESTED = frozenset({"requests", "limits", "claims"})
@@ -26,22 +27,22 @@ NormalResources = dict[str, dict[str, str]]
 
 
 def object_of(value: Any) -> JsonMap:
-    """`value` when it is a JSON object, else an empty one."""
+    """Return `value` if it is a JSON object, else an empty object."""
     return cast("JsonMap", value) if isinstance(value, Mapping) else {}
 
 
 def objects_of(value: Any) -> list[JsonMap]:
-    """The items of `value` as JSON objects; nothing when it is no list."""
+    """Return the items of `value` as JSON objects; an empty list when it is no list."""
     return [object_of(item) for item in cast("list[Any]", value)] if isinstance(value, list) else []
 
 
 def containers_of(template: JsonMap) -> list[JsonMap]:
-    """The containers of a pod template, without its init containers."""
+    """Return the containers of a pod template, without its init containers."""
     return objects_of(object_of(template.get("spec")).get("containers"))
 
 
 def main_container(template: JsonMap) -> int:
-    """The index of the main container: the one that the annotation names, else `main`, else the first."""
+    """Return the index of the main container: the one that the annotation names, else `main`, else the first."""
     names = [container.get("name") for container in containers_of(template)]
     annotations = object_of(object_of(template.get("metadata")).get("annotations"))
     for wanted in (annotations.get(ANNOTATION_MAIN_CONTAINER), MAIN_CONTAINER):
@@ -51,13 +52,14 @@ def main_container(template: JsonMap) -> int:
 
 
 def checkpoints_of(template: JsonMap) -> str:
-    """The folder of checkpoints that the annotation names; empty: none."""
+    """Return the checkpoint folder that the annotation names; empty: none."""
     annotations = object_of(object_of(template.get("metadata")).get("annotations"))
     return str(annotations.get(ANNOTATION_CHECKPOINTS) or "")
 
 
 def is_nested(resources: JsonMap) -> bool:
-    """Whether `resources` is in the {requests, limits} form; a container's may name claims too: no amounts."""
+    """Whether `resources` has the {requests, limits} form. Those of a container may also have claims, which are no
+    amounts."""
     return bool(resources) and resources.keys() <= _NESTED
 
 
@@ -67,7 +69,10 @@ def is_extended(name: str) -> bool:
 
 
 def normal(resources: JsonMap) -> NormalResources:
-    """`resources` in the {requests, limits} form: limits fill up requests, extended requests fill up limits."""
+    """Return `resources` in the {requests, limits} form.
+
+    A limit is also the request when that is missing; a request for an extended resource is also its limit.
+    """
     requests, limits = resources, object_of(None)
     if is_nested(resources):
         requests, limits = object_of(resources.get("requests")), object_of(resources.get("limits"))
@@ -80,7 +85,8 @@ def normal(resources: JsonMap) -> NormalResources:
 
 
 def overlaid(base: JsonMap, over: JsonMap) -> NormalResources:
-    """`over` laid over `base`, resource by resource; a resource named in `over` loses its old request and limit."""
+    """Return `base` with `over` applied to each resource: a resource in `over` replaces both request and limit of
+    `base`."""
     low, high = normal(base), normal(over)
     named = {*high.get("requests", {}), *high.get("limits", {})}
     merged = {
@@ -91,9 +97,9 @@ def overlaid(base: JsonMap, over: JsonMap) -> NormalResources:
 
 
 def pod_ask(role: RoleSpec, template: JsonMap, *, fetches: bool = False, waits: bool = False) -> PodAsk:
-    """The resources of the pod of one rank of `role`, container by container.
+    """Return the resources of the pod of one rank of `role`, for each container.
 
-    `fetches`: an init container puts the uploaded files in place; `waits`: one waits for other roles. They have the
+    `fetches`: an init container downloads the uploaded files; `waits`: one waits for other roles. They have the
     resources of the main container, without devices.
     """
     spec = object_of(template.get("spec"))
@@ -114,13 +120,15 @@ def pod_ask(role: RoleSpec, template: JsonMap, *, fetches: bool = False, waits: 
 
 
 def without_devices(amounts: JsonMap) -> dict[str, Any]:
-    """What a container needs of `amounts` that uses no device."""
+    """Return `amounts` without devices and other extended resources."""
     return {name: amount for name, amount in amounts.items() if not is_extended(name)}
 
 
 def role_requests(role: RoleSpec, template: JsonMap, unstated: Quantities = NOTHING) -> Resources:
-    """The effective request of one rank of `role`, as Kubernetes counts the pod; `unstated` is what a container counts
-    as that states no request. What LimitRanges add is not in it.
+    """Return the effective request of one rank of `role`, as Kubernetes computes it, without the defaults of
+    LimitRanges.
+
+    `unstated` are the requests assumed for a container without a request.
 
     Source: Kubernetes, "Pod effective request": containers and sidecars summed, raised to the largest init step.
 

@@ -1,21 +1,22 @@
-"""The CRDs' own rules: what the API server itself refuses, however wrong or old the writer is.
+"""The validation rules of the CRDs: the API server itself enforces them, also against wrong or old writers.
 
-One table. Each rule is a CEL expression for a real API server and its Python twin for the local cluster; a
-property test and a run against the API server's own evaluator keep the two in step.
+The rules are one table. Each rule is a CEL expression for a real API server, with a Python twin for the local cluster.
+A property test and a run of the API server's own evaluator check that both agree.
 
 Facts the table rests on (Kubernetes 1.36):
-- A rule that names `oldSelf` runs only when the value at its path exists before and after the write; hence the
-  root rule that keeps `status`.
-- A transition rule on an item of an atomic list is refused, and items of a list-map can be re-keyed around one; so
-  the exit codes are guarded by index from `status`.
-- What a schema does not describe (`x-kubernetes-preserve-unknown-fields`: pod templates, affinity, resources) cannot
-  be read by CEL, only compared as a whole, and the server's comparison overlooks one undescribed key that is swapped
-  for another. So admission pins the hash of the resolved spec as well, and the pod worker compares it. The twins, and
-  they alone, refuse that swap too.
-- The cost of a rule is estimated from the bounds in the schema: everything that a rule touches is bounded there.
-- Every write, of a status too, runs all rules, and each `self.field` makes the server copy the schema of all fields of
-  `self`, thirty of a spec: the rules were a quarter of what a status write costs it. So a rule stands at the field that
-  it is about where that is always there, looks first at what is mostly absent, and names no field twice for nothing.
+- A rule that names `oldSelf` runs only when the value at its path exists before and after the write; so a rule at the
+root keeps `status` from being removed.
+- The API server refuses a transition rule on an item of an atomic list, and a writer can avoid one on an item of a
+list-map by changing the key. So the rule for exit codes is at `status` and compares by index.
+- CEL cannot read fields that the schema does not describe (`x-kubernetes-preserve-unknown-fields`: pod templates,
+affinity, resources); it can only compare them as a whole. The server's comparison does not notice when one undescribed
+key is replaced by another. So the admission also contains the hash of the resolved spec, and the pod worker compares
+it. Only the Python twins refuse such a replacement.
+- The server estimates the cost of a rule from the bounds in the schema: every field that a rule reads is bounded there.
+- Every write, also of a status, runs all rules. Each `self.field` makes the server copy the schema of all fields of
+`self`, which are thirty in a spec: the rules were a quarter of the server's cost of a status write. So a rule is placed
+at its field when that field is always present. A rule first tests the fields that are mostly absent, and it names no
+field more often than needed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,13 +28,14 @@ from slipway.model import ids
 from slipway.model.times import parse_time
 
 Twin = Callable[[Any, Any], bool]
-"""(value now, value before or None) -> whether the rule holds. A transition rule holds when there is no before."""
+"""(new value, old value or None) -> whether the rule is satisfied. A transition rule is satisfied when there is no old
+value."""
 
 SPEC = ("spec",)
 STATUS = ("status",)
 WINDOW = ("spec", "windows", "*")
 IMMUTABLE_ALWAYS_SET = ("kind", "pool", "preemptible", "maxRestarts")
-"""required, or with a default in the schema"""
+"""fields that are required, or have a default in the schema"""
 IMMUTABLE_OPTIONAL = (
     "job",
     "minAvailable",
@@ -47,9 +49,9 @@ IMMUTABLE_OPTIONAL = (
     "topology",
 )
 IMMUTABLE_COLLECTIONS = ("files", "ports", "flavors", "secretVariables", "after")
-"""absent means empty"""
+"""fields for which absent means empty"""
 REPLACEABLE = ("template", "ranks", "env")
-"""what it runs: changed while it is held, until it is admitted"""
+"""fields that define the program: they may change while the allocation is held and not yet admitted"""
 
 
 class ValidationRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,11 +67,12 @@ class ValidationRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_transition(self) -> bool:
-        """Whether the rule compares with the value before."""
+        """Whether the rule compares with the old value."""
         return "oldSelf" in self.rule
 
     def holds(self, now: Any, before: Any) -> bool:
-        """Whether the write passes; an expression that fails on a missing key refuses, as CEL does."""
+        """Whether the write satisfies the rule. An expression that fails on a missing key refuses the write, as in
+        CEL."""
         if self.is_transition and before is None:
             return True
         try:
@@ -86,7 +89,7 @@ class RuleViolation(msgspec.Struct, frozen=True):
 
 
 def violations(kind: str, now: Mapping[str, Any], before: Mapping[str, Any] | None) -> list[RuleViolation]:
-    """The rules of `kind` that the write `before` -> `now` breaks; `before` is None for a create."""
+    """Return the rules of `kind` that the write `before` -> `now` violates; `before` is None for a create."""
     found: list[RuleViolation] = []
     for rule in RULES:
         if rule.kind != kind:
@@ -108,7 +111,7 @@ def _at(path: tuple[str, ...], pointer: str, now: Any, before: Any) -> Iterator[
         yield from _at(path[1:], f"{pointer}/{path[0]}", now[path[0]], old)
 
 
-# --- twins; each mirrors the expression beside which it stands in the table
+# --- twins; each has the meaning of the expression beside it in the table
 
 
 def _is_allocation_name(now: Any, _: Any) -> bool:
@@ -383,7 +386,7 @@ _SAME_OR_EMPTY = (
     "has(self.FIELD) ? (has(oldSelf.FIELD) ? self.FIELD == oldSelf.FIELD : size(self.FIELD) == 0)"
     " : (!has(oldSelf.FIELD) || size(oldSelf.FIELD) == 0)"
 )
-"""Optional types would say it shorter, but the cost estimator takes their sizes for unbounded."""
+"""Optional types would be shorter, but the cost estimator treats their sizes as unbounded."""
 _SAME_OR_BOTH_ABSENT_OF_SPEC = _SAME_OR_BOTH_ABSENT.replace("elf.", "elf.spec.")
 _ALL_REPLACEABLE_SAME = " && ".join(
     f"({_SAME_OR_BOTH_ABSENT_OF_SPEC.replace('FIELD', field)})" for field in REPLACEABLE

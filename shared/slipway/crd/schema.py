@@ -1,12 +1,12 @@
-"""The CustomResourceDefinitions, generated from the wire structs.
+"""Generates the CustomResourceDefinitions from the wire structs.
 
-Owns the translation struct -> structural OpenAPI v3 schema, and what surrounds it in a CRD: printer columns, short
-names, selectable fields, the rules of `rules.py`. `crd_manifests()` is what `slipway up` installs and what the chart
-carries; `python -m slipway.crd.schema helm/files/crds` writes the chart's copies, `--check` fails when they differ.
+Owns the translation struct -> structural OpenAPI v3 schema, and the other parts of a CRD: printer columns, short names,
+selectable fields, the rules of `rules.py`. `slipway up` installs `crd_manifests()`, and the chart contains them.
+`python -m slipway.crd.schema helm/files/crds` writes the chart's copies; `--check` fails when they differ.
 
-Invariants: the output depends on the structs alone (no clock, no environment) and is accepted by a real API server as
-it stands; a scalar's default is a default of the schema too, because our encoder leaves defaults out and rules and
-field selectors see only what is set.
+Invariants: the output depends only on the structs (no clock, no environment), and a real API server accepts it
+unchanged. The default of a scalar is also a default in the schema, because our encoder omits defaults, and rules and
+field selectors see only fields that are set.
 """
 
 import re
@@ -35,7 +35,7 @@ _STATUS_DEFAULT: Mapping[str, Schema] = {
 
 
 class PrinterColumn(msgspec.Struct, frozen=True):
-    """One column of `kubectl get`; `wide` ones show with `-o wide` only."""
+    """One column of `kubectl get`; A `wide` column is shown only with `-o wide`."""
 
     name: str
     path: str
@@ -126,7 +126,8 @@ DEFINITIONS: tuple[Definition, ...] = (
 
 
 def crd_manifests() -> list[Schema]:
-    """The five CustomResourceDefinitions as plain JSON, in the order of `DEFINITIONS`; the caller may change them."""
+    """Return the five CustomResourceDefinitions as plain JSON, in the order of `DEFINITIONS`; the caller may change
+    them."""
     return msgspec.json.decode(_manifests(), type=list[Schema])
 
 
@@ -136,7 +137,7 @@ def _manifests() -> bytes:
 
 
 def crd_files() -> dict[str, str]:
-    """`{file name: YAML}` of the five CRDs, as the chart carries them."""
+    """Return `{file name: YAML}` of the five CRDs, as the chart contains them."""
     files: dict[str, str] = {}
     for manifest in crd_manifests():
         text = yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
@@ -145,7 +146,7 @@ def crd_files() -> dict[str, str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what YAML 1.1 readers such as kubectl take for a boolean although PyYAML does not (`n`, `y`)."""
+    """Quotes texts that YAML 1.1 readers such as kubectl read as a boolean although PyYAML does not (`n`, `y`)."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
         style = "'" if data in {"n", "N", "y", "Y"} else None
@@ -156,7 +157,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def schema_of(struct: type[msgspec.Struct]) -> Schema:
-    """The structural schema of a wire struct."""
+    """Return the structural schema of a wire struct."""
     return _of(types.type_info(struct))
 
 
@@ -232,7 +233,7 @@ def _place(schema: Schema, rule: rules.ValidationRule) -> None:
 
 
 def _of(info: types.Type) -> Schema:
-    """The schema of one type; every alternative that the structs use, and no other."""
+    """Return the schema of one type. Only types that the structs use are supported."""
     match info:
         case types.Metadata():
             return {**_of(info.type), **_description(info)}
@@ -285,7 +286,7 @@ def _struct(info: types.StructType) -> Schema:
 
 
 def _default(field: types.Field) -> str | int | float | bool | None:
-    """The default of a scalar; an empty string is left out (it says no more than absence)."""
+    """Return the default of a scalar. None for an empty string, which means the same as an absent field."""
     default = field.default
     if isinstance(default, Enum):
         default = default.value
@@ -332,7 +333,7 @@ def _map(info: types.DictType) -> Schema:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the files into a folder, or with `--check` says which differ (exit code 1)."""
+    """Write the files into a folder; or, with `--check`, report the files that differ and return exit code 1."""
     is_check = "--check" in arguments
     folders = [argument for argument in arguments if not argument.startswith("-")]
     if len(folders) != 1:

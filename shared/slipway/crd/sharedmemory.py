@@ -1,10 +1,10 @@
-"""How large `/dev/shm` of a rank is: what the launch says, else what the pool gives.
+"""The size of `/dev/shm` of a rank: the size that the launch requests, else the default of the pool.
 
-A container runtime gives 64 MB, too little for what the workers of a data loader or NCCL exchange. Any other size is a
-volume in memory. What is written to it is memory of the container: Kubernetes counts it against the memory limit, and
-schedules by the request alone.
+A container runtime provides 64 MB, which is too little for the data that NCCL or the workers of a data loader exchange.
+Any other size needs a volume in memory. Data written to it is memory of the container: Kubernetes counts it towards the
+memory limit, and schedules only by the request.
 
-Owns the rules of the size, and what is wrong with one. Pure.
+Owns the rules for the size, and the checks of a requested size. Pure.
 
 Source: Kubernetes, "emptyDir": memory-backed volumes.
 """
@@ -19,35 +19,36 @@ from slipway.model.resources import MEMORY
 
 SHM_PATH = "/dev/shm"  # noqa: S108 - a path in the container
 OF_RUNTIME = 64 << 20
-"""What a container has without a volume."""
+"""The size in bytes that a container has without a volume."""
 DEFAULT_PERCENT = 50
-"""Of the memory limit, where the pool does not say; as much as Linux gives a tmpfs."""
+"""Percent of the memory limit when the pool sets no size; Linux uses the same share for a tmpfs."""
 SIZE_MIN = 1 << 20
 
 
 def size_of(asked: str, role: RoleSpec, template: JsonMap, pool: ResourcePoolSpec) -> int:
-    """The size in bytes of the volume of a resolved role; 0: none, its ranks have what the runtime gives.
+    """Return the size in bytes of the volume of a resolved role; 0: no volume, its ranks use that of the container
+    runtime.
 
-    `asked` is what the launch says. A default is never more than the memory limit.
+    `asked` is the size that the launch requests. A default is never more than the memory limit.
     """
     if mounts_itself(template):
         return 0
     if asked:
         return parse_quantity(asked)
     if object_of(template.get("spec")).get("hostIPC"):
-        return 0  # it asks for that of its node
+        return 0  # the pod uses the shared memory of its node
     limit = _memory(role, "limits")
     if pool.shm_size and not pool.shm_size.endswith("%"):
         size = parse_quantity(pool.shm_size)
         return min(size, limit) if limit else size
     percent = int(pool.shm_size.removesuffix("%")) if pool.shm_size else DEFAULT_PERCENT
     size = limit * percent // 100
-    # The default makes it larger, never smaller; a share that the pool names is what it says.
+    # The built-in default only makes it larger than the runtime's; a share that the pool sets is used unchanged.
     return size if pool.shm_size or size > OF_RUNTIME else 0
 
 
 def check(asked: str, at: str, findings: Findings) -> None:
-    """Notes what is no size."""
+    """Add an error if `asked` is not a size."""
     if not asked:
         return
     try:
@@ -60,7 +61,7 @@ def check(asked: str, at: str, findings: Findings) -> None:
 
 
 def check_role(asked: str, role: RoleSpec, template: JsonMap, at: str, findings: Findings) -> None:
-    """Notes a size that the resolved `role` cannot have; `asked` has passed `check`."""
+    """Add an error or warning for a size that the resolved `role` cannot have; `asked` has passed `check`."""
     if not asked:
         return
     if mounts_itself(template):
@@ -69,7 +70,7 @@ def check_role(asked: str, role: RoleSpec, template: JsonMap, at: str, findings:
     try:
         size, limit, request = parse_quantity(asked), _memory(role, "limits"), _memory(role, "requests")
     except ValueError:
-        return  # noted where the quantity stands
+        return  # the check of the resources has added the error
     if limit and size > limit:
         limits = object_of(role.resources.get("limits"))
         findings.refuse(
@@ -85,22 +86,22 @@ def check_role(asked: str, role: RoleSpec, template: JsonMap, at: str, findings:
 
 
 def mounts_itself(template: JsonMap) -> bool:
-    """Whether the main container has a volume of the template's own there."""
+    """Whether the template itself mounts a volume at `/dev/shm` in the main container."""
     containers = containers_of(template)
     return bool(containers) and mounts_at(containers[main_container(template)], SHM_PATH)
 
 
 def mounts_at(container: JsonMap, path: str) -> bool:
-    """Whether the container has a volume at exactly that path."""
+    """Whether the container mounts a volume at exactly that path."""
     mounts = objects_of(container.get("volumeMounts"))
     return any(posixpath.normpath(str(mount.get("mountPath") or "")) == path for mount in mounts)
 
 
 def _memory(role: RoleSpec, part: str) -> int:
-    """What the role requests or is limited to, in bytes; 0: it does not say.
+    """Return the memory request or limit (`part`) of the role in bytes; 0 when it has none.
 
     Raises:
-        ValueError: a bad quantity; never in a sound spec.
+        ValueError: a bad quantity; never in a valid spec.
     """
     amount = normal(role.resources).get(part, {}).get(MEMORY)
     return parse_quantity(amount) if amount else 0

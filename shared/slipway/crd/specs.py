@@ -1,10 +1,10 @@
-"""What specs mean, remembered: thousands of allocations of one sweep differ in nothing that resolving looks at.
+"""A cache of resolved specs: thousands of allocations of one sweep are equal in all fields that `resolve` reads.
 
-Owns when two allocations are alike: the same spec but for what neither a rank nor the hash depends on, in the same
-namespace with the same LimitRanges, under the same spec of the same pool. Resolving costs twenty times what the rest
-of a fact does, and a scheduler that starts makes a fact of each allocation there is.
+Owns the rule when two allocations share an entry. Their specs are equal, except for fields on which neither a rank nor
+the hash depends; and they have the same namespace, LimitRanges, pool and pool spec. Resolving costs twenty times as
+much as the rest of a fact, and a scheduler that starts builds a fact for every allocation.
 
-Invariant: `of` answers what `understood` would.
+Invariant: `of` returns what `understood` would return.
 """
 
 from collections.abc import Mapping
@@ -19,15 +19,16 @@ from slipway.model.limitrange import Ranges
 from slipway.model.ranklabels import ALLOCATION_UID
 
 KNOWN_MAX = 4_096
-"""So many different specs are remembered at once."""
+"""Maximum number of specs in the cache."""
 BYTES_MAX = 16 * 1024
-"""A larger spec is not remembered: all of them stay small, and far below what is refused for its size."""
+"""Larger specs are not cached, so that the cache stays small. The limit is far below the size at which a spec is
+refused."""
 _SAME = AllocationSpec(kind=Kind.COMMAND)
 _encode = msgspec.json.Encoder().encode
 
 
 class Specs:
-    """The specs that were read lately."""
+    """The cache of the specs that were resolved last."""
 
     def __init__(self) -> None:
         self._pools: dict[str, ResourcePool | None] = {}
@@ -35,8 +36,10 @@ class Specs:
         self._known: dict[tuple[str, bytes], Understood] = {}
 
     def of(self, allocation: Allocation, pool: ResourcePool | None, ranges: Ranges = ()) -> Understood:
-        """The spec of `allocation` as the planner reads it; `pool` (None when it does not exist) gives the defaults,
-        `ranges` are the LimitRanges of its namespace."""
+        """Return the spec of `allocation` as the planner reads it.
+
+        `pool` (None when it does not exist) has the defaults; `ranges` are the LimitRanges of its namespace.
+        """
         self._follow(allocation.spec.pool, pool)
         self._follow_ranges(allocation.metadata.namespace, ranges)
         key = _key(allocation)
@@ -52,7 +55,7 @@ class Specs:
         return found
 
     def take_pools(self, pools: Mapping[str, ResourcePool]) -> bool:
-        """These are all pools now; whether any came, went or got another spec."""
+        """Replace all known pools. Return whether a pool was added, removed or got another spec."""
         before = {name: pool.spec for name, pool in self._pools.items() if pool is not None}
         is_other = before != {name: pool.spec for name, pool in pools.items()}
         if is_other:
@@ -61,7 +64,7 @@ class Specs:
         return is_other
 
     def take_ranges(self, ranges: Mapping[str, Ranges]) -> bool:
-        """These are all LimitRanges now, by namespace; whether any came, went or changed."""
+        """Replace all known LimitRanges, by namespace. Return whether one was added, removed or changed."""
         is_other = self._ranges != ranges
         if is_other:
             self._known.clear()
@@ -83,7 +86,7 @@ class Specs:
 
 
 def _key(allocation: Allocation) -> tuple[str, bytes] | None:
-    """Equal for those that are alike; None: it is not to be remembered."""
+    """Return the cache key, which is equal for allocations that share an entry; None: not cached."""
     meta, spec = allocation.metadata, allocation.spec
     if not ids.is_name(meta.name):
         return None

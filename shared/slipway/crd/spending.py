@@ -1,7 +1,7 @@
-"""What was used, by whom and on which day: from the daily totals, and from the objects that are not in them yet. Pure.
+"""Usage by user and day: from the daily totals, and from the allocations that are not in them yet. Pure.
 
-Invariant: an allocation that the totals of a day hold does not count again for that day, provided that the objects were
-listed before the totals were read.
+Invariant: an allocation in the totals of a day is not counted again for that day, provided that the caller listed the
+objects before it read the totals.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ _HOLDS_NOTHING = (Phase.PENDING, Phase.TERMINATED)
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """What one key used on one day."""
+    """The usage of one key on one day."""
 
     day: str
     key: Key
@@ -32,7 +32,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 def gather(
     days: Sequence[str], stored: Mapping[str, DayTotals], allocations: Iterable[Allocation], now: float
 ) -> list[Spent]:
-    """Everything of these days. `allocations` were listed before `stored` was read."""
+    """Return all usage of these days. `allocations` were listed before `stored` was read."""
     found: list[Spent] = []
     for day, kept in stored.items():
         for row in kept.rows:
@@ -58,8 +58,11 @@ class UsageStretch(msgspec.Struct, frozen=True, kw_only=True):
 def stretches(
     days: Sequence[str], stored: Mapping[str, DayTotals], allocations: Iterable[Allocation], pool: str, now: float
 ) -> Iterator[UsageStretch]:
-    """The GPU time of a pool on these days. What is in the totals is spread over its day; what is not, over the part of
-    the day in which its object was there. `allocations` were listed before `stored` was read."""
+    """Yield the GPU time of a pool on these days. `allocations` were listed before `stored` was read.
+
+    GPU time from the totals is spread evenly over its day. GPU time of an allocation that is not in the totals is
+    spread over the part of the day between its creation and its end.
+    """
     now_ms = round(now * 1000)
     for day in days:
         sums: dict[tuple[str, str], int] = {}
@@ -86,7 +89,7 @@ def stretches(
 
 
 def days_that_count(now: float, half_life_ms: int) -> list[str]:
-    """The days (UTC) of which something is left at `now`, the newest last."""
+    """Return the days (UTC) whose usage has not fully decayed at `now`, the newest last."""
     now_ms = round(now * 1000)
     first = (now_ms - HALF_LIVES_READ * half_life_ms) // DAY_MS * DAY_MS
     return [day_of(at_ms) for at_ms in range(max(0, first), now_ms + 1, DAY_MS)]
@@ -95,7 +98,7 @@ def days_that_count(now: float, half_life_ms: int) -> list[str]:
 def add_left(
     used: dict[str, dict[str, int]], found: Iterable[UsageStretch], now: float, half_life_ms: int
 ) -> dict[str, dict[str, int]]:
-    """`used`, {queue: {user: GPU-milliseconds}}, with what is left of these stretches at `now` added to it."""
+    """Add the decayed usage of `found` at `now` to `used` ({queue: {user: GPU-milliseconds}}), and return `used`."""
     now_ms = round(now * 1000)
     for each in found:
         left = spread(each.gpu_ms, each.begin_ms, each.end_ms, now_ms, half_life_ms)
@@ -105,14 +108,14 @@ def add_left(
 
 
 def days_open(allocations: Iterable[Allocation], now: float) -> frozenset[str]:
-    """The days of which the totals may still grow by what was listed."""
+    """Return the days whose totals may still grow by these allocations."""
     return frozenset(day for each in allocations if not totals.is_booked(each) for day in used(each, now))
 
 
 def _not_in_totals(
     days: Sequence[str], stored: Mapping[str, DayTotals], allocations: Iterable[Allocation], now: float
 ) -> Iterator[tuple[Allocation, str, DayUsage]]:
-    """(allocation, day, what it used) of what the totals do not hold."""
+    """Yield (allocation, day, usage) for the usage that is not in the totals."""
     wanted = frozenset(days)
     booked = {day: totals.tokens_in(kept) for day, kept in stored.items()}
     for allocation in allocations:
@@ -126,13 +129,13 @@ def _not_in_totals(
 
 
 def _bounds(day: str, now_ms: int) -> tuple[int, int]:
-    """When the day began, and when it ended or the time now."""
+    """Return the start of the day, and its end or, if earlier, the time now."""
     begin_ms = ms_of(f"{day}T00:00:00Z")
     return begin_ms, max(begin_ms, min(begin_ms + DAY_MS, now_ms))
 
 
 def gpu_ms(spent: Iterable[Spent], pool: str) -> dict[str, dict[str, int]]:
-    """{day: {queue: GPU-milliseconds}} of a pool."""
+    """Return {day: {queue: GPU-milliseconds}} of a pool."""
     found: dict[str, dict[str, int]] = {}
     for each in spent:
         _, _, of_pool, queue, _ = each.key
@@ -143,7 +146,7 @@ def gpu_ms(spent: Iterable[Spent], pool: str) -> dict[str, dict[str, int]]:
 
 
 def gpus_held(allocations: Iterable[Allocation], pool: str) -> dict[str, int]:
-    """{queue: GPUs that its work of this pool holds, in `GPU_UNITS`}."""
+    """Return {queue: GPUs that its allocations in this pool hold, in `GPU_UNITS`}."""
     found: dict[str, int] = {}
     for each in allocations:
         if each.spec.pool == pool and each.status.phase not in _HOLDS_NOTHING:

@@ -1,11 +1,12 @@
-"""Daily totals that outlive allocations: what is added to them, once, and when an allocation may be forgotten. Pure.
+"""Daily usage totals that outlive allocations: each allocation is added exactly once. Pure.
 
-One ConfigMap a day in Slipway's namespace. An allocation is added before its last finalizer goes; the mark that says so
-travels with the object (an annotation, set in the write that drops the finalizer), and until that is there, in the
-totals themselves (`booked`). So a reader that lists the allocations first and then reads the totals counts each once.
+There is one ConfigMap per day in Slipway's namespace. An allocation is added before its last finalizer is removed. The
+write that removes the finalizer also sets an annotation that marks the allocation as added. Until then, the totals
+themselves contain the mark (`booked`). So a reader that lists the allocations first and then reads the totals counts
+each allocation once.
 
-Invariants: adding the same allocation again changes nothing; an allocation leaves `booked` only when its object carries
-the mark or is gone, and not before `FORGET_S` has passed (`HURRY_S` when there are very many).
+Invariants: adding the same allocation again changes nothing. An allocation is removed from `booked` only when its
+object has the mark or is deleted, and not before `FORGET_S` has passed (`HURRY_S` when there are very many).
 """
 
 import base64
@@ -26,19 +27,19 @@ BOOKED = "booked"
 LABEL_USAGE = f"{API_GROUP}/usage"
 DATA_KEY = "totals"
 FORGET_S = 600
-"""Much longer than any view of the cluster may lag, and than any reader takes."""
+"""Seconds for which the totals remember an allocation: much longer than a cached view may lag or a read may take."""
 HURRY_S = 180
-"""The same, when the totals grow towards what an object may hold: so many end at once."""
+"""The same, when very many allocations end at once, so that the totals approach the size limit of an object."""
 BYTES_HURRY = 600 * 1024
 TOKEN_CHARS = 11
-"""64 bits of a uid: two of one day hardly ever share them."""
+"""Characters of a token, which is a 64-bit hash of a uid: two allocations of one day hardly ever have the same."""
 
 Key = tuple[str, str, str, str, str]
 """workspace, user, pool, queue, kind"""
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
-    """What one ended allocation adds to one day."""
+    """The usage that one ended allocation adds to the totals of one day."""
 
     uid: str
     key: Key
@@ -47,23 +48,23 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def name_of(day: str) -> str:
-    """The ConfigMap of a day."""
+    """Return the name of the ConfigMap of a day."""
     return f"slipway-usage-{day}"
 
 
 def is_booked(allocation: Allocation) -> bool:
-    """Whether the totals have it, by the mark on the object."""
+    """Whether the object has the mark that the totals contain the allocation."""
     return allocation.metadata.annotations.get(ANNOTATION_USAGE) == BOOKED
 
 
 def key_of(allocation: Allocation) -> Key:
-    """Whose, and where."""
+    """Return the key of the totals row for the allocation."""
     spec = allocation.spec
     return allocation.metadata.namespace, user_of(allocation), spec.pool, spec.queue, spec.kind.value
 
 
 def bills_of(allocation: Allocation) -> dict[str, Bill]:
-    """{day: what it adds} of an allocation that has ended."""
+    """Return {day: bill} of an allocation that has ended; empty when it has not ended."""
     status = allocation.status
     if status.phase is not Phase.TERMINATED:
         return {}
@@ -76,19 +77,19 @@ def bills_of(allocation: Allocation) -> dict[str, Bill]:
 
 
 def token_of(uid: str) -> str:
-    """A uid in few characters."""
+    """Return the token of a uid: a hash in few characters."""
     return base64.urlsafe_b64encode(hashlib.blake2b(uid.encode(), digest_size=8).digest()).decode()[:TOKEN_CHARS]
 
 
 def tokens_in(totals: DayTotals) -> frozenset[str]:
-    """Who stands in the totals, as far as they still say."""
+    """Return the tokens of the allocations that the totals still remember."""
     return frozenset(token for text in totals.booked.values() for token in _tokens(text))
 
 
 def added(totals: DayTotals, bills: Iterable[Bill], now: float, unmarked: Set[str] | None) -> DayTotals | None:
-    """`totals` with what is new of `bills`; None when nothing is.
+    """Return `totals` plus the bills that are new; None when no bill is new.
 
-    `unmarked` are the tokens of what has ended and does not carry the mark yet; None when that is not known.
+    `unmarked` are the tokens of ended allocations whose objects do not have the mark yet; None when they are not known.
     """
     booked = tokens_in(totals)
     fresh = {token: bill for bill in bills if (token := token_of(bill.uid)) not in booked}
@@ -105,7 +106,7 @@ def added(totals: DayTotals, bills: Iterable[Bill], now: float, unmarked: Set[st
 
 
 def _kept(minute: str, text: str, before: float, unmarked: Set[str] | None) -> str:
-    """What is still to be remembered of a minute."""
+    """Return the tokens of a minute that must still be remembered."""
     if unmarked is None or (int(minute) + 1) * 60 > before:
         return text
     return "".join(token for token in _tokens(text) if token in unmarked)
@@ -116,22 +117,25 @@ def _tokens(text: str) -> list[str]:
 
 
 def encode(totals: DayTotals) -> dict[str, str]:
-    """As `data` of the ConfigMap."""
+    """Return the totals as `data` of the ConfigMap."""
     return {DATA_KEY: msgspec.json.encode(totals).decode()}
 
 
 def decode(data: Mapping[str, str]) -> DayTotals:
-    """From `data` of the ConfigMap.
+    """Return the totals in `data` of the ConfigMap.
 
     Raises:
-        msgspec.DecodeError: somebody has written something else there.
+        msgspec.DecodeError: the data are not totals: another writer has changed them.
     """
     text = data.get(DATA_KEY, "")
     return msgspec.json.decode(text, type=DayTotals) if text else DayTotals()
 
 
 def manifest(day: str, totals: DayTotals) -> RawObject:
-    """The ConfigMap of a day that has none yet. It bears no label of what belongs to allocations: it outlives them."""
+    """Return a new ConfigMap for a day.
+
+    It has none of the labels of objects that belong to allocations, because it outlives them.
+    """
     return {"metadata": {"name": name_of(day), "labels": {LABEL_USAGE: "true"}}, "data": encode(totals)}
 
 

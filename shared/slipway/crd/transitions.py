@@ -1,11 +1,11 @@
-"""How an allocation's status moves: the ring of transitions, and the stream entries that follow from it.
+"""Transitions of an allocation's status: the ring that records them, and the stream entries made from it.
 
-Pure. The only place that appends to `status.transitions`, raises `seq`, or turns a ring entry into an event.
-The phase comes from the one table in `model/lifecycle.py`.
+Pure. Only this module appends to `status.transitions`, increases `seq`, or makes an event from a ring entry. The phase
+is read from the one table in `model/lifecycle.py`.
 
-Invariants: seq rises by one per transition; seq 1 is `requested` and is derived from the object itself (the
-api never writes status), so the first writer of a status puts it into the ring; an event is a pure function
-of (metadata, one ring entry).
+Invariants: seq increases by one per transition. Seq 1 is `requested` and is derived from the object itself, because the
+api never writes status; so the first writer of a status adds it to the ring. An event is a pure function of (metadata,
+one ring entry).
 """
 
 from collections.abc import Mapping
@@ -26,14 +26,15 @@ from slipway.model.times import format_time, parse_time
 
 FIRST_SEQ = 1
 CONDITION_BLOCKED = "StartBlocked"
-"""Written by the watcher: what keeps the ranks that have their nodes from starting."""
+"""Written by the watcher: why ranks that have their nodes do not start."""
 CONDITION_STALLED = "Stalled"
-"""kstatus's word for "no progress without a change". Written by the scheduler of what waits in vain, by the watcher of
-what has ended without success; absent otherwise."""
+"""The condition type of kstatus for "no progress without a change". The scheduler sets it on an allocation that can
+never start as it is, the watcher on one that ended without success. Otherwise it is absent."""
 CONDITION_STUCK = "Stuck"
-"""Written by the pod worker: what keeps the pods from being made or bound."""
+"""Written by the pod worker: why the pods cannot be created or bound."""
 HELD = "held"
-"""In the data of `updated`: whether it is held from now on; told of what has a pending timeout."""
+"""In the data of `updated`: whether the allocation is held from now on. Recorded for allocations with a pending
+timeout."""
 
 
 def id_of(allocation: Allocation) -> AllocationId:
@@ -42,28 +43,29 @@ def id_of(allocation: Allocation) -> AllocationId:
 
 
 def key_of(allocation: Allocation) -> str:
-    """`<namespace>/<name>`: what hints carry."""
+    """Return `<namespace>/<name>`, the key that hints contain."""
     return f"{allocation.metadata.namespace}/{allocation.metadata.name}"
 
 
 def user_of(allocation: Allocation) -> str:
-    """Whose allocation this is: the annotation, else `unknown`."""
+    """Return the user of the allocation from the annotation, else `unknown`."""
     return allocation.metadata.annotations.get(ANNOTATION_USER, "unknown")
 
 
 def seq_of(allocation: Allocation) -> int:
-    """The seq of the last transition; a fresh object has `requested` behind it."""
+    """Return the seq of the last transition; `requested` is the first one of a new object."""
     return max(FIRST_SEQ, allocation.status.seq)
 
 
 def created_ms(allocation: Allocation) -> int:
-    """creationTimestamp in milliseconds (whole seconds * 1000)."""
+    """Return creationTimestamp in milliseconds (whole seconds * 1000)."""
     stamp = allocation.metadata.creation_timestamp
     return int(parse_time(stamp)) * 1000 if stamp else 0
 
 
 def requested(allocation: Allocation) -> RingEntry:
-    """Seq 1, from metadata and spec alone: the api and the watcher build the same one."""
+    """Return the entry with seq 1. It depends only on metadata and spec, so that the api and the watcher build the same
+    one."""
     spec = allocation.spec
     return RingEntry(
         seq=FIRST_SEQ,
@@ -81,7 +83,7 @@ def requested(allocation: Allocation) -> RingEntry:
 
 
 def ring_of(allocation: Allocation) -> list[RingEntry]:
-    """The ring, oldest first; never empty."""
+    """Return the ring, oldest entry first; never empty."""
     return allocation.status.transitions or [requested(allocation)]
 
 
@@ -94,10 +96,10 @@ def record(
     data: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Allocation:
-    """The allocation after `event` at `now` (epoch seconds), with `changes` to other status fields.
+    """Return the allocation after `event` at `now` (epoch seconds), with `changes` to other status fields.
 
-    `restarted` also starts the next attempt: release and ranks are cleared; the admission stays as a record of its
-    epoch (the API server refuses to forget one) but belongs to the attempt that is over.
+    `restarted` also starts the next attempt: release and ranks are cleared. The admission of the old attempt stays as a
+    record of its epoch, because the API server refuses to remove it.
 
     Raises:
         InvariantError: the lifecycle table has no such transition.
@@ -140,12 +142,12 @@ def record(
 
 
 def with_status(allocation: Allocation, status: AllocationStatus) -> Allocation:
-    """The same object with another status."""
+    """Return the object with another status."""
     return msgspec.structs.replace(allocation, status=status)
 
 
 def event_of(allocation: Allocation, entry: RingEntry, *, truncated: str | None = None) -> AllocationEvent:
-    """The stream entry of one ring entry. `truncated` is `from-to` when the ring has lost entries before it."""
+    """Return the event of one ring entry. `truncated` is `from-to` when the ring has lost entries before it."""
     meta = allocation.metadata
     return AllocationEvent(
         allocation_id=id_of(allocation),
@@ -166,9 +168,9 @@ def event_of(allocation: Allocation, entry: RingEntry, *, truncated: str | None 
 
 
 def events_after(allocation: Allocation, seq: int) -> list[AllocationEvent]:
-    """The events that a stream whose last seq is `seq` still lacks, oldest first.
+    """Return the events that a stream with the last seq `seq` still lacks, oldest first.
 
-    When the ring no longer holds `seq + 1` the first event says which were lost (`truncated`).
+    When the ring no longer contains `seq + 1`, `truncated` of the first event states which entries were lost.
     """
     entries = [entry for entry in ring_of(allocation) if entry.seq > seq]
     events: list[AllocationEvent] = []
@@ -179,7 +181,7 @@ def events_after(allocation: Allocation, seq: int) -> list[AllocationEvent]:
 
 
 def is_admitted(allocation: Allocation) -> bool:
-    """Whether the current attempt holds an admission."""
+    """Whether the current attempt is admitted."""
     status = allocation.status
     admission = status.admission
     return admission is not None and admission.attempt == status.attempt and status.phase is not Phase.PENDING
@@ -192,7 +194,8 @@ def is_released(allocation: Allocation) -> bool:
 
 
 def stop_reason(allocation: Allocation, *, namespace_terminating: bool = False) -> Reason | None:
-    """Why this attempt is to stop, or None: a committed cancel, a deletion, or a stop that the scheduler wrote."""
+    """Return why this attempt must stop: a committed cancel, a deletion, or a stop that the scheduler wrote; else
+    None."""
     if namespace_terminating:
         return Reason.NAMESPACE_TERMINATING
     if allocation.metadata.deletion_timestamp is not None:
@@ -206,13 +209,13 @@ def stop_reason(allocation: Allocation, *, namespace_terminating: bool = False) 
 
 
 def leaving_ranks(allocation: Allocation) -> tuple[int, ...]:
-    """The ranks of this attempt that make room for others while the rest goes on."""
+    """Return the ranks of this attempt that are evicted while the other ranks continue."""
     shrink = allocation.status.shrink
     return tuple(shrink.ranks) if shrink is not None and shrink.attempt == allocation.status.attempt else ()
 
 
 def is_told_held(allocation: Allocation) -> bool:
-    """Whether the last that was told of this attempt is that it is held."""
+    """Whether the latest entry of this attempt about holding records that it is held."""
     for entry in reversed(ring_of(allocation)):
         if entry.attempt != allocation.status.attempt or entry.type in (Event.REQUESTED, Event.RESTARTED):
             return False
@@ -222,15 +225,17 @@ def is_told_held(allocation: Allocation) -> bool:
 
 
 def waiting_since(allocation: Allocation) -> float | None:
-    """Since when this attempt waits to be admitted (epoch seconds); None when it does not, is held meanwhile, or may
-    not start before other allocations have ended."""
+    """Return the time (epoch seconds) since which this attempt waits to be admitted.
+
+    None when it does not wait, is held, or may not start before other allocations have ended.
+    """
     if allocation.status.phase is not Phase.PENDING or allocation.spec.hold or dependencies.waits_for(allocation):
         return None
     stamp = allocation.metadata.creation_timestamp or ""
     for entry in reversed(ring_of(allocation)):
         if HELD in entry.data:
             if entry.data[HELD]:
-                # Resumed, but not told yet: when it began to wait again is not known.
+                # It was resumed, but that is not recorded yet. So the new start of its wait is not known.
                 return None
             stamp = entry.time
             break
@@ -243,7 +248,7 @@ def waiting_since(allocation: Allocation) -> float | None:
 
 
 def held_up_since(allocation: Allocation) -> float | None:
-    """When this attempt was admitted (epoch seconds), while something is known to keep it from starting; else None."""
+    """Return when this attempt was admitted (epoch seconds), if a condition states that it cannot start; else None."""
     status = allocation.status
     if status.phase not in (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING):
         return None

@@ -1,12 +1,12 @@
-"""What an allocation used, exactly, from the times of its transitions. Pure.
+"""The exact usage of an allocation, computed from the times of its transitions. Pure.
 
-A stretch between two transitions counts for the phase that the first one led to, split at midnight (UTC). It counts
-times the GPUs that were held while there was a place, so not while Pending, and by the flavor of these GPUs where the
-admission names one. A MIG slice counts as the part of a GPU that it is: from one moment to another it counts the whole
-milliseconds that lie between the two.
+The time between two transitions belongs to the phase that the first one led to; it is split at midnight (UTC). GPU time
+is this time multiplied by the GPUs that the allocation holds, so none while it is Pending. It is also summed by the
+flavor of these GPUs, when the admission names one. The GPU time of a MIG slice is its part of a GPU; it is rounded in a
+way that adjacent times add up without loss.
 
 Invariants: the milliseconds of all days and phases add up to the time from the creation to the last transition (or to
-the moment asked for); counting further and further gives what counting at once gives; no stretch counts twice.
+the requested time). Counting in several steps gives the same result as counting at once. No time is counted twice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,24 +23,26 @@ from slipway.model.times import format_time, parse_time
 
 DAY_MS = 86_400_000
 UNCOUNTED_MAX = RING_LENGTH - 4
-"""So many transitions may stand in the ring uncounted: some room is left for those of one write."""
+"""The most uncounted transitions that may remain in the ring; the rest of the ring is room for those of one write."""
 _NEVER_HELD = (Phase.PENDING, Phase.TERMINATED)
 
 
 def day_of(at_ms: int) -> str:
-    """The day (UTC) of a time in epoch milliseconds."""
+    """Return the day (UTC) of a time in epoch milliseconds."""
     return format_time(at_ms / 1000, "seconds")[:10]
 
 
 def ms_of(time: str) -> int:
-    """Epoch milliseconds of an RFC 3339 time."""
+    """Return the epoch milliseconds of an RFC 3339 time."""
     return round(parse_time(time) * 1000)
 
 
 def carried(before: Allocation, after: Allocation) -> Allocation:
-    """`after`, with what was used counted into it, when a transition would else leave the ring or the attempt ends.
+    """Return `after` with its usage brought up to date, if the attempt ends or the ring would lose uncounted
+    transitions.
 
-    `before` is the object that was read; `after` has one transition more, or several.
+    The usage is also updated when the number of GPUs changes. Otherwise `after` is returned unchanged. `before` is the
+    object that was read; `after` has at least one more transition.
     """
     is_over = after.status.phase is Phase.TERMINATED or after.status.attempt > before.status.attempt
     known = before.status.usage or Usage()
@@ -56,7 +58,7 @@ def carried(before: Allocation, after: Allocation) -> Allocation:
 
 
 def used(allocation: Allocation, now: float) -> dict[str, DayUsage]:
-    """{day: what it used}, up to `now` (epoch seconds) while it lives."""
+    """Return {day: usage}, up to `now` (epoch seconds) if the allocation has not ended."""
     status = allocation.status
     known = status.usage or Usage()
     is_over = status.phase is Phase.TERMINATED
@@ -67,7 +69,8 @@ def used(allocation: Allocation, now: float) -> dict[str, DayUsage]:
 
 
 def gpu_units_of(status: AllocationStatus) -> int:
-    """The GPUs that it holds or held, in `GPU_UNITS`: its slots, with the slices among them as what they are."""
+    """Return the GPUs that it holds or held, in `GPU_UNITS`: its slots, but each MIG slice only as its part of a
+    GPU."""
     if not status.slices:
         return status.slots * GPU_UNITS
     slices = units_in(status.slices)
@@ -77,9 +80,11 @@ def gpu_units_of(status: AllocationStatus) -> int:
 def counted_up_to(
     known: Usage, entries: Sequence[RingEntry], *, until_ms: int | None, gpu_units: int, gpu_type: str = ""
 ) -> Usage:
-    """`known` and what `entries` (oldest first) add to it, up to `until_ms` or, without it, the last of them.
+    """Return `known` plus the usage of `entries` (oldest first), up to `until_ms`, or up to the last entry when it is
+    None.
 
-    `gpu_units` (in `GPU_UNITS`) of the flavor `gpu_type` were held; it is empty where the pool has no flavors.
+    The allocation held `gpu_units` (in `GPU_UNITS`) of the flavor `gpu_type`, which is empty when the pool has no
+    flavors.
     """
     steps = _steps(entries)
     if not steps:
@@ -102,7 +107,7 @@ def counted_up_to(
 
 
 def sum_of(parts: Iterable[DayUsage]) -> DayUsage:
-    """All of them together."""
+    """Return the sum of `parts`."""
     found = DayUsage()
     for part in parts:
         found = DayUsage(
@@ -123,21 +128,23 @@ def _plus(one: Mapping[str, int], other: Mapping[str, int]) -> Milliseconds:
 
 
 def _gpu_type(before: Allocation, after: Allocation) -> str:
-    """Of the attempt that is counted: the one that ends, or goes on, with the write from `before` to `after`."""
+    """Return the flavor of the attempt that is counted: the attempt that ends or continues with the write of
+    `after`."""
     is_next = after.status.attempt > before.status.attempt
     admission = before.status.admission if is_next else after.status.admission or before.status.admission
     return admission.flavor if admission is not None else ""
 
 
 def _joined(before: Allocation, after: Allocation) -> list[RingEntry]:
-    """The transitions of both, oldest first: none is lost to the ring's length between the two."""
+    """Return the transitions of both, oldest first, so that the limited ring of `after` loses none of them."""
     old = ring_of(before)
     last = old[-1].seq
     return [*old, *(entry for entry in after.status.transitions if entry.seq > last)]
 
 
 def _steps(entries: Sequence[RingEntry]) -> list[tuple[int, RingEntry]]:
-    """(when, transition): a clock that was set back does not make a stretch negative."""
+    """Return (time, transition) pairs. The times never decrease, so that a clock that was set back gives no negative
+    time."""
     steps: list[tuple[int, RingEntry]] = []
     at_ms = 0
     for entry in entries:
@@ -148,13 +155,13 @@ def _steps(entries: Sequence[RingEntry]) -> list[tuple[int, RingEntry]]:
 
 
 def _spend(days: dict[str, DayUsage], phase: str, begun_ms: int, ended_ms: int, *, gpus: tuple[int, str]) -> None:
-    """Add a stretch to the days it lies in, in which `gpus` were held: (how many, in `GPU_UNITS`; flavor, or empty)."""
+    """Add a period to the days that it covers. `gpus` were held in it: (number in `GPU_UNITS`, flavor or empty)."""
     units, flavor = gpus
     while begun_ms < ended_ms:
         midnight_ms = (begun_ms // DAY_MS + 1) * DAY_MS
         spent_ms = min(ended_ms, midnight_ms) - begun_ms
         name, until_ms = day_of(begun_ms), begun_ms + spent_ms
-        # What begins where another ends counts no millisecond twice, and loses none.
+        # Both ends are rounded in the same way, so adjacent periods count no millisecond twice and lose none.
         slot_ms = {phase: until_ms * units // GPU_UNITS - begun_ms * units // GPU_UNITS} if units else {}
         added = DayUsage(
             ms={phase: spent_ms},
@@ -166,7 +173,7 @@ def _spend(days: dict[str, DayUsage], phase: str, begun_ms: int, ended_ms: int, 
 
 
 def _admissions(steps: Sequence[tuple[int, RingEntry]], counted_seq: int) -> list[tuple[int, int]]:
-    """(when, how long it had waited) of each admission that is not counted yet."""
+    """Return (time, milliseconds of wait before it) for each admission that is not counted yet."""
     found: list[tuple[int, int]] = []
     began_ms: int | None = None
     for at_ms, entry in steps:

@@ -1,7 +1,8 @@
-"""The five custom resources of group `slipway.dev`, version `v1alpha1`, as they travel on the wire.
+"""The five custom resources of group `slipway.dev`, version `v1alpha1`, in their wire format.
 
-These structs are the one source of the REST body, the CRD schemas (`schema.py`), the CLI's flags and the
-reference docs. `spec` is intent, `status` is what was observed. Descriptions and bounds stand in `Meta`.
+These structs are the only source of the REST body, the CRD schemas (`schema.py`), the CLI's flags and the reference
+docs. `spec` is the intent, `status` the observed state. Bounds are in `Meta`; descriptions are in `Meta` or in the
+string below a field.
 """
 
 from typing import Annotated, Any
@@ -132,9 +133,9 @@ RING_LENGTH = 16
 FILES_MAX = 64
 PREEMPTIONS_MAX = 8
 SETUP_MAX = 16 * 1024
-"""Characters: Linux passes a program at most 128 KiB in one argument."""
+"""Characters. Linux passes at most 128 KiB to a program in one argument."""
 SLICES_MAX = 64
-"""Kinds of MIG slices that a status names."""
+"""Maximum number of kinds of MIG slices in a status."""
 SPEC_BYTES_MAX = 256 * 1024
 
 ContextId = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="the SHA-256 of an uploaded archive, in hex")]

@@ -1,7 +1,7 @@
-"""Limits and consistency of an allocation's spec: what types and schemas cannot say.
+"""Limits and consistency of an allocation's spec that types and schemas cannot express.
 
-Pure. Everything here is also what a hand-applied object must meet: it ends Invalid where a POST gets 422. Pointers are
-relative to the spec, which is the top level of a launch body too.
+Pure. All checks also apply to an object that a user applied: it ends as Invalid where a POST gets 422. Pointers are
+relative to the spec, which is also the top level of a launch body.
 """
 
 import base64
@@ -29,7 +29,7 @@ from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_NAMES, MEMORY, MILL
 
 GPU_MILLI_MAX = 1000
 MEMORY_PLAIN_MIN = 1 << 20
-"""A smaller number of bytes without a unit is asked back."""
+"""A smaller number of bytes without a unit is refused, because the unit was probably forgotten."""
 _DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED = re.compile(rf"({_DNS_LABEL}(\.{_DNS_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
@@ -42,7 +42,7 @@ _MAY_BE_ZERO = ("preemption_grace",)
 
 
 def check_spec(spec: AllocationSpec, findings: Findings, *, slots_per_pod_max: int | None = None) -> None:
-    """Notes everything that is wrong with `spec` but for its pod templates."""
+    """Add all errors of `spec`, except those of its pod templates, to `findings`."""
     try:
         size = len(msgspec.json.encode(spec))
     except RecursionError:
@@ -73,12 +73,12 @@ def check_spec(spec: AllocationSpec, findings: Findings, *, slots_per_pod_max: i
 
 
 def is_mount_path(path: str) -> bool:
-    """Whether a volume may be mounted there: a whole path in its shortest form, below the root."""
+    """Whether a volume may be mounted at `path`: an absolute, normalized path below the root."""
     return path.startswith("/") and posixpath.normpath(path) == path and path not in ("/", "//") and ":" not in path
 
 
 def check_env_name(name: Any, at: str, findings: Findings) -> None:
-    """Notes a name that no environment variable can have, and one that Slipway sets itself."""
+    """Add an error for an invalid variable name, and a warning for a name that Slipway sets itself."""
     if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
         findings.refuse(at, f"{name!r} cannot name an environment variable; use letters, digits and _")
     elif name.startswith(RESERVED_ENV_PREFIX):
@@ -86,7 +86,7 @@ def check_env_name(name: Any, at: str, findings: Findings) -> None:
 
 
 def check_container_resources(resources: Any, at: str, findings: Findings) -> None:
-    """Notes what is wrong with a container's {requests, limits}."""
+    """Add the errors of a container's {requests, limits}."""
     parts = findings.mapping(resources, at)
     for field in parts:
         if field not in ("requests", "limits", "claims"):
@@ -95,7 +95,7 @@ def check_container_resources(resources: Any, at: str, findings: Findings) -> No
 
 
 def check_role_resources(resources: Mapping[str, Any], at: str, findings: Findings) -> None:
-    """Notes what is wrong with the resources of a role, in either spelling."""
+    """Add the errors of the resources of a role, in either form."""
     if "claims" in resources:
         findings.refuse(f"{at}/claims", "claims belong to a container of the pod template")
     elif is_nested(resources):
@@ -107,7 +107,8 @@ def check_role_resources(resources: Mapping[str, Any], at: str, findings: Findin
 
 
 def bytes_without_unit(resources: Mapping[str, Any], at: str) -> list[FieldError]:
-    """Memory without a unit is bytes: a rank with 8 of them is a slip of the pen, which no container runtime starts."""
+    """Return errors for memory without a unit, which means bytes: `8` is a mistake, and no container runtime starts
+    it."""
     errors: list[FieldError] = []
     parts = [(name, object_of(resources.get(name))) for name in ("requests", "limits")]
     for where, quantities in [(at, resources), *((f"{at}/{name}", part) for name, part in parts)]:
@@ -133,7 +134,7 @@ def _check_gang(spec: AllocationSpec, findings: Findings) -> None:
 
 
 def _check_start_order(roles: Sequence[RoleSpec], findings: Findings) -> None:
-    """A role depends on roles above it, so no two can wait for each other."""
+    """Check that a role depends only on roles above it, so that no two roles can wait for each other."""
     above: list[str] = []
     for index, role in enumerate(roles):
         for number, dependency in enumerate(role.depends_on):
@@ -170,7 +171,7 @@ def _check_role(role: RoleSpec, at: str, findings: Findings, slots_per_pod_max: 
 
 
 def _slots(role: RoleSpec) -> int:
-    """Whole GPUs that one rank asks for."""
+    """Return the whole GPUs that one rank requests."""
     requests = {**role.resources.get("limits", {}), **role.resources.get("requests", {})}
     amounts = requests if is_nested(role.resources) else role.resources
     try:

@@ -1,4 +1,4 @@
-"""The base of all wire structs of the custom resources, and the parts that several of them share."""
+"""The base of all wire structs of the custom resources, and the types that several of them share."""
 
 from typing import Annotated
 
@@ -39,7 +39,7 @@ class RunAs(Wire, kw_only=True, frozen=True):
 
     @property
     def context(self) -> dict[str, int | list[int]]:
-        """The same as fields of a pod's securityContext."""
+        """The ids as fields of a pod's securityContext."""
         said: dict[str, int | list[int] | None] = {
             "runAsUser": self.user,
             "runAsGroup": self.group,

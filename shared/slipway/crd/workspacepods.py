@@ -1,7 +1,7 @@
-"""What a workspace says about its pods, in annotations of its namespace. Pure.
+"""The settings of a workspace for its pods, which are annotations of its namespace. Pure.
 
-Owns how the annotations are read and written. A value that an administrator has written by hand is read as far as it
-can be: a workspace whose annotation is wrong still launches.
+Owns how the annotations are read and written. Invalid parts of an annotation that an administrator wrote by hand are
+ignored, so that launches in the workspace still work.
 """
 
 import re
@@ -36,7 +36,7 @@ class ReleasedSecrets(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
     """names, or PREFIX*"""
     for_images: tuple[str, ...] = ()
-    """names that imagePullSecrets may have too"""
+    """further names that are allowed in imagePullSecrets only"""
 
 
 class HomeTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -49,27 +49,27 @@ class HomeTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 
 class WorkspacePods(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one workspace; empty where it says nothing."""
+    """The settings of one workspace; a field without an annotation is empty."""
 
     accounts: tuple[str, ...] = ()
-    """service accounts that its ranks may run as, beside `default`: names, or PREFIX*"""
+    """service accounts that its ranks may use, besides `default`: names, or PREFIX*"""
     pull_secrets: tuple[str, ...] = ()
-    """Secrets of its namespace that the image of each pod is pulled with"""
+    """Secrets of its namespace with which the images of each pod are pulled"""
     run_as: RunAs = RunAs()
-    """as whom launches run that do not say"""
+    """uid and groups of launches that set none"""
     home: HomeTemplate | None = None
-    """what home directories are made of; None: there are none"""
+    """the volume claims for home directories; None: the workspace has no home directories"""
     secrets: tuple[str, ...] | None = None
-    """Secrets that pod templates may name: names, or PREFIX*; None: every one"""
+    """Secrets that pod templates may name: names, or PREFIX*; None: all Secrets"""
 
     @property
     def released(self) -> ReleasedSecrets | None:
-        """What pod templates may name; None: every Secret."""
+        """The Secrets that pod templates may name; None: all Secrets."""
         return None if self.secrets is None else ReleasedSecrets(names=self.secrets, for_images=self.pull_secrets)
 
 
 def read(annotations: Mapping[str, str]) -> WorkspacePods:
-    """What the annotations of a namespace say."""
+    """Return the settings in the annotations of a namespace."""
     secrets = dict.fromkeys(filter(_NAME.fullmatch, _listed(annotations.get(ANNOTATION_PULL_SECRETS, ""))))
     return WorkspacePods(
         accounts=_listed(annotations.get(ANNOTATION_SERVICE_ACCOUNTS, "")),
@@ -81,17 +81,17 @@ def read(annotations: Mapping[str, str]) -> WorkspacePods:
 
 
 def written(names: Iterable[str]) -> str | None:
-    """A list of names as an annotation says it; None: no annotation."""
+    """Return the annotation for a list of names; None: no annotation."""
     return ",".join(names) or None
 
 
 def written_run_as(run_as: RunAs | None) -> str | None:
-    """As an annotation says it; None: no annotation."""
+    """Return the annotation for `run_as`; None: no annotation."""
     return msgspec.json.encode(run_as).decode() if run_as is not None and run_as != RunAs() else None
 
 
 def no_homes(workspace: str) -> str:
-    """What a launch is told that wants a home directory where there are none."""
+    """Return the refusal of a launch that requests a home directory in a workspace without them."""
     return (
         f"workspace {workspace} keeps no home directories; leave home out, or ask an administrator for them: "
         f"slipway workspace set {workspace} --home 10Gi"
@@ -99,12 +99,13 @@ def no_homes(workspace: str) -> str:
 
 
 def written_home(home: HomeTemplate | None) -> str | None:
-    """As an annotation says it; None: no annotation."""
+    """Return the annotation for `home`; None: no annotation."""
     return msgspec.json.encode(home).decode() if home is not None else None
 
 
 def with_pull_secrets(spec: AllocationSpec, names: Iterable[str]) -> AllocationSpec:
-    """The spec whose templates name these Secrets too, after their own; each once."""
+    """Return the spec with these Secrets added to the pull secrets of its templates, after their own, without
+    duplicates."""
     names = tuple(names)
     if not names:
         return spec
@@ -139,7 +140,7 @@ def _home(annotation: str) -> HomeTemplate | None:
 
 
 def is_size(text: str) -> bool:
-    """Whether a volume can have that size."""
+    """Whether `text` is a valid size of a volume."""
     try:
         return parse_quantity(text) > 0
     except (ValueError, ArithmeticError):
