@@ -4,15 +4,15 @@ Owns the rules that a pool sets in its spec (`allowed*`), and which Secrets a wo
 annotation of its namespace). Each rule is defined once, for three uses:
 
 - `check` and `check_secrets` check a pod spec in Python: `slipway.crd.resolve` calls them, and so do the api at a
-launch, the scheduler, and the pod worker before it creates a pod;
+  launch, the scheduler, and the pod worker before it creates a pod;
 - the CEL expression is the same check in the API server: `make generate` writes the admission policies
   `pools.yaml` and `released.yaml` of `helm/files/policies` from this table;
 - the texts are a row of the page `docs/reference/pod-rules.md`.
 
 Pure. Must not know how a pod is built, or what "restricted" forbids: `podsecurity.py` owns that.
 
-Invariant: a pool that sets none of these fields, and a workspace without the annotation, restrict nothing. Only the
-secret values of another allocation are never allowed.
+Invariant: a pool that sets none of these fields, and a workspace without the annotation, allow the same as before these
+fields existed. The one exception: the secret values of another allocation are never allowed.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -5,18 +5,18 @@ A property test and a run of the API server's own evaluator check that both agre
 
 Facts the table rests on (Kubernetes 1.36):
 - A rule that names `oldSelf` runs only when the value at its path exists before and after the write; so a rule at the
-root keeps `status` from being removed.
+  root keeps `status` from being removed.
 - The API server refuses a transition rule on an item of an atomic list, and a writer can avoid one on an item of a
-list-map by changing the key. So the rule for exit codes is at `status` and compares by index.
+  list-map by changing the key. So the rule for exit codes is at `status` and compares by index.
 - CEL cannot read fields that the schema does not describe (`x-kubernetes-preserve-unknown-fields`: pod templates,
-affinity, resources); it can only compare them as a whole. The server's comparison does not notice when one undescribed
-key is replaced by another. So the admission also contains the hash of the resolved spec, and the pod worker compares
-it. Only the Python twins refuse such a replacement.
+  affinity, resources); it can only compare them as a whole. The server's comparison does not notice when one
+  undescribed key is replaced by another. So the admission also contains the hash of the resolved spec, and the pod
+  worker compares it. Only the Python twins refuse such a replacement.
 - The server estimates the cost of a rule from the bounds in the schema: every field that a rule reads is bounded there.
 - Every write, also of a status, runs all rules. Each `self.field` makes the server copy the schema of all fields of
-`self`, which are thirty in a spec: the rules were a quarter of the server's cost of a status write. So a rule is placed
-at its field when that field is always present. A rule first tests the fields that are mostly absent, and it names no
-field more often than needed.
+  `self`, which are thirty in a spec: the rules were a quarter of the server's cost of a status write. So a rule is
+  placed at its field when that field is always present. A rule first tests the fields that are mostly absent, and it
+  names no field more often than needed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
