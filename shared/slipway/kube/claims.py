@@ -1,11 +1,14 @@
-"""The claim of an Idempotency-Key: the one name that the key was launched with, as a ConfigMap of the workspace.
+"""The claim of an Idempotency-Key: a ConfigMap of the workspace with the allocation name that the key was first used
+for.
 
-Owns how a claim is written and read, and for how long one stands that nothing came of. Pure. A key without a name needs
-none: it stands for a name of its own, and of that name the API server lets one create win. A key that comes with a name
-of its client's has only this. The api writes it before it creates the allocation, the watcher clears it away.
+Owns how a claim is written and read, and how long an unused one is valid. Pure. A launch with a key and without a name
+needs no claim: its name is derived from the key, and the API server accepts only one create of that name. A launch with
+a key and a name of its own has only the claim against duplicates. The api writes the claim before it creates the
+allocation; the watcher deletes old claims.
 
-Invariants: the name of the claim follows from the key, so that of two requests one writes it; who writes it anew does
-so under the version that was read; it is cleared away only when it has long been idle and its allocation is gone.
+Invariants: the name of the claim is derived from the key, so that only one of two requests can create it. A rewrite is
+fenced by the version that was read. The watcher deletes a claim only when it was not written for a long time and its
+allocation does not exist.
 """
 
 from slipway.crd.meta import API_GROUP, LABEL_LAUNCH_KEY, ObjectMeta, RawObject
@@ -14,12 +17,12 @@ from slipway.kube.resources import CONFIG_MAPS, Resource
 from slipway.model.times import format_time, parse_time
 
 ANNOTATION_CLAIMED = f"{API_GROUP}/claimed-at"
-"""when the claim was last written"""
+"""Annotation with the time at which the claim was last written."""
 NAME_KEY = "name"
 STANDS_S = 300.0
-"""Longer than a create can still be under way when nobody waits for it any more."""
+"""Seconds for which an unused claim is valid: longer than an abandoned create can still be in progress."""
 KEPT_S = 3600.0
-"""Much longer than that: what is cleared away is nobody's at that moment."""
+"""Seconds before the watcher deletes an unused claim: much longer, so that no request still uses it."""
 
 
 class ClaimMap(Wire, kw_only=True, frozen=True):
@@ -30,17 +33,17 @@ class ClaimMap(Wire, kw_only=True, frozen=True):
 
     @property
     def launched(self) -> str:
-        """The name that the key is for; empty when somebody wrote something else there."""
+        """The allocation name for which the key was used; empty when the ConfigMap has no such entry."""
         return self.data.get(NAME_KEY, "")
 
     @property
     def key(self) -> str:
-        """What the key stands for, as the label of its allocation has it."""
+        """The name derived from the key, as in the label of its allocation."""
         return self.metadata.labels.get(LABEL_LAUNCH_KEY, "")
 
     @property
     def claimed_at(self) -> float:
-        """When it was last written (epoch seconds), as far as it says."""
+        """The last known time at which it was written, in epoch seconds."""
         times = [self.metadata.creation_timestamp, self.metadata.annotations.get(ANNOTATION_CLAIMED)]
         return max((_time(text) for text in times if text), default=0.0)
 
@@ -51,12 +54,12 @@ CLAIM_MAPS: Resource[ClaimMap] = Resource(
 
 
 def claim_name(key: str) -> str:
-    """The name of the claim; `key` is the name that the key stands for."""
+    """Return the name of the claim; `key` is the name derived from the Idempotency-Key."""
     return f"slipway-key-{key}"
 
 
 def claim_manifest(key: str, workspace: str, launched: str, now: float) -> RawObject:
-    """A new claim of `key` for an allocation named `launched`."""
+    """Return a new claim of `key` for an allocation named `launched`."""
     return {
         "metadata": {
             "name": claim_name(key),
@@ -69,7 +72,7 @@ def claim_manifest(key: str, workspace: str, launched: str, now: float) -> RawOb
 
 
 def claimed_again(claim: ClaimMap, launched: str, now: float) -> RawObject:
-    """The merge patch by which a claim that nothing stands behind any more is for `launched`."""
+    """Return the merge patch that changes a claim without an allocation to the name `launched`."""
     return {
         "metadata": {"resourceVersion": claim.metadata.resource_version, **_claimed(now)},
         "data": {NAME_KEY: launched},

@@ -1,26 +1,26 @@
 """The real client of the Kubernetes API: the only module that imports the `kubernetes` package.
 
-Owns configuration (a kubeconfig or the pod's own account), credentials and their renewal, TLS, the HTTP session and
-the translation of its faults. The verbs themselves are in `rest.py`.
+Owns configuration (a kubeconfig or the pod's own account), credentials and their renewal, TLS, the HTTP session and the
+translation of its faults. `rest.py` has the verbs.
 
-What is taken from the library, and why not more. It gives the kubeconfig rules, exec, OIDC and cloud credentials, the
-in-cluster account with its token renewal, TLS and the aiohttp session. Its typed calls are not used: through models
-they cost 1 ms each, and a LIST of 500 pods half a second, against 0.1 ms and 9 ms with structs. Importing it the usual
-way loads `requests`, `oauthlib`, `pydantic` and a second, synchronous client, because its packages import everything
-they have: 57 MiB and 1 s. Four services that idle below 90 MiB cannot afford that, so `_library` imports the five
-modules that are needed below bare parent packages and then hides all of them from the import system again: 41 MiB and
-0.4 s, of which 37 MiB are Python with asyncio and aiohttp. An ordinary `import kubernetes`, before or after, is not
-disturbed. The version is pinned, and a test fails when the library moves these modules.
+The client uses the library for the kubeconfig rules, exec, OIDC and cloud credentials, the in-cluster account, TLS and
+the aiohttp session. It does not use the typed calls: with models, a call costs 1 ms and a LIST of 500 pods half a
+second, against 0.1 ms and 9 ms with structs. A normal import of the library loads `requests`, `oauthlib`, `pydantic`
+and a second, synchronous client, because its packages import all their modules: 57 MiB and 1 s. That is too much for
+four services that use less than 90 MiB when idle. So `_library` imports only the five modules that are needed, below
+bare parent packages, and then removes all of them from the import system again: 41 MiB and 0.4 s, of which Python with
+asyncio and aiohttp takes 37 MiB. A normal `import kubernetes` works before and after. The version is pinned, and a test
+fails when the library moves these modules.
 
-Calls go over connections of our own (`connections.py`), at less than half of the cost; watches and logs, and
-everything when there is a proxy, over aiohttp's session; commands in containers over WebSockets (`exec_socket.py`).
+Calls use our own connections (`connections.py`), at less than half of the cost. Watches and logs use the aiohttp
+session, as all requests do when a proxy is configured. Commands in containers use WebSockets (`exec_socket.py`).
 
-Invariants: a request is sent at most once by us, but for one repetition after a 401 with renewed credentials (the
-server did nothing), and one for GET, PUT and DELETE when an idle connection turned out to be closed; a PUT that was
-applied all the same then answers Conflict, as any lost answer may. Environment proxies are ignored. Redirects
-are not followed. Credentials never reach a log or an error.
+Invariants: the client sends a request once, with two exceptions. It repeats a request once after a 401, with renewed
+credentials, because the server did nothing. It repeats a GET, PUT or DELETE once when an idle connection turns out to
+be closed. If the server had applied that PUT nevertheless, the repetition gives Conflict, as after any lost response.
+Proxies in the environment are ignored. Redirects are not followed. Credentials never appear in a log or an error.
 
-Not promised: new client certificates from an exec plugin; they are read when the client opens, tokens are renewed.
+Not promised: new client certificates from an exec plugin. They are read only when the client opens; tokens are renewed.
 """
 
 import asyncio
@@ -53,11 +53,12 @@ from slipway.runtime.clock import Clock, DisciplinedClock, Random
 POOL_SIZE = 64
 ABOUT_S = 10.0
 RENEW_S = 60.0
-"""How often credentials that can expire are looked at again: a pod's own token, files and plugins of a kubeconfig."""
+"""Seconds after which credentials that can expire are read again: a pod's own token, files and plugins of a
+kubeconfig."""
 _BARE_PACKAGES = ("kubernetes", "kubernetes.aio", "kubernetes.aio.utils", "kubernetes.aio.config")
 _MODEL_CLIENT = "kubernetes.aio.client.api_client"
 _WHOLE_BYTES_MAX = 512 * 1024
-"""Larger bodies are written in pieces, so that others run in between."""
+"""Larger bodies are written in pieces, so that other tasks run in between."""
 _REPEATABLE = ("GET", "PUT", "DELETE")
 _FAULTS = (aiohttp.ClientError, OSError)
 
@@ -79,15 +80,15 @@ class KubeClient(RestApi):
         super().__init__(self._http, random, timeouts)
 
     async def open(self) -> None:
-        """Reads the configuration; sends nothing yet. Raises InvalidError when there is none that can be used."""
+        """Read the configuration; no request is sent. Raises InvalidError when there is no usable configuration."""
         await self._http.open()
 
     async def close(self) -> None:
-        """Closes every connection."""
+        """Close every connection."""
         await self._http.close()
 
     async def about(self) -> ServerFacts:
-        """Which version the API server has, and what time it is there. Raises as every call does."""
+        """Return the version and the time of the API server. Raises the same errors as every call."""
         request = KubeRequest(verb=Verb.GET, resource="version", method="GET", target="/version")
         answer = await self._http.exchange(request, timeout_s=ABOUT_S)
         return server_facts(answer.body, answer.date)
@@ -109,9 +110,10 @@ def connect(
     pool_size: int = POOL_SIZE,
     user_agent: str = "slipway",
 ) -> KubeClient:
-    """A client for that kubeconfig; None means the pod's own account, or outside a pod the default kubeconfig.
+    """Return a client for that kubeconfig; None means the pod's own account, or outside a pod the default kubeconfig.
 
-    `async with connect(...) as kube`. `pool_size` bounds the calls under way at once; watches and logs do not count.
+    Use it as `async with connect(...) as kube`. `pool_size` limits the concurrent calls; watches and logs are not
+    included.
     """
     return KubeClient(
         kubeconfig, clock=clock, random=random, timeouts=timeouts, pool_size=pool_size, user_agent=user_agent
@@ -119,7 +121,7 @@ def connect(
 
 
 class _HttpTransport:
-    """One aiohttp session, made by the library, with credentials on each request."""
+    """One aiohttp session that the library creates, with credentials on each request."""
 
     def __init__(self, kubeconfig: str | None, clock: Clock, pool_size: int, user_agent: str) -> None:
         self._kubeconfig = kubeconfig
@@ -169,7 +171,7 @@ class _HttpTransport:
         return (await self.exchange(request, timeout_s=timeout_s)).body
 
     async def exchange(self, request: KubeRequest, *, timeout_s: float) -> RawResponse:
-        """A whole 2xx answer; errors as of `send`."""
+        """Return a complete 2xx response; raises the same errors as `send`."""
         start, outcome = self._clock.monotonic(), "cancelled"
         span = telemetry.calling(request.method, request.resource, request.target)
         try:
@@ -244,7 +246,7 @@ class _HttpTransport:
             await channels.close()
 
     async def _answer(self, request: KubeRequest) -> RawResponse:
-        """A whole 2xx answer; any other is raised as what it means."""
+        """Return a complete 2xx response; raise any other response as its error."""
         account, lean = self._account, self._lean
         if account is None or self._session is None:
             raise UnavailableError("the client is not open")
@@ -259,7 +261,7 @@ class _HttpTransport:
         raise explain(request.verb, answer.status, read_status(answer.body), read_retry_after(answer.retry_after))
 
     async def _ask(self, request: KubeRequest) -> aiohttp.ClientResponse:
-        """A 2xx answer, which the caller must release; any other is raised as what it means."""
+        """Return a 2xx response, which the caller must release; raise any other response as its error."""
         account, session = self._account, self._session
         if account is None or session is None:
             raise UnavailableError("the client is not open")
@@ -288,7 +290,7 @@ class _HttpTransport:
 
 
 class _LeanHttp:
-    """Requests as bytes, over our own connections."""
+    """Encodes requests and sends them over our own connections."""
 
     def __init__(
         self, url: yarl.URL, tls: ssl.SSLContext, server_hostname: str | None, headers: Mapping[str, str]
@@ -316,12 +318,12 @@ class _LeanHttp:
         return await self._connections.ask(head if body is None else head + body, is_repeatable=is_repeatable)
 
     def close(self) -> None:
-        """Close what nobody uses."""
+        """Close the unused connections."""
         self._connections.close()
 
 
 class _Account:
-    """Who we are to the server: the library's configuration, and how to renew what expires in it."""
+    """Our credentials for the server: the library's configuration, and how to renew the parts that expire."""
 
     def __init__(self, configuration: Any, clock: Clock, load: Callable[[Any], Awaitable[None]] | None) -> None:
         self.configuration = configuration
@@ -331,20 +333,21 @@ class _Account:
         self._loading = asyncio.Lock()
 
     async def headers(self) -> dict[str, str]:
-        """Fresh headers with the credentials of the moment."""
+        """Return new headers with the current credentials."""
         if self._load is not None and self._clock.monotonic() - self._loaded_at >= RENEW_S:
             await self.renew()
         token: str | None = await self.configuration.get_api_key_with_prefix("BearerToken")
-        # Whoever writes a token into a file by hand ends its line.
+        # A token file that a person wrote usually ends with a newline.
         token = token.strip() if token else ""
         if not (token.isascii() and token.isprintable()):
             raise InvalidError("the token of the account cannot stand in a header")
         return {"Authorization": token} if token else {}
 
     async def renew(self) -> bool:
-        """Loads the credentials again; False when there are no others: theirs never change, or cannot be read now.
+        """Load the credentials again; return False when they never change or cannot be read now.
 
-        What was read before stays in use then: the server says when it is too old, and a file may be being replaced.
+        In that case the earlier credentials stay in use: the server refuses them when they are too old, and a file may
+        just be replaced.
         """
         if self._load is None:
             return False
@@ -361,7 +364,7 @@ class _Account:
 
 
 async def _load(kubeconfig: str | None, clock: Clock) -> _Account:
-    """Reads a kubeconfig, or the pod's own account. Raises InvalidError."""
+    """Read a kubeconfig, or the pod's own account. Raises InvalidError."""
     library = _library()
     configuration = library.configuration()
     if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
@@ -407,7 +410,7 @@ class _Library:
             self.config_error: Any = import_module("kubernetes.aio.config.config_exception").ConfigException
 
         class Session(rest.RESTClientObject):
-            """The library's session factory, which it offers to subclasses only."""
+            """Makes the library's session factory accessible, which only subclasses can call."""
 
             def open(self) -> aiohttp.ClientSession:
                 return self._create_pool_manager()
@@ -416,17 +419,20 @@ class _Library:
         self._load_kube_config: Any = kubeconfig.load_kube_config
 
     def open_session(self, configuration: Any) -> tuple[aiohttp.ClientSession, ssl.SSLContext]:
-        """The library's session, and the TLS that it has set up."""
+        """Return the library's session and its TLS context."""
         factory = self._session_factory(configuration)
         return factory.open(), factory.ssl_context
 
     async def load_pod_account(self, configuration: Any) -> None:
-        """Fills the configuration from what the kubelet has mounted. The library's own renewal is left out: it comes
-        by the minute only, also when the server has refused the token."""
+        """Fill the configuration from the account that the kubelet has mounted.
+
+        The library's own renewal is not used: it runs at most once a minute, even when the server has refused the
+        token.
+        """
         self._load_in_cluster(configuration, try_refresh_token=False)
 
     async def load_kubeconfig(self, path: str, configuration: Any) -> Any:
-        """Fills the configuration; the answer is the library's loader. The file is never written."""
+        """Fill the configuration and return the library's loader. The file is never written."""
         return await self._load_kube_config(path, client_configuration=configuration, persist_config=False)
 
 
@@ -441,10 +447,11 @@ def _library() -> _Library:
 
 @contextlib.contextmanager
 def _bare_packages() -> Generator[None, None, None]:
-    """Parent packages with only a search path while inside, so that importing a submodule imports just that.
+    """While inside, replace the parent packages by empty ones with a search path, so that an import loads only that
+    submodule.
 
-    The kubeconfig module also names the model client, for functions that we do not call: a placeholder stands in.
-    Afterwards the import system knows nothing of it; an ordinary import begins from nothing.
+    The kubeconfig module also imports the model client, for functions that we do not call, so a placeholder replaces
+    it. On leaving, all these modules are removed from the import system, so that a normal import starts from scratch.
     """
     if "kubernetes" in sys.modules:
         yield

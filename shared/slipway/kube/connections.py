@@ -1,13 +1,14 @@
-"""HTTP/1.1 to one server, as little of it as calls of the Kubernetes API need: kept-alive connections, whole answers.
+"""A minimal HTTP/1.1 client for one server, for calls of the Kubernetes API: keep-alive connections, complete
+responses.
 
 Owns the connections. Must not know credentials, Kubernetes, deadlines or what a status means. A launch is half a dozen
-calls, each of some kilobytes: a general HTTP client spends more on one than the API server's TLS does. Streams, proxies
-and whatever else is rare stay with such a client (`client.py`).
+calls of some kilobytes each, and a general HTTP client costs more per call than the TLS of the API server. Streams,
+proxies and other rare cases use such a general client (`client.py`).
 
-Promises: a request is written once, and once more on a new connection when the kept one turned out to be closed before
-anything of an answer came and the request is repeatable; a connection whose exchange was broken off (a timeout, a
-cancelled task, an answer that cannot be read) is closed, never used again; redirects are not followed.
-Not promised: a bound on the connections open at once; the caller has one. An answer must have a length or be chunked.
+Promises: a request is written once. A repeatable request is written once more, on a new connection, when the kept
+connection turns out to be closed before any byte of a response. A connection whose exchange was interrupted (a timeout,
+a cancelled task, an unreadable response) is closed and never used again. Redirects are not followed. Not promised: a
+limit on the number of open connections; the caller has one. A response must have a length or be chunked.
 """
 
 import asyncio
@@ -19,11 +20,11 @@ import httptools
 
 CONNECT_S = 10.0
 KEPT_S = 15.0
-"""How long an unused connection is taken to be open still."""
+"""Seconds for which an unused connection is assumed to be still open."""
 
 
 class RawResponse(NamedTuple):
-    """A whole answer; of its headers only what is looked at."""
+    """A complete response, with only the headers that are used."""
 
     status: int
     retry_after: str | None
@@ -32,7 +33,7 @@ class RawResponse(NamedTuple):
 
 
 class ClosedError(ConnectionError):
-    """The server closed the connection; `is_untouched` when nothing of an answer had come."""
+    """The server closed the connection; `is_untouched` when no byte of a response had arrived."""
 
     def __init__(self, message: str, *, is_untouched: bool) -> None:
         super().__init__(message)
@@ -56,11 +57,11 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether another exchange may be tried on it."""
+        """Whether the connection may be used for another exchange."""
         return self._may_be_kept and self._transport is not None and not self._transport.is_closing()
 
     async def exchange(self, message: bytes) -> RawResponse:
-        """Send a request and wait for its answer. Raises ConnectionError."""
+        """Send a request and return its response. Raises ConnectionError."""
         if self._transport is None:
             raise ClosedError("the connection is closed", is_untouched=True)
         self._waiter = self._loop.create_future()
@@ -74,7 +75,7 @@ class _Connection(asyncio.Protocol):
             self._parser = None
 
     def close(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
@@ -86,7 +87,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None:
-            self.close()  # nobody has asked
+            self.close()  # no request is in progress
             return
         self._has_data = True
         try:
@@ -138,7 +139,7 @@ class KubeConnections:
         self._unused: deque[_Connection] = deque()
 
     async def ask(self, message: bytes, *, is_repeatable: bool) -> RawResponse:
-        """The answer to a whole request, head and body. Raises OSError."""
+        """Send a complete request (head and body) and return the response. Raises OSError."""
         kept = self._kept()
         if kept is not None:
             try:
@@ -149,7 +150,7 @@ class KubeConnections:
         return await self._exchange(await self._opened(), message)
 
     def close(self) -> None:
-        """Close those that nobody uses; the others close when their exchange ends."""
+        """Close the unused connections; the others close when their exchange ends."""
         while self._unused:
             self._unused.pop().close()
 
@@ -167,7 +168,8 @@ class KubeConnections:
         return answer
 
     def _kept(self) -> _Connection | None:
-        """The one that was used last, so that the others can grow old."""
+        """Return the connection that was used last, so that the others become old and are closed; None when there is
+        none."""
         oldest = asyncio.get_running_loop().time() - KEPT_S
         while self._unused and self._unused[0].unused_since < oldest:
             self._unused.popleft().close()

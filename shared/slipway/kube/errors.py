@@ -1,7 +1,7 @@
-"""What each answer of the API server means: the one table from (verb, code, Status) to our error tree.
+"""Maps each error response of the API server to our error tree: one table from (verb, code, Status).
 
-Owns the meaning of status codes, reasons, causes and the few messages that carry what no code says. Must not know
-HTTP libraries, sockets or retries. Pure: `explain` returns the error, callers raise it.
+Owns the meaning of status codes, reasons, causes, and of the few messages that contain information that no code has.
+Must not know HTTP libraries, sockets or retries. Pure: `explain` returns the error, and callers raise it.
 
 | answer | error |
 |---|---|
@@ -12,7 +12,7 @@ HTTP libraries, sockets or retries. Pure: `explain` returns the error, callers r
 | 403 NamespaceTerminating | TerminatingError |
 | 403 "exceeded quota:", "status unknown for quota:" | QuotaExceededError |
 | 403 `User "x" cannot create resource` | DeniedError: our account lacks the verb |
-| 403 the default service account is not there yet | UnavailableError: the namespace is being set up |
+| 403 the default service account does not exist yet | UnavailableError: the namespace is being set up |
 | other 403 (admission, pod security, limit ranges) | InvalidError, with the server's message |
 | 404 | NotFoundError |
 | 408 | DeadlineError |
@@ -55,15 +55,16 @@ _LACKS_VERB = re.compile(r'cannot [a-z*]+ (resource|path) "')
 _FIELD_TOKEN = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 _QUOTA_MARKS = ("exceeded quota:", "status unknown for quota:")
 _NOT_APPLICABLE = "rejected our request due to an error in our request"
-"""All that the server says when the operations of a JSON patch do not fit the object."""
+"""The only message of the server when the operations of a JSON patch cannot be applied to the object."""
 _POLICY_NOT_READY = ("failed to configure binding:", "failed to configure policy:", "not yet ready to handle request")
-"""Of an API server or a custom resource that has just come. A policy that cannot be configured denies as "Invalid"
-(422), though its text says "is forbidden". Source: apiserver, admission/plugin/policy (v1.37)."""
+"""Messages of an API server that has just started, or about a custom resource that was just created. A policy that
+cannot be configured denies as "Invalid" (422), although its text contains "is forbidden". Source: apiserver,
+admission/plugin/policy (v1.37)."""
 _NO_DEFAULT_ACCOUNT = 'serviceaccount "default" not found'
 
 
 class Verb(StrEnum):
-    """What was asked of the server."""
+    """The kind of request to the server."""
 
     GET = "get"
     LIST = "list"
@@ -93,7 +94,7 @@ class StatusDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A `Status` object; everything in it may be missing."""
+    """A `Status` object; every field of it may be missing."""
 
     code: int | None = None
     reason: str | None = None
@@ -102,7 +103,7 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def causes(self) -> list[StatusCause]:
-        """The causes, if any."""
+        """The causes; empty when there are none."""
         return (self.details.causes if self.details else None) or []
 
 
@@ -110,7 +111,7 @@ _STATUS = msgspec.json.Decoder(ServerStatus)
 
 
 def read_status(body: bytes) -> ServerStatus:
-    """The Status in an error body; a body that is none (a proxy's page, an empty one) becomes its message."""
+    """Return the Status in an error body. Any other body (the page of a proxy, an empty one) becomes the message."""
     try:
         return _STATUS.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -118,7 +119,7 @@ def read_status(body: bytes) -> ServerStatus:
 
 
 def read_retry_after(header: str | None) -> float | None:
-    """Seconds of a Retry-After header, bounded; None when it is missing or a date."""
+    """Return the seconds of a Retry-After header, limited; None when it is missing or a date."""
     seconds = (header or "").strip(" \t")
     if not (seconds.isascii() and seconds.isdigit()):
         return None
@@ -126,7 +127,7 @@ def read_retry_after(header: str | None) -> float | None:
 
 
 def explain(verb: Verb, code: int, status: ServerStatus, retry_after_s: float | None = None) -> ControlPlaneError:
-    """The error that this answer stands for."""
+    """Return the error for this response."""
     message = (status.message or status.reason or f"HTTP {code}")[:MESSAGE_CHARS_MAX]
     if retry_after_s is None and status.details and status.details.retry_after_seconds:
         retry_after_s = min(float(status.details.retry_after_seconds), RETRY_AFTER_S_MAX)
@@ -154,7 +155,8 @@ def explain(verb: Verb, code: int, status: ServerStatus, retry_after_s: float | 
 
 
 def pointer_of(field: str | None) -> str:
-    """The JSON pointer (RFC 6901) of a field in the server's notation; the whole input for none."""
+    """Return the JSON pointer (RFC 6901) of a field in the server's notation; the whole input when there is no
+    field."""
     if not field or field == "<nil>":
         return ""
     tokens = [bracketed or plain for bracketed, plain in _FIELD_TOKEN.findall(field)]

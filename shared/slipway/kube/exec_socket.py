@@ -1,12 +1,13 @@
-"""WebSockets to the API server: how one is opened for a command in a container, and what a refusal says.
+"""WebSockets to the API server for commands in containers: opens one, or returns the server's refusal.
 
 Owns the WebSocket library of the Kubernetes client, which it imports when it is first used. Must not know credentials
-or what a status means. A refused handshake is a value with its body, because the body has the server's reason.
+or what a status means. A refused handshake is returned as a value with its body, because the body contains the server's
+reason.
 
-Promises: messages are passed on once and in order; at most `QUEUE_MAX` messages are held while nobody reads, then the
-server has to wait; a message larger than `MESSAGE_BYTES_MAX` ends the connection.
-Not promised: that a connection which breaks without a word is noticed. Both sides would answer pings only as fast as
-the command reads its input, so that a missing answer proves nothing; whoever uses a connection limits its silence.
+Promises: messages are delivered once and in order. At most `QUEUE_MAX` messages are buffered while the caller does not
+read; then the server must wait. A message larger than `MESSAGE_BYTES_MAX` ends the connection. Not promised: that a
+connection which breaks without a close message is detected. Both sides answer pings only as fast as the command reads
+its input, so a missing pong proves nothing; the caller must limit the silence of a connection.
 """
 
 import asyncio
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 QUEUE_MAX = 16
 CLOSE_S = 5.0
 PING_S = 20.0
-"""How often a connection without traffic is used, so that nothing on the way takes it for dead."""
+"""Seconds between pings on an idle connection, so that no proxy or firewall closes it."""
 
 
 class SocketOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the API server is reached; empty text: as the URL says."""
+    """How to connect to the API server; an empty text means that the URL decides."""
 
     tls: ssl.SSLContext | None = None
     server_hostname: str = ""
@@ -39,7 +40,7 @@ class SocketOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusedUpgrade(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer other than the WebSocket that was asked for."""
+    """A response of the server other than the requested WebSocket."""
 
     status: int
     body: bytes = b""
@@ -60,7 +61,7 @@ class SocketChannels:
         try:
             await self._socket.send(message)
         except ConnectionClosedOK:
-            # The command has ended without reading all: how it ended is still to be received.
+            # The command has ended without reading all its input; its end can still be received.
             return
         except ConnectionClosed as error:
             raise UnavailableError(f"the connection to the container was lost: {error}") from error
@@ -78,7 +79,7 @@ class SocketChannels:
             return b""
 
     async def close(self) -> None:
-        """Closes the connection, within `CLOSE_S`: the other side may read nothing more, and answer nothing."""
+        """Close the connection, within `CLOSE_S`, because the other side may no longer read or answer."""
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(CLOSE_S):
                 await self._socket.close()
@@ -88,13 +89,14 @@ class SocketChannels:
 async def open_channels(
     url: str, headers: Mapping[str, str], options: SocketOptions, *, timeout_s: float
 ) -> SocketChannels | RefusedUpgrade:
-    """A connection, or the server's refusal. Raises TimeoutError and OSError."""
+    """Return a connection, or the server's refusal. Raises TimeoutError and OSError."""
     from websockets.asyncio.client import connect
     from websockets.exceptions import InvalidHandshake, InvalidStatus
     from websockets.typing import Subprotocol
 
     class Once(connect):
-        """A redirect is a refusal: credentials go to the server that was configured."""
+        """A connect that treats a redirect as a refusal, because credentials may be sent only to the configured
+        server."""
 
         def process_redirect(self, exc: Exception) -> Exception | str:
             return exc

@@ -1,11 +1,12 @@
-"""One call of an HTTP extender: post, wait no longer than it is given, read no more than it may say.
+"""Calls of HTTP extenders: one POST with a limited time and a limited size of the response.
 
-Owns the HTTP side of kube-scheduler's extender protocol. Must not know what is asked (`extender_wire.py`) nor when
-(`slipway.scheduler.extenders`, `slipway.podworker.extender_binding`).
+Owns the HTTP side of kube-scheduler's extender protocol. Must not know the bodies (`extender_wire.py`), nor when a call
+is made (`slipway.scheduler.extenders`, `slipway.podworker.extender_binding`).
 
-Promises: a call ends within the extender's timeout whatever it does, be it byte by byte; redirects are not followed, no
-proxy of the environment is used, no cookie is kept, and nothing of a body is read beyond `answer_max`.
-Whom to call is written in a ResourcePool, by those who administer the cluster: any http or https address goes.
+Promises: a call ends within the extender's timeout, even if the response arrives byte by byte. Redirects are not
+followed, proxies in the environment are not used, cookies are not stored, and a response body is read only up to a
+limit. Cluster administrators write the address of an extender into a ResourcePool, so any http or https address is
+accepted.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ _CHUNK = 64 * 1024
 
 
 class ExtenderClient:
-    """Calls extenders; one per process. Nothing is opened before the first call."""
+    """Calls extenders; one client per process. No connection is opened before the first call."""
 
     def __init__(self, user_agent: str = "slipway") -> None:
         self._user_agent = user_agent
@@ -38,10 +39,10 @@ class ExtenderClient:
             await session.close()
 
     async def post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes:
-        """The body of its answer to `verb`.
+        """Return the body of the extender's response to `verb`.
 
         Raises:
-            ExtenderFault: it did not answer in time, or not with 200.
+            ExtenderFault: the extender did not respond in time, or not with 200.
         """
         try:
             async with asyncio.timeout(extender.timeout_s):
@@ -93,7 +94,7 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 @functools.lru_cache(maxsize=32)
 def _tls(tls: ExtenderTls) -> ssl.SSLContext:
-    """Raises ValueError or OSError for certificates that cannot be used."""
+    """Return the TLS context. Raises ValueError or OSError for certificates that cannot be used."""
     context = ssl.create_default_context(cafile=tls.ca_file or None, cadata=tls.ca_data or None)
     if tls.cert_file:
         context.load_cert_chain(tls.cert_file, tls.key_file or None)

@@ -1,8 +1,8 @@
 """The bodies of kube-scheduler's HTTP extender protocol. Pure.
 
-Owns spelling and distrust. Field names are Go's own (no json tags): capitalised when written, read in any case as Go
-does; a list or map may be null. Whatever an answer says beyond what was asked, or in a form that is not the
-protocol's, makes the whole answer a fault: nobody acts on half of a lie.
+Owns the encoding, and the strict checks of responses. Field names are those of Go without json tags: capitalized when
+written, read in any case as Go does; a list or map may be null. A response that names something outside the request, or
+has a form that the protocol does not allow, is a fault as a whole: no part of it is used.
 
 Source: k8s.io/kube-scheduler/extender/v1 (types.go) and pkg/scheduler/extender.go of Kubernetes 1.37.
 """
@@ -20,16 +20,16 @@ from slipway.model.resources import CPU, GPU_MILLI, MEMORY, Resources, scale_of
 Json = dict[str, Any]
 SCORE_MAX = 10
 TEXT_MAX = 120
-"""Of a reason in an extender's own words."""
+"""Maximum characters of a reason from an extender."""
 _NATIVE = (CPU, MEMORY, "pods", "ephemeral-storage")
 
 
 class ExtenderFault(TransientError):
-    """The extender did not answer, or not as the protocol says."""
+    """The extender did not respond, or its response violates the protocol."""
 
 
 class Filtered(msgspec.Struct, frozen=True, kw_only=True):
-    """What a filter answered."""
+    """The response of a filter."""
 
     passed: frozenset[str]
     reasons: dict[str, str]
@@ -37,7 +37,7 @@ class Filtered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def filter_args(pod: Json, nodes: Iterable[NodeFact], *, names_only: bool) -> bytes:
-    """ExtenderArgs, of filter and prioritize."""
+    """Return ExtenderArgs, the body for filter and prioritize."""
     if names_only:
         return _encode({"Pod": pod, "Nodes": None, "NodeNames": [node.name for node in nodes]})
     items = [node_object(node) for node in nodes]
@@ -45,7 +45,7 @@ def filter_args(pod: Json, nodes: Iterable[NodeFact], *, names_only: bool) -> by
 
 
 def preempt_args(pod: Json, victims: Mapping[str, list[Json]], *, uids_only: bool) -> bytes:
-    """ExtenderPreemptionArgs. No disruption budgets are known here: none is violated."""
+    """Return ExtenderPreemptionArgs. Disruption budgets are not known here, so none is reported as violated."""
     if uids_only:
         uids = {node: [{"UID": each["metadata"]["uid"]} for each in pods] for node, pods in victims.items()}
         return _encode({"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": _victims(uids)})
@@ -53,12 +53,12 @@ def preempt_args(pod: Json, victims: Mapping[str, list[Json]], *, uids_only: boo
 
 
 def bind_args(*, namespace: str, pod: str, uid: str, node: str) -> bytes:
-    """ExtenderBindingArgs."""
+    """Return ExtenderBindingArgs."""
     return _encode({"PodName": pod, "PodNamespace": namespace, "PodUID": uid, "Node": node})
 
 
 def read_filter(body: bytes, asked: Collection[str], *, names_only: bool) -> Filtered:
-    """ExtenderFilterResult. Raises ExtenderFault."""
+    """Decode ExtenderFilterResult. Raises ExtenderFault."""
     answer = _fields(_decode(body))
     _check_error(answer)
     names = _strings(answer.get("nodenames"), "NodeNames") if names_only else None
@@ -75,7 +75,7 @@ def read_filter(body: bytes, asked: Collection[str], *, names_only: bool) -> Fil
 
 
 def read_scores(body: bytes, asked: Collection[str]) -> dict[str, int]:
-    """HostPriorityList as {node: 0..10}; nodes that were not asked about are left out. Raises ExtenderFault."""
+    """Decode HostPriorityList to {node: 0..10}, without nodes outside the request. Raises ExtenderFault."""
     answer = _decode(body)
     scores: dict[str, int] = {}
     for item in _list(answer, "the answer"):
@@ -93,8 +93,10 @@ def read_scores(body: bytes, asked: Collection[str]) -> dict[str, int]:
 
 
 def read_preempt(body: bytes, offered: Mapping[str, Collection[str]]) -> frozenset[str]:
-    """ExtenderPreemptionResult: the nodes where it agrees; `offered` are {node: the uids of who would go}. Raises
-    ExtenderFault."""
+    """Decode ExtenderPreemptionResult to the nodes on which the extender accepts the preemption.
+
+    `offered` is {node: uids of the victims}. Raises ExtenderFault.
+    """
     answer = _fields(_decode(body))
     _check_error(answer)
     nodes = _map(answer.get("nodenametometavictims"), "NodeNameToMetaVictims")
@@ -117,12 +119,13 @@ def read_preempt(body: bytes, offered: Mapping[str, Collection[str]]) -> frozens
 
 
 def read_bound(body: bytes) -> None:
-    """ExtenderBindingResult; nothing in it means bound. Raises ExtenderFault."""
+    """Check ExtenderBindingResult; without an error in it the pod is bound. Raises ExtenderFault."""
     _check_error(_fields(_decode(body)))
 
 
 def pod_object(role: RoleFact, owner: AllocationFact | None) -> Json:
-    """The pod that a rank of `role` would become, as far as placement goes; nobody has created it yet."""
+    """Return the pod of a rank of `role`, with only the fields that matter for placement. The pod does not exist
+    yet."""
     name, uid = role.name, ""
     if owner is not None:
         name = f"{owner.name}-{owner.uid[:8]}-{owner.attempt}-{_first_rank(owner, role)}"
@@ -146,7 +149,7 @@ def pod_object(role: RoleFact, owner: AllocationFact | None) -> Json:
 
 
 def victim_object(owner: AllocationFact, rank: int, uid: str, node: str) -> Json:
-    """The pod of a rank that runs on `node`, as far as placement knows it."""
+    """Return the pod of a rank that runs on `node`, with only the fields that placement knows."""
     role = owner.role_of(rank) or RoleFact(name="", count=1, minimum=1)
     pod = pod_object(role, owner)
     pod["metadata"] |= {"name": f"{owner.name}-{owner.uid[:8]}-{owner.attempt}-{rank}", "uid": uid}
@@ -156,7 +159,7 @@ def victim_object(owner: AllocationFact, rank: int, uid: str, node: str) -> Json
 
 
 def node_object(node: NodeFact) -> Json:
-    """A node, as far as placement knows it."""
+    """Return a node, with only the fields that placement knows."""
     amounts = _quantities(node.allocatable)
     spec: Json = {"unschedulable": True} if node.unschedulable else {}
     if node.taints:
@@ -208,7 +211,8 @@ def _decode(body: bytes) -> Any:
 
 
 def _fields(value: Any) -> Json:
-    """The fields of a struct as Go reads them: in any case, the exact spelling first; null is an empty one."""
+    """Return the fields of a struct as Go reads them: names in any case, the exact spelling first; null is an empty
+    struct."""
     found = _map(value, "the answer")
     lowered: Json = {}
     for name in sorted(found, key=lambda each: (each[:1].isupper(), each)):
@@ -267,6 +271,6 @@ def _check_error(answer: Json) -> None:
 
 
 def _short(text: str) -> str:
-    """One line of printable text, of bounded length."""
+    """Return the text as one printable line of at most `TEXT_MAX` characters."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * TEXT_MAX]).split())
     return line if len(line) <= TEXT_MAX else f"{line[: TEXT_MAX - 3]}..."

@@ -1,8 +1,8 @@
-"""Facts of one kind by the page, as a snapshot of the cluster feed carries them.
+"""Pages of facts of one kind, as a snapshot of the cluster feed contains them.
 
-Owns the wire form: facts as the feed has them, together and compressed. The roles that thousands of allocations of one
-sweep have in common are in a page once, and are one value again for whoever reads all pages with one `PageReader`: what
-is equal but not the same makes a planner's columns dearer.
+Owns the wire format: facts encoded as in the feed, joined and compressed. Roles that thousands of allocations of a
+sweep share are in a page once. One `PageReader` decodes equal roles to one shared object, because equal but distinct
+objects make the planner's columns slower.
 """
 
 import zlib
@@ -15,10 +15,10 @@ from slipway.kube.facts import FEED_KINDS, Fact, decode_fact, encode_fact
 from slipway.model.facts import AllocationFact, RoleFact
 
 BYTES_MAX: Final = 64 * 1024 * 1024
-"""of one page, when it is unpacked"""
+"""of one unpacked page"""
 _LEVEL: Final = 1
 _OWN: Final = -1
-"""in place of a number: its roles are with it, if it has any"""
+"""in place of an index into the roles: the fact contains its own roles, if it has any"""
 
 Told = tuple[str, int, Fact]
 """(key, version, fact)"""
@@ -28,7 +28,7 @@ class _Page(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     kind: str
     roles: list[bytes]
     told: list[tuple[str, int, int, bytes]]
-    """(key, version, which of the roles, fact)"""
+    """(key, version, index into `roles`, fact)"""
 
 
 _packed = msgspec.msgpack.Encoder().encode
@@ -38,14 +38,14 @@ _roles = msgspec.json.Decoder(tuple[RoleFact, ...])
 
 
 def encode_page(kind: str, told: Iterable[Told]) -> bytes:
-    """One page of facts of a kind of `FEED_KINDS`."""
+    """Return one page of facts of a kind of `FEED_KINDS`."""
     texts: dict[bytes, int] = {}
     known: dict[int, tuple[tuple[RoleFact, ...], int]] = {}
     packed: list[tuple[str, int, int, bytes]] = []
     for key, version, fact in told:
         number = _OWN
         if isinstance(fact, AllocationFact) and fact.roles:
-            # By identity first, while what it is the identity of is held.
+            # Look up by identity first, which is fast. `known` keeps a reference, so that the id stays valid.
             found = known.get(id(fact.roles))
             number = found[1] if found is not None else texts.setdefault(_roles_text(fact.roles), len(texts))
             known[id(fact.roles)] = fact.roles, number
@@ -61,7 +61,7 @@ class PageReader:
         self._roles: dict[bytes, tuple[RoleFact, ...]] = {}
 
     def read(self, data: bytes) -> tuple[str, list[Told]]:
-        """The kind, and what is told of its objects.
+        """Return the kind, and the facts with their keys and versions.
 
         Raises:
             msgspec.ValidationError: not a page, or one of another version: LIST instead.
@@ -76,7 +76,7 @@ class PageReader:
             if number != _OWN:
                 if not (isinstance(fact, AllocationFact) and 0 <= number < len(roles)):
                     raise msgspec.ValidationError("a page without the roles that a fact of it has")
-                # It is ours alone until it is given away.
+                # No other code has the fact yet, so it may be changed.
                 msgspec.structs.force_setattr(fact, "roles", roles[number])
             told.append((key, version, fact))
         return page.kind, told

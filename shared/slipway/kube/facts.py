@@ -1,7 +1,7 @@
-"""Objects -> the compact facts that placement needs. Pure; the LIST path and the cluster feed share it.
+"""Builds the compact facts that placement needs from objects. Pure; used for LISTs and for the cluster feed.
 
-`FEED_KINDS` is the one table of what the feed carries: the plural of a resource names the kind of an entry, and
-the struct is what its data decodes to (JSON). The key of an entry is `object_key`.
+`FEED_KINDS` is the one table of the kinds in the feed: the kind of an entry is the plural of its resource, and its data
+(JSON) decodes to the struct. The key of an entry is `object_key`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -69,7 +69,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def object_key(meta: ObjectMeta) -> str:
-    """`<namespace>/<name>`, or the name alone for what has no namespace."""
+    """Return `<namespace>/<name>`, or only the name of an object without a namespace."""
     return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 
@@ -80,10 +80,11 @@ def fact_of(
     *,
     ranges: RangesByNamespace = NO_RANGES,
 ) -> Fact:
-    """The fact of any object that the feed carries; `pools` by name give an allocation's defaults, `ranges` complete
-    its pods.
+    """Return the fact of any object that the feed contains.
 
-    `specs` remembers what specs mean, for whoever reads many allocations that are alike.
+    `pools`, by name, have the defaults of allocations; `ranges` are the LimitRanges that complete their pods.
+
+    `specs` is a cache of resolved specs, for callers that read many similar allocations.
     """
     match obj:
         case Allocation():
@@ -111,15 +112,15 @@ def fact_of(
 
 
 def encode_fact(fact: Fact) -> bytes:
-    """The data of a feed entry."""
+    """Return the data of a feed entry."""
     return _ENCODER.encode(fact)
 
 
 def decode_fact(kind: str, data: bytes) -> Fact:
-    """The fact in a feed entry's data.
+    """Return the fact in a feed entry's data.
 
     Raises:
-        msgspec.ValidationError: not such a fact (another version of the publisher): LIST instead.
+        msgspec.ValidationError: the data are no such fact, because the publisher has another version: LIST instead.
     """
     try:
         return msgspec.json.decode(data, type=FEED_KINDS[kind])
@@ -128,7 +129,7 @@ def decode_fact(kind: str, data: bytes) -> Fact:
 
 
 def workspace_fact(namespace: Namespace) -> WorkspaceFact:
-    """Whether allocations may run in a namespace."""
+    """Return the fact of a namespace: whether allocations may run in it."""
     return WorkspaceFact(
         name=namespace.metadata.name,
         is_workspace=namespace.metadata.labels.get(LABEL_WORKSPACE) == "true",
@@ -138,7 +139,7 @@ def workspace_fact(namespace: Namespace) -> WorkspaceFact:
 
 
 def quota_fact(quota: ResourceQuota) -> QuotaFact:
-    """What a ResourceQuota allows to the pods of its namespace, and what they use of it."""
+    """Return the fact of a ResourceQuota: its limits for the pods of the namespace, and their usage."""
     spec = quota.spec
     hard = _thousandths(spec.hard)
     used = _thousandths(quota.status.used)
@@ -155,7 +156,7 @@ def quota_fact(quota: ResourceQuota) -> QuotaFact:
 
 
 def limit_range_fact(limit_range: LimitRange) -> LimitRangeFact:
-    """What a LimitRange gives to the pods of its namespace, and what it refuses."""
+    """Return the fact of a LimitRange: its defaults and bounds for the pods of the namespace."""
     items = {item.type: item for item in limit_range.spec.limits}
     return LimitRangeFact(
         namespace=limit_range.metadata.namespace,
@@ -166,7 +167,7 @@ def limit_range_fact(limit_range: LimitRange) -> LimitRangeFact:
 
 
 def ranges_by_namespace(limit_ranges: Iterable[LimitRange]) -> dict[str, Ranges]:
-    """{namespace: the facts of its LimitRanges, by name}."""
+    """Return {namespace: the facts of its LimitRanges, sorted by name}."""
     found: dict[str, list[LimitRangeFact]] = {}
     for each in limit_ranges:
         found.setdefault(each.metadata.namespace, []).append(limit_range_fact(each))
@@ -184,8 +185,10 @@ def _bounds(item: LimitRangeItem) -> RangeBounds:
 
 
 def _readable(quantities: Mapping[str, QuantityValue]) -> dict[str, str]:
-    """Without what is no quantity that we can read (the API server takes negative ones, and larger ones than 64
-    bits): the API server applies it at the launch."""
+    """Return the quantities that we can parse.
+
+    The API server also accepts negative ones and ones above 64 bits, and applies them itself at the launch.
+    """
     kept: dict[str, str] = {}
     for name, value in quantities.items():
         try:
@@ -197,7 +200,7 @@ def _readable(quantities: Mapping[str, QuantityValue]) -> dict[str, str]:
 
 
 def _thousandths(quantities: Mapping[str, QuantityValue]) -> dict[str, int]:
-    """The amounts of what pods use; other names, and what is no quantity, are left out."""
+    """Return the amounts that limit pods, in thousandths; other names and invalid quantities are left out."""
     amounts: dict[str, int] = {}
     for name, value in quantities.items():
         if counts_pods(name):
@@ -209,7 +212,7 @@ def _thousandths(quantities: Mapping[str, QuantityValue]) -> dict[str, int]:
 
 
 def node_fact(node: Node) -> NodeFact:
-    """A node's labels, taints and allocatable amounts."""
+    """Return the fact of a node: labels, taints, allocatable amounts, images."""
     ready = condition_of(node.status.conditions, "Ready")
     return NodeFact(
         name=node.metadata.name,
@@ -224,7 +227,7 @@ def node_fact(node: Node) -> NodeFact:
 
 
 def pod_fact(pod: Pod) -> PodFact:
-    """What a pod uses, and whose it is; foreign pods count too."""
+    """Return the fact of a pod: its usage and its allocation. Pods that are not ours are included."""
     labels = pod.metadata.labels
     requests, uid = _asked(pod, NOTHING), labels.get(LABEL_ALLOCATION_UID, "")
     is_live = pod.status.phase not in _ENDED_PHASES
@@ -251,7 +254,8 @@ def pod_fact(pod: Pod) -> PodFact:
 
 
 def _understood(quantities: Mapping[str, str]) -> Resources:
-    """What nobody understands (the API server takes it: negative, or more than fits in 64 bits) is not there."""
+    """Return the amounts; one that cannot be parsed is left out. The API server accepts negative ones and ones above 64
+    bits."""
     amounts: dict[str, int] = {}
     for name, value in quantities.items():
         try:
@@ -262,7 +266,7 @@ def _understood(quantities: Mapping[str, str]) -> Resources:
 
 
 def _asked(pod: Pod, unstated: Quantities) -> Resources:
-    """One that asks for more than fits in 64 bits runs nowhere, so it uses nothing."""
+    """Return the requests of a pod; empty when a request is above 64 bits: such a pod runs nowhere and uses nothing."""
     try:
         return requests_of(pod, unstated)
     except ValueError:
@@ -270,13 +274,14 @@ def _asked(pod: Pod, unstated: Quantities) -> Resources:
 
 
 def _devices(pod: Pod) -> tuple[int, ...]:
-    """The GPUs that the scheduler chose for a pod of ours."""
+    """Return the GPUs that the scheduler chose for a pod of ours."""
     words = pod.metadata.annotations.get(ANNOTATION_DEVICES, "").split(",")
     return tuple(int(word) for word in words if word.isdigit())
 
 
 def _of_devices(pod: Pod, devices: tuple[int, ...]) -> Resources:
-    """What a pod uses of chosen devices: it asks the device plugin for none."""
+    """Return the usage of chosen devices, which the requests do not include: the pod requests none from the device
+    plugin."""
     milli = _number(pod.metadata.annotations.get(ANNOTATION_GPU_MILLI), 0)
     if not devices:
         return Resources()

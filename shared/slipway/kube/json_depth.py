@@ -1,21 +1,21 @@
-"""JSON that is nested deeper than anybody means: cut, so that one object of somebody's cannot keep us from the others.
+"""Cuts JSON that is nested too deep, so that one such object cannot prevent the decoding of all others.
 
-The API server takes thousands of levels where a schema leaves the fields open, as in a pod template; a decoder of ours
-gives up after some hundred. Owns where the cut is made. Pure.
+The API server accepts thousands of levels in fields without a schema, such as a pod template; our decoder fails after a
+few hundred. Owns where the cut is made. Pure.
 
-Invariant: what `cut` returns is JSON whenever its input is, of at most `LEVELS_MAX` levels; shallower parts are as
-they were.
+Invariant: if the input of `cut` is JSON, the result is JSON with at most `LEVELS_MAX` levels; less deep parts are
+unchanged.
 """
 
 import re
 
 LEVELS_MAX = 128
-"""Four times what a launch body may have, so that an object which was cut is refused for its depth."""
+"""Four times the limit of a launch body, so that an object that was cut is refused because of its depth."""
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 
 
 def cut(body: bytes) -> bytes:
-    """`body` with null for each object and list that lies deeper than `LEVELS_MAX`. Linear in its size."""
+    """Return `body` with null in place of each object and list deeper than `LEVELS_MAX`. Takes linear time."""
     kept: list[bytes] = []
     levels = begun = 0
     for token in _TOKEN.finditer(body):

@@ -1,31 +1,33 @@
 """Leader election on a Kubernetes Lease.
 
-Owns one Lease object: acquiring, renewing, losing and releasing it. Must not know what the leader does.
+Owns one Lease object: acquires, renews, loses and releases it. Must not know what the leader does.
 
 Promises
-- `is_leader()` is True only within the renew deadline (two thirds of the duration) after the start of the last
-  renewal that the server confirmed, by the monotonic clock; so a paused process that wakes up late reads False at once.
-- Nobody takes a lease over before they have themselves seen it unchanged for its whole duration: wall clocks are
-  written for people and never compared. Clocks may differ by any amount, but not run at rates that differ by half.
-- The holder chooses the duration, and writes it: 15 s at the beginning of its term, and 3 s (`steady_s`) once its
-  renewals have been prompt. One whose renewals come late, because its loop is busy or the API server slow, asks for so
-  much more: three times what the latest of them was late, up to 15 s. So a dead leader is replaced soon, and a slow
-  one stays.
+- `is_leader()` is True only until the renew deadline (two thirds of the duration) after the start of the last renewal
+  that the server confirmed, by the monotonic clock. So a process that was paused gets False at once when it resumes
+  late.
+- A candidate takes a lease over only after it has itself seen the lease unchanged for its whole duration. Wall clock
+  times are written for people and are never compared. Clocks may differ by any amount, but their rates may not differ
+  by half.
+- The holder chooses and writes the duration: 15 s at the beginning of its term, and 3 s (`steady_s`) once its renewals
+  have been prompt. When renewals are late, because its loop is busy or the API server is slow, it adds three times the
+  largest delay, up to 15 s in total. So a dead leader is replaced soon, and a slow leader stays.
 - Leading work is cancelled at once when a renewal shows another holder or the renew deadline passes, also while a
   renewal hangs.
-- The first attempt is immediate. A leader renews each period (2 s, or 1.2 s where it may become steady; up to a fifth
-  less), but for a renewal that failed: that is tried again after a retry period. Who waits looks more
-  often (0.5 s, up to a fifth less), and at the very moment at which a silent holder's time is over. So a holder that
-  dies is replaced at most its duration and one look later; one that ends releases, and is replaced within a look, or
-  at a `nudge`.
+- The first attempt is immediate. A leader renews each period (2 s, or 1.2 s when `steady_s` is set; up to a fifth
+  less). A failed renewal is repeated after a retry period. Other candidates read the lease more often (0.5 s, up to a
+  fifth less), and at the exact time at which the lease of a silent holder expires. So a holder that dies is replaced at
+  most its duration and one read later. A holder that ends releases the lease, and is replaced within one read, or at a
+  `nudge`.
 - Every write is a compare-and-swap; the Lease is created when it is missing.
-- A process whose loops stand still neither takes a lease nor keeps one (`health`): the lease is released at the next
-  renewal, and another process leads. Renewals and looks are moves of the loop that runs the elector.
-- Work that does not end within `END_S` of its cancellation ends the process: until then it could come back to life
-  beside the next leader.
+- A process whose loops stand still neither acquires a lease nor retains one (`health`): it releases the lease at the
+  next renewal, and another process leads. Renewals and reads are reported as progress of the loop that runs the
+  elector.
+- If the leader's work does not end within `END_S` after its cancellation, the process is ended, because the work could
+  otherwise continue beside the next leader.
 
-Not promised: a fence. Two processes may believe that they lead for an instant; what a leader writes must carry an
-epoch that the server compares.
+Not promised: a fence. Two processes may believe for an instant that they lead. So the writes of a leader must contain
+an epoch that the server compares.
 """
 
 import asyncio
@@ -54,32 +56,36 @@ from slipway.runtime.tasks import TaskGroup
 
 RELEASE_TIMEOUT_S = 2.0
 END_S = 30.0
-"""Within so much the work of a term that is over has to end."""
+"""Seconds within which the work of a lost term must end."""
 PAUSED_S = 1.0
-"""A timer that is late by more says that the whole process stood still."""
+"""A timer that is late by more seconds means that the whole process was paused."""
 JITTER = 0.2
-"""The part of a period that chance may take away."""
+"""The largest random reduction of a period, as a part of it."""
 STEADY_RENEWALS = 5
-"""So many renewals of a term come before its lease may become short."""
+"""Number of renewals in a term before its lease may become short."""
 LATE_WINDOW = 150
-"""The latest of so many renewals is remembered, and that of as many before, of earlier terms too: what stands still now
-and then does so again."""
+"""The largest delay is stored for a window of this many renewals and for the window before, across terms: a process
+that was slow at times will be slow again."""
 LATE_PARTS = 3
-"""A lease bears what so many times the latest renewal was late."""
+"""The duration of a lease grows by this multiple of the largest delay of a renewal."""
 LATE_FREE_S = 0.1
-"""What is late by no more is prompt."""
+"""A renewal that is late by at most this many seconds is prompt."""
 RENEW_PART, RETRY_PART = 0.4, 1 / 6
-"""Of a short lease: how often it is renewed, and how soon a renewal that failed is tried again."""
+"""Parts of the duration of a short lease: the renew period, and the pause before a failed renewal is repeated."""
 _INSTANT_S = 0.001
-"""So that the holder's time is over beyond rounding."""
+"""Added to the wait, so that rounding cannot end it before the holder's lease has expired."""
 
 _log = log.get_logger(__name__)
 
 
 class LeaseTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds: how long a silent holder is respected, how long a leader trusts its last renewal, how soon it tries
-    again, how often who waits looks at the lease, how often a leader renews (0: as soon as it would try again), and how
-    long a silent holder is respected whose renewals were prompt (0: as long as any)."""
+    """Times in seconds.
+
+    `duration_s`: a silent holder is respected for this long. `renew_deadline_s`: a leader trusts its last renewal for
+    this long. `retry_s`: pause before a failed renewal is repeated. `look_s`: how often a candidate reads the lease.
+    `renew_s`: how often a leader renews; 0 means `retry_s`. `steady_s`: duration of the lease of a holder with prompt
+    renewals; 0 means `duration_s`.
+    """
 
     duration_s: float = 15.0
     renew_deadline_s: float = 10.0
@@ -90,12 +96,12 @@ class LeaseTiming(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def period_s(self) -> float:
-        """Between two renewals, at most."""
+        """The longest time between two renewals."""
         return self.steady_s * RENEW_PART if self.steady_s else self.renew_s or self.retry_s
 
     @property
     def again_s(self) -> float:
-        """After a renewal that failed."""
+        """The pause after a failed renewal."""
         return min(self.retry_s, self.steady_s * RETRY_PART) if self.steady_s else self.retry_s
 
     def __post_init__(self) -> None:
@@ -108,23 +114,23 @@ class LeaseTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leadership:
-    """One term: valid from acquiring the lease until it is lost. Ask it before every effect."""
+    """One term: valid from acquiring the lease until losing it. The leader checks it before every effect."""
 
     def __init__(self, elector: "LeaseElector", term: int) -> None:
         self._elector = elector
         self.term = term
-        """`leaseTransitions` of this term; it begins at 0 again when the Lease is deleted, so it fences nothing."""
+        """`leaseTransitions` of this term. It starts at 0 again when the Lease is deleted, so it cannot be a fence."""
 
     def is_valid(self) -> bool:
         """Whether this process still leads, in this same term."""
         return self._elector.is_leader() and self._elector.leadership is self
 
     def remaining_s(self) -> float:
-        """Seconds for which this will stay valid without another renewal."""
+        """Return the seconds for which this term remains valid without another renewal."""
         return self._elector.remaining_s() if self.is_valid() else 0.0
 
     def check(self) -> None:
-        """Raises StaleError when this process no longer leads."""
+        """Raise StaleError when this process no longer leads."""
         if not self.is_valid():
             raise StaleError(f"no longer the holder of lease {self._elector.name}")
 
@@ -133,7 +139,7 @@ Lead = Callable[[Leadership], Awaitable[None]]
 
 
 class LeaseElector:
-    """One candidate for one lease. `identity` must differ between processes, also between restarts."""
+    """One candidate for one lease. `identity` must differ between processes, and between restarts of a process."""
 
     def __init__(
         self,
@@ -158,61 +164,61 @@ class LeaseElector:
         self._health = health
         self._was_still = False
         self._overdue: asyncio.TimerHandle | None = None
-        """ends the process unless the work of a term that is over has ended by then"""
+        """ends the process unless the work of a lost term ends before"""
         self._answers_since: float | None = None
         self._lease: Lease | None = None
         self._seen_at = 0.0
         self._leads_until: float | None = None
-        """by the last renewal that was confirmed (monotonic seconds); None: it does not lead"""
+        """end of leadership after the last confirmed renewal, in monotonic seconds; None: it does not lead"""
         self._late_s = (0.0, 0.0)
-        """by how many seconds renewals came late at most: those of the window before, and those of this one"""
+        """the largest delays of renewals in seconds: of the previous window, and of the current one"""
         self._counted = 0
         self._renewals = 0
-        """of this term"""
+        """number of renewals in this term"""
         self._nudged = asyncio.Event()
 
     # --- what a caller may ask ----------------------------------------------------------------------------------
 
     def is_leader(self) -> bool:
-        """Whether the lease is ours beyond doubt at this instant."""
+        """Whether the lease is certainly ours at this instant."""
         return self.remaining_s() > 0
 
     def remaining_s(self) -> float:
-        """Seconds left until `is_leader` turns False unless a renewal is confirmed before."""
+        """Return the seconds until `is_leader` becomes False, unless a renewal is confirmed before."""
         if self._leads_until is None:
             return 0.0
         return max(0.0, self._leads_until - self._clock.monotonic())
 
     @property
     def holder(self) -> str:
-        """The holder as last read; empty when there is none or nothing was read yet."""
+        """The holder as last read; empty when there is none or the lease was not read yet."""
         return (self._lease.spec.holder_identity if self._lease else None) or ""
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the lease was last seen to change; 0.0 before it was ever read."""
+        """Seconds since the last observed change of the lease; 0.0 before the first read."""
         return self._clock.monotonic() - self._seen_at if self._lease is not None else 0.0
 
     @property
     def is_overdue(self) -> bool:
-        """Whether a renewal of the holder is missing, as far as is known here."""
+        """Whether the holder seems to have missed a renewal."""
         return self.silent_s > 2 * self.timing.period_s
 
     @property
     def answered_since(self) -> float:
-        """From when on the API server has answered each of our calls, monotonic; `inf` when it does not."""
+        """The monotonic time since which the API server has answered all our calls; `inf` when it does not answer."""
         return math.inf if self._answers_since is None else self._answers_since
 
     def nudge(self) -> None:
-        """Somebody says that the lease is free: who waits looks now."""
+        """Make a waiting candidate read the lease now, because another process reports that it is free."""
         self._nudged.set()
 
     async def run(self, lead: Lead, stop: StopSignal, *, drain_s: float = 10.0) -> None:
-        """Competes until `stop`; runs `lead` in each term and cancels it when the term is lost.
+        """Compete for the lease until `stop`; run `lead` in each term and cancel it when the term is lost.
 
-        When `stop` is set, `lead` should return by itself; after `drain_s` it is cancelled. Then the lease is
-        released. A `lead` that returns earlier gives the lease up, and the competition goes on. Errors of `lead` are
-        raised, after the release.
+        When `stop` is set, `lead` should return by itself; after `drain_s` it is cancelled. Then the lease is released.
+        When `lead` returns earlier, the lease is released and the competition continues. Errors of `lead` are raised,
+        after the release.
         """
         try:
             async with TaskGroup() as tasks:
@@ -228,9 +234,9 @@ class LeaseElector:
             raise_only(group)
 
     async def lead_once(self, lead: Lead) -> bool:
-        """Runs `lead` once, if the lease is free or its holder is seen dead for one lease time; then releases it.
+        """Run `lead` once, if the lease is free or its holder stays silent for one lease duration; then release it.
 
-        False, soon, when a live holder renews meanwhile. Raises what the API raises.
+        Return False, soon, when a live holder renews in that time. Raises the errors of the API.
         """
         first = await self._read()
         while not await self._acquire():
@@ -273,7 +279,7 @@ class LeaseElector:
             await self._release()
 
     async def _keep(self, leadership: Leadership) -> None:
-        """Renews until the lease is lost, or was anybody else's in between."""
+        """Renew until the lease is lost, or another process held it in between."""
         pause_s = self.timing.period_s
         due_at = self._clock.monotonic() + pause_s
         while True:
@@ -303,7 +309,7 @@ class LeaseElector:
         _log.warning("lease lost", lease=self.name, identity=self.identity, holder=self.holder)
 
     def _renewed(self, due_at: float) -> None:
-        """A renewal that was due then is done, or comes too late."""
+        """Record the delay of a renewal that was due at `due_at`, done or missed."""
         self._renewals += 1
         self._counted += 1
         before_s, latest_s = self._late_s
@@ -312,7 +318,7 @@ class LeaseElector:
         self._late_s = before_s, max(latest_s, self._clock.monotonic() - due_at)
 
     def _wanted_s(self) -> float:
-        """The duration that a lease of ours needs: what makes it short is that its renewals were prompt."""
+        """Return the duration for our lease: it is short only after prompt renewals."""
         timing = self.timing
         if not timing.steady_s or self._renewals < STEADY_RENEWALS:
             return timing.duration_s
@@ -320,7 +326,8 @@ class LeaseElector:
         return min(timing.duration_s, timing.steady_s + LATE_PARTS * late_s)
 
     def _trusted_s(self, duration_s: float) -> float:
-        """For how long a renewal of a lease of this duration is trusted: the renew deadline, or its part of less."""
+        """Return how long a renewal is trusted for a lease of this duration: the renew deadline, reduced in proportion
+        for a short lease."""
         timing = self.timing
         return min(1.0, duration_s / timing.duration_s) * timing.renew_deadline_s
 
@@ -329,7 +336,7 @@ class LeaseElector:
         await self._clock.sleep(drain_s)
 
     async def _release(self) -> None:
-        """Gives the lease up, when it may still be ours; never raises."""
+        """Release the lease, if it may still be ours; never raises."""
         led_until, self._leads_until = self._leads_until, None
         held = self._lease
         if led_until is None or held is None or held.spec.holder_identity != self.identity:
@@ -339,7 +346,7 @@ class LeaseElector:
                 try:
                     self._observe(await self._api.replace(LEASES, self._freed(held)))
                 except StaleError:
-                    # A renewal whose answer was not waited for may have come first: it is ours all the same.
+                    # A renewal whose response we did not wait for may have been applied first; the lease is still ours.
                     current = await self._read()
                     if current is None or current.spec.holder_identity != self.identity:
                         return
@@ -352,7 +359,7 @@ class LeaseElector:
     # --- the compare-and-swap -----------------------------------------------------------------------------------
 
     async def _attempt(self) -> bool:
-        """One try that survives every fault of the API, within the renew deadline."""
+        """Try once to acquire, within the renew deadline; return False on any fault of the API."""
         try:
             async with asyncio.timeout(self.timing.renew_deadline_s):
                 return await self._acquire()
@@ -367,15 +374,16 @@ class LeaseElector:
         return False
 
     async def _acquire(self) -> bool:
-        """Takes or renews the lease if it is ours, free or expired."""
+        """Acquire or renew the lease if it is ours, free or expired; return whether this process holds it."""
         started = self._clock.monotonic()
         if self._leads_until is not None and self._lease is not None:
-            # Who sees this write respects it and none before it, also where its answer is lost.
+            # Other candidates respect only the latest write that they see, even if its response is lost to us. So trust
+            # no longer than the duration in this write allows.
             self._leads_until = min(self._leads_until, started + self._trusted_s(self._wanted_s()))
             try:
                 return self._confirm(started, await self._api.replace(LEASES, self._taken(self._lease)))
             except (StaleError, NotFoundError):
-                pass  # somebody wrote: read, and judge by what is there
+                pass  # another process wrote the lease: read it and decide again
         current = await self._read()
         try:
             if current is None:
@@ -388,7 +396,7 @@ class LeaseElector:
             return False
 
     def _confirm(self, started: float, lease: Lease) -> bool:
-        """The server has our write: it counts from when we sent it."""
+        """Record a confirmed write: it is valid from the time at which we sent it."""
         self._answered()
         self._observe(lease)
         self._leads_until = started + self._trusted_s(self._duration_s(lease))
@@ -410,7 +418,7 @@ class LeaseElector:
             self._answers_since = self._clock.monotonic()
 
     def _is_still(self) -> bool:
-        """Whether loops of this process stand still: it says so once, and again that they move."""
+        """Whether loops of this process stand still; logs the start and the end of a standstill once."""
         why = self._health.standstill() if self._health is not None else None
         if why is not None and not self._was_still:
             _log.error("no leader while loops stand still", lease=self.name, leads=self.leadership is not None, why=why)
@@ -420,7 +428,8 @@ class LeaseElector:
         return self._was_still
 
     def _watch_the_end(self, health: ProcessHealth) -> None:
-        """Ends the process when the work has not ended in time; one that was paused meanwhile gets that time again."""
+        """End the process when the work has not ended in time; if the process was paused in between, the time starts
+        again."""
         loop = asyncio.get_running_loop()
         due = loop.time() + END_S
 
@@ -445,7 +454,7 @@ class LeaseElector:
         return not holder or holder == self.identity or self._left_s(lease) <= 0
 
     def _left_s(self, lease: Lease) -> float:
-        """For how long its holder is respected, if nothing more is seen of it."""
+        """Return the seconds for which the holder is still respected without another change."""
         return self._seen_at + self._duration_s(lease) - self._clock.monotonic()
 
     def _duration_s(self, lease: Lease) -> float:
@@ -458,14 +467,14 @@ class LeaseElector:
         return Lease(metadata=ObjectMeta(name=self.name, namespace=self._namespace), spec=self._spec(0, None))
 
     def _taken(self, lease: Lease) -> Lease:
-        """The lease with us as its holder from now on."""
+        """Return the lease with this process as its holder from now on."""
         terms = lease.spec.lease_transitions or 0
         is_ours = lease.spec.holder_identity == self.identity
         spec = self._spec(terms if is_ours else terms + 1, lease.spec.acquire_time if is_ours else None)
         return msgspec.structs.replace(lease, spec=spec)
 
     def _freed(self, lease: Lease) -> Lease:
-        """The lease without a holder."""
+        """Return the lease without a holder."""
         now = format_time(self._clock.now(), "microseconds")
         spec = msgspec.structs.replace(lease.spec, holder_identity=None, lease_duration_seconds=1, renew_time=now)
         return msgspec.structs.replace(lease, spec=spec)
@@ -488,7 +497,8 @@ class LeaseElector:
         self.nudge()
 
     async def _rest(self) -> None:
-        """Until the next look; less when the holder's time is over before it, at a nudge, or at the stop."""
+        """Wait until the next read: the look period, or less when the holder's lease expires, at a nudge, or at the
+        stop."""
         pause_s = self._jittered(min(self.timing.look_s, self.timing.retry_s))
         left_s = self._left_s(self._lease) if self._lease is not None else 0.0
         if left_s > 0:
@@ -502,7 +512,7 @@ class LeaseElector:
 
 
 async def _call(lead: Lead, leadership: Leadership) -> None:
-    """The leader's work; a fence that refuses it once the lease is lost only ends the term."""
+    """Run the leader's work. A StaleError after the loss of the lease only ends the term."""
     try:
         await lead(leadership)
     except StaleError:

@@ -1,6 +1,6 @@
 """The core Kubernetes objects, with only the fields that we read.
 
-Objects that we create are plain JSON (`RawObject`), because a user's pod template may hold any field.
+Objects that we create are plain JSON (`RawObject`), because a user's pod template may contain any field.
 """
 
 from typing import Any
@@ -79,7 +79,7 @@ class ContainerStatus(Wire, kw_only=True, frozen=True):
     restart_count: int = 0
     image: str = ""
     container_id: str = msgspec.field(default="", name="containerID")
-    """empty as long as the runtime has made no container"""
+    """empty until the runtime has created the container"""
     resources: ResourceLists | None = None
     allocated_resources: dict[str, Any] = {}
 
@@ -134,7 +134,7 @@ class Node(Wire, kw_only=True, frozen=True):
 
 
 class PodTemplate(Wire, kw_only=True, frozen=True):
-    """A template that a ProvisioningRequest points to; what stands in it does not matter to us again."""
+    """A template that a ProvisioningRequest refers to; its contents are never read."""
 
     metadata: ObjectMeta
 
@@ -144,7 +144,7 @@ class ProvisioningRequestStatus(Wire, kw_only=True, frozen=True):
 
 
 class ProvisioningRequest(Wire, kw_only=True, frozen=True):
-    """Nodes that are asked of the Cluster Autoscaler. Its spec cannot be changed, and is not read."""
+    """A request for nodes from the Cluster Autoscaler. Its spec is immutable and is not read."""
 
     metadata: ObjectMeta
     status: ProvisioningRequestStatus = ProvisioningRequestStatus()
@@ -209,7 +209,7 @@ class TokenReviewStatus(Wire, kw_only=True, frozen=True):
 
 
 class TokenReview(Wire, kw_only=True, frozen=True):
-    """The API server's word on a token. The spec, which holds the token itself, is not read back."""
+    """The API server's review of a token. The spec, which contains the token, is not read."""
 
     metadata: ObjectMeta = ObjectMeta()
     status: TokenReviewStatus = TokenReviewStatus()
@@ -223,7 +223,7 @@ class AccessReviewStatus(Wire, kw_only=True, frozen=True):
 
 
 class SubjectAccessReview(Wire, kw_only=True, frozen=True):
-    """The API server's word on whether somebody may do something."""
+    """The API server's review of a user's permission."""
 
     metadata: ObjectMeta = ObjectMeta()
     status: AccessReviewStatus = AccessReviewStatus()
@@ -307,7 +307,7 @@ class EventSeries(Wire, kw_only=True, frozen=True):
 
 
 class KubeEvent(Wire, kw_only=True, frozen=True):
-    """Older sources fold repeats into `count`, newer ones into `series`."""
+    """A core Event. Older sources count repeats in `count`, newer ones in `series`."""
 
     metadata: ObjectMeta
     involved_object: ObjectReference = ObjectReference()
@@ -321,7 +321,7 @@ class KubeEvent(Wire, kw_only=True, frozen=True):
 
 
 class StoryEvent(Wire, kw_only=True, frozen=True):
-    """An Event that we wrote ourselves, in the form of events.k8s.io: when, and how often since."""
+    """An Event of events.k8s.io that we wrote ourselves: its time, and its repeats."""
 
     metadata: ObjectMeta
     event_time: str | None = None
@@ -329,7 +329,7 @@ class StoryEvent(Wire, kw_only=True, frozen=True):
 
 
 class Secret(Wire, kw_only=True, frozen=True):
-    """`data` is base64; it is not shown."""
+    """A Secret. `data` is base64 and does not appear in the repr."""
 
     metadata: ObjectMeta
     data: dict[str, str] = {}

@@ -1,6 +1,7 @@
-"""What a pod takes from its node, read from the pod: as kube-scheduler counts it, so that both see the same room.
+"""The resources that a pod takes from its node, computed as kube-scheduler does, so that both see the same free
+capacity.
 
-Owns which fields of a pod say so, also while it is being resized. Pure; `model/podresources.py` does the sums.
+Owns which fields of a pod are read, also during a resize. Pure; `model/podresources.py` computes the sums.
 
 Source: k8s.io/kubernetes/pkg/scheduler/framework (PodInfo), k8s.io/component-helpers/resource, v1.37.
 """
@@ -14,11 +15,11 @@ from slipway.model.podresources import NOTHING, ContainerAsk, PodHeld, Quantitie
 from slipway.model.resources import Resources
 
 SIDECAR = "Always"
-"""the restartPolicy of an init container that runs beside the others"""
+"""the restartPolicy of an init container that is a sidecar"""
 
 
 def requests_of(pod: Pod, unstated: Quantities = NOTHING) -> Resources:
-    """The pod's effective request; `unstated` is what a container counts as that states no request."""
+    """Return the pod's effective request; `unstated` are the requests assumed for a container without a request."""
     spec = pod.spec
     reports = _reports(pod)
     return effective_requests(
@@ -32,7 +33,7 @@ def requests_of(pod: Pod, unstated: Quantities = NOTHING) -> Resources:
 
 
 def host_ports_of(pod: Pod) -> tuple[int, ...]:
-    """The ports that containers and sidecars hold on the node; protocol and address are left out, which is stricter."""
+    """Return the host ports of containers and sidecars. Protocol and address are ignored, which is stricter."""
     lasting = (*(item for item in pod.spec.init_containers if _is_sidecar(item)), *pod.spec.containers)
     return tuple({port.host_port: None for item in lasting for port in item.ports if port.host_port})
 
@@ -49,14 +50,14 @@ def _ask(container: Container, reports: Mapping[str, ContainerStatus]) -> Contai
 
 
 def _reports(pod: Pod) -> Mapping[str, ContainerStatus]:
-    """{container: its status}, of those whose kubelet reports resources."""
+    """Return {container: its status} for the containers whose resources the kubelet reports."""
     status = pod.status
     all_ = (*status.container_statuses, *status.init_container_statuses)
     return {item.name: item for item in all_ if item.resources is not None or item.allocated_resources}
 
 
 def _held(pod: Pod, reports: Mapping[str, ContainerStatus]) -> PodHeld | None:
-    """What the kubelet holds; None if that equals the requests, which is the usual case."""
+    """Return the amounts that the kubelet reports; None if they equal the requests, which is the usual case."""
     status, is_refused = pod.status, _is_resize_refused(pod)
     if not is_refused and status.resources is None and not status.allocated_resources:
         every = (*pod.spec.containers, *pod.spec.init_containers)

@@ -1,8 +1,8 @@
-"""The port to Kubernetes: what every service may ask of the API server.
+"""The port to Kubernetes: the calls that services make to the API server.
 
-`kube/client.py` is the real one; the simulation has another over the local cluster's core. Both pass one
-contract suite. There is one small Protocol per kind of call: a service's own port names those that it makes, and
-therewith what its account must be allowed.
+`kube/client.py` is the real implementation; the simulation has another one on the core of the local cluster. Both pass
+one contract suite. There is one small Protocol per kind of call. The port of a service lists the calls that it makes,
+and thereby the permissions that its account needs.
 
 Promises: every method has a deadline; errors are of `slipway.errors` (409 conflict -> StaleError, 409 exists ->
 AlreadyExistsError, 404 -> NotFoundError, 410 -> ExpiredError, 422/400 -> InvalidError, 403 by its cause, 413 ->
@@ -32,7 +32,7 @@ class PatchType(StrEnum):
 
 
 class Listed(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One consistent LIST; `resource_version` is where a watch goes on from."""
+    """One consistent LIST; a watch continues from `resource_version`."""
 
     items: list[T]
     resource_version: str
@@ -41,7 +41,7 @@ class Listed(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class WatchType(StrEnum):
-    """Types of watch events that reach a caller (ERROR events are raised)."""
+    """Types of watch events that a caller receives; an ERROR event is raised as an error."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -50,7 +50,7 @@ class WatchType(StrEnum):
 
 
 class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
-    """One change; a BOOKMARK's object carries only the resourceVersion and is None."""
+    """One change; `object` is None for a BOOKMARK, which has only a resource version."""
 
     type: WatchType
     object: T | None
@@ -58,10 +58,10 @@ class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Gets(Protocol):
-    """Single objects."""
+    """Reads of single objects."""
 
     async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T:
-        """The object now (a quorum read)."""
+        """Return the current object (a quorum read)."""
         ...
 
 
@@ -78,19 +78,19 @@ class Lists(Protocol):
         limit: int = 0,
         continue_: str = "",
     ) -> Listed[T]:
-        """A consistent LIST (resourceVersion unset). With `limit` 0 all pages are read and joined."""
+        """Return a consistent LIST (resourceVersion unset). With `limit` 0 all pages are read and joined."""
         ...
 
 
 class Watches(Protocol):
-    """Changes as they come."""
+    """Watches of changes."""
 
     def watch(
         self, resource: Resource[T], *, resource_version: str, namespace: str | None = None, label_selector: str = ""
     ) -> AsyncIterator[WatchEvent[T]]:
-        """Changes after `resource_version`, bookmarks included, until the server ends the watch.
+        """Yield the changes after `resource_version`, including bookmarks, until the server ends the watch.
 
-        Raises ExpiredError on 410 (also inside a 200), UnavailableError when nothing came for the silence limit.
+        Raises ExpiredError on 410 (also inside a 200), UnavailableError when nothing arrives for the silence limit.
         """
         ...
 
@@ -101,25 +101,26 @@ class ReadsLogs(Protocol):
     async def read_log(
         self, namespace: str, pod: str, *, container: str = "", tail_lines: int | None = None, since_time: str = ""
     ) -> bytes:
-        """A pod's log so far, with timestamps, one line each."""
+        """Return a pod's log so far; each line starts with a timestamp."""
         ...
 
     def follow_log(
         self, namespace: str, pod: str, *, container: str = "", since_time: str = ""
     ) -> AsyncIterator[bytes]:
-        """A pod's log with timestamps, in chunks as they come; ends with the container."""
+        """Yield a pod's log with timestamps, in chunks as they arrive; ends when the container ends."""
         ...
 
 
 class ContainerChannels(Protocol):
-    """A command that runs in a container: messages as `model/exec_channels.py` has them, in both directions.
+    """The connection to a command in a container, with messages of `model/exec_channels.py` in both directions.
 
-    Promises: messages are passed on once and in order; a side that reads slowly makes the other one wait.
+    Promises: messages are delivered once and in order. When one side reads slowly, the other must wait.
     """
 
     async def send(self, message: bytes) -> None:
-        """One message to the container; returns once it may be followed by another. What a command leaves unread when
-        it ends is dropped.
+        """Send one message to the container; return when the next one may be sent.
+
+        Input that the command has not read when it ends is dropped.
 
         Raises:
             UnavailableError: the connection is lost.
@@ -127,7 +128,7 @@ class ContainerChannels(Protocol):
         ...
 
     async def receive(self) -> bytes:
-        """The next message of the container; empty when the connection has ended."""
+        """Return the next message of the container; empty when the connection has ended."""
         ...
 
 
@@ -137,16 +138,16 @@ class Execs(Protocol):
     def exec(
         self, namespace: str, pod: str, *, container: str, command: Sequence[str], stdin: bool, tty: bool
     ) -> AbstractAsyncContextManager[ContainerChannels]:
-        """Runs a command while inside; leaving closes the connection, which ends its input.
+        """Run a command while inside the context; leaving closes the connection, which ends the command's input.
 
-        Raises (on entry) as every call does: DeniedError when our account lacks `create` or `get` of `pods/exec`,
-        InvalidError for a container that is not there. What only the node finds out is the last message.
+        Raises (on entry) the errors of every call: DeniedError when our account lacks `create` or `get` of `pods/exec`,
+        InvalidError for a container that does not exist. Errors that only the node detects are in the last message.
         """
         ...
 
 
 class Creates(Protocol):
-    """Creates. `body` is a wire struct or plain JSON; apiVersion and kind are filled in from `resource`."""
+    """Creates. `body` is a wire struct or plain JSON; apiVersion and kind are set from `resource`."""
 
     async def create(
         self, resource: Resource[T], body: Any, *, namespace: str | None = None, dry_run: bool = False
@@ -154,7 +155,7 @@ class Creates(Protocol):
 
 
 class Replaces(Protocol):
-    """Writes of an object but for its status."""
+    """Writes of an object without its status."""
 
     async def replace(self, resource: Resource[T], body: Any) -> T:
         """PUT, fenced by `metadata.resourceVersion` (refused locally when it is missing)."""
@@ -170,7 +171,7 @@ class ReplacesStatus(Protocol):
 
 
 class Patches(Protocol):
-    """Changes of a part, whatever else has changed meanwhile; never of a status."""
+    """Changes of a part of an object, not fenced by its version; never of a status."""
 
     async def patch(
         self,
@@ -197,7 +198,7 @@ class Deletes(Protocol):
         grace_s: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        """DELETE with preconditions. NotFoundError when it is gone already, StaleError when `uid` is another's."""
+        """DELETE with preconditions. NotFoundError when it is deleted already, StaleError when it has another uid."""
         ...
 
 
@@ -215,20 +216,20 @@ class Binds(Protocol):
 
 
 class Asks(Protocol):
-    """What the caller may do."""
+    """Checks of our permissions."""
 
     async def may(
         self, verb: str, resource: Resource[Any], *, namespace: str | None = None, subresource: str = ""
     ) -> bool:
-        """Whether our own account holds that permission (SelfSubjectAccessReview)."""
+        """Whether our own account has that permission (SelfSubjectAccessReview)."""
         ...
 
 
 class Discovers(Protocol):
-    """What the API server has."""
+    """Discovery of the API."""
 
     async def serves(self, resource: Resource[Any]) -> bool:
-        """Whether the API server serves the resource, in that version: what its discovery document says."""
+        """Whether the API server serves the resource in that version, according to its discovery document."""
         ...
 
 
@@ -241,7 +242,7 @@ class KubeWriter(Creates, Replaces, ReplacesStatus, Patches, Deletes, Binds, Ask
 
 
 class KubeApi(KubeReader, KubeWriter, Execs, Discovers, Protocol):
-    """All of it."""
+    """All calls."""
 
 
 RawLabels = Mapping[str, str]

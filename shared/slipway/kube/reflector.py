@@ -1,28 +1,30 @@
-"""LIST and WATCH of one resource into a Store, for as long as the process runs.
+"""Fills a store with the objects of one resource by LIST and WATCH, for as long as the process runs.
 
-Owns the position in the history, the diff of a relist, the backoff. Must not know what the objects mean, nor the HTTP
-library: any `KubeReader` will do, on real or virtual time.
+Owns the position in the watch history, the diff of a relist, and the backoff. Must not know what the objects mean, nor
+the HTTP library: it works with any `KubeReader`, on real or virtual time.
 
 Promises
-- It starts with one consistent LIST and watches from that LIST's version; `synced` is True from then on.
-- The position moves with watch events and bookmarks, and never with the items of a LIST, whose versions say nothing
-  about the history.
-- A watch that ends is opened again from the position; an expired position (410) means LIST again, and what the LIST
-  no longer holds is told as deleted, its final state unknown.
-- It never gives up. Errors back off from 0.8 s to 30 s with jitter; two good minutes reset that.
-- Each answer of the server is a move of the loop that runs it (`runtime/liveness.py`): an event, an end, a refusal.
-- A watch on which nothing came for the silence limit, its end included, counts as broken (the reader raises).
-- A LIST below the highest version seen, as a lagging replica serves, is refused and asked for again: no time travel.
-  When it is below for the third time running, the history is another one (etcd was put back to an older copy): the
-  store begins anew with that LIST.
-- After a watch that broke, or minutes on which not even a bookmark came, the history is looked at beside the next
-  watch: a server that has gone back in time lets a watch from the future begin, and is silent on it. The look never
-  delays the watch.
+- The reflector starts with one consistent LIST and watches from the version of that LIST; from then on `synced` is
+  True.
+- Watch events and bookmarks move the position. The items of a LIST never do, because their versions are not positions
+  in the history.
+- A watch that ends is opened again from the position. An expired position (410) leads to a new LIST; objects that the
+  LIST no longer contains are reported as deleted, with unknown final state.
+- The reflector never gives up. After errors it waits 0.8 s to 30 s with jitter; two minutes without errors reset the
+  backoff.
+- Each response of the server (an event, an end, a refusal) is reported as progress of its loop (`runtime/liveness.py`).
+- A watch without any event or end for the silence limit is broken (the reader raises).
+- A LIST below the highest version seen, which a lagging replica may return, is refused and requested again: the store
+  never goes back in time. When the LIST is below for the third consecutive time, the server has another history (etcd
+  was restored from an older copy), and the store starts again with that LIST.
+- After a broken watch, or minutes without even a bookmark, the history is checked in parallel to the next watch. This
+  is needed because a server that has gone back in time accepts a watch from a future version and then sends nothing.
+  The check never delays the watch.
 
 Not promised
-- Every intermediate state, or any change within a bound of time: what may not act on an old view asks the API.
-- To notice that the server lost history and has since counted beyond the highest version seen: a restart of the
-  process begins anew.
+- Every intermediate state, or any change within a time limit: code that must not act on an old view reads from the API.
+- Detection of a server that lost history and has since passed the highest version seen: only a restart of the process
+  helps.
 """
 
 import asyncio
@@ -53,22 +55,23 @@ BACKOFF_MIN_S = 0.8
 BACKOFF_MAX_S = 30.0
 BACKOFF_RESET_S = 120.0
 AWAITED_MAX = 10_000
-"""Own writes whose arrival is timed."""
+"""Maximum number of own writes whose arrival in the watch is timed."""
 SHORT_WATCH_S = 1.0
-"""A watch that ends sooner and brought nothing counts as an error, so that it cannot spin."""
+"""A watch that ends sooner and without a change is treated as an error, so that the loop cannot spin."""
 
 BELOW_MAX = 3
-"""A LIST that is below the highest version seen so many times running shows that the server has gone back in time."""
+"""Number of consecutive LISTs below the highest version seen that prove that the server has gone back in time."""
 DOUBT_S = 300.0
-"""A server that has told neither a change nor a bookmark for so long may have gone back in time."""
+"""A server that has sent neither a change nor a bookmark for this many seconds may have gone back in time."""
 CAUSE_REWOUND = "rewound"
-"""The restart that begins anew on an older history."""
+"""Metric label of a restart on an older history."""
 
 _log = log.get_logger(__name__)
 
 
 class Backoff:
-    """Delays that double from the first to the last, each drawn from its upper half; good times reset them."""
+    """Delays that double from the minimum to the maximum, with jitter in the upper half; a time without errors resets
+    them."""
 
     def __init__(self, clock: Clock, random: Random) -> None:
         self._clock = clock
@@ -77,7 +80,7 @@ class Backoff:
         self._last_at = clock.monotonic()
 
     def next_s(self) -> float:
-        """How long to wait before the next attempt, in seconds."""
+        """Return the seconds to wait before the next attempt."""
         now = self._clock.monotonic()
         if now - self._last_at >= BACKOFF_RESET_S:
             self._next_s = BACKOFF_MIN_S
@@ -88,7 +91,8 @@ class Backoff:
 
 
 class Reflector(Generic[T]):
-    """See the module's promises. `restarts` counts, by cause, the watches and LISTs that had to begin again."""
+    """The reflector; the module lists its promises. `restarts` counts, by cause, the watches and LISTs that started
+    again."""
 
     def __init__(
         self,
@@ -112,44 +116,44 @@ class Reflector(Generic[T]):
         self._position = ""
         self._highest = 0
         self._below = 0
-        """LISTs running that were below the highest version"""
+        """number of consecutive LISTs below the highest version"""
         self._is_doubted = False
         """whether the last watch broke: the server may have gone back in time"""
         self._heard_at = clock.monotonic()
         self._told_at = self._heard_at
-        """when the last change, bookmark or LIST came"""
+        """when the last change, bookmark or LIST arrived, on the monotonic clock"""
         self.interruption = ""
-        """why the last LIST or watch failed, where no other has begun since; empty while all is well"""
+        """why the last LIST or watch failed, if none has started since; empty when there is no failure"""
         self._has_synced = asyncio.Event()
         plural = resource.plural
         self._seen = {type_: telemetry.WATCH_EVENTS.labels(resource=plural, type=type_) for type_ in WatchType}
         self._held = telemetry.STORE_OBJECTS.labels(resource=plural)
         self._lag = telemetry.WATCH_LAG.labels(resource=plural)
         self._written: dict[str, float] = {}
-        """{uid: when its own write was answered, where the watch has not shown it}"""
+        """{uid: time of the response to our write}, for writes that the watch has not shown yet"""
         store.on_expected, store.on_observed = self._await, self._arrived
 
     @property
     def plural(self) -> str:
-        """Of the resource."""
+        """The plural of the resource."""
         return self._resource.plural
 
     @property
     def synced(self) -> bool:
-        """Whether a first LIST has been taken in."""
+        """Whether a first LIST is in the store."""
         return self._has_synced.is_set()
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the server last told us anything: how old the view may be."""
+        """Seconds since the last message of the server: the maximum age of the view."""
         return self._clock.monotonic() - self._heard_at
 
     async def wait_synced(self) -> None:
-        """Returns once the first LIST has been taken in; bound it with `asyncio.timeout`."""
+        """Return when the first LIST is in the store; limit the wait with `asyncio.timeout`."""
         await self._has_synced.wait()
 
     async def run(self, stop: StopSignal) -> None:
-        """Keeps the store filled until `stop`. Raises InvariantError only."""
+        """Keep the store up to date until `stop`. Raises InvariantError only."""
         await run_until(stop, self._run())
 
     async def _run(self) -> None:
@@ -161,7 +165,7 @@ class Reflector(Generic[T]):
                     await self._list()
                 started = self._clock.monotonic()
                 changes = await self._watch_in_doubt() if self._is_doubted else await self._watch()
-                # The server ended it as it was asked to: until now there was nothing to tell.
+                # The server ended the watch as requested, so the view is current up to now.
                 self._hear()
                 self._is_doubted = self._clock.monotonic() - self._told_at >= DOUBT_S
                 if changes or self._clock.monotonic() - started >= SHORT_WATCH_S:
@@ -188,8 +192,11 @@ class Reflector(Generic[T]):
             await self._clock.sleep(wait_s)
 
     async def _watch_in_doubt(self) -> int:
-        """Like `_watch`, while the history is looked at beside it. Raises ExpiredError when the server has not reached
-        the position: its history is another one, and such a watch is silent."""
+        """Run `_watch` and check the history in parallel.
+
+        Raises ExpiredError when the server has not reached the position: it has another history, and the watch would be
+        silent.
+        """
         is_lost = asyncio.Event()
         try:
             async with TaskGroup() as tasks:
@@ -203,7 +210,7 @@ class Reflector(Generic[T]):
         return changes
 
     async def _look_at_history(self, is_lost: asyncio.Event) -> None:
-        """Asks until the server says how far its history reaches; sets `is_lost` when that is below what was seen."""
+        """Read the server's current version, with retries; set `is_lost` when it is below the highest version seen."""
         backoff = Backoff(self._clock, self._random)
         while True:
             try:
@@ -218,7 +225,7 @@ class Reflector(Generic[T]):
         if 0 < _number(page.resource_version) < self._highest:
             is_lost.set()
         else:
-            self.interruption = ""  # the watch beside this look has begun, and where nothing changes it is silent
+            self.interruption = ""  # the parallel watch has begun; without changes it is silent
 
     async def _list(self) -> None:
         listing = await self._api.list(self._resource, namespace=self._namespace, label_selector=self._label_selector)
@@ -234,14 +241,14 @@ class Reflector(Generic[T]):
         self._is_doubted = False
         self._hear()
         self._told_at = self._heard_at
-        self._written.clear()  # what comes by a LIST says nothing of the watch
+        self._written.clear()  # writes that arrive in a LIST give no watch lag
         self.store.replace(listing.items, version)
         self._held.set(len(self.store))
         self._move(listing.resource_version)
         self._has_synced.set()
 
     def _begin_anew(self, version: int) -> None:
-        """Forget every version: the LIST that follows is the truth, whatever was newer."""
+        """Forget every version: the following LIST replaces all objects, also newer ones."""
         _log.error(
             "the API server has gone back in time: everything is read anew",
             resource=self._resource.plural,
@@ -253,7 +260,7 @@ class Reflector(Generic[T]):
         self.store.rewind()
 
     async def _watch(self) -> int:
-        """Takes in one watch until the server ends it; the number of changes that it brought."""
+        """Process one watch until the server ends it; return the number of changes."""
         changes = 0
         stream = self._api.watch(
             self._resource,
@@ -299,7 +306,7 @@ class Reflector(Generic[T]):
 
     def _await(self, uid: str) -> None:
         if len(self._written) >= AWAITED_MAX:
-            self._written.clear()  # of most of these the watch will show a later version only, or nothing
+            self._written.clear()  # the watch will show most of them in a later version, or never
         self._written[uid] = self._clock.monotonic()
 
     def _arrived(self, uid: str) -> None:
@@ -313,8 +320,10 @@ class Reflector(Generic[T]):
 
 
 def _is_answered(error: ControlPlaneError) -> bool:
-    """Whether the server has refused, in its own words, or has said when to come again: another process would hear
-    the same."""
+    """Whether the server itself refused the request or stated when to retry.
+
+    Another process would get the same response, so a restart of this one would not help.
+    """
     return not isinstance(error, TransientError) or isinstance(error, ThrottledError) or bool(error.retry_after_s)
 
 
@@ -323,7 +332,7 @@ def _number(resource_version: str) -> int:
 
 
 def _cause_of(error: ControlPlaneError) -> str:
-    """A word for a metric label: `unavailable` for UnavailableError."""
+    """Return the metric label for an error, such as `unavailable` for UnavailableError."""
     return type(error).__name__.removesuffix("Error").lower()
 
 

@@ -1,4 +1,4 @@
-"""The Kubernetes resources that Slipway touches: where each lives in the API and which struct decodes it."""
+"""The Kubernetes resources that Slipway uses: the API path of each, and the struct that decodes its objects."""
 
 import functools
 from typing import Any, Generic, TypeVar
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One resource of the API; `struct` is what its objects decode to."""
+    """One resource of the API; `struct` is the type to which its objects are decoded."""
 
     group: str
     version: str
@@ -22,9 +22,9 @@ class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     namespaced: bool
     struct: type[T]
     nameless: bool = False
-    """a question to the API server, which stores nothing and may have no name"""
+    """a review: the API server answers it without storing it, so it may have no name"""
     is_brief: bool = False
-    """the server is asked to answer with the metadata alone; see `brief`"""
+    """the server returns only the metadata; see `brief`"""
 
     @property
     def api_version(self) -> str:
@@ -32,7 +32,7 @@ class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL path of the collection, an object or a subresource."""
+        """Return the URL path of the collection, an object or a subresource."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root]
         if self.namespaced and namespace:
@@ -43,14 +43,14 @@ class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is read of an object whose content does not matter to the reader."""
+    """An object of which only the metadata is read."""
 
     metadata: meta.ObjectMeta
 
 
 @functools.cache
 def brief(resource: Resource[Any]) -> Resource[Owned]:
-    """The same resource where only the metadata of an answer is read: the server encodes no more than that."""
+    """Return the resource for reads of metadata only: the server then encodes only the metadata of each object."""
     return msgspec.structs.replace(resource, struct=Owned, is_brief=True)
 
 

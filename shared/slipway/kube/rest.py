@@ -1,9 +1,9 @@
 """The port to Kubernetes as HTTP requests: paths, queries, bodies, pages and streams of lines.
 
-Owns how each verb of `KubeApi` travels. Must not know the HTTP library, TLS or credentials: it asks a `Transport`.
+Owns the HTTP form of each verb of `KubeApi`. Must not know the HTTP library, TLS or credentials: it uses a `Transport`.
 
-Invariants: nothing is sent twice; a name that cannot be an object's never reaches a path; a PUT has a fence; every
-call has a deadline and every stream a silence limit.
+Invariants: no request is sent twice. An invalid object name is never part of a path. A PUT has a fence. Every call has
+a deadline, and every stream a silence limit.
 """
 
 import re
@@ -28,33 +28,33 @@ Patch = RawObject | list[RawObject]
 
 PAGE_SIZE = 500
 LIST_STARTS_MAX = 3
-"""How often a LIST of all pages begins again when its continue token expires midway."""
+"""Maximum number of starts of a LIST of all pages, when its continue token expires midway."""
 BODY_BYTES_MAX = 3 * 1024 * 1024
-"""What an API server reads of a request."""
+"""The largest request body that an API server reads."""
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 LOG_BYTES_MAX = 8 * 1024 * 1024
 REFUSAL_BYTES_MAX = 1024
-"""Of what may be a node's refusal at the end of a log."""
+"""Maximum bytes of an error message of a node at the end of a log."""
 WATCH_S_MIN = 15.0
 WATCH_S_MAX = 25.0
-"""The server is asked to end each watch after a random time in between: then a quiet watch is known to live, and
-watches spread over its replicas. Nothing else can be counted on to come: where a resource does not change, a server
-whose etcd tells it no progress sends no bookmark for hours."""
+"""The server is asked to end each watch after a random time between these two. So a quiet watch is known to work, and
+watches spread over the server's replicas. No other message is certain: when a resource does not change, and etcd
+reports no progress to the server, it sends no bookmark for hours."""
 
 JSON_TYPE = "application/json"
 BRIEF_TYPE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json"
 BRIEF_LIST_TYPE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json"
-"""Of what is asked for, the metadata alone, from servers that know how."""
+"""Accept headers that request only the metadata, from servers that support it."""
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _ANSWERED_WITH_OBJECTS = (Verb.GET, Verb.CREATE, Verb.UPDATE)
 _LOST = (b"unable to retrieve container logs", b"rpc error: code = NotFound")
-"""How a kubelet begins when the container is not there any more, and its log with it."""
+"""Start of a kubelet's message when the container, with its log, does not exist any more."""
 _SEGMENT = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds. `silence_s` must exceed the longest watch, whose end is the only thing that is sure to come; and what a
-    watch on a dead connection keeps from us has to be made good within a minute.
+    """Timeouts in seconds. `silence_s` must exceed the longest watch, because only the end of a watch is certain to
+    arrive. And it must be short enough that the loss of events on a dead connection is repaired within a minute.
     """
 
     request_s: float = 30.0
@@ -64,7 +64,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One HTTP request; `verb` and `resource` label it in metrics and decide what an error means."""
+    """One HTTP request; `verb` and `resource` are its metric labels and decide the meaning of an error."""
 
     verb: Verb
     resource: str
@@ -79,15 +79,15 @@ class Transport(Protocol):
     """Sends requests; errors are of `slipway.errors`."""
 
     async def send(self, request: KubeRequest, *, timeout_s: float) -> bytes:
-        """The body of a 2xx answer."""
+        """Return the body of a 2xx response."""
         ...
 
     def stream(self, request: KubeRequest, *, timeout_s: float, silence_s: float) -> AsyncGenerator[bytes, None]:
-        """The body of a 2xx answer in chunks as they come; `timeout_s` is for its headers."""
+        """Yield the body of a 2xx response in chunks as they arrive; `timeout_s` applies to its headers."""
         ...
 
     def upgrade(self, request: KubeRequest, *, timeout_s: float) -> AbstractAsyncContextManager[ContainerChannels]:
-        """A WebSocket of `exec_channels.PROTOCOL`; `timeout_s` is for its handshake."""
+        """Open a WebSocket of `exec_channels.PROTOCOL`; `timeout_s` applies to its handshake."""
         ...
 
 
@@ -182,7 +182,7 @@ class RestApi:
     ) -> AsyncGenerator[ContainerChannels, None]:
         query: list[tuple[str, str]] = [("command", word) for word in command]
         query += [("container", container), ("stdin", _flag(stdin)), ("stdout", "true")]
-        # A terminal has one output: with `tty` and `stderr` the API server refuses.
+        # A terminal has only one output: the API server refuses `tty` together with `stderr`.
         query += [("stderr", _flag(not tty)), ("tty", _flag(tty))]
         target = f"{_path(PODS, namespace, pod, 'exec')}?{urlencode(query)}"
         request = KubeRequest(verb=Verb.EXEC, resource=PODS.plural, method="GET", target=target)
@@ -276,7 +276,7 @@ class RestApi:
             verb=Verb.LIST, resource=resource.plural, method="GET", target=_target(path, query), accept=accept
         )
         body = await self._transport.send(request, timeout_s=self._timeouts.list_s)
-        liveness.beat()  # a large LIST takes many of them
+        liveness.beat()  # a large LIST has many pages
         return wire.codec_of(resource).decode_list(body)
 
     async def _send(
@@ -294,7 +294,7 @@ class RestApi:
             method=method,
             target=_target(path, query or {}),
             body=None if body is None else _encode(body),
-            # The answer to a DELETE or a binding is a Status as often as an object.
+            # The response to a DELETE or a binding may be a Status or an object.
             accept=_accept(resource) if verb in _ANSWERED_WITH_OBJECTS else JSON_TYPE,
         )
         return await self._transport.send(request, timeout_s=self._timeouts.request_s)
@@ -322,8 +322,10 @@ def _flag(value: bool) -> str:
 
 
 def _check_log(rest: bytes) -> None:
-    """Raise what a kubelet could not do. It answers 200 before it looks for a log, and what went wrong then is the end
-    of the body: without a line end, and without the time that each line of a log begins with.
+    """Raise the error of a kubelet that could not read a log.
+
+    The kubelet answers 200 before it opens the log, so the error is the end of the body: a text without a newline, and
+    without the time at the start of each log line.
     """
     if not rest or rest[:1].isdigit():
         return
@@ -343,7 +345,8 @@ def _path(resource: Resource[Any], namespace: str | None, name: str | None = Non
 
 
 def _encode(body: Patch) -> bytes:
-    """JSON. Raises TooLargeError: a server that refuses midway resets the connection, which would look transient."""
+    """Return the body as JSON. Raises TooLargeError, because a server that refuses midway resets the connection, which
+    would look transient."""
     encoded = msgspec.json.encode(body)
     if len(encoded) > BODY_BYTES_MAX:
         raise TooLargeError(f"a body of {len(encoded)} B; the API server takes {BODY_BYTES_MAX} B")
@@ -351,12 +354,13 @@ def _encode(body: Patch) -> bytes:
 
 
 def _is_segment(text: str) -> bool:
-    """Whether it is one path segment that needs no quoting."""
+    """Whether the text is one path segment that needs no quoting."""
     return _SEGMENT.fullmatch(text) is not None and text.strip(".") != ""
 
 
 async def _lines(chunks: AsyncGenerator[bytes, None], line_bytes_max: int) -> AsyncGenerator[bytes, None]:
-    """Lines without their ends; a line that outgrows the limit comes in pieces; a last one without an end is left."""
+    """Yield lines without newlines. A line above the limit is split into pieces; a last line without a newline is
+    dropped."""
     held: list[bytes] = []
     held_bytes = 0
     async for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Work that ends with a stop signal: the one shape that reflectors and electors share.
+"""Runs a coroutine until it ends or a stop signal is set: shared by reflectors and electors.
 
 Owns no state and knows nothing of Kubernetes.
 """
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class StopSignal(Protocol):
-    """Set once; `asyncio.Event` and the runtime's `Stop` both are one."""
+    """A signal that is set once, such as `asyncio.Event` or the runtime's `Stop`."""
 
     def is_set(self) -> bool: ...
 
@@ -21,10 +21,10 @@ class StopSignal(Protocol):
 
 
 async def run_until(stop: StopSignal, work: Coroutine[Any, Any, T]) -> T | None:
-    """Runs `work` to its end, or cancels it when `stop` is set; then waits for it. None when it was cancelled.
+    """Run `work` to its end and return its result; or cancel it when `stop` is set, wait for its end, and return None.
 
-    An error of `work` is raised as it is, not in a group. Raises CancelledError when `work` was cancelled by nobody's
-    wish: what it waited for was cancelled by another, and who calls has to begin it again.
+    An error of `work` is raised itself, not in a group. Raises CancelledError when `work` was cancelled although `stop`
+    is not set: something that it awaited was cancelled elsewhere, and the caller must start `work` again.
     """
     try:
         async with TaskGroup() as tasks:
@@ -43,18 +43,20 @@ async def run_until(stop: StopSignal, work: Coroutine[Any, Any, T]) -> T | None:
 
 
 def raise_only(group: BaseExceptionGroup[BaseException]) -> NoReturn:
-    """Raise the one exception of a group, or the group when there are several, in an `except` clause for groups."""
+    """Raise the only exception of a group, or the group when it has several. For use in an `except` clause for
+    groups."""
     error = only(group)
     try:
         raise error from None
     finally:
-        # The group holds the error: if the error held the group too, both would stay until the collector finds them.
+        # The group refers to the error. If the error also referred to the group, only the garbage collector could free
+        # them.
         error.__context__ = None
         del error, group
 
 
 def only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception of a group, or the group when there are several."""
+    """Return the only exception of a group, or the group when it has several."""
     return group.exceptions[0] if len(group.exceptions) == 1 else group
 
 

@@ -1,4 +1,4 @@
-"""What an API server says of itself: its version, and its clock."""
+"""The version and the clock of an API server."""
 
 import re
 from email.utils import parsedate_to_datetime
@@ -10,20 +10,21 @@ from slipway.runtime import log, telemetry
 from slipway.runtime.clock import DisciplinedClock
 
 WRONG_S = 2.0
-"""A clock that is off by more is worth a warning."""
+"""A warning is logged when the machine's clock is wrong by more than this number of seconds."""
 _log = log.get_logger(__name__)
 _NUMBERS = re.compile(r"v?(\d+)\.(\d+)")
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """`version` as kubectl shows it; `time` in epoch seconds, cut to whole ones, None when the server does not tell."""
+    """`version` as kubectl shows it; `time` in whole epoch seconds, rounded down, or None when the server does not send
+    it."""
 
     version: str
     time: float | None
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Major and minor; (0, 0) when the version is not one."""
+        """Major and minor version; (0, 0) when `version` cannot be parsed."""
         found = _NUMBERS.match(self.version)
         return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -33,7 +34,7 @@ class _Version(msgspec.Struct):
 
 
 def server_facts(body: bytes, date: str) -> ServerFacts:
-    """The facts of an answer of `/version` and its Date header. Raises InvalidError."""
+    """Return the facts from a response of `/version` and its Date header. Raises InvalidError."""
     try:
         version = msgspec.json.decode(body, type=_Version).gitVersion
     except msgspec.DecodeError as error:
@@ -49,17 +50,17 @@ def _time(date: str) -> float | None:
 
 
 class ServerDates:
-    """Keeps a clock to the Date headers of the server's answers, and says when the machine's clock is wrong."""
+    """Adjusts a clock to the Date headers of the server's responses, and logs when the machine's clock is wrong."""
 
     def __init__(self, clock: DisciplinedClock) -> None:
         self._clock = clock
         self._date = ""
         self._seconds: float | None = None
-        """what that Date says"""
+        """that Date in epoch seconds"""
         self._is_wrong = False
 
     def take(self, date: str, *, sent: float) -> None:
-        """An answer with that header, asked for at `sent` (monotonic), has just come."""
+        """Process the Date header of a response that has just arrived; the request was sent at `sent` (monotonic)."""
         if date != self._date:
             self._date, self._seconds = date, _time(date)
             self._judge()
@@ -68,7 +69,7 @@ class ServerDates:
         self._clock.learn(int(self._seconds), sent=sent, received=self._clock.monotonic())
 
     def _judge(self) -> None:
-        """Once for each second of the server."""
+        """Compare the clocks; called once for each second of the server."""
         off_s = self._clock.off_s
         telemetry.CLOCK_OFF.set(off_s)
         is_wrong = abs(off_s) > WRONG_S

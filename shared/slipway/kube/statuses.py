@@ -1,8 +1,8 @@
-"""The status of an allocation, written under the version that it was decided on.
+"""Writes the status of an allocation, fenced by the version that the decision was based on.
 
-Owns what goes and what comes back: the status alone goes, because the server takes nothing else from a PUT of
-`/status` and a spec may be large; its metadata alone comes back, because all else is what was sent. Must not decide
-anything.
+Owns the contents of request and response. Only the status is sent, because the server ignores all else in a PUT of
+`/status`, and a spec may be large. Only the metadata is returned, because all else equals what was sent. Must not
+decide anything.
 """
 
 import msgspec
@@ -15,12 +15,13 @@ _BRIEF = brief(ALLOCATIONS)
 
 
 async def put_status(kube: ReplacesStatus, allocation: Allocation, status: AllocationStatus) -> Allocation:
-    """The allocation as it is stored then.
+    """Write the status and return the allocation as stored.
 
-    `allocation` is as it was read, the fence: a write to any part of it in between makes this one fail.
+    `allocation` is the object as read. Its resource version is the fence: the write fails if any part of the object was
+    written since.
 
     Raises:
-        StaleError: it has changed since it was read; NotFoundError: it is gone.
+        StaleError: the object has changed since it was read; NotFoundError: it was deleted.
         InvalidError: the server's own rules refuse it.
     """
     answer = await kube.replace_status(_BRIEF, {"metadata": allocation.metadata.fence, "status": status})

@@ -1,22 +1,23 @@
-"""The objects of one resource as last observed, indexed, with listeners: the cache that a Reflector fills.
+"""The cache that a Reflector fills: the objects of one resource as last observed, with indexes and listeners.
 
-Owns the latest version of each object by (namespace, name), the indexes over them, and the high-water marks of our
-own writes. Must not know the API, tasks or time.
+Owns the latest version of each object by (namespace, name), the indexes, and the expected versions of our own writes.
+Must not know the API, tasks or time.
 
 Promises
-- Objects are frozen structs and are shared, never copied: a `snapshot` is a dictionary of references.
-- An object is never replaced by an older version of itself or by an older object of its name, and the deletion of an
-  older object never removes a newer one of the same name.
-- A name taken over by another uid is told as a deletion followed by a creation.
-- Listeners run at once, in order of registration, after the indexes; they must not change the store.
-  `rewind` ends this once: the next `replace` counts, whatever is held.
-- After `expect(uid, version)`, `is_current(uid)` is False until the store has seen that version or passed it.
+- Objects are frozen structs that are shared and never copied: a `snapshot` is a dictionary of references.
+- An object is never replaced by an older version of itself or by an older object of its name. The deletion of an older
+  object never removes a newer one of the same name. `rewind` suspends this rule for the next `replace`, which then
+  replaces all objects.
+- An object with the name of another one but a new uid is reported as a deletion followed by a creation.
+- Listeners run synchronously, in the order of registration, after the indexes are updated; they must not change the
+  store.
+- After `expect(uid, version)`, `is_current(uid)` is False until the store has reached that version.
 
 Not promised
-- Every intermediate version: changes coalesce. A deletion found by a LIST carries the last state that was seen, not
-  the final one.
-- To be current: only `is_current` after an own write is.
-- A bound: it holds what the cluster holds.
+- Every intermediate version: changes coalesce. A deletion found by a LIST has the last state that was seen, not the
+  final one.
+- A current view: only `is_current` after an own write guarantees that the write is included.
+- A size limit: the store contains all objects of the cluster.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -29,25 +30,25 @@ T = TypeVar("T")
 
 Indexer = Callable[[T], Iterable[str]]
 Listener = Callable[[T | None, T | None], None]
-"""Called with (old, new): new only for a creation, old only for a deletion."""
+"""Called with (old, new); old is None for a creation, new is None for a deletion."""
 
 
 class Key(NamedTuple):
-    """Where an object is; the namespace is empty for cluster-scoped objects."""
+    """The key of an object; the namespace is empty for cluster-scoped objects."""
 
     namespace: str
     name: str
 
 
 class StoreSnapshot(NamedTuple, Generic[T]):
-    """The objects at one moment, and the resourceVersion that the store had reached."""
+    """The objects at one time, and the resource version that the store had reached."""
 
     objects: Mapping[Key, T]
     version: int
 
 
 def by_label(label: str) -> Callable[[object], Iterable[str]]:
-    """An indexer over the values of a label; objects without it are not in the index."""
+    """Return an indexer over the values of a label; objects without the label are not in the index."""
 
     def index(obj: object) -> Iterable[str]:
         value = metadata_of(obj).labels.get(label)
@@ -57,19 +58,19 @@ def by_label(label: str) -> Callable[[object], Iterable[str]]:
 
 
 def key_of(obj: object) -> Key:
-    """Where an object is."""
+    """Return the key of an object."""
     metadata = metadata_of(obj)
     return Key(metadata.namespace, metadata.name)
 
 
 class ObjectStore(Generic[T]):
-    """See the module's promises."""
+    """The object cache; the module lists its promises."""
 
     def __init__(self, indexers: Mapping[str, Indexer[T]] | None = None) -> None:
         self.version = 0
-        """Every change up to this resourceVersion is in the store."""
+        """The store contains every change up to this resource version."""
         self.synced = False
-        """Whether a first LIST has been taken in."""
+        """Whether a first LIST is in the store."""
         self._objects: dict[Key, T] = {}
         self._keys_by_uid: dict[str, Key] = {}
         self._indexers = dict(indexers or {})
@@ -77,9 +78,10 @@ class ObjectStore(Generic[T]):
         self._listeners: list[Listener[T]] = []
         self._expected: dict[str, int] = {}
         self._is_rewound = False
-        """whether the versions of what is held are of a history that is lost"""
+        """whether the stored objects have versions of a history that the server has lost"""
         self.on_expected: Callable[[str], object] = lambda _: None
-        """Told of the uid of each own write that is waited for, and below of its arrival as a change."""
+        """Called with the uid of each expected own write; `on_observed` is called when that write arrives as a
+        change."""
         self.on_observed: Callable[[str], object] = lambda _: None
 
     # --- reads --------------------------------------------------------------------------------------------------
@@ -88,56 +90,57 @@ class ObjectStore(Generic[T]):
         return len(self._objects)
 
     def get(self, name: str, namespace: str = "") -> T | None:
-        """The object of that name, if any."""
+        """Return the object of that name, or None."""
         return self._objects.get(Key(namespace, name))
 
     def by_uid(self, uid: str) -> T | None:
-        """The object with that uid, if it is there."""
+        """Return the object with that uid, or None."""
         key = self._keys_by_uid.get(uid)
         return None if key is None else self._objects[key]
 
     def items(self) -> list[T]:
-        """All objects, in no promised order."""
+        """Return all objects, in no particular order."""
         return list(self._objects.values())
 
     def indexed(self, index: str, value: str) -> list[T]:
-        """The objects under one value of an index."""
+        """Return the objects under one value of an index."""
         return list(self._indexes[index].get(value, {}).values())
 
     def count(self, index: str, value: str) -> int:
-        """How many objects are under one value of an index."""
+        """Return the number of objects under one value of an index."""
         return len(self._indexes[index].get(value, ()))
 
     def index_values(self, index: str) -> list[str]:
-        """The values that an index holds now."""
+        """Return the values that the index contains now."""
         return list(self._indexes[index])
 
     def snapshot(self) -> StoreSnapshot[T]:
-        """The objects now; later changes do not show in it. O(n) references."""
+        """Return the current objects; later changes do not affect it. Copies O(n) references."""
         return StoreSnapshot(dict(self._objects), self.version)
 
     # --- own writes ---------------------------------------------------------------------------------------------
 
     def expect(self, uid: str, version: int) -> None:
-        """We wrote that version: the store is not current for this object before it has seen it."""
+        """Report an own write of that version: the store is not current for this object until it has seen the
+        version."""
         held = self.by_uid(uid)
         if version > self.version and (held is None or metadata_of(held).version < version):
             self._expected[uid] = max(version, self._expected.get(uid, 0))
             self.on_expected(uid)
 
     def is_current(self, uid: str) -> bool:
-        """Whether our own last write of that object has been observed."""
+        """Whether the store has observed our last write of that object."""
         return uid not in self._expected
 
     # --- changes ------------------------------------------------------------------------------------------------
 
     def on_change(self, listener: Listener[T]) -> Callable[[], None]:
-        """Calls `listener` with every change from now on; the answer ends it."""
+        """Call `listener` with every change from now on. Return a function that removes it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def put(self, obj: T) -> bool:
-        """Takes in a created or changed object; False when the store knew better."""
+        """Store a created or changed object. Return False when the store has this or a newer version."""
         key, new = key_of(obj), metadata_of(obj)
         old = self._objects.get(key)
         if old is not None:
@@ -157,7 +160,8 @@ class ObjectStore(Generic[T]):
         return True
 
     def remove(self, obj: T) -> bool:
-        """Takes in a deletion; `obj` is the last state. False when that object is not the one that is held."""
+        """Process a deletion; `obj` is the last state. Return False when the store has no such object or a newer
+        one."""
         key, gone = key_of(obj), metadata_of(obj)
         self._expected.pop(gone.uid, None)
         old = self._objects.get(key)
@@ -170,7 +174,8 @@ class ObjectStore(Generic[T]):
         return True
 
     def replace(self, objects: Iterable[T], version: int) -> None:
-        """Takes in a complete LIST at `version`: what is not in it was deleted, its final state unknown."""
+        """Process a complete LIST at `version`: objects that are not in it were deleted; their final state is
+        unknown."""
         listed = list(objects)
         keys = {key_of(obj) for obj in listed}
         for key in [key for key in self._objects if key not in keys]:
@@ -186,16 +191,18 @@ class ObjectStore(Generic[T]):
         self.advance(version)
 
     def rewind(self) -> None:
-        """The server has gone back in time: what is held, and what was expected, is of a history that is lost.
+        """Report that the server has gone back in time: stored objects and expected writes are of a history that is
+        lost.
 
-        It is held until the next `replace`, which takes its place; listeners are told of what that changes.
+        The stored objects remain until the next `replace`, which replaces them all; listeners are called for the
+        changes.
         """
         self._is_rewound = True
         self.version = 0
         self._expected.clear()
 
     def advance(self, version: int) -> None:
-        """Every change up to `version` has been taken in."""
+        """Record that the store contains every change up to `version`."""
         if version <= self.version:
             return
         self.version = version
@@ -203,7 +210,7 @@ class ObjectStore(Generic[T]):
             self._expected = {uid: wanted for uid, wanted in self._expected.items() if wanted > version}
 
     def _put_over(self, obj: T) -> None:
-        """Take in an object although a newer version of it, or a newer object of its name, is held."""
+        """Store an object even if the store has a newer version of it, or a newer object of its name."""
         key = key_of(obj)
         old = self._objects.get(key)
         if old is None or metadata_of(old).uid != metadata_of(obj).uid:
@@ -252,5 +259,5 @@ class ObjectStore(Generic[T]):
 
 
 def _is_older(version: int, than: int) -> bool:
-    """Whether one resourceVersion is below another; versions that are no numbers cannot be told."""
+    """Whether one resource version is below another; False for versions that are no numbers, which are 0 here."""
     return 0 < version < than

@@ -1,9 +1,10 @@
-"""Volume claims -> facts: from which nodes the volume of a claim can be reached, or why nothing can mount it yet.
+"""Builds facts of volume claims: from which nodes the volume of a claim can be reached, or why no pod can mount it yet.
 
-Owns the reads of one claim (by name: the claim, its volume, or the class that decides when it gets one) and what they
-mean. What a claim that waits for its first consumer will get is kube-scheduler's choice: nothing is known of it here.
+Owns the reads of one claim (by name: the claim, its volume, or the class that decides when it gets a volume) and their
+meaning. kube-scheduler chooses the volume of a claim that waits for its first consumer, so this module knows nothing of
+it.
 
-Not read: access modes. A volume that only one node may use at a time is not followed to that node.
+Access modes are not read: a volume that only one node may use at a time does not bind its pods to that node.
 
 Source: Kubernetes, "Persistent Volumes": binding, node affinity; component-helpers/storage/volume/helpers.go:
 LabelZonesToSet; kube-scheduler 1.36 volumezone/volume_zone.go: the labels of a volume.
@@ -19,10 +20,10 @@ from slipway.kube.resources import PERSISTENT_VOLUMES, STORAGE_CLASSES, VOLUME_C
 from slipway.model.facts import VolumeFact
 
 DIRECT = "direct"
-"""The binding of pools whose work needs this: elsewhere kube-scheduler looks at volumes."""
+"""The binding of pools for which these facts are needed: with other bindings kube-scheduler checks volumes."""
 WAITS_FOR_CONSUMER = "WaitForFirstConsumer"
 ZONE_SEPARATOR = "__"
-"""Between the zones in the label of a volume that is in several."""
+"""Separator of the zones in the label of a volume that is in several zones."""
 ZONE_LABELS = (
     "topology.kubernetes.io/zone",
     "topology.kubernetes.io/region",
@@ -35,7 +36,8 @@ ClaimKey = tuple[str, str]
 
 
 async def read_volume(kube: Gets, namespace: str, name: str, *, is_home: bool = False) -> VolumeFact:
-    """The claim as it is now; that of a home directory is made on first use, so nothing waits for it.
+    """Return the current fact of the claim. The claim of a home directory is created on first use, so a missing one is
+    no reason to wait.
 
     Raises:
         DeniedError, TransientError: the claim or its volume cannot be read.
@@ -59,7 +61,7 @@ async def read_volume(kube: Gets, namespace: str, name: str, *, is_home: bool = 
 
 
 def volume_fact(claim: VolumeClaim, volume: PersistentVolume) -> VolumeFact:
-    """Where the volume of a bound claim can be reached: by its node affinity, and by its zone labels."""
+    """Return where the volume of a bound claim can be reached, from its node affinity and its zone labels."""
     required = object_of(object_of(volume.spec.node_affinity).get("required"))
     return VolumeFact(
         namespace=claim.metadata.namespace,
@@ -71,17 +73,18 @@ def volume_fact(claim: VolumeClaim, volume: PersistentVolume) -> VolumeFact:
 
 
 def waiting(namespace: str, name: str, text: str) -> VolumeFact:
-    """A claim that nothing can mount yet; `text` says why, after the name of the claim."""
+    """Return the fact of a claim that no pod can mount yet; `text` is the reason, which follows the name of the
+    claim."""
     return VolumeFact(namespace=namespace, name=name, waits=f"volume claim {name} {text}")
 
 
 def being_read(namespace: str, name: str) -> VolumeFact:
-    """A claim of which nothing is known yet."""
+    """Return the fact of a claim that was not read yet."""
     return VolumeFact(namespace=namespace, name=name, waits=f"volume claim {name} is being read", is_unread=True)
 
 
 def unreadable(namespace: str, name: str, error: Exception) -> VolumeFact:
-    """A claim that could not be read, nor ever before."""
+    """Return the fact of a claim that could not be read now or earlier."""
     text = f"cannot be read: {str(error) or 'no answer in time'}"
     if isinstance(error, DeniedError):
         text += "; let the account get persistentvolumeclaims, persistentvolumes and storageclasses"
@@ -89,10 +92,10 @@ def unreadable(namespace: str, name: str, error: Exception) -> VolumeFact:
 
 
 async def _bound(kube: Gets, claim: VolumeClaim) -> VolumeFact:
-    """The volume of a bound claim.
+    """Return the fact of a bound claim.
 
-    On a local cluster there is no object behind a claim's volume: it is reached from everywhere. Elsewhere a claim
-    whose volume is gone is `Lost` a moment later.
+    On a local cluster the volume of a claim has no PersistentVolume object: it can be reached from every node. On other
+    clusters, a claim whose volume was deleted soon becomes `Lost`.
     """
     meta = claim.metadata
     try:
@@ -103,7 +106,7 @@ async def _bound(kube: Gets, claim: VolumeClaim) -> VolumeFact:
 
 
 async def _is_for_its_consumer(kube: Gets, claim: VolumeClaim) -> bool:
-    """Whether it gets a volume only when kube-scheduler has a node for its pod."""
+    """Whether the claim gets a volume only when kube-scheduler has a node for its pod."""
     if not claim.spec.storage_class_name or claim.spec.volume_name:
         return False
     try:
@@ -114,6 +117,6 @@ async def _is_for_its_consumer(kube: Gets, claim: VolumeClaim) -> bool:
 
 
 def _zones(labels: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """{label: the zones or regions it names}."""
+    """Return {label: the zones or regions that it names}."""
     named = {key: {part.strip() for part in labels.get(key, "").split(ZONE_SEPARATOR)} for key in ZONE_LABELS}
     return {key: tuple(sorted(values - {""})) for key, values in named.items() if values - {""}}

@@ -1,11 +1,12 @@
-"""Kubernetes JSON and our structs: bodies out, objects, lists and watch events in.
+"""Conversion between Kubernetes JSON and our structs: encodes bodies; decodes objects, lists and watch events.
 
-Owns apiVersion and kind of what we send, the fence check of a PUT, and one set of decoders per resource. Must not know
-HTTP or any error of a server. Lists and changes decode straight into structs; any other watch line is parsed once for
-its type and once for its object.
+Owns apiVersion and kind of the bodies that we send, the fence check of a PUT, and one set of decoders per resource.
+Must not know HTTP or any error of a server. Lists and changes are decoded directly into structs; any other watch line
+is parsed once for its type and once for its object.
 
-Invariant: what cannot be decoded raises `InvalidError` and is never skipped, since a missing object looks deleted.
-What is nested too deep to be decoded is cut first (`json_depth.py`): whoever judges the object refuses it then.
+Invariant: an object that cannot be decoded raises `InvalidError` and is never skipped, because a missing object looks
+deleted. JSON that is nested too deep to be decoded is cut first (`json_depth.py`); the later validation then refuses
+the object.
 """
 
 import contextlib
@@ -26,14 +27,14 @@ D = TypeVar("D")
 
 
 class HasMetadata(Protocol):
-    """Every object of the API."""
+    """Any object of the API."""
 
     @property
     def metadata(self) -> ObjectMeta: ...
 
 
 class Outgoing(NamedTuple):
-    """A body ready to be sent, and where it goes."""
+    """A body that is ready to be sent, with the name and namespace of its path."""
 
     name: str
     namespace: str | None
@@ -77,7 +78,7 @@ class Codec(Generic[T]):
         self._change = cast("msgspec.json.Decoder[_Change[T]]", msgspec.json.Decoder(_Change[struct]))
 
     def decode(self, body: bytes | msgspec.Raw) -> T:
-        """One object. Raises InvalidError."""
+        """Decode one object. Raises InvalidError."""
         try:
             return self._one.decode(body)
         except RecursionError:
@@ -88,7 +89,7 @@ class Codec(Generic[T]):
             raise InvalidError(f"the server sent {self._what} that we cannot read: {error}") from error
 
     def decode_list(self, body: bytes) -> Listed[T]:
-        """One page. Raises InvalidError."""
+        """Decode one page. Raises InvalidError."""
         try:
             page = self._many.decode(body)
         except RecursionError:
@@ -105,9 +106,9 @@ class Codec(Generic[T]):
         )
 
     def decode_event(self, line: bytes) -> WatchEvent[T]:
-        """One line of a watch. Raises the error that an ERROR event stands for, or InvalidError."""
+        """Decode one line of a watch. Raises the error in an ERROR event, or InvalidError."""
         if line.startswith(_COMMON):
-            # What servers send nearly always is decoded in one pass.
+            # Nearly all lines have this form; they are decoded in one pass.
             with contextlib.suppress(*_UNREADABLE, RecursionError):
                 change = self._change.decode(line)
                 return WatchEvent(WatchType(change.type), change.object, metadata_of(change.object).resource_version)
@@ -133,7 +134,8 @@ class Codec(Generic[T]):
         return InvalidError(f"the watch of {self._what} sent a line that we cannot read: {error}")
 
     def _without_nulls(self, body: bytes | msgspec.Raw, decoder: "msgspec.json.Decoder[D]") -> D:
-        """A second, slower try: Go writes an empty list of some kinds as null (such as `names` of a node's image)."""
+        """Decode again without nulls, which is slower: Go writes some empty lists as null, such as `names` of a node's
+        image."""
         try:
             try:
                 plain = msgspec.json.decode(body)
@@ -148,7 +150,7 @@ _codecs: dict[Resource[Any], Codec[Any]] = {}
 
 
 def codec_of(resource: Resource[T]) -> Codec[T]:
-    """The decoders of a resource, made once."""
+    """Return the decoders of a resource; they are created once."""
     found = _codecs.get(resource)
     if found is None:
         found = _codecs[resource] = Codec(resource)
@@ -156,15 +158,15 @@ def codec_of(resource: Resource[T]) -> Codec[T]:
 
 
 def metadata_of(obj: object) -> ObjectMeta:
-    """The metadata of any object that a Resource decodes to."""
+    """Return the metadata of any object that a Resource decodes."""
     return cast(HasMetadata, obj).metadata
 
 
 def outgoing(resource: Resource[Any], body: Any, namespace: str | None = None) -> Outgoing:
-    """The body with apiVersion, kind and namespace filled in; never changes what it was given.
+    """Return the body with apiVersion, kind and namespace set; the argument is not changed.
 
     Raises:
-        InvariantError: no name (but for a nameless resource), or no namespace for a namespaced one.
+        InvariantError: no name (unless the resource is nameless), or no namespace for a namespaced resource.
     """
     raw = _shallow(body)
     metadata = _shallow(raw.get("metadata") or {})
@@ -184,7 +186,7 @@ def outgoing(resource: Resource[Any], body: Any, namespace: str | None = None) -
 
 
 def fenced(resource: Resource[Any], body: Any) -> Outgoing:
-    """`outgoing` for a PUT. Raises InvariantError when metadata.resourceVersion is missing."""
+    """Return `outgoing` for a PUT. Raises InvariantError when metadata.resourceVersion is missing."""
     ready = outgoing(resource, body)
     if not ready.body["metadata"].get("resourceVersion"):
         raise InvariantError(f"a PUT of {resource.kind} {ready.name!r} without metadata.resourceVersion has no fence")
@@ -192,7 +194,7 @@ def fenced(resource: Resource[Any], body: Any) -> Outgoing:
 
 
 def binding(namespace: str, pod: str, uid: str, node: str) -> RawObject:
-    """The body of a POST on `pods/binding`; the uid makes the server refuse another pod of that name."""
+    """Return the body of a POST on `pods/binding`; because of the uid the server refuses another pod of that name."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -202,7 +204,7 @@ def binding(namespace: str, pod: str, uid: str, node: str) -> RawObject:
 
 
 def delete_options(uid: str | None, resource_version: str | None, grace_s: int | None, propagation: str) -> RawObject:
-    """The body of a DELETE with its preconditions."""
+    """Return the body of a DELETE with its preconditions."""
     options: RawObject = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
     preconditions = {"uid": uid, "resourceVersion": resource_version}
     if uid or resource_version:
@@ -213,7 +215,7 @@ def delete_options(uid: str | None, resource_version: str | None, grace_s: int |
 
 
 def access_review(resource: Resource[Any], verb: str, namespace: str | None, subresource: str) -> RawObject:
-    """The body of a SelfSubjectAccessReview."""
+    """Return the body of a SelfSubjectAccessReview."""
     wanted = {"verb": verb, "group": resource.group, "resource": resource.plural, "subresource": subresource}
     if namespace:
         wanted["namespace"] = namespace
@@ -225,7 +227,7 @@ def access_review(resource: Resource[Any], verb: str, namespace: str | None, sub
 
 
 def _shallow(value: Any) -> RawObject:
-    """A new dictionary of a struct or a mapping; what is inside a mapping stays shared."""
+    """Return a new dictionary from a struct or a mapping; the values of a mapping are shared, not copied."""
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, Any]", value))
     return msgspec.to_builtins(value)

@@ -1,15 +1,16 @@
-"""A queue of keys: each key waits at most once, is worked on by one worker at a time, and can come back later.
+"""A work queue of keys: a key is queued at most once, is processed by one worker at a time, and can be queued with a
+delay.
 
-Owns the order, the delays and the per-key backoff. Must not know what a key means or why it failed.
+Owns the order, the delays and the backoff of each key. Must not know what a key means or why it failed.
 
 Promises
-- A key that is added while it waits is not added twice; the earliest of its times counts.
-- A key that is added while it is worked on runs once more after `done`, however often it was added.
-- Keys come out in the order in which they became due; the same calls at the same times give the same order.
-- After `shut_down` no key is taken in; `get` hands out what is due already, then answers None. Delayed keys are
-  dropped: what they stand for is found again by the next process, which observes the whole.
+- A key that is added while it is queued is not added twice; the earliest of its due times is used.
+- A key that is added while it is processed is queued once more after `done`, however often it was added.
+- `get` returns keys in the order in which they became due; the same calls at the same times give the same order.
+- After `shut_down` no key is accepted; `get` returns the keys that are due already, then None. Delayed keys are
+  dropped: the next process lists all objects and finds their work again.
 
-Not promised: a bound. It holds at most one entry per key, so the number of live objects bounds it.
+Not promised: a fixed bound. The queue contains at most one entry per key, so the number of live objects bounds it.
 """
 
 import asyncio
@@ -28,7 +29,8 @@ _EXPONENT_MAX = 30
 
 
 class WorkQueue(Generic[K]):
-    """See the module's promises. One event loop; times are the loop's, virtual or not."""
+    """The work queue; the module lists its promises. It belongs to one event loop and uses the loop's time, real or
+    virtual."""
 
     def __init__(self, random: Random, *, retry_min_s: float = RETRY_MIN_S, retry_max_s: float = RETRY_MAX_S) -> None:
         self._random = random
@@ -50,26 +52,26 @@ class WorkQueue(Generic[K]):
         self.retried_count = 0
 
     def __len__(self) -> int:
-        """Keys that are due and not being worked on."""
+        """The number of keys that are due and not processed yet."""
         return len(self._ready)
 
     @property
     def delayed_count(self) -> int:
-        """Keys that wait for their time."""
+        """The number of keys that are not due yet."""
         return len(self._due_at)
 
     @property
     def active_count(self) -> int:
-        """Keys that are being worked on."""
+        """The number of keys that are being processed."""
         return len(self._active)
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is due and nothing is being worked on (delayed keys may wait)."""
+        """Whether no key is due and none is being processed; delayed keys may exist."""
         return not self._ready and not self._active
 
     def add(self, key: K) -> None:
-        """Makes a key due now."""
+        """Make a key due now."""
         if self._closed:
             return
         self.added_count += 1
@@ -82,7 +84,7 @@ class WorkQueue(Generic[K]):
             self._wake()
 
     def add_after(self, key: K, delay_s: float) -> None:
-        """Makes a key due after `delay_s`, unless it is due earlier anyway."""
+        """Make a key due after `delay_s`, unless it is due earlier."""
         if delay_s <= 0:
             self.add(key)
             return
@@ -97,7 +99,7 @@ class WorkQueue(Generic[K]):
         self._arm()
 
     def retry(self, key: K, *, at_least_s: float = 0.0) -> float:
-        """Makes a key due after its backoff, twice as long each time until `forget`; the delay in seconds."""
+        """Make a key due after its backoff, which doubles each time until `forget`. Return the delay in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         self.retried_count += 1
@@ -107,15 +109,16 @@ class WorkQueue(Generic[K]):
         return delay_s
 
     def forget(self, key: K) -> None:
-        """The key did well: its next backoff starts from the shortest delay."""
+        """Reset the backoff of a key after a success."""
         self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:
-        """How often in a row `retry` was called for a key."""
+        """Return the number of `retry` calls for a key since the last `forget`."""
         return self._failures.get(key, 0)
 
     async def get(self) -> K | None:
-        """The next due key, which the caller must give back with `done`; None once the queue is shut down."""
+        """Return the next due key, for which the caller must call `done`; None when the queue is shut down and
+        empty."""
         while not self._ready:
             if self._closed:
                 return None
@@ -125,7 +128,7 @@ class WorkQueue(Generic[K]):
                 await getter
             except asyncio.CancelledError:
                 if getter.done() and not getter.cancelled():
-                    self._wake()  # this getter was chosen and cannot take it: another one must
+                    self._wake()  # this getter was chosen but is cancelled: wake another one
                 raise
         key = self._ready.popleft()
         self._waiting.discard(key)
@@ -133,7 +136,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """The caller has finished with a key that `get` gave it."""
+        """Report that the caller has finished a key from `get`."""
         self._active.discard(key)
         if key in self._again:
             del self._again[key]
@@ -142,7 +145,7 @@ class WorkQueue(Generic[K]):
             self._wake()
 
     def shut_down(self) -> None:
-        """Takes in nothing more and drops what is delayed; `get` ends when what is due has been handed out."""
+        """Accept no more keys and drop the delayed ones; `get` still returns the due keys, then None."""
         self._closed = True
         self._due_at.clear()
         self._delayed.clear()
@@ -163,7 +166,7 @@ class WorkQueue(Generic[K]):
                 return
 
     def _arm(self) -> None:
-        """One timer, for the earliest delayed key."""
+        """Set the one timer to the time of the earliest delayed key."""
         while self._delayed and self._due_at.get(self._delayed[0][2]) != self._delayed[0][0]:
             heapq.heappop(self._delayed)
         if not self._delayed:
@@ -173,7 +176,7 @@ class WorkQueue(Generic[K]):
             if self._timer_at <= due_at:
                 return
             self._timer.cancel()
-        # Some loops give a handle that does not know its time, when that has come.
+        # The handles of some loops do not know their time once it has passed, so it is stored here.
         self._timer, self._timer_at = asyncio.get_running_loop().call_at(due_at, self._fire), due_at
 
     def _fire(self) -> None:
