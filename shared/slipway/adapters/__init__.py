@@ -1,5 +1,5 @@
-"""Slipway as a part of other systems: one module for each, over the SDK. Each needs the extra of its name.
+"""Adapters that use Slipway from other systems: one module for each, on the SDK. Each needs the extra of its name.
 
-Owns nothing that is shared: a module here turns what its system asks for into calls of `slipway.sdk`, and answers
-in the words of that system. Nothing of Slipway imports this package.
+The modules share no code. A module translates the requests of its system into calls of `slipway.sdk`, and responds in
+the terms of that system. No other part of Slipway imports this package.
 """

@@ -1,12 +1,12 @@
-# Airflow cannot be installed beside our own packages while tests run: its types are not known here.
+# Airflow cannot be installed beside our own packages while tests run, so its types are not known here.
 # pyright: basic, reportMissingImports=false
 """`SlipwayRunOperator`: a task of Airflow 3 that launches, and waits without a worker. Needs `slipway-ai[airflow]`.
 
-Owns the launch of a task, its waiting in the triggerer, and its end as Airflow sees it. The login is a connection of
-Airflow: the host is the URL of the api, the password its token.
+Owns the launch of a task, its wait in the triggerer, and its end in Airflow. The login is a connection of Airflow: the
+host is the URL of the api, the password is the token.
 
-Promises: one try of a task launches once; the next try ends what a worker that died has left; a task that is marked as
-failed or cleared, or whose wait times out, ends its allocation; the token is in no serialized trigger.
+Promises: one try of a task launches once. The next try ends the allocation that a dead worker left. A task that is
+marked as failed or cleared, or whose wait times out, ends its allocation. No serialized trigger contains the token.
 """
 
 import contextlib
@@ -26,16 +26,17 @@ from slipway.sdk import AsyncClient, Client
 Json = dict[str, Any]
 
 CONNECTION = ""
-"""Without a connection the server is found as the command finds it (`SLIPWAY_SERVER`, `SLIPWAY_API_TOKEN`)."""
+"""The default: no connection. Then the server is found as for the `slipway` command (`SLIPWAY_SERVER`,
+`SLIPWAY_API_TOKEN`)."""
 LABEL_DAG, LABEL_TASK, LABEL_TRIES = "airflow-dag", "airflow-task", "airflow-tries"
 """`LABEL_TRIES` has the same value for all tries of one task of one run."""
 _NOT_OF_A_LABEL = re.compile(r"[^a-zA-Z0-9._-]+")
 LOG_LINES_MAX = 200
-"""Lines of the ranks that a task's log repeats at its end."""
+"""Maximum lines of the ranks' logs that are copied to the log of a task at its end."""
 
 
 class SlipwayRunTrigger(BaseTrigger):
-    """Waits in the triggerer until an allocation has ended; one event, `{"id", "result", "message"}`."""
+    """Waits in the triggerer until an allocation has ended; then fires one event, `{"id", "result", "message"}`."""
 
     def __init__(self, allocation_id: str, slipway_conn_id: str = CONNECTION) -> None:
         super().__init__()
@@ -43,19 +44,19 @@ class SlipwayRunTrigger(BaseTrigger):
         self.slipway_conn_id = slipway_conn_id
 
     def serialize(self) -> tuple[str, Json]:
-        """What the triggerer makes it of again; no token."""
+        """Return the data from which the triggerer creates the trigger again, without the token."""
         arguments = {"allocation_id": self.allocation_id, "slipway_conn_id": self.slipway_conn_id}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def on_kill(self) -> None:
-        """The task was marked as failed, cleared or deleted while it waited here."""
+        """End the allocation: the task was marked as failed, cleared or deleted while it waited here."""
         server, token = await _async_login(self.slipway_conn_id)
         async with AsyncClient(server, token=token) as client:
             with contextlib.suppress(NotFoundError):
                 await client.kill(self.allocation_id)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits as long as it takes; a refusal is an event too, which the task turns into its failure."""
+        """Wait without a time limit. A refusal of the api is also an event, on which the task fails."""
         try:
             server, token = await _async_login(self.slipway_conn_id)
             async with AsyncClient(server, token=token) as client:
@@ -70,8 +71,9 @@ class SlipwayRunTrigger(BaseTrigger):
 class SlipwayRunOperator(BaseOperator):
     """Launches a command on one or many ranks: `SlipwayRunOperator(task_id="train", command=["python", "train.py"])`.
 
-    `launch` are more fields of a launch: image, gpus, ranks, queue, env and so on. The task returns the AllocationID.
-    With `deferrable=False` its worker waits; else the triggerer does. `execution_timeout` ends the allocation, too.
+    `launch` contains more fields of a launch: image, gpus, ranks, queue, env and so on. The task returns the
+    AllocationID. With `deferrable=False` the worker of the task waits; else the triggerer waits. `execution_timeout`
+    also ends the allocation.
     """
 
     template_fields: Sequence[str] = ("command", "launch", "slipway_conn_id")
@@ -96,7 +98,7 @@ class SlipwayRunOperator(BaseOperator):
         self.allocation_id = ""
 
     def execute(self, context: Any) -> str:
-        """End what an earlier try of this task left, launch once for this one, then wait."""
+        """Launch once for this try, end the allocations of earlier tries, then wait."""
         task = context["ti"]
         labels = {**self.launch.get("labels", {}), LABEL_DAG: _label(task.dag_id), LABEL_TASK: _label(task.task_id)}
         labels[LABEL_TRIES] = self._tries(task)
@@ -119,27 +121,28 @@ class SlipwayRunOperator(BaseOperator):
         raise AssertionError("not reached")
 
     def execute_complete(self, context: Any, event: Json) -> str:
-        """The allocation has ended: its lines in the log, and an error when it did not succeed."""
+        """Copy the lines of the ended allocation to the log; raise an error when it did not succeed."""
         del context
         self.allocation_id = str(event["id"])
         with self._client() as client:
             return self._end(client, event)
 
     def resume_execution(self, next_method: str, next_kwargs: Json | None, context: Any) -> Any:
-        """As the base class; a wait that timed out, or a trigger that failed, ends the allocation first."""
+        """Resume like the base class. After a wait that timed out, or a trigger that failed, end the allocation
+        first."""
         if next_method != "execute_complete":
             with self._client() as client:
                 self._end_all(client, context["ti"])
         return super().resume_execution(next_method, next_kwargs, context)
 
     def on_kill(self) -> None:
-        """The task was ended in Airflow while a worker had it."""
+        """End the allocation: the task was ended in Airflow while a worker ran it."""
         if self.allocation_id:
             with self._client() as client:
                 client.kill(self.allocation_id)
 
     def _end_all(self, client: Client, task: Any, *, but: str = "") -> None:
-        """End what tries of this task have launched and what has not ended."""
+        """End all allocations of this task's tries that have not ended, except `but`."""
         workspace = {"workspace": self.launch["workspace"]} if "workspace" in self.launch else {}
         for view in client.list(active=True, label_selector=f"{LABEL_TRIES}={self._tries(task)}", **workspace):
             if view.id != but:
@@ -158,7 +161,8 @@ class SlipwayRunOperator(BaseOperator):
         return id_
 
     def _tries(self, task: Any) -> str:
-        """What all tries of the task have in common, and no other task, also of another installation of Airflow."""
+        """Return the value that all tries of the task share. No other task has it, not even in another installation of
+        Airflow."""
         found = BaseHook.get_connection(self.slipway_conn_id) if self.slipway_conn_id else None
         installation = str(found.extra_dejson.get("installation", "")) if found is not None else ""
         parts = [task.dag_id, task.task_id, task.run_id, task.map_index, *filter(None, [installation])]
@@ -170,7 +174,7 @@ class SlipwayRunOperator(BaseOperator):
 
 
 def _login(slipway_conn_id: str) -> tuple[str, str]:
-    """(URL, token) of a connection; empty: as the command finds them."""
+    """Return (URL, token) of a connection; without a connection both are empty, and the client uses the environment."""
     return _of_connection(BaseHook.get_connection(slipway_conn_id)) if slipway_conn_id else ("", "")
 
 

@@ -1,17 +1,17 @@
 """`SlipwayExecutor`: a `concurrent.futures.Executor` whose calls are launches. Needs `slipway-ai[executor]`.
 
-Owns how a function reaches its ranks and how its result comes back, and the thread that waits for all of them. A call
-travels in the files of its launch. Its result comes back in lines of its log, or through a folder that this machine and
+Owns how a function is sent to its ranks, how its result is returned, and the thread that waits for all calls. A call is
+sent in the files of its launch. Its result is returned in lines of its log, or through a folder that this machine and
 the ranks share.
 
-Promises: a call is launched once; a future has ended when its allocation has; one that failed says why, with the id.
-Not promised: that a call goes on in a new process after this one has ended. Its allocation does; its result is in
-`folder` only.
+Promises: a call is launched once. A future ends after its allocation. The error of a failed call contains the reason
+and the id. Not promised: that a new process can continue a call after this process has ended. Its allocation continues,
+but its result is available only in `folder`.
 
-A result is unpickled here, so whoever makes one can run code in this process. Each call has a key that travels with it
-in the files of its launch, and a rank signs with it what it brings back: who can write the store of logs, their archive
-or the folder, and knows no files of the launch, makes no result. Not promised: that a rank, an image or an api that is
-taken over runs no code here.
+A result is unpickled here, so the creator of a result can run code in this process. Therefore each call has a key in
+the files of its launch, and the rank signs its result with this key. An attacker who can write to the log store, the
+log archive or the folder, but cannot read the files of the launch, cannot create a valid result. Not promised:
+protection against a rank, an image or an api that an attacker controls.
 """
 
 import base64
@@ -43,14 +43,14 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 LOOK_S = 1.0
-"""How often it is looked which of the calls have ended: one request for all of them."""
+"""Seconds between two checks for ended calls; one check is one request for all calls."""
 PAGE = 500
 CALL_BYTES_MAX = 120 * 1024
-"""A pickled call in the files of a launch, where no folder is shared."""
+"""Maximum size of a pickled call in the files of a launch, without a shared folder."""
 RESULT_BYTES_MAX = 256 * 1024
-"""A pickled result in the lines of a log, where no folder is shared."""
+"""Maximum size of a pickled result in the lines of a log, without a shared folder."""
 LOG_LATE_S = 20.0
-"""How long after the end of a call its lines are waited for."""
+"""Seconds after the end of a call in which missing log lines are still awaited."""
 LABEL = "slipway-executor"
 _CALL, _SCRIPT = "slipway_call.b64", "slipway_call.py"
 _PIECE_CHARS = 4_000
@@ -118,12 +118,13 @@ sys.exit(main())
 Told = tuple[str, bytes]
 """(kind, data): a pickled result, a pickled error, or a text."""
 _Line = tuple[int, int, int, str, str, str]
-"""Rank, number of the piece, how many there are, kind, code, piece."""
+"""Rank, number of the piece, number of pieces, kind, code, piece."""
 _JSON = json.JSONDecoder()
 
 
 class CallFailedError(PermanentError):
-    """A call has no result: it was killed, its node was lost, or its result cannot be had. The text has the id."""
+    """A call has no result: it was killed, its node was lost, or its result cannot be read. The message contains the
+    id."""
 
 
 class RunFuture(Future[T]):
@@ -140,7 +141,7 @@ class RunFuture(Future[T]):
         return not self.running() and not self.done()
 
     def cancel(self) -> bool:
-        """Ends the call if it does not run yet, and its allocation with it."""
+        """Cancel the call if it does not run yet, and end its allocation. Return whether it was cancelled."""
         was_cancelled = self.cancelled()
         done = super().cancel()
         if done and not was_cancelled:
@@ -154,24 +155,24 @@ class _Call:
     def __init__(self, future: RunFuture[Any], mark: str, key: bytes) -> None:
         self.future, self.mark, self.key = future, mark, key
         self.ended_s = 0.0
-        """when its end was first seen, on the monotonic clock"""
+        """when its end was first seen, in monotonic seconds; 0 before"""
 
 
 class SlipwayExecutor(Executor):
     """Runs each call as a launch: `with SlipwayExecutor(image=..., gpus=1) as pool: pool.submit(train, lr=0.1)`.
 
     `launch` are the fields of a launch (`Client.run`): image, gpus, cpus, memory, queue, env and so on. With `ranks=N`
-    each rank calls the function, and the result is the list of theirs, by rank. The image needs Python of the same
-    minor version and `cloudpickle`. `python` is the command that starts it there.
+    each rank calls the function, and the result is the list of their results, by rank. The image needs Python of the
+    same minor version and `cloudpickle`. `python` is the command that starts it there.
 
-    Leave the `with` block, or call `shutdown`, before the program ends: what still runs then goes on, and its results
-    are lost.
+    Leave the `with` block, or call `shutdown`, before the program ends. Otherwise calls that still run continue, and
+    their results are lost.
 
     `folder` is a path that this machine and the ranks share (a volume that the launch mounts). Without it, a call may
     have 120 KiB and a result 256 KiB, pickled, and results need the logs, which need Redis.
 
     Raises:
-        InvalidError: of `submit`: a call that is too large. Also what `Client.run` raises.
+        InvalidError: `submit` got a call that is too large. `submit` also raises the errors of `Client.run`.
     """
 
     def __init__(
@@ -214,7 +215,7 @@ class SlipwayExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """No more calls. With `cancel_futures`, those that do not run yet are ended."""
+        """Accept no more calls. With `cancel_futures`, calls that do not run yet are cancelled."""
         with self._lock:
             self._is_closed = True
             waiting = [call.future for call in self._calls.values()] if cancel_futures else []
@@ -248,14 +249,14 @@ class SlipwayExecutor(Executor):
         return self._client.run([*self._python, _SCRIPT], key=mark.rstrip(":"), files=files, labels=labels, **rest)
 
     def _told(self, id_: str, call: _Call) -> dict[int, Told]:
-        """Of the ranks of which all has come."""
+        """Return {rank: its result} of the ranks whose results are complete."""
         if self._folder:
             return self._from_folder(call)
         lines = self._client.logs(id_, search=call.mark, stream="stdout")
         return told_by((line.text for line in lines), call.mark, call.key)
 
     def _outcome(self, view: AllocationView, told: Mapping[int, Told]) -> Any:
-        """The result of a call that has ended. Raises what the call raised, or CallFailedError."""
+        """Return the result of a call that has ended. Raises the exception of the call, or CallFailedError."""
         id_ = view.id
         for rank, (kind, data) in sorted(told.items()):
             where = f"rank {rank} of {id_}"
@@ -289,7 +290,7 @@ class SlipwayExecutor(Executor):
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Looks which calls run and which have ended, until there are none and no more can come."""
+        """Check which calls run and which have ended, until the executor is shut down and no call remains."""
         while True:
             with self._lock:
                 if self._is_closed and not self._calls:
@@ -305,7 +306,8 @@ class SlipwayExecutor(Executor):
             except TransientError:
                 continue
             except ControlPlaneError as error:
-                # It would be refused again: the login has expired, say. The allocations go on.
+                # A repetition would be refused too, for example because the login has expired. The allocations
+                # continue.
                 self._give_up(calls, error)
                 continue
             for id_, call in calls.items():
@@ -317,7 +319,8 @@ class SlipwayExecutor(Executor):
             self._client.close()
 
     def _ended(self, id_: str, call: _Call) -> None:
-        """What is not listed any more has ended; of what ended by itself the last lines may come a moment later."""
+        """Settle a call that is not listed any more. If it ended by itself, its last lines may arrive a little
+        later."""
         try:
             view = self._client.get(id_)
             if view.phase is not Phase.TERMINATED:
@@ -349,7 +352,7 @@ class SlipwayExecutor(Executor):
             if isinstance(outcome, Exception):
                 raise outcome
             result = outcome()
-        except BaseException as error:  # noqa: BLE001 - it belongs to who waits for the future
+        except BaseException as error:  # noqa: BLE001 - the caller of the future gets it
             future.set_exception(error)
         else:
             future.set_result(result)
@@ -357,18 +360,21 @@ class SlipwayExecutor(Executor):
             shutil.rmtree(Path(self._folder, call.mark.rstrip(":")), ignore_errors=True)
 
     def _end(self, future: RunFuture[Any]) -> None:
-        """Ends the allocation of a call that was cancelled."""
+        """End the allocation of a call that was cancelled."""
         if not future.allocation_id:
             return
         try:
             self._client.kill(future.allocation_id)
         except ControlPlaneError:
-            return  # it has ended, or the wait finds that it has not
+            return  # it has ended, or `_wait` still sees it
 
 
 def program_of(mark: str, key: bytes, folder: str = "") -> str:
-    """What a rank runs: the call in its files, or in the folder, and a line that begins with `mark` for each piece of
-    its result, which is signed with `key`."""
+    """Return the program that a rank runs.
+
+    It reads the call from its files or from the folder. It prints a line that begins with `mark` for each piece of the
+    result, which is signed with `key`; or it writes the result to the folder.
+    """
     return _PROGRAM.format(
         mark=mark,
         key=key.hex(),
@@ -381,12 +387,12 @@ def program_of(mark: str, key: bytes, folder: str = "") -> str:
 
 
 def told_by(texts: Iterable[str], mark: str, key: bytes) -> dict[int, Told]:
-    """What the ranks tell in these lines of their log, of the ranks of which all has come."""
+    """Return {rank: its result} from these lines of the log, for the ranks whose results are complete."""
     pieces: dict[tuple[int, int, str, str], dict[int, str]] = {}
     for text in texts:
         _, is_marked, said = text.partition(mark)
         try:
-            # What another thread of the program prints may stand on the same line.
+            # Another thread of the program may have printed to the same line.
             rank, number, count, kind, code, piece = msgspec.convert(_JSON.raw_decode(said)[0], _Line)
         except (ValueError, RecursionError, msgspec.ValidationError):
             continue
@@ -396,13 +402,13 @@ def told_by(texts: Iterable[str], mark: str, key: bytes) -> dict[int, Told]:
     for (rank, count, kind, code), parts in pieces.items():
         if len(parts) == count and sorted(parts) == list(range(count)):
             told = _checked(rank, kind, code, "".join(parts[number] for number in range(count)), key)
-            # Others may have written beside the rank: what is signed counts.
+            # Another writer may have added lines; a signed result has precedence.
             found[rank] = found.get(rank, told) if told is _FORGED else told
     return found
 
 
 def _checked(rank: int, kind: str, code: str, text: str, key: bytes) -> Told:
-    """What a rank says, if it has signed it."""
+    """Return the result of a rank if it has signed it, else an error text."""
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:

@@ -1,10 +1,10 @@
-"""`SlipwaySpawner`: JupyterHub's single-user servers as launches. Needs `slipway-ai[jupyterhub]` in the hub.
+"""`SlipwaySpawner`: runs JupyterHub's single-user servers as launches. Needs `slipway-ai[jupyterhub]` in the hub.
 
-Owns the launch of a server, what the hub is told of it, and its end. Who may log in, the proxy and the pages are the
-hub's.
+Owns the launch of a server, the state that it reports to the hub, and the end of the server. The hub owns the login,
+the proxy and the pages.
 
-Promises: a hub that is restarted finds its servers again; a server that the hub lost before it had stored its id is
-ended before the same user gets another one; while the api cannot be reached, a server counts as running.
+Promises: a hub that is restarted finds its servers again. A server whose id the hub lost before it stored it is ended
+before the same user gets another one. While the api cannot be reached, a server is reported as running.
 
 Not supported: `internal_ssl`.
 """
@@ -25,14 +25,15 @@ Json = dict[str, Any]
 
 LABEL_USER, LABEL_SERVER, LABEL_HUB = "jupyterhub-user", "jupyterhub-server", "jupyterhub-hub"
 SECRET_NAMES = ("JUPYTERHUB_API_TOKEN", "JPY_API_TOKEN")
-"""Variables that nobody may read in the allocation."""
+"""Variables with secret values, which must not be readable in the allocation."""
 STOP_S = 60.0
 _DEFAULT = "default"
 _NOT_OF_A_LABEL = re.compile(r"[^a-zA-Z0-9._-]+")
 
 
 class SlipwaySpawner(Spawner):
-    """In `jupyterhub_config.py`: `c.JupyterHub.spawner_class = "slipway.adapters.jupyterhub.SlipwaySpawner"`."""
+    """The spawner. In `jupyterhub_config.py`: `c.JupyterHub.spawner_class =
+    "slipway.adapters.jupyterhub.SlipwaySpawner"`."""
 
     server_url = Unicode(help="URL of the api; empty: SLIPWAY_SERVER, as the command finds it").tag(config=True)
     token = Unicode(help="token of the api; empty: SLIPWAY_API_TOKEN").tag(config=True)
@@ -52,10 +53,11 @@ class SlipwaySpawner(Spawner):
     # --- what the hub asks for ----------------------------------------------------------------------------------------
 
     async def start(self) -> str:
-        """Launch it, and wait until it runs; its address.
+        """Launch the server and wait until it runs. Return its URL.
 
         Raises:
-            ValueError: an option that users may not choose. RuntimeError: it ended, or what was refused.
+            ValueError: an option that users may not choose. RuntimeError: the server has ended, or the api refused a
+            request.
         """
         if self.internal_ssl:
             raise RuntimeError("SlipwaySpawner: internal_ssl is not supported; set c.JupyterHub.internal_ssl = False")
@@ -88,7 +90,7 @@ class SlipwaySpawner(Spawner):
         return f"http://{next(pod.ip for pod in pods if pod.ip)}:{self.port}"
 
     async def poll(self) -> int | None:
-        """None while it runs or waits; else its exit code, as far as it is known."""
+        """Return None while the server runs or waits; else its exit code, or 0 when that is not known."""
         if not self.allocation_id:
             return 0
         try:
@@ -104,7 +106,7 @@ class SlipwaySpawner(Spawner):
         return int(ranks[0].get("exitCode") or 0)
 
     async def stop(self, now: bool = False) -> None:
-        """End it, and wait for its end; with `now` without its grace period."""
+        """End the server and wait for its end; with `now` without its grace period."""
         if self.allocation_id:
             client = self._opened()
             try:
@@ -119,7 +121,7 @@ class SlipwaySpawner(Spawner):
             await client.close()
 
     async def progress(self) -> AsyncGenerator[Json, None]:
-        """While it starts: its transitions, and why it waits."""
+        """Yield the transitions of the server while it starts, and why it waits."""
         if not self.allocation_id:
             return
         client, done = self._opened(), 10
@@ -133,17 +135,17 @@ class SlipwaySpawner(Spawner):
                 return
 
     def get_state(self) -> Json:
-        """What the hub stores of it."""
+        """Return the state that the hub stores."""
         state = cast("Json", super().get_state())
         return state | ({"allocation_id": self.allocation_id} if self.allocation_id else {})
 
     def load_state(self, state: Json) -> None:
-        """What the hub had stored of it."""
+        """Restore the state that the hub had stored."""
         super().load_state(state)  # pyright: ignore[reportUnknownMemberType] - it has no types
         self.allocation_id = str(state.get("allocation_id", ""))
 
     def clear_state(self) -> None:
-        """It is gone."""
+        """Clear the state after the end of the server."""
         super().clear_state()
         self.allocation_id = ""
 
@@ -155,12 +157,12 @@ class SlipwaySpawner(Spawner):
         return self._client
 
     def _labels(self) -> dict[str, str]:
-        """The labels by which a server is found again. Of the user the id decides."""
+        """Return the labels that identify a server. The id of the user makes the user's label unique."""
         user = f"{_readable(self.user.name)}.{self.user.id}"
         return {LABEL_USER: user, LABEL_SERVER: label_of_server(self.name), LABEL_HUB: label_of(self.hub_name)}
 
     async def _end_lost(self, client: AsyncClient) -> None:
-        """End what an earlier start had launched, of which the hub had not stored the id."""
+        """End allocations of earlier starts whose ids the hub had not stored."""
         selector = ",".join(f"{name}={value}" for name, value in self._labels().items())
         workspace = {"workspace": self.launch["workspace"]} if "workspace" in self.launch else {}
         async for view in client.list(active=True, label_selector=selector, **workspace):
@@ -169,12 +171,12 @@ class SlipwaySpawner(Spawner):
 
 
 def label_of_server(name: str) -> str:
-    """The label of a server of a user; the one without a name is `default`, and no other one."""
+    """Return the label of a user's server; only the server without a name gets the label `default`."""
     return label_of(name, but=_DEFAULT) if name else _DEFAULT
 
 
 def label_of(text: str, *, but: str = "") -> str:
-    """A label that no other text has: what a label cannot hold, and the text `but`, get a hash."""
+    """Return a label that no other text has: a text that is no valid label, and the text `but`, get a hash."""
     readable = _readable(text)
     is_same = readable == text != but
     return readable if is_same else f"{readable}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"

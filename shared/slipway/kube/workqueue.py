@@ -1,5 +1,4 @@
-"""A work queue of keys: a key is queued at most once, is processed by one worker at a time, and can be queued with a
-delay.
+"""A work queue of keys: a key is queued at most once, is processed by one worker at a time, and can be delayed.
 
 Owns the order, the delays and the backoff of each key. Must not know what a key means or why it failed.
 

@@ -1,7 +1,7 @@
-"""The archive of logs over an object store: records and pieces, written once and read.
+"""The log archive on an object store: writes and reads records and pieces.
 
-Owns which objects a call touches, and their order: a record is there before its first piece and goes after its last.
-What they hold is in `pieces.py`.
+Owns which objects a call uses, and in which order: a record is written before its first piece and deleted after its
+last. `pieces.py` owns the contents of the objects.
 """
 
 from typing import Final
@@ -14,27 +14,28 @@ from slipway.streams.logpacks import StoredLine
 
 _PAGE: Final = 1000
 _SIZES: Final = 10_000
-"""A folder is listed whole for each page: so they are few."""
+"""Entries of a page of sizes. For a folder each page needs a complete listing, so pages are large and few."""
 _DELETES_AT_ONCE: Final = 100
 
 
 class LogArchive:
-    """Each method raises what the object store raises, and `InvalidError` for an object that is none of ours."""
+    """The log archive. Each method raises the errors of the object store, and `InvalidError` for an object that is not
+    valid."""
 
     def __init__(self, objects: ArchiveObjects) -> None:
         self._objects = objects
 
     async def record(self, allocation: AllocationId) -> ArchiveRecord | None:
-        """What is kept of the allocation; None when nothing of it is archived."""
+        """Return the record of the allocation; None when nothing of it is archived."""
         data = await self._objects.get(pieces.record_path(allocation))
         return None if data is None else pieces.decode_record(data)
 
     async def write_record(self, record: ArchiveRecord) -> None:
-        """Keep it, in place of the one before."""
+        """Store the record, replacing an earlier one."""
         await self._objects.put(pieces.record_path(record.allocation), pieces.encode_record(record))
 
     async def starts(self, workspace: str, allocation: AllocationId, *, since: str = "") -> list[str]:
-        """The starts of its pieces, the oldest first; with `since` only those behind the piece of that start."""
+        """Return the starts of its pieces, oldest first; with `since` only those after the piece with that start."""
         folder, found = pieces.folder_of(workspace, allocation), list[str]()
         after = pieces.piece_path(workspace, allocation, since) if since else ""
         while True:
@@ -45,18 +46,18 @@ class LogArchive:
             after = page[-1]
 
     async def piece(self, workspace: str, allocation: AllocationId, start: str) -> list[StoredLine]:
-        """The lines of the piece after `start`; none when it is not there (any more)."""
+        """Return the lines of the piece with this start; empty when it does not exist, or was deleted."""
         data = await self._objects.get(pieces.piece_path(workspace, allocation, start))
         return [] if data is None else pieces.decode_piece(data)
 
     async def add(self, workspace: str, allocation: AllocationId, start: str, lines: list[StoredLine]) -> int:
-        """Store the piece after `start`: how many bytes it takes, or 0 when another writer was first."""
+        """Store the piece with this start. Return its size in bytes, or 0 when another writer was first."""
         data = pieces.encode_piece(lines)
         path = pieces.piece_path(workspace, allocation, start)
         return len(data) if await self._objects.create(path, data) else 0
 
     async def end_of(self, workspace: str, allocation: AllocationId) -> tuple[str, list[StoredLine]]:
-        """The cursor of the last archived line, and the lines of the last piece."""
+        """Return the cursor of the last archived line, and the lines of the last piece."""
         starts = await self.starts(workspace, allocation)
         if not starts:
             return pieces.START, []
@@ -64,19 +65,21 @@ class LogArchive:
         return (lines[-1].cursor if lines else starts[-1]), lines
 
     async def records(self, *, after: str = "", limit: int = 100) -> tuple[list[AllocationId], str]:
-        """The AllocationIDs of some records, and where to go on (empty: that was the last)."""
+        """Return the AllocationIDs of a page of records, and the `after` of the next page (empty: this was the last
+        one)."""
         paths = await self._objects.paths(pieces.RECORDS, after=after, limit=limit)
         ids = [AllocationId(path.rpartition("/")[2].removesuffix(".json")) for path in paths]
         return ids, paths[-1] if len(paths) == limit else ""
 
     async def sizes(self, *, after: str = "", limit: int = _SIZES) -> tuple[list[PieceSize], str]:
-        """What some pieces of all allocations take, and where to go on (empty: those were the last)."""
+        """Return the sizes of a page of pieces of all allocations, and the `after` of the next page (empty: the last
+        one)."""
         page = await self._objects.sizes(pieces.PIECES, after=after, limit=limit)
         found = [each for path, size in page if (each := pieces.piece_size(path, size)) is not None]
         return found, page[-1][0] if len(page) == limit else ""
 
     async def forget(self, record: ArchiveRecord, *, most: int) -> int:
-        """Delete up to `most` pieces, and the record after the last one; how many objects were deleted."""
+        """Delete up to `most` pieces, and after the last piece the record. Return the number of deleted objects."""
         deleted, is_all = await self.delete_pieces(record.workspace, record.allocation, most=most)
         if not is_all:
             return deleted
@@ -84,7 +87,7 @@ class LogArchive:
         return deleted + 1
 
     async def delete_pieces(self, workspace: str, allocation: AllocationId, *, most: int) -> tuple[int, bool]:
-        """Delete up to `most` pieces: how many were, and whether none is left."""
+        """Delete up to `most` pieces. Return the number of deleted pieces, and whether none remains."""
         folder, deleted = pieces.folder_of(workspace, allocation), 0
         while deleted < most:
             count = min(_DELETES_AT_ONCE, most - deleted)

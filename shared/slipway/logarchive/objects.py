@@ -1,8 +1,8 @@
-"""The `ArchiveObjects` in a folder, in S3, in Google Cloud Storage or in Azure.
+"""Implements `ArchiveObjects` in a folder, in S3, in Google Cloud Storage or in Azure.
 
-Owns the addresses that are accepted, the deadline of a call, and what errors of the library mean. Credentials come from
-the environment that the library reads (`AWS_*`, `GOOGLE_*`, `AZURE_*`) or from the identity of the pod. An endpoint
-without TLS is refused unless it is on this machine, or the operator allows it in the library's own words
+Owns the accepted addresses, the deadline of a call, and the meaning of the library's errors. The library reads
+credentials from the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`) or uses the identity of the pod. An endpoint without
+TLS is refused unless it is on this machine, or the operator allows it with the library's own variable
 (`AWS_ALLOW_HTTP=true`).
 """
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 CALL_S: Final = 15.0
-"""Deadline of one call, its retries included."""
+"""Deadline of one call in seconds, including its retries."""
 RETRIES_MAX: Final = 2
 OBJECT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""An object that is larger is none of ours."""
+"""We write no larger objects, so a larger one is refused."""
 SCHEMES: Final = ("file", "s3", "gs", "az")
 _ENDPOINTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "s3": ("AWS_ALLOW_HTTP", ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")),
     "az": ("AZURE_ALLOW_HTTP", ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")),
 }
-"""{scheme: (what allows plain HTTP, where the library reads an endpoint)}"""
+"""{scheme: (variable that allows plain HTTP, variables from which the library reads an endpoint)}"""
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
-"""In what servers say of a bucket that is not there: an archive that is missing is not an empty one."""
+"""Parts of server messages about a missing bucket: a missing archive must not be treated as an empty one."""
 _NO_PLACE: Final = "there is no bucket for the archive of logs; create it, or mend SLIPWAY_LOG_ARCHIVE_URL"
 T = TypeVar("T")
 
 
 def check_archive_url(url: str) -> None:
-    """Raises ValueError when no archive can be at that address."""
+    """Raise ValueError when `url` is not a valid address of an archive."""
     if not url:
         return
     parts = urlsplit(url)
@@ -56,11 +56,13 @@ def check_archive_url(url: str) -> None:
 
 
 def open_archive(url: str, *, call_s: float = CALL_S, env: Mapping[str, str] = os.environ) -> "StoredObjects":
-    """The archive at that address; `call_s` is the deadline of each call. Raises `PermanentError` when the settings of
-    the library are wrong."""
+    """Open the archive at that address; `call_s` is the deadline of each call in seconds.
+
+    Raises `PermanentError` when the settings of the library are wrong.
+    """
     check_archive_url(url)
     may_be_plain = _may_be_plain(url, env)
-    # The library is 15 MB of code: a service without an archive does not load it.
+    # The library has 15 MB of code, so a service without an archive does not load it.
     store = importlib.import_module("obstore.store")
     try:
         if url.startswith("file:"):
@@ -79,7 +81,8 @@ def open_archive(url: str, *, call_s: float = CALL_S, env: Mapping[str, str] = o
 
 
 def _may_be_plain(url: str, env: Mapping[str, str]) -> bool:
-    """Whether the endpoint of that archive is plain HTTP and may be. Raises `PermanentError` when it may not."""
+    """Whether the endpoint of that archive is plain HTTP and is allowed. Raises `PermanentError` when it is not
+    allowed."""
     allows, names = _ENDPOINTS.get(urlsplit(url).scheme, ("", ()))
     plain = [name for name in names if env.get(name, "").lower().startswith("http://")]
     if not plain:
@@ -101,7 +104,7 @@ def _is_here(endpoint: str) -> bool:
 
 
 class StoredObjects:
-    """See the module's docstring."""
+    """An archive in an object store or a folder; see the module's docstring."""
 
     def __init__(self, store: "ObjectStore", call_s: float = CALL_S) -> None:
         self._store, self._call_s = store, call_s
@@ -138,7 +141,7 @@ class StoredObjects:
             found: list[tuple[str, int]] = []
             async for page in self._api.list(self._store, prefix=folder.rstrip("/"), offset=after or None):
                 found += [(each["path"], each["size"]) for each in page]
-                # A folder gives its files in no order: what sorts first may come last.
+                # A folder lists its files in no order, so it must be read to the end.
                 if len(found) >= limit and not self._is_folder:
                     break
             return sorted(found)[:limit]
@@ -159,7 +162,7 @@ class StoredObjects:
         try:
             await self._called(lambda: self._api.put_async(self._store, path, data, mode=mode))
         except FileNotFoundError as error:
-            # What is written needs nothing but the bucket.
+            # A write needs only the bucket, so this error means that the bucket is missing.
             raise UnavailableError(f"{_NO_PLACE}: {_said(error)}") from error
 
     @property

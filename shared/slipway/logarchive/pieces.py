@@ -1,18 +1,18 @@
-"""The archive of an allocation's log as values: its pieces, their names and their text, and the record beside them.
+"""The format of the log archive of an allocation: its pieces, with names and text, and the record beside them.
 
-Owns what an object of the archive is called and holds. Must not know IO, a clock or a store.
+Owns the names and the contents of the archive's objects. Must not know IO, a clock or a store.
 
-The log of an allocation in its stream is one sequence: each line has a cursor, and cursors rise. The archive is a copy
-of that sequence in pieces. A piece holds the lines of all ranks that stand after its start, in the order of the stream,
-and is named by its start: the cursor of the last line of the piece before it. So after one piece there can be one next
-piece only, whoever writes it, when an object is created only if it is absent; and where to go on follows from the last
-piece. A line keeps its cursor and its number, so that a reader joins archive and stream, and sees what is missing.
+The log of an allocation in its stream is one sequence: each line has a cursor, and cursors increase. The archive is a
+copy of that sequence in pieces. A piece contains the lines of all ranks after its start, in the order of the stream.
+Its name is its start: the cursor of the last line of the piece before it. An object is created only if it is absent, so
+each piece has only one next piece, whichever process writes it. The last piece determines where the archive continues.
+A line keeps its cursor and its number, so that a reader can join archive and stream and detect missing lines.
 
 A piece is gzip of text, one line each: `<cursor> <number> <log> <time> <text>`, as `zcat` shows it.
 
 Layout, below the address that an operator sets:
 
-    v1/ids/<AllocationID>.json                       the record: workspace, ranks, containers, how far it goes
+    v1/ids/<AllocationID>.json                       the record: workspace, ranks, containers, last cursor
     v1/logs/<workspace>/<AllocationID>/<start>.log.gz   the pieces
 """
 
@@ -31,9 +31,9 @@ from slipway.streams import codec, logpacks
 from slipway.streams.logpacks import LogKey, LogLine, StoredLine
 
 PIECE_BYTES: Final = 1024 * 1024
-"""Of the text of a piece, before it is compressed: a piece is closed once it has so much."""
+"""Bytes of uncompressed text after which a piece is closed."""
 TEXT_BYTES_MAX: Final = 16 * PIECE_BYTES
-"""What a reader unpacks at most: a piece and the last packs that were put into it."""
+"""The most bytes that a reader decompresses: a full piece plus the last packs that were added to it."""
 RECORD_BYTES_MAX: Final = 4 * 1024 * 1024
 START: Final = "0-0"
 RECORDS: Final = "v1/ids/"
@@ -46,7 +46,8 @@ Id = tuple[int, int]
 
 
 class ArchiveRecord(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """What is kept of an allocation, so that its log can be read, authorised and deleted when its object is gone."""
+    """The stored fields of an allocation with which its log can be read, authorized and deleted after its object is
+    deleted."""
 
     allocation: AllocationId
     workspace: str
@@ -63,53 +64,54 @@ class ArchiveRecord(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     ended_at: str = ""
     """RFC 3339; empty while the log may still grow"""
     end: str = START
-    """cursor of the last archived line, once it has ended"""
+    """cursor of the last archived line; set after the end of the allocation"""
     logs: dict[str, int] = {}
-    """{name of a log in the store: the number of its last line}, once it has ended"""
+    """{name of a log in the store: number of its last line}; set after the end of the allocation"""
     dropped_at: str = ""
-    """RFC 3339; when its pieces were deleted so that the archive stays within its bound, before their time"""
+    """RFC 3339; when its pieces were deleted before their retention ended, because the archive had reached its size
+    limit"""
 
 
 class PieceSize(msgspec.Struct, kw_only=True, frozen=True):
-    """What a piece takes of the archive."""
+    """The size of a piece in the archive."""
 
     workspace: str
     allocation: AllocationId
     at_ms: int
-    """when the last line before it was stored, in ms since the epoch; 0 of the first piece"""
+    """when the last line before it was stored, in epoch milliseconds; 0 for the first piece"""
     bytes: int
 
 
 def record_path(allocation: AllocationId) -> str:
-    """Where the record of an allocation is."""
+    """Return the path of the record of an allocation."""
     return f"{RECORDS}{allocation}.json"
 
 
 def folder_of(workspace: str, allocation: AllocationId) -> str:
-    """Where its pieces are."""
+    """Return the folder of the pieces of an allocation."""
     return f"{PIECES}{workspace}/{allocation}/"
 
 
 def piece_path(workspace: str, allocation: AllocationId, start: str) -> str:
-    """Where the piece after `start` is: names sort as cursors do."""
+    """Return the path of the piece with this start; paths sort in the order of the cursors."""
     ms, seq = codec.cursor_parts(start)
     return f"{folder_of(workspace, allocation)}{ms:015d}-{seq:012d}{_SUFFIX}"
 
 
 def start_of(path: str) -> str | None:
-    """The cursor after which the lines of that piece stand; None when the path is not one of a piece."""
+    """Return the start of the piece: the cursor before its lines. None when the path is not that of a piece."""
     found = _NAME.fullmatch(path.rpartition("/")[2])
     return f"{int(found[1])}-{int(found[2])}" if found else None
 
 
 def starts_of(paths: Iterable[str]) -> list[str]:
-    """The starts of the pieces among these paths, the oldest first."""
+    """Return the starts of the pieces among these paths, oldest first."""
     found = [start for path in paths if (start := start_of(path)) is not None]
     return sorted(found, key=codec.cursor_parts)
 
 
 def piece_size(path: str, size: int) -> PieceSize | None:
-    """What a path among the pieces tells; None when it is no piece."""
+    """Return the size of a piece from its path; None when the path is not that of a piece."""
     start, parts = start_of(path), path.split("/")
     if start is None or len(parts) != 5 or not path.startswith(PIECES):
         return None
@@ -118,13 +120,14 @@ def piece_size(path: str, size: int) -> PieceSize | None:
 
 
 def encode_piece(lines: Sequence[StoredLine]) -> bytes:
-    """The bytes of a piece; the same lines make the same bytes."""
+    """Return the bytes of a piece; equal lines give equal bytes."""
     text = b"".join(_encoded(each) for each in lines)
     return gzip.compress(text, _LEVEL, mtime=0)
 
 
 def decode_piece(data: bytes) -> list[StoredLine]:
-    """The lines of a piece. Raises `InvalidError` when it is none, or larger than we write."""
+    """Return the lines of a piece. Raises `InvalidError` when the data are no piece, or larger than any that we
+    write."""
     inflate = zlib.decompressobj(31)
     try:
         text = inflate.decompress(data, TEXT_BYTES_MAX)
@@ -136,12 +139,12 @@ def decode_piece(data: bytes) -> list[StoredLine]:
 
 
 def encode_record(record: ArchiveRecord) -> bytes:
-    """As it is stored."""
+    """Return the bytes of a record."""
     return msgspec.json.encode(record)
 
 
 def decode_record(data: bytes) -> ArchiveRecord:
-    """Raises `InvalidError` when it is none."""
+    """Return the record in these bytes. Raises `InvalidError` when they are no record."""
     try:
         return msgspec.json.decode(data, type=ArchiveRecord)
     except msgspec.DecodeError as error:
@@ -149,18 +152,19 @@ def decode_record(data: bytes) -> ArchiveRecord:
 
 
 def size_of(line: StoredLine) -> int:
-    """About how many bytes the line takes in a piece, before it is compressed."""
+    """Return the approximate bytes of the line in a piece, before compression."""
     return len(line.line.text) + 64
 
 
 class LastNumbers:
-    """Keeps a line from being archived twice when the stream was lost and its logs are told again, numbered alike."""
+    """Prevents that a line is archived twice when the stream was lost and its logs are sent again with the same
+    numbers."""
 
     def __init__(self) -> None:
         self._last: dict[LogKey, int] = {}
 
     def fresh(self, lines: Iterable[StoredLine]) -> list[StoredLine]:
-        """Those that were not met before."""
+        """Return the lines that were not seen before."""
         found: list[StoredLine] = []
         for each in lines:
             line = each.line
@@ -173,12 +177,12 @@ class LastNumbers:
         return found
 
     def named(self) -> dict[str, int]:
-        """{name of a log: its last number}"""
+        """Return {name of a log: its last number}."""
         return {source.name: number for source, number in sorted(self._last.items())}
 
 
 def after(lines: Sequence[StoredLine], cursor: Id) -> list[StoredLine]:
-    """The lines of a sorted sequence that stand after the cursor."""
+    """Return the lines of a sorted sequence that follow the cursor."""
     low, high = 0, len(lines)
     while low < high:
         middle = (low + high) // 2

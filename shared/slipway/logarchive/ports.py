@@ -1,38 +1,39 @@
-"""What the archive of logs needs of an object store, in its own words.
+"""The port of the log archive to an object store.
 
-Promises of an implementation: `create` is atomic, and of several that create the same object one succeeds; `get` gives
-an object whole; `paths` gives each object that was there the whole time, in the order of paths. Each call ends within
-its deadline.
-Not promised: that `paths` shows an object which is created or deleted meanwhile.
+Promises of an implementation: `create` is atomic, and of several calls that create the same object one succeeds. `get`
+returns a complete object. `paths` returns each object that exists during the whole call, sorted by path. Each call ends
+within its deadline. Not promised: whether `paths` returns an object that is created or deleted during the call.
 """
 
 from typing import Protocol
 
 
 class ArchiveObjects(Protocol):
-    """An object store, or a folder. Every method raises `TransientError` when it does not answer, and
-    `PermanentError` when it refuses."""
+    """An object store, or a folder.
+
+    Every method raises `TransientError` when the store does not answer, and `PermanentError` when it refuses.
+    """
 
     async def create(self, path: str, data: bytes) -> bool:
-        """Store an object if there is none at that path; False when there is one, which stays as it is."""
+        """Store an object if the path is free. Return False when an object exists, which is not changed."""
         ...
 
     async def put(self, path: str, data: bytes) -> None:
-        """Store an object, in place of what is there."""
+        """Store an object, replacing an existing one."""
         ...
 
     async def get(self, path: str) -> bytes | None:
-        """The object; None when there is none."""
+        """Return the object; None when it does not exist."""
         ...
 
     async def paths(self, folder: str, *, after: str = "", limit: int = 1000) -> list[str]:
-        """Up to `limit` paths below the folder (which ends in `/`) that sort after `after`, sorted."""
+        """Return up to `limit` paths below the folder (which ends in `/`) that sort after `after`, sorted."""
         ...
 
     async def sizes(self, folder: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, int]]:
-        """As `paths`, each with the bytes of its object."""
+        """Like `paths`, with the size of each object in bytes."""
         ...
 
     async def delete(self, paths: list[str]) -> None:
-        """Delete objects; one that is not there is no error."""
+        """Delete objects; a missing one is no error."""
         ...

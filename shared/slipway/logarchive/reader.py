@@ -1,10 +1,10 @@
-"""Stream and archive of a log read as one: the `LogLines` of the api where there is an archive.
+"""Reads stream and archive of a log as one: the `LogLines` of an api with a log archive.
 
-Promises: lines in the order of cursors, none twice; up to the last archived line they come from the archive, behind it
-from the stream, so that what the stream's bound dropped is no gap when it is archived; a cursor of either goes on in
-the other, also when the stream is gone; while the archive does not answer, the stream is read alone and a line says so.
-Not promised: that a line which the stream dropped before it was archived comes back; its number shows that it is
-missing.
+Promises: lines are returned in the order of cursors, none twice. Lines up to the last archived one are read from the
+archive, later ones from the stream. So lines that the stream's limit dropped are no gap when they are archived. A
+cursor from one source is valid in the other, also when the stream is lost. While the archive does not answer, only the
+stream is read, and a line in the log states this. Not promised: a line that the stream dropped before it was archived;
+its number shows that it is missing.
 """
 
 import bisect
@@ -27,7 +27,7 @@ from slipway.streams.logpacks import EVENT, STDOUT, LogAppended, LogKey, LogLine
 from slipway.streams.ports import LogLines
 
 PIECES_HELD_MAX: Final = 6
-"""Pieces that stay in memory, unpacked, about 10 MB each: a reader takes several pages from one."""
+"""Decompressed pieces in memory, about 10 MB each: a reader reads several pages from one piece."""
 INDEX_S: Final = 2.0
 INDEXES_MAX: Final = 200
 PAGE: Final = 2000
@@ -36,7 +36,7 @@ _log = log.get_logger(__name__)
 
 
 class _Index(msgspec.Struct):
-    """What is known of the archive of one allocation."""
+    """The known state of the archive of one allocation."""
 
     record: ArchiveRecord | None
     starts: list[str]
@@ -46,7 +46,7 @@ class _Index(msgspec.Struct):
 
 
 class ArchivedLogs:
-    """See the module's docstring."""
+    """Reads logs from stream and archive; see the module's docstring."""
 
     def __init__(self, stream: LogLines, archive: LogArchive, clock: Clock) -> None:
         self._stream, self._archive, self._clock = stream, archive, clock
@@ -71,7 +71,8 @@ class ArchivedLogs:
         record = index.record
         if record is None:
             return found
-        # What the stream dropped is archived: its own figures of what it dropped would be told as a gap.
+        # Lines that the stream dropped are archived. Its counters of dropped lines would be reported as a gap, so they
+        # are set to 0.
         joined = {
             source: msgspec.structs.replace(position, first_end=0, kept_from=0) for source, position in found.items()
         }
@@ -89,7 +90,7 @@ class ArchivedLogs:
             found += [each for each in _dropped(index.record) if codec.cursor_parts(each.cursor) > at]
             while len(found) < limit:
                 if at >= index.end:
-                    # What was archived meanwhile may be gone from the stream.
+                    # Lines that were archived since the index was read may be dropped from the stream already.
                     index = await self._index(allocation, is_fresh=True)
                 if at >= index.end:
                     break
@@ -131,7 +132,7 @@ class ArchivedLogs:
                 if not _has_jump(page, last):
                     yield page
                 else:
-                    # The stream dropped lines before this reader came to them; they may be archived.
+                    # The stream dropped lines before this reader received them; they may be archived.
                     end = codec.cursor_parts(page[-1].cursor)
                     while joined := await self.read(allocation, after=cursor, limit=PAGE):
                         cursor = joined[-1].cursor
@@ -152,7 +153,7 @@ class ArchivedLogs:
         *,
         known: list[StoredLine] | None = None,
     ) -> list[StoredLine]:
-        """The stream without the archive, and a line that says so where the reading of each log begins."""
+        """Read only the stream, with a line at the start of each log which states that the archive cannot be read."""
         if found:
             return found[:limit]
         if isinstance(error, InvalidError):
@@ -174,7 +175,7 @@ class ArchivedLogs:
         return [*marks, *lines][:limit]
 
     async def _step(self, allocation: AllocationId, index: _Index, at: Id) -> tuple[list[StoredLine], Id]:
-        """The lines behind `at` of the piece that holds them, and where to go on."""
+        """Return the lines after `at` in the piece that contains them, and the cursor at which to continue."""
         place = max(0, bisect.bisect_right(index.places, at) - 1)
         lines = pieces.after(await self._piece(allocation, index, index.starts[place]), at)
         if lines:
@@ -193,11 +194,11 @@ class ArchivedLogs:
             except PermanentError as error:
                 if not isinstance(error, InvalidError):
                     raise
-                # Its lines are missing by their numbers, which readers are shown.
+                # Readers see from the numbers that its lines are missing.
                 _log.error("piece of an archived log not readable", allocation=allocation, start=start)
                 held = []
             if not held:
-                # It was deleted, or cannot be read: its record is looked at again.
+                # The piece was deleted, or cannot be read, so the record is read again.
                 self._indexes.pop(allocation, None)
             self._held[key] = held
             while len(self._held) > PIECES_HELD_MAX:
@@ -234,7 +235,8 @@ class ArchivedLogs:
 
 
 def _dropped(record: ArchiveRecord | None) -> list[StoredLine]:
-    """Where the reading begins, what the bound of the archive has taken from it: told in each log whose lines went."""
+    """Return a line for each log whose archived lines were deleted because of the archive's size limit; it states
+    this."""
     if record is None or not record.dropped_at:
         return []
     text = (
@@ -243,7 +245,7 @@ def _dropped(record: ArchiveRecord | None) -> list[StoredLine]:
     )
     named = [logpacks.source_of(name) for name, number in record.logs.items() if number]
     known = sorted(source for source in named if source is not None)
-    # A record that was never closed names no logs.
+    # A record without an end contains no names of logs.
     sources = known or [LogKey(attempt=max(1, record.attempt), rank=rank) for rank in range(record.ranks)]
     return [
         StoredLine(cursor=f"0-{number}", line=_mark(source, record.dropped_at, text))
@@ -252,14 +254,14 @@ def _dropped(record: ArchiveRecord | None) -> list[StoredLine]:
 
 
 def _mark(source: LogKey, time: str, text: str) -> LogLine:
-    """What is told in a log, where those see it who read that log alone."""
+    """Return a line about a log, addressed to that log, so that readers of only this log see it."""
     return LogLine(
         attempt=source.attempt, rank=source.rank, container=source.container, stream=EVENT, time=time, text=text
     )
 
 
 def _has_jump(page: Sequence[StoredLine], last: dict[LogKey, int]) -> bool:
-    """Whether lines are missing in a page, by the last number of each log, which is noted."""
+    """Whether lines are missing in a page, by comparison with the last number of each log; updates `last`."""
     has_jump = False
     for each in page:
         line = each.line

@@ -1,6 +1,7 @@
-"""An allocation as the record of its archived log, and back: as much of it as reading and authorising need.
+"""Converts an allocation to the record of its archived log, and back: only the fields that reading and authorizing
+need.
 
-Owns the choice of what is kept: no command, no environment, no image.
+Owns the choice of the fields that are stored: no command, no environment, no image.
 """
 
 from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER, ObjectMeta
@@ -12,7 +13,7 @@ from slipway.model.lifecycle import Phase
 
 
 def record_of(allocation: Allocation) -> ArchiveRecord:
-    """What is kept of it."""
+    """Return the record of the allocation."""
     meta, template = allocation.metadata, allocation.spec.template
     containers = [str(each.get("name")) for each in containers_of(template)]
     inits = objects_of(object_of(template.get("spec")).get("initContainers"))
@@ -32,7 +33,7 @@ def record_of(allocation: Allocation) -> ArchiveRecord:
 
 
 def allocation_of(record: ArchiveRecord) -> Allocation:
-    """An ended allocation that has the log of this record."""
+    """Return an ended allocation to which the log of this record belongs."""
     spec = {
         "containers": [{"name": name} for name in record.containers],
         "initContainers": [{"name": name} for name in record.init_containers],

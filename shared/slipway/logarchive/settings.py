@@ -1,6 +1,6 @@
-"""The setting of the archive of logs that the api and the watcher must have alike.
+"""The setting of the log archive that must be equal in the api and the watcher.
 
-Owns where it is written down: one field, so that its name, its check and its words cannot differ between the two.
+Owns its definition: one field, so that name, check and description cannot differ between the two services.
 """
 
 from typing import Annotated
@@ -12,7 +12,7 @@ from slipway.runtime.settings import CommonSettings
 
 
 class LogArchiveSettings(CommonSettings, kw_only=True, frozen=True):
-    """Of a service that reads or writes the archive of logs."""
+    """Settings of a service that reads or writes the log archive."""
 
     log_archive_url: Annotated[
         str,
