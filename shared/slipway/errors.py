@@ -62,7 +62,7 @@ class BusyError(UnavailableError):
 
 
 class ThrottledError(TransientError):
-    """The other side, or a limit of our own, asks for fewer calls."""
+    """The other side, or a limit of our own, requires fewer calls."""
 
 
 class QuotaExceededError(TransientError):
@@ -83,7 +83,7 @@ class PermanentError(ControlPlaneError):
 
 @dataclass(frozen=True)
 class FieldError:
-    """One bad field: `pointer` is a JSON pointer (RFC 6901) into the input, `detail` says what to change."""
+    """One bad field: `pointer` is a JSON pointer (RFC 6901) into the input, `detail` states what to change."""
 
     pointer: str
     detail: str

@@ -1,5 +1,7 @@
-"""Builds the compact facts that placement needs from custom resources. Pure; used for LISTs and for the cluster
-feed."""
+"""Builds the compact facts that placement needs from custom resources.
+
+Pure; used for LISTs and for the cluster feed.
+"""
 
 import base64
 import math

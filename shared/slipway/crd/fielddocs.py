@@ -1,5 +1,6 @@
-"""Finds the descriptions of struct fields: the string below each field in the source. Reads source files; knows no
-schema.
+"""Finds the descriptions of struct fields: the string below each field in the source.
+
+Reads source files; knows no schema.
 
 A program without its source files gets no descriptions, and no error.
 """

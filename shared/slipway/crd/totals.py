@@ -29,7 +29,8 @@ DATA_KEY = "totals"
 FORGET_S = 600
 """Seconds for which the totals remember an allocation: much longer than a cached view may lag or a read may take."""
 HURRY_S = 180
-"""The same, when very many allocations end at once, so that the totals approach the size limit of an object."""
+"""Seconds in place of `FORGET_S` when very many allocations end at once, so that the totals approach the size limit of
+an object."""
 BYTES_HURRY = 600 * 1024
 TOKEN_CHARS = 11
 """Characters of a token, which is a 64-bit hash of a uid: two allocations of one day hardly ever have the same."""

@@ -215,7 +215,7 @@ def leaving_ranks(allocation: Allocation) -> tuple[int, ...]:
 
 
 def is_told_held(allocation: Allocation) -> bool:
-    """Whether the latest entry of this attempt about holding records that it is held."""
+    """Whether the latest ring entry of this attempt that contains `held` records that the allocation is held."""
     for entry in reversed(ring_of(allocation)):
         if entry.attempt != allocation.status.attempt or entry.type in (Event.REQUESTED, Event.RESTARTED):
             return False

@@ -1,5 +1,5 @@
-"""The claim of an Idempotency-Key: a ConfigMap of the workspace with the allocation name that the key was first used
-for.
+"""The claim of an Idempotency-Key: a ConfigMap of the workspace with the allocation name that was launched with the
+key.
 
 Owns how a claim is written and read, and how long an unused one is valid. Pure. A launch with a key and without a name
 needs no claim: its name is derived from the key, and the API server accepts only one create of that name. A launch with

@@ -394,7 +394,7 @@ def _kubeconfig_path(given: str) -> str:
 
 
 def _expires(loader: Any) -> bool:
-    user = loader._user  # the library has no other way to ask
+    user = loader._user  # the library has no public attribute for this
     return user is not None and any(key in user for key in ("exec", "auth-provider", "tokenFile"))
 
 

@@ -1,5 +1,4 @@
-"""A minimal HTTP/1.1 client for one server, for calls of the Kubernetes API: keep-alive connections, complete
-responses.
+"""A minimal HTTP/1.1 client for one server, for Kubernetes API calls: keep-alive connections, complete responses.
 
 Owns the connections. Must not know credentials, Kubernetes, deadlines or what a status means. A launch is half a dozen
 calls of some kilobytes each, and a general HTTP client costs more per call than the TLS of the API server. Streams,

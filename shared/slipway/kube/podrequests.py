@@ -1,5 +1,4 @@
-"""The resources that a pod takes from its node, computed as kube-scheduler does, so that both see the same free
-capacity.
+"""The resources that a pod uses on its node, computed as in kube-scheduler, so that both see the same free capacity.
 
 Owns which fields of a pod are read, also during a resize. Pure; `model/podresources.py` computes the sums.
 

@@ -1,5 +1,4 @@
-"""Converts an allocation to the record of its archived log, and back: only the fields that reading and authorizing
-need.
+"""Converts an allocation to the record of its archived log and back, with the fields for reading and authorization.
 
 Owns the choice of the fields that are stored: no command, no environment, no image.
 """

@@ -97,7 +97,7 @@ class DecayedUsage(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs, in `GPU_UNITS`"""
 
     def at(self, now: float) -> ByUser:
-        """{queue: {user: GPU-milliseconds left at `now` (epoch seconds)}}, in order of the names."""
+        """Return {queue: {user: GPU-milliseconds that remain at `now` (epoch seconds)}}, sorted by name."""
         if not self.half_life_ms:
             return {}
         now_ms = max(milliseconds(now), self.at_ms)

@@ -6,7 +6,7 @@ Owns the message and the pause. Pure.
 GROW_AGAIN_S = 600.0
 """Seconds without a new growth after an added rank could not start."""
 QUOTA_AGAIN_S = 30.0
-"""The same pause, in seconds, after the first failure because of a namespace quota or of a missing permission."""
+"""Seconds of that pause after the first failure because of a namespace quota or of a missing permission."""
 
 
 def below_count(*, have: int, count: int, gpus: int) -> str:

@@ -35,7 +35,7 @@ def split_allocation_id(value: str) -> tuple[str, str] | None:
 
 
 def is_name(value: str) -> bool:
-    """Whether `value` may name an Allocation (the CRD's CEL rule says the same)."""
+    """Whether `value` may name an Allocation (the CRD has the same rule in CEL)."""
     return len(value) <= NAME_LENGTH_MAX and NAME_PATTERN.fullmatch(value) is not None
 
 

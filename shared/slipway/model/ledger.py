@@ -16,7 +16,7 @@ DECISIONS_PER_TICK_MAX = 200
 
 
 class DecisionKind(StrEnum):
-    """What a decision does when it is applied."""
+    """The effect of a decision when it is applied."""
 
     ADMIT = "admit"
     EVICT = "evict"
@@ -37,9 +37,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     kind: DecisionKind = DecisionKind.ADMIT
     placements: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
-    """of an eviction: the surplus ranks that go; all of it when empty"""
+    """of an eviction: the surplus ranks to evict; empty: the whole allocation"""
     victims: tuple[str, ...] = ()
-    """of a nomination: the uids of those whose places it takes"""
+    """of a nomination: the uids of the allocations whose places it will use"""
     devices: dict[str, tuple[int, ...]] = {}
     spec_hash: str = ""
     reason: str = ""
@@ -50,10 +50,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
 class Ledger(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """`epoch` and `tick` never fall; `nodes` is the table that the placements index.
 
-    `through` is a version of the allocations: whoever knows all of them up to it knows the effect of every decision
-    that has left the ledger. 0: not known.
+    `through` is a resource version of the allocations: a reader that has all of them up to this version knows the
+    effect of every decision that was removed from the ledger. 0: not known.
 
-    `evicted` are the buckets of evictions that are not full: they are written with the evictions.
+    `evicted` are the eviction buckets that are not full: they are written together with the evictions.
     """
 
     epoch: int = 0

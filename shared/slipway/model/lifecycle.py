@@ -27,7 +27,7 @@ class Phase(StrEnum):
 
 
 class Event(StrEnum):
-    """What happened; also the last part of the CloudEvents type of the stream entry."""
+    """The event of a transition; also the last part of the CloudEvents type of the stream entry."""
 
     REQUESTED = "requested"
     ASSIGNED = "assigned"

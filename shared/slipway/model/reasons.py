@@ -117,7 +117,7 @@ field that distinguishes the two."""
 
 
 def says_never(message: str) -> bool:
-    """Whether the message of a condition says that waiting does not help."""
+    """Whether the message of a condition states that waiting never helps."""
     return message.startswith(NEVER)
 
 

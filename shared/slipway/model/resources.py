@@ -101,11 +101,11 @@ class Resources(msgspec.Struct, frozen=True):
         return self.amounts.get(name, 0)
 
     def fits(self, free: "Resources") -> bool:
-        """Whether every amount is at most the same amount of `free`."""
+        """Whether every amount is at most the amount of that resource in `free`."""
         return all(amount <= free.get(name) for name, amount in self.amounts.items())
 
     def at_least(self, other: "Resources") -> "Resources":
-        """The larger amount of each resource (as init containers are counted)."""
+        """Return the larger amount of each resource, as needed for init containers."""
         return Resources.of({name: max(self.get(name), other.get(name)) for name in {*self.amounts, *other.amounts}})
 
     def gpus(self) -> int:

@@ -1,5 +1,4 @@
-"""The Service that the first ranks of several allocations share: its object, its owners, and the check of an existing
-one.
+"""The Service that the first ranks of several allocations share: its object, its owners, and its check if it exists.
 
 Owns the contents of the object, and the check whether an existing Service of that name can be used. Pure: it makes no
 call.
