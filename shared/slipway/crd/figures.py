@@ -15,29 +15,29 @@ class Figures(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_de
 
 
 class DayUsage(Figures, kw_only=True, frozen=True):
-    """What was used on one day (UTC)."""
+    """Usage on one day (UTC)."""
 
     ms: Milliseconds = {}
-    """by phase: milliseconds"""
+    """{phase: milliseconds}"""
     slot_ms: Milliseconds = {}
-    """by phase: milliseconds, each times the GPUs that were held"""
+    """{phase: milliseconds multiplied by the GPUs that were held}"""
     gpu_types: dict[str, Milliseconds] = {}
-    """by flavor of the pool, those of `slot_ms` whose flavor is known"""
+    """{flavor of the pool: the part of `slot_ms` for that flavor}, as far as the flavor is known"""
     admitted: int = 0
-    """how often it got a place"""
+    """number of admissions"""
     waited_ms: int = 0
-    """how long it had waited for those, from when it began to wait"""
+    """milliseconds of wait before these admissions"""
 
 
 class Usage(Figures, kw_only=True, frozen=True):
-    """What an allocation used, up to a transition; what came after it follows from the transitions that are kept."""
+    """Usage of an allocation up to a transition; later usage follows from the transitions in the ring."""
 
     seq: int = 0
-    """the last transition that is counted"""
+    """number of the last counted transition"""
     until: str = ""
-    """its time: everything before it is in `days`"""
+    """time of that transition: `days` contains everything before it"""
     days: dict[str, DayUsage] = {}
-    """by day (UTC), such as 2026-01-02"""
+    """usage by day (UTC), such as 2026-01-02"""
 
 
 class TotalsRow(DayUsage, kw_only=True, frozen=True):

@@ -34,14 +34,14 @@ ExitCodes = int | Annotated[str, Meta(max_length=16)]
 
 
 class RestartUnit(StrEnum):
-    """What starts again when a rank has failed."""
+    """The unit that restarts after the failure of a rank."""
 
     GANG = "gang"
     RANK = "rank"
 
 
 class FailureAction(StrEnum):
-    """What a failure of a rank means."""
+    """The effect of the failure of a rank."""
 
     FAIL = "fail"
     RETRY = "retry"
@@ -50,43 +50,43 @@ class FailureAction(StrEnum):
 
 
 class FailureRule(Wire, kw_only=True, frozen=True):
-    """Which failures of ranks it is about, and what they mean."""
+    """The failures of ranks to which it applies, and their effect."""
 
     action: FailureAction
-    """fail: the allocation has failed, without another attempt; retry: another attempt, within maxRestarts; ignore: as
-    if the rank had ended with 0; notCounted: another attempt, within maxUncountedRestarts. With `restart: rank` the
-    rank alone starts again where another attempt would follow"""
+    """fail: the allocation fails, without another attempt; retry: another attempt, within maxRestarts; ignore: as if
+    the rank had ended with 0; notCounted: another attempt, within maxUncountedRestarts. With `restart: rank` only the
+    rank restarts where another attempt would follow"""
     roles: Annotated[list[Name], Meta(max_length=16)] = []
-    """the roles that it is about; all of them when empty"""
+    """the roles to which it applies; all of them when empty"""
     exit_codes: Annotated[list[ExitCodes], Meta(max_length=CODES_MAX)] = []
     """exit codes of the main container, 1 to 255: numbers, or ranges such as 64-78; every failure of the program when
     empty"""
     disruption: bool = False
-    """it is about ranks that were lost with their node, evicted, or deleted, and not about exit codes"""
+    """it applies to ranks that were lost with their node, evicted, or deleted, and not to exit codes"""
 
 
 class FailurePolicy(Wire, kw_only=True, frozen=True):
-    """What failures of ranks mean. A failure that no rule matches is treated as without a policy."""
+    """The effect of failures of ranks. A failure that no rule matches is treated as without a policy."""
 
     rules: Annotated[list[FailureRule], Meta(max_length=RULES_MAX)] = []
-    """looked at in order; the first that matches decides"""
+    """checked in order; the first rule that matches decides"""
     max_uncounted_restarts: Annotated[int, Meta(ge=0, le=1000)] = UNCOUNTED_MAX
-    """so many attempts may end by a rule with notCounted; further ones count against maxRestarts"""
+    """number of attempts that may end by a rule with notCounted; further ones are included in maxRestarts"""
 
 
 class SuccessTarget(Wire, kw_only=True, frozen=True):
     """Ranks that must have ended with 0."""
 
     role: Name | None = None
-    """the role; the ranks of all roles that are no daemons when absent"""
+    """the role; when absent the ranks of all roles that are no daemons"""
     count: Annotated[int, Meta(ge=1, le=RANKS_MAX)] | None = None
-    """so many of these ranks; all of them when absent"""
+    """required number of these ranks; all of them when absent"""
     indexes: Annotated[list[Annotated[int, Meta(ge=0, lt=RANKS_MAX)]], Meta(max_length=256)] = []
     """only these ranks of the role, counted from 0 within it; all ranks of the role when empty"""
 
 
 class SuccessPolicy(Wire, kw_only=True, frozen=True):
-    """When the allocation has succeeded, although other ranks still run; those are ended then."""
+    """When the allocation has succeeded although other ranks still run; those are then ended."""
 
     operator: Annotated[str, Meta(pattern="^(All|Any)$")] = "All"
     """whether all targets must be met, or one of them"""

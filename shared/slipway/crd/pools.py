@@ -38,321 +38,332 @@ ExtenderVerb = Annotated[str, Meta(max_length=256, pattern=r"^[A-Za-z0-9._~/-]*$
 
 
 class KindDefaults(Wire, kw_only=True, frozen=True):
-    """What a pool gives a kind that does not say."""
+    """The defaults of a pool for one kind of workload."""
 
     image: str = ""
     """container image"""
     command: list[str] = []
     """replaces the command of the kind"""
     args: list[str] = []
-    """of the command"""
+    """arguments of the command"""
     resources: dict[str, Any] = {}
-    """what a rank asks for"""
+    """resources that a rank requests"""
     env: dict[str, str] = {}
-    """environment, under the user's"""
+    """environment variables; those of the user replace them"""
     port: int | None = None
-    """what the proxy shows"""
+    """the port to which the proxy connects"""
 
 
 class ManagedResource(Wire, kw_only=True, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=316)]
-    """such as example.com/fpga"""
+    """name of the resource, such as example.com/fpga"""
     ignored_by_scheduler: bool = False
-    """only the extender counts it"""
+    """only the extender accounts for this resource, not the scheduler"""
 
 
 class ExtenderTlsConfig(Wire, kw_only=True, frozen=True):
-    """Of an https extender. Files are paths in the containers of the scheduler and the pod worker."""
+    """TLS settings for an https extender. Files are paths in the containers of the scheduler and the pod worker."""
 
     insecure: bool = False
-    """do not check its certificate; for tests"""
+    """do not verify its certificate; for tests"""
     server_name: Annotated[str, Meta(max_length=253)] = ""
     """the name that its certificate must have; the host of urlPrefix when empty"""
     ca_data: Annotated[str, Meta(max_length=131072)] = ""
-    """base64 of PEM: who signs its certificate; those whom the system trusts when empty"""
+    """base64 of PEM: the certificate authorities for its certificate; those of the system when empty"""
     ca_file: str = ""
-    """the same as a file"""
+    """the certificate authorities as a file"""
     cert_file: str = ""
-    """our own certificate"""
+    """file with our client certificate"""
     key_file: str = ""
-    """and its key"""
+    """file with the key of our client certificate"""
 
 
 class ExtenderSpec(Wire, kw_only=True, frozen=True):
-    """A service with a say in placement, as kube-scheduler's configuration has it. An empty verb is not asked."""
+    """A service that takes part in placement, as in kube-scheduler's configuration. An empty verb is not called."""
 
     url_prefix: Annotated[str, Meta(max_length=1024, pattern=EXTENDER_URL_PATTERN)]
-    """http or https; the verbs are appended"""
+    """http or https URL, to which the verbs are appended"""
     filter_verb: ExtenderVerb = ""
-    """which nodes may be used"""
+    """verb that returns the nodes that may be used"""
     prioritize_verb: ExtenderVerb = ""
-    """which are better, 0 to 10"""
+    """verb that scores nodes, 0 to 10"""
     preempt_verb: ExtenderVerb = ""
-    """who may go from which node to make room for a single rank"""
+    """verb that selects the victims of a preemption for a single rank on each node"""
     bind_verb: ExtenderVerb = ""
-    """it binds the pods; of one extender at most"""
+    """verb that binds the pods; at most one extender may have it"""
     weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
-    """of its scores; 10 counts as 100"""
+    """weight of its scores; a score of 10 equals 100 of Slipway's scores"""
     http_timeout: Duration = "5s"
-    """of one call"""
+    """timeout of one call"""
     node_cache_capable: bool = False
-    """it knows the nodes: names are sent instead"""
+    """it caches the nodes: only their names are sent"""
     managed_resources: list[ManagedResource] = []
-    """it is asked about what asks for one of these; about everything when empty"""
+    """it is called only for pods that request one of these; for all pods when empty"""
     ignorable: bool = False
-    """work goes on without it while it fails"""
+    """scheduling continues without it while it fails"""
     tls_config: ExtenderTlsConfig = ExtenderTlsConfig()
 
 
 class PolicySpec(Wire, kw_only=True, frozen=True):
-    """Another policy for a pool: what it does not name is as the pool has it."""
+    """Another policy for a pool; absent fields have the values of the pool."""
 
     scores: dict[str, int] | None = None
     """weights of the scores, by name"""
     args: dict[str, dict[str, Any]] | None = None
-    """what some scores take, by name of the score"""
+    """arguments of some scores, by name of the score"""
     sampling: bool | None = None
-    """whether only some of the nodes that would do are compared, in large pools"""
+    """whether only some of the feasible nodes are scored, in large pools"""
     topology: list[str] | None = None
     """node labels from the largest domain to the smallest"""
     aging: Duration | None = None
-    """what has waited so long goes before all younger work of its queue; 0s: never"""
+    """an allocation that has waited this time goes before all younger ones of its queue; 0s: never"""
     backfill: bool | None = None
-    """whether smaller work may pass a blocked head"""
+    """whether smaller allocations may pass a blocked head of a queue"""
 
 
 class FlavorSpec(Wire, kw_only=True, frozen=True):
-    """A named kind of nodes, such as a type of GPUs. A node that has the labels of several is of the first."""
+    """A named kind of nodes, such as a type of GPUs. A node that has the labels of several belongs to the first of
+    them."""
 
     name: Name
-    """how queues and launches call it"""
+    """its name in queues and launches"""
     node_labels: Annotated[dict[str, str], Meta(min_length=1)]
-    """all of these labels make a node one of this flavor"""
+    """a node with all of these labels belongs to this flavor"""
 
 
 class EvictionRate(Wire, kw_only=True, frozen=True):
-    """How often work may be evicted for other work: a bucket of `burst` that gets `count` more in each `per`."""
+    """How often allocations may be evicted for other allocations: a bucket of `burst` that is refilled with `count` in
+    each `per`."""
 
     count: Annotated[int, Meta(ge=1, le=1_000_000)]
     """evictions in each `per`, over time"""
     per: Annotated[str, Meta(pattern=EVICTION_PERIOD_PATTERN)]
     """one number and its unit, such as 30s, 10m, 1h or 7d"""
     burst: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
-    """the most at once; `count` when absent"""
+    """maximum number of evictions at once; `count` when absent"""
 
 
 class AutoscalingSpec(Wire, kw_only=True, frozen=True):
-    """How an autoscaler is asked for nodes when work of the pool has no room."""
+    """How the scheduler requests nodes from an autoscaler when allocations of the pool find no capacity."""
 
     mode: Annotated[str, Meta(pattern="^(ProvisioningRequest|PlaceholderPods)$")] = "ProvisioningRequest"
-    """ProvisioningRequest: an object of that kind, for the Cluster Autoscaler; PlaceholderPods: pods of low priority of
-    the shape of the ranks, for Karpenter and every autoscaler that looks at pods"""
+    """ProvisioningRequest: an object of that kind, for the Cluster Autoscaler; PlaceholderPods: pods of low priority
+    with the requests of the ranks, for Karpenter and every autoscaler that reacts to pods"""
     class_name: Annotated[str, Meta(max_length=253, pattern=PROVISIONING_CLASS_PATTERN)] = BEST_EFFORT_ATOMIC
     """the provisioning class of ProvisioningRequests"""
     parameters: Annotated[dict[str, Annotated[str, Meta(max_length=255)]], Meta(max_length=100)] = {}
-    """what the provisioning class is given"""
+    """parameters for the provisioning class"""
     max_gangs: Annotated[int, Meta(ge=1, le=1000)] = 4
-    """the most allocations for which nodes are asked at once"""
+    """the most allocations for which nodes are requested at the same time"""
     max_ranks: Annotated[int, Meta(ge=1, le=100_000)] = 256
-    """the most ranks for which nodes are asked at once, over all these allocations"""
+    """the most ranks for which nodes are requested at the same time, over all these allocations"""
     after: Duration = "30s"
-    """how long an allocation has had no room before nodes are asked for it"""
+    """time without capacity for an allocation before nodes are requested for it"""
     timeout: Duration = "15m"
-    """how long the autoscaler may take; then the try has failed"""
+    """maximum time of the autoscaler for a request; after it the try has failed"""
     backoff: Duration = "5m"
-    """between a try that failed and the next; twice as long after each further one"""
+    """pause between a failed try and the next one; it doubles after each further failure"""
     tries: Annotated[int, Meta(ge=1, le=100)] = 3
-    """how often nodes are asked for one attempt of an allocation"""
+    """how often nodes are requested for one attempt of an allocation"""
 
 
 class WindowRepeat(Wire, kw_only=True, frozen=True):
     every: Annotated[str, Meta(pattern="^(Daily|Weekly)$")]
-    """Daily or Weekly, at the time of day that the clocks of timeZone show at the first start"""
+    """Daily or Weekly, at the time of day that the first start has in timeZone"""
     until: WindowTime | None = None
-    """no occurrence begins after it; for ever when absent"""
+    """no occurrence begins after this time; unlimited when absent"""
 
 
 class WindowSpec(Wire, kw_only=True, frozen=True):
-    """A time in which nodes are reserved: for the work of some queues, or for maintenance. Other work starts on them
-    only if its run limit ends it before."""
+    """A time in which nodes are reserved: for the allocations of some queues, or for maintenance. Other allocations
+    start on these nodes only if their run limit ends them before."""
 
     name: Name
-    """how explanations call it"""
+    """its name in explanations"""
     start: WindowTime
-    """of the first occurrence, such as 2026-12-05T22:00:00+01:00"""
+    """start of the first occurrence, such as 2026-12-05T22:00:00+01:00"""
     duration: Duration
-    """of each occurrence: at most 23h where it repeats daily, 167h where weekly, else 366 days"""
+    """duration of each occurrence: at most 23h with daily repeats, 167h with weekly ones, else 366 days"""
     repeat: WindowRepeat | None = None
-    """once when absent"""
+    """how it repeats; when absent it occurs once"""
     time_zone: Annotated[str, Meta(max_length=64, pattern=TIME_ZONE_PATTERN)] = ""
-    """IANA name, such as Europe/Berlin: a repeat keeps its time of day there when clocks change; UTC when empty"""
+    """IANA name, such as Europe/Berlin: an occurrence keeps its time of day there when clocks change; UTC when empty"""
     queues: Annotated[list[Name], Meta(max_length=64)] = []
-    """queues whose work, and that of the queues below them, may use the nodes; state either these or maintenance"""
+    """queues that may use the nodes, with the queues below them; set either this or maintenance"""
     maintenance: bool = False
-    """no work may use the nodes"""
+    """no allocation may use the nodes"""
     node_names: Annotated[list[ShortText], Meta(max_length=256)] = []
-    """the nodes"""
+    """names of the nodes"""
     node_selector: dict[str, str] = {}
     """labels of the nodes; all nodes of the pool when this and nodeNames are empty"""
     nodes: Annotated[int, Meta(ge=1, le=100_000)] | None = None
-    """so many of the nodes that nodeSelector matches, those that are free at the start first; all when absent"""
+    """number of reserved nodes of those that nodeSelector matches, nodes that are free at the start first; all when
+    absent"""
     gpus: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
-    """instead of nodes: as many nodes as have so many GPUs together"""
+    """in place of nodes: reserve as many nodes as have this number of GPUs together"""
     lead_time: Duration | None = None
-    """for so long before each occurrence no work without a run limit starts on the nodes; 24h when absent"""
+    """before each occurrence, no allocation without a run limit starts on the nodes for this time; 24h when absent"""
     on_start: Annotated[str, Meta(pattern="^(Wait|Evict)$")] = "Wait"
-    """Evict: preemptible work of others that is on the nodes when an occurrence begins is evicted; Wait: it runs on"""
+    """Evict: preemptible allocations of other queues on the nodes are evicted when an occurrence begins; Wait: they
+    continue"""
 
 
 class FairShare(Wire, kw_only=True, frozen=True):
-    """How past GPU time counts: it fades with time. What a queue owns (`nominal`) is not touched by it."""
+    """How past GPU time changes the fair share; it decays with time. It does not change the quota of a queue
+    (`nominal`)."""
 
     half_life: Annotated[str, Meta(pattern=HALF_LIFE_PATTERN)]
-    """after so long half of a use is left: from 1h to 720h, or from 1d to 30d"""
+    """time after which half of a usage remains: from 1h to 720h, or from 1d to 30d"""
     history_weight: Annotated[float, Meta(ge=0, le=4)] = 1.0
-    """how much past usage shifts what queues deserve beyond `nominal`; 0: it only orders queues and users"""
+    """weight of past usage in the fair share of queues beyond `nominal`; 0: past usage only changes the order of queues
+    and users"""
 
 
 class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     node_selector: dict[str, str] = {}
-    """labels of the nodes that belong to it; all nodes when empty"""
+    """labels of the nodes of the pool; all nodes when empty"""
     tolerations: list[TolerationSpec] = []
     """taints that all its pods tolerate"""
     scores: dict[str, int] = {}
     """weights of the scores, by name"""
     args: dict[str, dict[str, Any]] = {}
-    """what some scores take, by name of the score; what is wrong is left out, and said in the scheduler's log"""
+    """arguments of some scores, by name of the score; invalid ones are ignored and reported in the scheduler's log"""
     sampling: bool = False
-    """in pools of a hundred nodes and more, compare only some of the nodes that would do"""
+    """in pools with a hundred or more nodes, score only some of the feasible nodes"""
     topology: list[str] = []
     """node labels from the largest domain to the smallest"""
     binding: Annotated[str, Meta(pattern="^(direct|delegate)$")] = "direct"
-    """direct: the pod worker binds; delegate: kube-scheduler does, on the node that was decided"""
+    """direct: the pod worker binds the pods; delegate: kube-scheduler binds them to the node of the decision"""
     scheduler_name: Annotated[str, Meta(max_length=253)] = ""
-    """delegate: the scheduler that binds; default-scheduler when empty"""
+    """with delegate: the scheduler that binds; default-scheduler when empty"""
     aging: Duration = "24h"
-    """what has waited so long goes before all younger work of its queue, whatever the priorities; 0s: never"""
+    """an allocation that has waited this time goes before all younger ones of its queue, whatever their priority; 0s:
+    never"""
     backfill: bool = True
-    """smaller work may pass a blocked head if it ends before the head could start (not acted on yet)"""
+    """smaller allocations may pass a blocked head of a queue if they end before the head could start (no effect yet)"""
     defaults: dict[Kind, KindDefaults] = {}
-    """what a kind runs when nobody says"""
+    """defaults for launches, by kind"""
     max_slots_per_pod: int | None = None
-    """the most GPUs of one rank"""
+    """maximum number of GPUs of one rank"""
     limits_max: Duration | None = None
-    """the longest maxRuntime, idleTimeout and pendingTimeout to which a launch may be changed afterwards; any when
-    absent"""
+    """the longest maxRuntime, idleTimeout and pendingTimeout to which a launched allocation may be changed; unlimited
+    when absent"""
     termination_grace_max: Duration | None = None
     """the longest terminationGracePeriodSeconds of a pod template; a day when absent"""
     preemption_margin: Duration | None = None
-    """how long places are held for work that preempts beyond the grace of its victims; 5m when absent"""
+    """how long places are reserved for a preempting allocation after the grace of its victims; 5m when absent"""
     eviction_limit: EvictionRate | None = None
-    """how often work of the pool is evicted for other work, whatever its queue; any number of times when absent"""
+    """how often allocations of the pool are evicted for other allocations, over all queues; unlimited when absent"""
     fair_share: FairShare | None = None
-    """how past usage counts in the order of queues and users, and in what queues deserve; it does not when absent"""
+    """how past usage changes the order of queues and users, and the fair share of queues; it is ignored when absent"""
     workspaces: list[Name] = []
     """the workspaces that may use it; all when empty"""
     privileged_templates: bool = False
     """allow pod templates beyond Pod Security "restricted" """
     allowed_privileges: Annotated[list[Privilege], Meta(max_length=ALLOWED_MAX)] = []
-    """what pod templates may have beyond Pod Security "restricted": root, hostIPC, hostNetwork, or capabilities such as
-    IPC_LOCK; nothing when empty. admissionPolicies.privileges of the chart has to list it too, and the Pod Security
-    label of the workspace has to allow it"""
+    """privileges of pod templates beyond Pod Security "restricted": root, hostIPC, hostNetwork, or capabilities such as
+    IPC_LOCK; none when empty. admissionPolicies.privileges of the chart must also list it, and the Pod Security label
+    of the workspace must allow it"""
     template_annotations: Annotated[list[Annotated[str, Meta(max_length=317)]], Meta(max_length=64)] = []
-    """annotations that pod templates may set beyond the harmless ones: names, or PREFIX/* for all of a prefix"""
+    """annotations that pod templates may set in addition to the harmless ones: names, or PREFIX/* for all of a
+    prefix"""
     allowed_images: Annotated[list[ImagePattern], Meta(max_length=IMAGE_PATTERNS_MAX)] = []
     """images that pods may run, as patterns such as python, r.example/team, r.example/*/train:v2.* or r.example:5000/;
     every image when empty"""
     allowed_csi_drivers: Annotated[list[ShortText], Meta(max_length=ALLOWED_MAX)] | None = None
-    """CSI drivers of inline volumes; every one when absent, none when empty. Volume claims are not meant"""
+    """CSI drivers of inline volumes; all when absent, none when empty. It does not apply to volume claims"""
     allowed_runtime_classes: Annotated[list[ShortText], Meta(max_length=ALLOWED_MAX)] | None = None
-    """runtime classes that a pod template may name; every one when absent, none when empty"""
+    """runtime classes that a pod template may name; all when absent, none when empty"""
     allowed_token_audiences: Annotated[list[ShortText], Meta(max_length=ALLOWED_MAX)] | None = None
-    """audiences of service account tokens that a volume may project; every one that admissionPolicies.tokenAudiences of
-    the chart lists when absent, none when empty. Slipway's own token is not meant"""
+    """audiences of service account tokens that a volume may project; when absent, all that
+    admissionPolicies.tokenAudiences of the chart lists; none when empty. It does not apply to Slipway's own token"""
     allowed_tolerations: Annotated[list[ShortText], Meta(max_length=ALLOWED_MAX)] | None = None
-    """keys of taints that pod templates and roles may tolerate beside those of the pool: names, PREFIX*, or * for
-    tolerations of everything; every one when absent, none when empty"""
+    """keys of taints that pod templates and roles may tolerate, in addition to those of the pool: names, PREFIX*, or *
+    for tolerations of everything; all when absent, none when empty"""
     run_as: RunAs = RunAs()
-    """as whom pods run where neither the launch nor its workspace says: user 1000 and fsGroup 1000 when absent"""
+    """user and groups of pods for which neither the launch nor the workspace sets them: user 1000 and fsGroup 1000 when
+    absent"""
     allowed_users: Annotated[list[IdRange], Meta(max_length=ID_RANGES_MAX)] = []
-    """uids that pods may run as: numbers, or ranges such as 1000-1999; every uid when empty. Root takes
-    allowedPrivileges or privilegedTemplates too"""
+    """uids that pods may run as: numbers, or ranges such as 1000-1999; all uids when empty. Root also requires
+    allowedPrivileges or privilegedTemplates"""
     allowed_groups: Annotated[list[IdRange], Meta(max_length=ID_RANGES_MAX)] = []
-    """groups that pods may run with, the group of volumes included: numbers, or ranges; every group when empty. A pod
-    has to name its primary group then"""
+    """groups that pods may run with, including the group of volumes: numbers, or ranges; all groups when empty. When it
+    is set, a pod must set its primary group"""
     shm_size: Annotated[str, Meta(max_length=64, pattern=SHM_SIZE_PATTERN)] = ""
-    """size of /dev/shm where a launch does not say: a share of the memory limit such as 25%, a size such as 8Gi, or 0
-    for the 64 MB of the container runtime; 50% when empty. A rank without a memory limit gets a share of nothing"""
+    """default size of /dev/shm for launches: a part of the memory limit such as 25%, a size such as 8Gi, or 0 for the
+    64 MB of the container runtime; 50% when empty. A part has no effect for a rank without a memory limit"""
     flavors: Annotated[list[FlavorSpec], Meta(max_length=FLAVORS_MAX)] = []
-    """kinds of nodes of which queues have limits, and of which launches accept some; in the order in which they are
+    """kinds of nodes for which queues have limits and which launches may accept; in the order in which they are
     tried"""
     windows: Annotated[list[WindowSpec], Meta(max_length=WINDOWS_MAX)] = []
     """times in which nodes are reserved for some queues, or for maintenance"""
     extenders: list[ExtenderSpec] = []
-    """services that have a say in placement, asked in this order"""
+    """services that take part in placement, called in this order"""
     autoscaling: AutoscalingSpec | None = None
-    """how an autoscaler is asked for nodes; nothing is asked when absent. Work without GPUs is packed onto few nodes
-    then, unless the pool names scores"""
+    """how nodes are requested from an autoscaler; none are requested when absent. When it is set, allocations without
+    GPUs are packed onto few nodes, unless the pool sets scores"""
     shadow: PolicySpec | None = None
-    """a second policy that is tried on what is seen, and touches nothing: its decisions are compared and reported"""
+    """a second policy that is computed on the same state without effect: its decisions are compared and reported"""
 
 
 class WireDecision(Wire, kw_only=True, frozen=True):
     id: str
     epoch: int
-    """when it was decided"""
+    """epoch of the ledger at the decision"""
     allocation: str
-    """namespace/name"""
+    """the allocation: namespace/name"""
     uid: str = ""
-    """of the allocation"""
+    """uid of the allocation"""
     attempt: int = 1
     kind: str = "admit"
     """admit, evict or nominate"""
     grows: bool = False
-    """of `admit`: it adds ranks to an attempt that runs; a release that does not know this drops it unapplied"""
+    """for `admit`: it adds ranks to a running attempt; an older release that does not know this field drops the
+    decision without applying it"""
     placements: list[int] = []
     """indexes into nodes, one per rank"""
     devices: dict[str, list[int]] = {}
     """devices by rank"""
     ranks: Annotated[list[int], Meta(max_length=RANKS_MAX)] = []
-    """of an eviction: the surplus ranks that go; all of it when empty"""
+    """for an eviction: the surplus ranks to evict; the whole allocation when empty"""
     victims: Annotated[list[str], Meta(max_length=RANKS_MAX)] = []
-    """of a nomination: the uids of those whose places it takes"""
+    """for a nomination: the uids of the allocations whose places it will use"""
     spec_hash: str = ""
     reason: str = ""
-    """why"""
+    """the reason"""
     by: str = ""
-    """who gets the room"""
+    """the allocation that needs the capacity"""
     at: str = ""
-    """when"""
+    """time of the decision"""
 
 
 class WireEvictionLevel(Wire, kw_only=True, frozen=True):
     queue: str = ""
-    """of whose limit; empty for that of the pool"""
+    """the queue that has the limit; empty for the limit of the pool"""
     used: int
-    """parts of an eviction below a full bucket, `perMs` to one"""
+    """how far the bucket is below full, in parts of an eviction: `perMs` parts are one eviction"""
     per_ms: int
-    """the period of the limit then, in milliseconds"""
+    """the period of the limit at that time, in milliseconds"""
     at_ms: int
-    """when, in epoch milliseconds"""
+    """time of the level, in epoch milliseconds"""
 
 
 class ResourcePoolStatus(Wire, kw_only=True, frozen=True):
     """The scheduler's ledger."""
 
     epoch: int = 0
-    """rises with each leader: the fence"""
+    """the fence: each new leader increases it"""
     tick: int = 0
-    """counts the writes"""
+    """number of writes"""
     nodes: list[str] = []
-    """the names that decisions point to"""
+    """the node names to which decisions refer"""
     decisions: list[WireDecision] = []
-    """what is decided and not yet seen on the allocation"""
+    """decisions whose effect was not yet observed on the allocation"""
     through: int = 0
-    """a resourceVersion of the allocations: what has left `decisions` shows in them from there on"""
+    """a resourceVersion of the allocations: from it on they show the effect of every decision that was removed from
+    `decisions`"""
     evicted: list[WireEvictionLevel] = []
-    """how much of each eviction limit is used up"""
+    """the used part of each eviction limit"""
     conditions: list[Condition] = []
 
 
@@ -366,75 +377,78 @@ class ResourcePool(Wire, kw_only=True, frozen=True):
 
 class QueuePreemption(Wire, kw_only=True, frozen=True):
     within_queue: Annotated[str, Meta(pattern="^(Never|LowerPriority|LowerOrNewerEqual)$")] = "Never"
-    """whom of its own queue it may evict to start work"""
+    """which allocations of its own queue it may evict to start an allocation"""
     reclaim: Annotated[str, Meta(pattern="^(Never|LowerPriority|Any)$")] = "Never"
-    """whom of other queues it may evict to get what it deserves"""
+    """which allocations of other queues it may evict to get its fair share"""
 
 
 class Budget(Wire, kw_only=True, frozen=True):
     gpu_hours: Annotated[float, Meta(gt=0)]
-    """once so many are used in a window, nothing with GPUs starts before the next"""
+    """GPU hours per window; after they are used, no allocation with GPUs starts before the next window"""
     window: Duration
-    """windows follow one another from 1970-01-01T00:00:00Z; whole days, to which anything else is rounded up"""
+    """length of a window; windows follow one another from 1970-01-01T00:00:00Z; it is rounded up to whole days"""
 
 
 class QueueFlavor(Wire, kw_only=True, frozen=True):
-    """Limits of a queue that are about one flavor of its pool. Only GPUs are counted by flavor."""
+    """Limits of a queue for one flavor of its pool. Only GPUs are limited by flavor."""
 
     name: Name
-    """of the flavor"""
+    """name of the flavor"""
     nominal: Quantities | None = None
-    """the GPUs of it that the queue owns"""
+    """the quota of the queue: GPUs of this flavor that it owns"""
     borrowing_limit: Quantities | None = None
-    """the most it may use beyond that"""
+    """the most that it may use beyond its quota"""
     lending_limit: Quantities | None = None
-    """the most of its own that others may borrow"""
+    """the most of its quota that other queues may borrow"""
     limit: Quantities | None = None
-    """the most it may ever use"""
+    """the most that it may use in total"""
 
 
 class FlavorFungibility(Wire, kw_only=True, frozen=True):
     when_can_borrow: Annotated[str, Meta(pattern="^(Borrow|TryNextFlavor)$")] = "Borrow"
-    """TryNextFlavor: flavors in which it would have to borrow are tried after all others"""
+    """TryNextFlavor: flavors in which the queue must borrow are tried after all others"""
     when_can_preempt: Annotated[str, Meta(pattern="^(Preempt|TryNextFlavor)$")] = "TryNextFlavor"
-    """Preempt: room is made in a flavor before the next is tried"""
+    """Preempt: allocations are evicted in a flavor before the next flavor is tried"""
 
 
 class QueueSpec(Wire, kw_only=True, frozen=True):
     pool: Name = "default"
-    """the ResourcePool that it shares"""
+    """the ResourcePool of the queue"""
     parent: Name | None = None
-    """the queue above it"""
+    """the parent queue"""
     weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
-    """its part of what is shared"""
+    """its weight in the fair share"""
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     """higher goes first between queues"""
     nominal: Quantities | None = None
-    """what it owns"""
+    """its quota: resources that it owns"""
     borrowing_limit: Quantities | None = None
-    """the most it may use beyond that"""
+    """the most that it may use beyond its quota"""
     lending_limit: Quantities | None = None
-    """the most of its own that others may borrow"""
+    """the most of its quota that other queues may borrow"""
     limit: Quantities | None = None
-    """the most it may ever use"""
+    """the most that it may use in total"""
     flavors: Annotated[list[QueueFlavor], Meta(max_length=FLAVORS_MAX)] = []
-    """limits per flavor, beside those above; launches that name no flavor try these, in this order"""
+    """limits per flavor, in addition to those above; launches without flavors try these, in this order"""
     flavor_fungibility: FlavorFungibility = FlavorFungibility()
     """when the next flavor is tried"""
     ordering: Annotated[str, Meta(pattern="^(StrictFIFO|BestEffortFIFO|Backfill)$")] = "BestEffortFIFO"
-    """StrictFIFO: the head blocks; BestEffortFIFO: what fits goes; Backfill: for now as BestEffortFIFO"""
+    """StrictFIFO: a blocked head blocks the queue; BestEffortFIFO: allocations that fit may pass it; Backfill: for now
+    the same as BestEffortFIFO"""
     user_order: Annotated[str, Meta(pattern="^(Submission|LeastUsed)$")] = "Submission"
-    """LeastUsed: among work of one priority, that of the user who has used less GPU time in the queue goes first; takes
-    fairShare of the pool"""
+    """LeastUsed: of allocations with the same priority, those of the user with the least used GPU time in the queue go
+    first; requires fairShare of the pool"""
     preemption: QueuePreemption = QueuePreemption()
     max_runtime: Duration | None = None
-    """an allocation that asks for more, or for no limit, gets this one"""
+    """an allocation that requests a longer limit, or none, gets this one"""
     min_runtime: Duration | None = None
-    """its work makes no room for others before it has run so long; absent: as the queue above; 0s: at any time"""
+    """its allocations are not evicted for others before they have run for this time; when absent, as in the parent
+    queue; 0s: at any time"""
     eviction_limit: EvictionRate | None = None
-    """how often work of the queue and of all below it is evicted for other work; any number of times when absent"""
+    """how often allocations of the queue and of all queues below it are evicted for other allocations; unlimited when
+    absent"""
     budgets: Annotated[list[Budget], Meta(max_length=8)] = []
-    """GPU hours over time, of the queue and all below it"""
+    """GPU hours over time, of the queue and all queues below it"""
 
 
 class QueueStatus(Wire, kw_only=True, frozen=True):

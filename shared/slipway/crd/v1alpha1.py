@@ -155,7 +155,7 @@ class TopologySpec(Wire, kw_only=True, frozen=True):
 
 
 class RoleDependency(Wire, kw_only=True, frozen=True):
-    """A role of the gang that has to be so far before the ranks of another one start."""
+    """A role of the gang that must reach a state before the ranks of another role start."""
 
     role: Name
     """a role above this one in the list"""
@@ -164,38 +164,39 @@ class RoleDependency(Wire, kw_only=True, frozen=True):
 
 
 class RoleSpec(Wire, kw_only=True, frozen=True):
-    """One role of a gang: `count` ranks that are alike."""
+    """One role of a gang: `count` equal ranks."""
 
     name: Name = "worker"
-    """tells the roles of a gang apart"""
+    """name of the role, unique in the gang"""
     count: Annotated[int, Meta(ge=1, le=RANKS_MAX)] = 1
-    """how many ranks"""
+    """number of ranks"""
     min_available: Annotated[int, Meta(ge=0, le=RANKS_MAX)] | None = None
-    """the gang may start with so many of this role; all of them when absent"""
+    """the gang may start with this number of ranks of the role; all of them when absent"""
     resources: dict[str, Any] = {}
     """a map of quantities, or Kubernetes' {requests, limits}"""
     node_selector: dict[str, str] = {}
-    """labels that a node must have; on top of the template's"""
+    """labels that a node must have, in addition to those of the template"""
     affinity: dict[str, Any] = {}
-    """a Kubernetes affinity; replaces the template's"""
+    """a Kubernetes affinity; replaces that of the template"""
     topology_spread_constraints: Annotated[list[dict[str, Any]], Meta(max_length=16)] = []
-    """Kubernetes' rules for spreading over domains; replace the template's"""
+    """Kubernetes' rules for spreading over domains; replace those of the template"""
     tolerations: list[TolerationSpec] = []
-    """on top of the template's and the pool's"""
+    """in addition to those of the template and of the pool"""
     topology: TopologySpec | None = None
-    """ranks belong together in a domain of this node label"""
+    """places the ranks of the role together in one domain of this node label, as `mode` states"""
     template: dict[str, Any] | None = None
     """replaces the allocation's template for this role"""
     depends_on: Annotated[list[RoleDependency], Meta(max_length=ROLES_MAX)] = []
-    """roles that have to be so far before its ranks start; their places are kept meanwhile"""
+    """roles that must reach a state before the ranks of this role start; these ranks have their nodes reserved during
+    the wait"""
     daemon: bool = False
-    """its ranks do not keep the gang alive: they are ended when all others have"""
+    """the ranks of the role do not keep the gang running: they are ended after all other ranks have ended"""
 
 
 class FileSpec(Wire, kw_only=True, frozen=True):
     path: Annotated[str, Meta(min_length=1, max_length=255, description="relative to the working directory")]
     content: Annotated[str, Meta(max_length=SPEC_BYTES_MAX)]
-    """the text, or base64 of it"""
+    """the text, or its base64 encoding"""
     encoding: Annotated[str, Meta(pattern="^(utf8|base64)$")] = "utf8"
     mode: Annotated[int, Meta(ge=0, le=0o777)] = 0o644
     """permission bits"""
@@ -204,326 +205,330 @@ class FileSpec(Wire, kw_only=True, frozen=True):
 class PortSpec(Wire, kw_only=True, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=15, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
     port: Annotated[int, Meta(ge=1, le=65535)]
-    """what the main container listens on"""
+    """the port on which the main container listens"""
     scheme: Annotated[str, Meta(pattern="^(http|https|tcp)$")] = "http"
-    """how the proxy speaks to it"""
+    """protocol that the proxy uses to the port"""
 
 
 class SharedServiceSpec(Wire, kw_only=True, frozen=True):
-    """A Kubernetes Service of the workspace. The first ranks of all allocations that name it stand behind it."""
+    """A Kubernetes Service of the workspace. It selects the first rank of each allocation that names it."""
 
     name: Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
-    """its name, which is its address in the workspace too"""
+    """its name, which is also its address in the workspace"""
     port: Annotated[int, Meta(ge=1, le=65535)]
-    """the port of the Service; the main container of the first rank listens on the same one"""
+    """the port of the Service; the main container of the first rank listens on the same port"""
 
 
 class PreemptSignal(Wire, kw_only=True, frozen=True):
     n: Annotated[int, Meta(ge=0)]
-    """counts the signals of an attempt"""
+    """number of the signal in its attempt"""
     reason: Annotated[str, Meta(max_length=256)] = ""
-    """why, for people"""
+    """the reason, as text for people"""
     at: str = ""
-    """when it was given, RFC 3339"""
+    """when the signal was sent, RFC 3339"""
     attempt: Annotated[int, Meta(ge=1)] = 1
-    """the attempt that it is for"""
+    """the attempt for which it was sent"""
     requeue: bool = False
-    """a pause: the next attempt follows, when it is resumed"""
+    """a pause: the next attempt follows when the allocation is resumed"""
 
 
 class Signals(Wire, kw_only=True, frozen=True):
-    """What users and ranks tell a running allocation; per attempt, `n` only rises."""
+    """Messages of users and ranks to a running allocation; within an attempt `n` only increases."""
 
     preempt: PreemptSignal | None = None
-    """ranks are asked to save their work and end"""
+    """the request to the ranks to save their work and end"""
     acks: dict[str, int] = {}
-    """rank -> the n it acknowledges"""
+    """rank -> the n that it has acknowledged"""
     ready: bool = False
-    """the service inside answers"""
+    """the service in the rank answers"""
     waiting: bool = False
-    """the service inside has nothing to show yet"""
+    """the service in the rank has nothing to show yet"""
     daemons: list[int] = []
-    """ranks that do not keep the gang alive"""
+    """ranks that do not keep the gang running"""
     progress: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """how far the work is"""
+    """progress of the work, from 0 to 1"""
     checkpoint_at: str = ""
     """when the work was last saved"""
     lost_nodes: Annotated[list[Annotated[str, Meta(max_length=253)]], Meta(max_length=RANKS_MAX)] = []
-    """nodes that an admin has given up: nothing of it runs there any more"""
+    """nodes that an administrator has declared lost: no process of the allocation runs there any more"""
     grace_s: Annotated[int, Meta(ge=1, le=86_400)] | None = None
-    """a cancel that is in a hurry: its pods have at most so many seconds to end"""
+    """shorter grace period of a forced cancel: its pods have at most this number of seconds to end"""
     attempt: Annotated[int, Meta(ge=1)] = 1
-    """the attempt that they belong to"""
+    """the attempt for which the signals were sent"""
 
 
 class Dependency(Wire, kw_only=True, frozen=True):
-    """Another allocation of the workspace that has to end before this one may start."""
+    """Another allocation of the workspace that must end before this one may start."""
 
     allocation: Annotated[str, Meta(min_length=1, max_length=63)]
     """its AllocationID; a launch and an applied object may also give its name"""
     when: DependencyEnd = DependencyEnd.SUCCEEDED
-    """how it has to end: succeeded, failed (with any other result), or ended (with any result)"""
+    """how it must end: succeeded, failed (with any other result), or ended (with any result)"""
     result: Result | None = None
-    """how it had ended already at the launch; written by the API"""
+    """its result, if it had ended before the launch; written by the API"""
 
 
 class AllocationSpec(Wire, kw_only=True, frozen=True):
-    """What to run, on how many ranks, under which rules."""
+    """The program, its ranks, and the rules for running it."""
 
     kind: Kind
-    """what it is; gives image, command, resources and port that are not said"""
+    """kind of the workload; it determines the defaults of image, command, resources and port"""
     pool: Name = "default"
-    """the ResourcePool whose nodes it runs on"""
+    """the ResourcePool on whose nodes it runs"""
     queue: Name = "default"
-    """the Queue that it waits in; may change until it is admitted"""
+    """the Queue in which it waits; may be changed until it is admitted"""
     job: Name | None = None
-    """the Job that it belongs to"""
+    """the Job to which it belongs"""
     priority: Annotated[int, Meta(ge=0, le=1000, description="higher goes first")] = 50
     preemptible: bool = False
-    """its queue may borrow for it, and it may be asked to make room for others"""
+    """its queue may borrow for it, and it may be preempted for other allocations"""
     ranks: Annotated[list[RoleSpec], Meta(max_length=ROLES_MAX)] = []
     """the roles of the gang; one role with one rank when absent"""
     topology: TopologySpec | None = None
-    """all ranks of all roles belong together in a domain of this node label; a role may name a smaller one besides"""
+    """places all ranks of all roles together in one domain of this node label, as `mode` states; a role may also name a
+    smaller domain"""
     flavors: Annotated[list[Name], Meta(max_length=FLAVORS_MAX)] = []
-    """the flavors of its pool that it accepts, the best first; those of its queue or pool when empty"""
+    """the flavors of its pool that it accepts, best first; those of its queue or pool when empty"""
     min_available: Annotated[int, Meta(ge=1, le=RANKS_MAX)] | None = None
-    """the gang may start with so many ranks, and is torn down below; all of them when absent"""
+    """the gang may start with this number of ranks, and is ended when fewer are left; all of them when absent"""
     template: dict[str, Any] = {}
-    """a PodTemplateSpec, validated against an allow-list"""
+    """a PodTemplateSpec, checked against an allow-list"""
     setup: Annotated[str, Meta(max_length=SETUP_MAX)] = ""
-    """a script that runs first in the main container of each rank, once in each attempt; the program starts if it ends
-    with 0, and the rank has failed if it does not"""
+    """a script that runs in the main container of each rank before its program, once in each attempt; the program
+    starts only if the script ends with 0, else the rank has failed"""
     home: bool = False
-    """HOME of the main containers is a volume that its user keeps: a claim of the workspace, made on first use"""
+    """HOME of the main containers is a persistent volume of the user: a claim in the workspace, created on first use"""
     shm_size: Annotated[str, Meta(max_length=64)] = ""
-    """size of /dev/shm of each rank, such as 8Gi: memory, which counts against the memory limit; what the pool gives
+    """size of /dev/shm of each rank, such as 8Gi: memory that is included in the memory limit; the default of the pool
     when empty"""
     files: Annotated[list[FileSpec], Meta(max_length=FILES_MAX)] = []
-    """small files that every rank finds below its working directory"""
+    """small files below the working directory of every rank"""
     context: ContextId | None = None
-    """an archive of files that was uploaded before; every rank finds it unpacked in its working directory"""
+    """an archive of files that was uploaded before; it is unpacked in the working directory of every rank"""
     env: dict[EnvName, str] = {}
     """environment of the main containers"""
     secret_variables: list[EnvName] = []
-    """variables of the main containers whose values are in the Secret slipway-values-UID, which the API makes of the
-    secret values of a launch"""
+    """variables of the main containers whose values are in the Secret slipway-values-UID, which the API creates from
+    the secret values of a launch"""
     ports: Annotated[list[PortSpec], Meta(max_length=16)] = []
-    """what the proxy may show"""
+    """ports to which the proxy connects"""
     service: SharedServiceSpec | None = None
-    """the Service behind which its first rank stands, together with those of other allocations that name it"""
+    """a Service that selects the first rank of this allocation, and of other allocations that name it"""
     idle_timeout: Duration | None = None
-    """a running attempt ends after so long without use: no traffic through the proxy, and no activity reported"""
+    """a running attempt ends after this time without use: no traffic through the proxy, and no reported activity"""
     max_runtime: Duration | None = None
-    """an attempt ends after so long"""
+    """an attempt ends after this time"""
     max_runtime_override: Duration | None = None
-    """stands in for the maxRuntime of its queue; set by administrators, after the launch"""
+    """replaces the maxRuntime of its queue; set by administrators after the launch"""
     pending_timeout: Duration | None = None
-    """it ends when it has waited so long: to be admitted, and again while something keeps it from starting"""
+    """it ends after waiting for this time to be admitted, or with a blocked start after its admission"""
     preemption_grace: Duration | None = None
-    """how long it may take to make room"""
+    """time to save its work and end when it is preempted"""
     max_restarts: Annotated[int, Meta(ge=0, le=1000)] = 0
-    """so many attempts may fail by the user's own fault before it has failed; with `restart: rank` ranks that start
-    again are counted too"""
+    """number of attempts that may fail by the fault of the user before the allocation fails; with `restart: rank` also
+    restarted ranks are counted"""
     restart: RestartUnit | None = None
-    """what starts again after a failure: gang (all ranks, as the next attempt; also when absent), or rank (a rank whose
-    program failed starts again in its place, while the others run on)"""
+    """unit of a restart after a failure: gang (all ranks, as the next attempt; also when absent), or rank (a rank whose
+    program failed restarts in place, and the other ranks continue)"""
     failure_policy: FailurePolicy | None = None
-    """what failures of ranks mean, by role and exit code; every failure counts against maxRestarts when absent"""
+    """meaning of the failures of ranks, by role and exit code; when absent every failure is included in maxRestarts"""
     success_policy: SuccessPolicy | None = None
-    """which ranks must have ended with 0; all that are no daemons when absent"""
+    """which ranks must have ended with 0; when absent all ranks that are no daemons"""
     request_hash: Annotated[str, Meta(max_length=64)] = ""
-    """hash of the request that made it; tells a repeated launch from another one"""
+    """hash of the launch request; identifies a repetition of the same request"""
     queue_position: Position = ""
-    """its place among those of the same priority: a number, lower goes first; the time of creation when empty"""
+    """its position among allocations with the same priority: a number, lower goes first; the creation time when
+    empty"""
     hold: bool = False
-    """it is not started"""
+    """it does not start until it is resumed"""
     after: Annotated[list[Dependency], Meta(max_length=AFTER_MAX)] = []
-    """it is not started before these allocations have ended; it is canceled when one ends otherwise than asked"""
+    """it does not start before these allocations have ended; it is canceled when one ends in another way than
+    required"""
     desired: Annotated[str, Meta(pattern="^(Running|Stopped)$")] = "Running"
-    """Stopped cancels it, for good"""
+    """Stopped cancels it permanently"""
     signals: Signals | None = None
-    """what users and ranks tell it while it runs"""
+    """messages of users and ranks while it runs"""
 
 
 class Placement(Wire, kw_only=True, frozen=True):
     rank: int
-    """counted over the roles in order"""
+    """number of the rank, counted over the roles in order"""
     role: str = ""
     node: str
-    """where it runs"""
+    """the node of the rank"""
     device: list[int] = []
-    """devices of the node that it may use"""
+    """numbers of the node's devices that it may use"""
 
 
 class Admission(Wire, kw_only=True, frozen=True):
-    """The decision, as the scheduler wrote it to this allocation."""
+    """The decision of the scheduler to start the allocation."""
 
     decision_id: str
-    """the decision in the ledger"""
+    """id of the decision in the ledger"""
     epoch: int
-    """the ledger's epoch when it was decided"""
+    """epoch of the ledger at the decision"""
     attempt: int = 1
-    """the attempt that it is for"""
+    """the attempt that it admits"""
     at: str = ""
-    """when it was decided"""
+    """time of the decision"""
     spec_hash: str = ""
     """hash of the complete spec that was admitted"""
     placements: list[Placement] = []
-    """one per rank that starts"""
+    """one for each rank that starts"""
     max_runtime: Duration | None = None
-    """the limit of its queue, where that is the shorter one"""
+    """the run limit of its queue, if that is the shorter one"""
     elastic: bool = False
-    """its ranks are started so that others can join them: the attempt may grow"""
+    """its ranks are started in a way that lets other ranks join: the attempt may grow"""
     flavor: str = ""
-    """the flavor of the pool that its GPUs are of; empty where the pool has none"""
+    """the flavor of its GPUs; empty when the pool has no flavors"""
 
 
 class Release(Wire, kw_only=True, frozen=True):
     """The commit point of a launch: only pods named here may ever be bound. Index = position in `placements`."""
 
     attempt: int
-    """the attempt that it is for"""
+    """the attempt that it releases"""
     pod_uids: list[str] = msgspec.field(default_factory=list[str], name="podUIDs")
 
 
 class RankStatus(Wire, kw_only=True, frozen=True):
-    """One rank as observed; an exit code is written once."""
+    """The observed state of one rank; an exit code is written once."""
 
     pod_uid: str = msgspec.field(default="", name="podUID")
-    """the pod that stands or stood for it"""
+    """the current or last pod of the rank"""
     node: str = ""
-    """where it is"""
+    """the node of the pod"""
     phase: RankState = RankState.PENDING
-    """how far it is"""
+    """phase of the rank"""
     exit_code: int | None = None
-    """of the main container, written once"""
+    """exit code of the main container, written once"""
     reason: str = ""
     """why it ended"""
 
 
 class RingEntry(Wire, kw_only=True, frozen=True):
-    """One transition; the last 16 are kept."""
+    """One transition; the last 16 are stored."""
 
     seq: int
-    """counts the transitions of the allocation, from 1"""
+    """number of the transition of the allocation, from 1"""
     attempt: int
-    """the attempt that it belongs to"""
+    """the attempt to which it belongs"""
     type: Event
-    """what happened"""
+    """the event"""
     phase: Phase
-    """the phase after it"""
+    """the phase after the event"""
     reason: str = ""
-    """why"""
+    """the reason"""
     time: str
-    """when"""
+    """time of the event"""
     data: dict[str, Any] = {}
-    """what else is known, at most 512 bytes"""
+    """further data, at most 512 bytes"""
 
 
 class Stop(Wire, kw_only=True, frozen=True):
-    """A fired deadline or an eviction: who stops the allocation, and whether it comes back."""
+    """The stop of an attempt because of a deadline or an eviction, and whether another attempt follows."""
 
     reason: str
-    """the deadline that has passed, or why it was evicted"""
+    """the deadline that has passed, or the reason of the eviction"""
     at: str
-    """when"""
+    """time of the stop"""
     attempt: int = 1
-    """the attempt that it is for"""
+    """the attempt that it stops"""
     requeue: bool = False
     """another attempt follows"""
     by: str = ""
-    """the allocation that needs the room"""
+    """the allocation for which it is evicted"""
 
 
 class Shrink(Wire, kw_only=True, frozen=True):
-    """Surplus ranks of an elastic gang that make room for others; the gang goes on without them."""
+    """Surplus ranks of an elastic gang that are evicted for other allocations; the gang continues without them."""
 
     ranks: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=RANKS_MAX)]
-    """those that go or have gone, in order; a growth that comes later forgets them"""
+    """the evicted ranks, in order; a later growth removes them from this list"""
     attempt: int = 1
-    """the attempt that it is for"""
+    """the attempt to which it belongs"""
     reason: str = ""
-    """why"""
+    """the reason"""
     at: str = ""
-    """when the last of them were told to go"""
+    """when the last of these evictions was decided"""
     by: str = ""
-    """the allocation that needs the room"""
+    """the allocation for which they are evicted"""
     told: int = 0
-    """how many of the ranks have gone and are told of"""
+    """number of these ranks that have ended and whose end was published"""
 
 
 class Growth(Wire, kw_only=True, frozen=True):
-    """The ranks that an elastic gang got while it ran, beside those of its admission and its release."""
+    """The ranks that an elastic gang got while it ran, in addition to those of its admission and its release."""
 
     n: Annotated[int, Meta(ge=1)]
-    """counts the changes of this list within the attempt, from 1"""
+    """number of the change of this list within the attempt, from 1"""
     attempt: int = 1
-    """the attempt that it is for"""
+    """the attempt to which it belongs"""
     decision_id: str = ""
-    """the last decision in the ledger that added ranks"""
+    """id in the ledger of the last decision that added ranks"""
     epoch: int = 0
-    """the ledger's epoch when it was decided"""
+    """epoch of the ledger at the decision"""
     at: str = ""
-    """when it was decided"""
+    """time of the decision"""
     placements: list[Placement] = []
-    """one per rank that was added, in the order in which they were added"""
+    """one for each added rank, in the order in which they were added"""
     pod_uids: list[str] = msgspec.field(default_factory=list[str], name="podUIDs")
     """the commit point of the added ranks: only pods named here may be bound; index = position in `placements`"""
     left: list[int] = []
-    """ranks of the admission that have made room: their places in the admission and in the release are over"""
+    """ranks of the admission that were evicted: their placements in the admission and in the release are no longer
+    valid"""
     told: int = 0
-    """the `n` whose ranks have started and are told of"""
+    """the last `n` whose ranks have started and whose start was published"""
     not_before: str = ""
-    """no rank is added before this time, because some could not start"""
+    """no rank is added before this time, because added ranks could not start"""
     reason: str = ""
-    """why those could not start, until others have"""
+    """why added ranks could not start; empty after others have started"""
 
 
 class RankRestart(Wire, kw_only=True, frozen=True):
-    """A rank that failed and was started again in its place, while the others ran on."""
+    """A failed rank that was restarted in place, while the other ranks continued."""
 
     rank: Annotated[int, Meta(ge=0)]
-    """its number"""
+    """number of the rank"""
     n: Annotated[int, Meta(ge=1)]
-    """counts its restarts within the attempt, from 1"""
+    """number of its restart within the attempt, from 1"""
     pod_uid: str = msgspec.field(default="", name="podUID")
-    """the commit point of the restart: its pod from then on; the only one that may be bound for it"""
+    """the commit point of the restart: the new pod of the rank, and the only one that may be bound for it"""
     not_before: str = ""
     """its pod is not created before this time"""
 
 
 class Preempted(Wire, kw_only=True, frozen=True):
-    """One time that it made room for another allocation."""
+    """One eviction of the allocation, or of some of its ranks, for another allocation."""
 
     at: str
-    """when it was decided"""
+    """time of the decision"""
     by: str
-    """who needed the room: namespace/name"""
+    """the allocation that needed the capacity: namespace/name"""
     attempt: int = 1
-    """the attempt that made room, or some of its ranks"""
+    """the attempt that was evicted, or some of whose ranks were"""
 
 
 class DependencyRecord(Wire, kw_only=True, frozen=True):
-    """What is known of an allocation in `spec.after`; it stays when that allocation is deleted."""
+    """The recorded state of an allocation in `spec.after`; it remains when that allocation is deleted."""
 
     allocation: Annotated[str, Meta(max_length=63)]
-    """as `spec.after` names it"""
+    """the text in `spec.after`"""
     id: Annotated[str, Meta(max_length=63)]
     """its AllocationID"""
     result: Result | None = None
-    """how it ended; absent when it was deleted before that was seen"""
+    """its result; absent when it was deleted before its end was observed"""
     recorded_at: str = ""
-    """when its end was recorded; empty while it has not ended"""
+    """when its end was recorded; empty before that"""
 
 
 class AllocationStatus(Wire, kw_only=True, frozen=True):
     phase: Phase = Phase.PENDING
-    """where it stands"""
+    """the current phase"""
     attempt: int = 1
-    """counts the attempts, from 1"""
+    """number of the attempt, from 1"""
     seq: int = 0
-    """the last transition that is recorded"""
+    """number of the last recorded transition"""
     ready: bool = False
     """its service answers"""
     waiting: bool = False
@@ -531,49 +536,49 @@ class AllocationStatus(Wire, kw_only=True, frozen=True):
     admission: Admission | None = None
     release: Release | None = None
     ranks: Annotated[list[RankStatus], Meta(max_length=RANKS_MAX)] | None = None
-    """one per rank, in order"""
+    """one entry per rank, in order"""
     result: Result | None = None
-    """how it ended"""
+    """the result, after its end"""
     reason: str = ""
-    """why it ended, or why its attempt did"""
+    """why it ended, or why its last attempt ended"""
     message: str = ""
-    """the same for people"""
+    """the reason as text for people"""
     transitions: list[RingEntry] = []
-    """the last 16"""
+    """the last 16 transitions"""
     stop: Stop | None = None
     dependencies: Annotated[list[DependencyRecord], Meta(max_length=AFTER_MAX)] = []
-    """what is known of the allocations in `spec.after`"""
+    """recorded states of the allocations in `spec.after`"""
     shrink: Shrink | None = None
     growth: Growth | None = None
     restarted_ranks: Annotated[list[RankRestart], Meta(max_length=RANKS_MAX)] = []
-    """the ranks of this attempt that were started again in their place, in the order of their first restart"""
+    """the ranks of this attempt that were restarted in place, in the order of their first restart"""
     preemptions: Annotated[list[Preempted], Meta(max_length=PREEMPTIONS_MAX)] = []
-    """whom it made room for lately, newest last"""
+    """its latest evictions for other allocations, newest last"""
     deadlines: dict[str, str] = {}
-    """what ends it, and when"""
+    """its deadlines: name and time"""
     restarts: int = 0
-    """attempts that ended by the user's own fault, and ranks that were started again in their place"""
+    """number of attempts that ended by the fault of the user, and of ranks that were restarted in place"""
     infra_restarts: int = 0
-    """attempts that ended by the fault of nodes or of the system"""
+    """number of attempts that ended by the fault of nodes or of the system"""
     uncounted_restarts: int = 0
-    """attempts that ended by a rule with notCounted, and ranks that were started again by one"""
+    """number of attempts that ended by a rule with notCounted, and of ranks that were restarted by such a rule"""
     not_before: str = ""
-    """a restarted attempt is not admitted before this time"""
+    """end of the backoff: a restarted attempt is not admitted before this time"""
     avoid_nodes: list[str] = []
-    """nodes that the next attempt keeps away from"""
+    """nodes that the next attempt avoids"""
     conditions: Annotated[list[Condition], Meta(max_length=CONDITIONS_MAX)] = []
     started_at: str = ""
     """when the attempt began to run"""
     ended_at: str = ""
     """when it ended"""
     nodes: str = ""
-    """the nodes in short, for printer columns"""
+    """the nodes in short form, for printer columns"""
     slots: int = 0
-    """GPUs that it holds or held"""
+    """number of GPUs that it holds or held"""
     slices: Annotated[dict[str, int], Meta(max_length=SLICES_MAX)] = {}
-    """MIG slices that it holds or held, by resource such as nvidia.com/mig-1g.10gb; together they are in `slots`"""
+    """MIG slices that it holds or held, by resource such as nvidia.com/mig-1g.10gb; `slots` includes their sum"""
     usage: Usage | None = None
-    """what its attempts used, day by day, up to the end of the last one"""
+    """usage of its attempts by day, up to the end of the last ended attempt"""
 
 
 class Allocation(Wire, kw_only=True, frozen=True):
@@ -586,13 +591,14 @@ class Allocation(Wire, kw_only=True, frozen=True):
 
 class JobSpec(Wire, kw_only=True, frozen=True):
     max_slots: Count | None = None
-    """its allocations use at most so many GPUs together"""
+    """its allocations use at most this number of GPUs together"""
     priority: Annotated[int, Meta(ge=0, le=1000)] | None = None
-    """of its allocations"""
+    """priority of its allocations"""
     weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
-    """of what has the same priority and place, the heavier goes first; shares are between queues"""
+    """of allocations with the same priority and position, those of the job with the higher weight go first; the fair
+    share depends only on queues"""
     queue_position: Position = ""
-    """the place of its allocations that have none of their own"""
+    """the position of its allocations that have none of their own"""
 
 
 class JobStatus(Wire, kw_only=True, frozen=True):
@@ -611,7 +617,7 @@ class TemplateSpec(Wire, kw_only=True, frozen=True):
     """A partial launch body, merged under a request."""
 
     body: dict[str, Any] = {}
-    """as a launch has it"""
+    """fields of a launch body"""
 
 
 class Template(Wire, kw_only=True, frozen=True):

@@ -26,16 +26,16 @@ UnixId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class RunAs(Wire, kw_only=True, frozen=True):
-    """User and groups of the processes of a pod, as numbers; an absent one is not set."""
+    """User and groups of the processes of a pod, as numbers; an absent field is not set."""
 
     user: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    """uid of its processes: runAsUser"""
+    """uid of the processes: runAsUser"""
     group: UnixId | None = None
-    """their primary group: runAsGroup"""
+    """primary group of the processes: runAsGroup"""
     fs_group: UnixId | None = None
-    """group of its volumes, and another group of its processes: fsGroup"""
+    """group of the volumes, and a further group of the processes: fsGroup"""
     groups: Annotated[list[UnixId], Meta(max_length=32)] = []
-    """further groups of its processes: supplementalGroups"""
+    """further groups of the processes: supplementalGroups"""
 
     @property
     def context(self) -> dict[str, int | list[int]]:
@@ -55,4 +55,4 @@ class TolerationSpec(Wire, kw_only=True, frozen=True):
     value: Annotated[str, Meta(max_length=253)] = ""
     effect: Annotated[str, Meta(pattern="^(|NoSchedule|PreferNoSchedule|NoExecute)$")] = ""
     toleration_seconds: int | None = None
-    """how long a NoExecute taint is tolerated; for ever when absent"""
+    """seconds for which a NoExecute taint is tolerated; unlimited when absent"""

@@ -40,12 +40,12 @@ class ReleasedSecrets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HomeTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The volume claims that are the home directories of a workspace, one for each user."""
+    """The volume claims for home directories of a workspace, one for each user."""
 
     size: Annotated[str, Meta(min_length=1, max_length=64, description="of each, such as 10Gi")]
     storage_class: Annotated[str, Meta(max_length=253, description="that of the cluster's default when empty")] = ""
     access_mode: AccessMode = "ReadWriteOnce"
-    """ReadWriteMany where a user's launches on several nodes share it, if the storage class can do that"""
+    """ReadWriteMany if launches of a user on several nodes share it; the storage class must support that"""
 
 
 class WorkspacePods(msgspec.Struct, frozen=True, kw_only=True):
