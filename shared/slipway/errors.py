@@ -33,8 +33,8 @@ class ControlPlaneError(Exception):
     """Base class of all errors that Slipway raises on purpose; `attempts` is the number of tries that a retry policy
     made.
 
-    A client that raises an error for a refusal of the API also sets the fields of the problem document: its `code`
-    (`not-found`), the HTTP `status`, the `trace_id` under which the server logged the refusal, and the `next_step` that
+    A client that raises an error for a refusal of the API also sets the fields of the problem document. These are its
+    `code` (`not-found`), the HTTP `status`, the `trace_id` under which the server logged it, and the `next_step` that
     helps.
     """
 

@@ -14,9 +14,9 @@ Facts the table rests on (Kubernetes 1.36):
   worker compares it. Only the Python twins refuse such a replacement.
 - The server estimates the cost of a rule from the bounds in the schema: every field that a rule reads is bounded there.
 - Every write, also of a status, runs all rules. Each `self.field` makes the server copy the schema of all fields of
-  `self`, which are thirty in a spec: the rules were a quarter of the server's cost of a status write. So a rule is
-  placed at its field when that field is always present. A rule first tests the fields that are mostly absent, and it
-  names no field more often than needed.
+  `self`, which are thirty in a spec. At one time the rules were a quarter of the server's cost of a status write. So a
+  rule is placed at its field when that field is always present. A rule first tests the fields that are mostly absent,
+  and it names no field more often than needed.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -73,7 +73,7 @@ def check_spec(spec: AllocationSpec, findings: Findings, *, slots_per_pod_max: i
 
 
 def is_mount_path(path: str) -> bool:
-    """Whether a volume may be mounted at `path`: an absolute, normalized path below the root."""
+    """Whether a volume may be mounted at `path`: an absolute, normalised path below the root."""
     return path.startswith("/") and posixpath.normpath(path) == path and path not in ("/", "//") and ":" not in path
 
 

@@ -1,6 +1,6 @@
 """The bodies of kube-scheduler's HTTP extender protocol. Pure.
 
-Owns the encoding, and the strict checks of responses. Field names are those of Go without json tags: capitalized when
+Owns the encoding, and the strict checks of responses. Field names are those of Go without json tags: capitalised when
 written, read in any case as Go does; a list or map may be null. A response that names something outside the request, or
 has a form that the protocol does not allow, is a fault as a whole: no part of it is used.
 

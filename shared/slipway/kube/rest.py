@@ -324,8 +324,8 @@ def _flag(value: bool) -> str:
 def _check_log(rest: bytes) -> None:
     """Raise the error of a kubelet that could not read a log.
 
-    The kubelet answers 200 before it opens the log, so the error is the end of the body: a text without a newline, and
-    without the time at the start of each log line.
+    The kubelet answers 200 before it opens the log, so the error is the end of the body. It has no newline, and does
+    not start with a time as log lines do.
     """
     if not rest or rest[:1].isdigit():
         return

@@ -46,7 +46,7 @@ Id = tuple[int, int]
 
 
 class ArchiveRecord(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The stored fields of an allocation with which its log can be read, authorized and deleted after its object is
+    """The stored fields of an allocation with which its log can be read, authorised and deleted after its object is
     deleted."""
 
     allocation: AllocationId

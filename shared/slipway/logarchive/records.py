@@ -1,4 +1,4 @@
-"""Converts an allocation to the record of its archived log and back, with the fields for reading and authorization.
+"""Converts an allocation to the record of its archived log and back, with the fields for reading and authorisation.
 
 Owns the choice of the fields that are stored: no command, no environment, no image.
 """

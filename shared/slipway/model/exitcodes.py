@@ -22,8 +22,8 @@ _INTERRUPTED = (
     "too many open files",
     "no space left on device",
 )
-"""Parts of messages, in lower case, of a container runtime when the machine interrupted the start: a kubelet or runtime
-that restarted at that moment, a lost sandbox, a machine without free files or disk space. Source: containerd,
+"""Parts of messages, in lower case, of a container runtime when the machine interrupted a start. Causes are a kubelet
+or runtime that restarted at that moment, a lost sandbox, or no free file handles or disk space. Source: containerd,
 internal/cri/server/container_start.go (v2.4): a start is canceled when its client disconnects."""
 OUT_OF_MEMORY = "OOMKilled"
 _SIGNALLED = 128

@@ -1,6 +1,6 @@
 """Positions in a queue, as decimal numbers in text, and the one sort order of waiting allocations.
 
-Pure. Owns the comparison of positions, the default position (the creation time), and the number between two neighbors.
+Pure. Owns the comparison of positions, the default position (the creation time), and the number between two neighbours.
 A move writes one number, on the allocation that is moved; the others are not renumbered.
 
 Invariant: `work_key` is a total order. The scheduler and every view of a queue use it, so that the displayed order is
@@ -12,7 +12,7 @@ from decimal import Decimal, localcontext
 POSITION_PATTERN = r"^([0-9]{1,20}(\.[0-9]{1,40})?)?$"
 """The form of a position. An empty one means that the allocation was never moved."""
 STEP = Decimal(1000)
-"""Distance of a new first or last position from its neighbor: one second, because default positions are
+"""Distance of a new first or last position from its neighbour: one second, because default positions are
 milliseconds."""
 _OFFSET_MS = 10**14
 _FRACTION_DIGITS_MAX = 40
@@ -30,7 +30,7 @@ _AGED, _YOUNG = 0, 1
 
 
 class NoRoomError(ValueError):
-    """No number is left between two neighbors, or before the first."""
+    """No number is left between two neighbours, or before the first."""
 
 
 def default_position(created: float, uid: str = "") -> str:

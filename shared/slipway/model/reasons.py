@@ -128,6 +128,6 @@ def is_stalled(gate: str, message: str) -> bool:
     """Whether the allocation cannot start unless it, its pool or its quota is changed.
 
     An allocation that waits for a missing object (a queue, a pool, a flavor, a job, the label of a workspace) is not
-    stalled: a user who applies several files at once creates the objects in any order.
+    stalled. The object may follow soon: a user who applies several files at once creates the objects in any order.
     """
     return gate in _NO_WAIT_HELPS or says_never(message)

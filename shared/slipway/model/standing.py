@@ -16,7 +16,7 @@ HELD, WAITING, READY = "Held", "Waiting", "Ready"
 
 
 class Tone(StrEnum):
-    """The kind of news that a word is; pages choose its color by it."""
+    """The kind of news that a word is; pages choose its colour by it."""
 
     WAITS = "waits"
     STARTS = "starts"

@@ -9,7 +9,7 @@ import msgspec
 
 Precision = Literal["seconds", "milliseconds", "microseconds"]
 SKEW_S = 5.0
-"""Seconds. The clocks of two machines with working time synchronization differ by less. A past time that is further
+"""Seconds. The clocks of two machines with working time synchronisation differ by less. A past time that is further
 ahead was written by a machine whose clock was wrong."""
 PARSED_MAX = 1_024
 """Size of the cache of `parse_time`: objects that were created together contain the same times many times."""

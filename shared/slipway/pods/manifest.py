@@ -1,6 +1,6 @@
 """Builds the objects of an attempt from an admitted allocation, as plain JSON: ConfigMap, Service and pods.
 
-Owns names, labels, owners, finalizers and the hash by which a pod worker recognizes an existing pod as its own. Pure:
+Owns names, labels, owners, finalizers and the hash by which a pod worker recognises an existing pod as its own. Pure:
 the same allocation, spec and pool give the same objects on every replica, except for the trace.
 
 Invariants: every object carries the allocation's uid as a label and as its controlling owner; pods of different
