@@ -1,10 +1,10 @@
-"""What to do with an object that has the name of one of ours.
+"""Decides what to do with an existing object that has the name of one that we want to create.
 
-Owns the judgement on AlreadyExists. Pure: the object and what we would have created go in, a verdict comes out.
+Owns the verdict after AlreadyExists. Pure: a function of the found object and the one that we would have created.
 
-Invariants: what belongs to somebody else is never touched; what is on its way out is waited for, never reused; our own
-object of another content (made by another version of this service) is replaced, which is safe only because it is not
-in a release: nothing runs from it.
+Invariants: an object of another owner is never changed; an object that is being deleted is waited for, never reused;
+our own object of another content (another version of this service created it) is replaced. That is safe only because it
+is not in a release, so nothing uses it.
 """
 
 from enum import StrEnum
@@ -13,7 +13,7 @@ from slipway.crd.meta import ANNOTATION_SPEC_HASH, LABEL_ALLOCATION_UID, ObjectM
 
 
 class AdoptVerdict(StrEnum):
-    """What an existing object is to us."""
+    """What the pod worker does with an existing object."""
 
     ADOPT = "adopt"
     WAIT = "wait"
@@ -22,15 +22,15 @@ class AdoptVerdict(StrEnum):
 
 
 def is_ours(found: ObjectMeta, uid: str) -> bool:
-    """Whether the object is owned by the allocation with that uid, and says so in its label too."""
+    """Whether the allocation with that uid owns the object, and the object's label has that uid too."""
     owned = any(owner.uid == uid for owner in found.owner_references)
     return owned and found.labels.get(LABEL_ALLOCATION_UID) == uid
 
 
 def judge(found: ObjectMeta, *, uid: str, spec_hash: str) -> AdoptVerdict:
-    """The verdict on `found` for the allocation with `uid`, where an object of `spec_hash` is wanted."""
+    """Return the verdict on `found` for the allocation with `uid`, which needs an object of `spec_hash`."""
     if found.deletion_timestamp is not None:
-        # Also a foreign one: the name is about to be free.
+        # This also applies to an object of another owner: the name will be free soon.
         return AdoptVerdict.WAIT
     if not is_ours(found, uid):
         return AdoptVerdict.FOREIGN

@@ -1,12 +1,12 @@
 """Runs many calls at once, within one limit: the only place where the pod worker starts tasks.
 
-Owns the limit on concurrent calls of this process, and what happens when some of them fail. It does not know what the
+Owns the limit on the concurrent calls of this process, and what happens when some calls fail. It does not know what the
 calls do.
 
-Invariants: the number of running calls never exceeds the limit, over all work of the process. A free lane goes to the
-call whose launch has progressed furthest; among equal ones, the first that asked. After the first failure no further
-call of the group begins; calls that are running are finished, because a cancelled write has an unknown outcome. Of
-several failures the most important one is raised.
+Invariants: the number of running calls never exceeds the limit, over all work of the process. A free lane is given to
+the call whose launch has progressed furthest; among equal calls, to the one that has waited longest. After the first
+failure no further call of the group begins; calls that are running are finished, because a cancelled write has an
+unknown outcome. Of several failures the most important one is raised.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ Call = Callable[[], Awaitable[None]]
 
 
 class LaunchStage(IntEnum):
-    """How far what a call belongs to has come; the first goes first.
+    """How far the launch of a call has progressed; the lowest value gets the next free lane.
 
-    Many launches that went on side by side would all be made before the first of them is bound. What begins waits for
-    what has begun, so that one launch after the other ends while the lanes stay full. Nothing starves: a launch that
-    has begun makes a bounded number of calls.
+    Without this order, many concurrent launches would all create their pods before the first of them is bound. So a new
+    launch waits for the launches that have begun: one launch after the other finishes while the lanes stay full. No
+    launch starves, because a launch that has begun makes a bounded number of calls.
     """
 
     LAST = 0
@@ -42,7 +42,8 @@ class LaunchStage(IntEnum):
 
 
 class Lanes:
-    """At most `limit` calls at once; further ones wait for a free lane. Each that ends is a move of its hint."""
+    """Runs at most `limit` calls at once; further calls wait for a free lane. A call that ends is a move of its
+    hint."""
 
     def __init__(self, limit: int, clock: Clock | None = None) -> None:
         self._limit, self._clock = limit, clock
@@ -52,16 +53,19 @@ class Lanes:
         self._numbers = count()
 
     def since(self) -> float:
-        """From when on a hint may count as standing still: while all lanes are taken, from the last call that ended."""
+        """Return the time from which a hint may be judged to stand still (monotonic seconds).
+
+        While calls wait for a lane, this is the end of the last call; else 0.
+        """
         return self._moved_at if self._waiting else 0.0
 
     async def one(self, call: Callable[[], Awaitable[T]], stage: LaunchStage = LaunchStage.LAST) -> T:
-        """Runs one call in a lane."""
+        """Run one call in a lane and return its result."""
         async with self._lane(stage):
             return await call()
 
     async def all(self, calls: Iterable[Call], stage: LaunchStage = LaunchStage.LAST) -> None:
-        """Runs all calls, in their order as lanes become free.
+        """Run all calls, in their order, as lanes become free.
 
         Raises:
             ControlPlaneError: the gravest failure: a permanent one, else a stale one, else a transient one.
@@ -108,7 +112,7 @@ class Lanes:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """A lane has become free: the next in turn has it, or nobody."""
+        """Give a lane that has become free to the next waiting call; without one, the lane stays free."""
         liveness.beat()
         if self._clock is not None:
             self._moved_at = self._clock.monotonic()
@@ -127,23 +131,23 @@ def _gravity(error: ControlPlaneError) -> int:
 
 
 class Turns:
-    """One at a time per key, within this process: a delete never overtakes the create that it undoes."""
+    """Lets one task of this process at a time work on a key: a delete never overtakes the create that it undoes."""
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, asyncio.Lock] = {}
         self._users: Counter[Hashable] = Counter()
 
     def is_taken(self, key: Hashable) -> bool:
-        """Whether somebody is at it now."""
+        """Whether a task works on this key now, or waits to."""
         return key in self._locks
 
     @contextlib.asynccontextmanager
     async def of(self, key: Hashable) -> AsyncGenerator[None]:
-        """Waits for the turn of `key`, and holds it inside."""
+        """Wait for the turn of `key`, and keep it inside the context."""
         lock = self._locks.setdefault(key, asyncio.Lock())
         self._users[key] += 1
         try:
-            # Whoever has the turn is watched itself.
+            # The task that has the turn is watched itself, so this wait is no standstill.
             with liveness.rest():
                 await lock.acquire()
             try:

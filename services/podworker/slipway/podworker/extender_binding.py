@@ -1,8 +1,8 @@
-"""Pods that a pool's extender binds: who that is, asking it, and making sure that it did what was decided.
+"""Binds pods through a pool's extender: finds the extender, calls it, and checks that it did what was decided.
 
-Owns what its answer means. Must not know releases. The extender is believed nothing: after its answer the pod itself
-says where it is. One that says "bound" and has not is a failure like any other, to be tried again; one that bound
-elsewhere has broken the attempt.
+Owns what the extender's response means. Must not know releases. The response is never trusted: the pod is read
+afterwards, and shows its node. An extender that answers "bound" and has not bound the pod has failed, so the bind
+is retried. An extender that has bound the pod to another node has broken the attempt.
 """
 
 from typing import Protocol
@@ -27,13 +27,13 @@ _log = log.get_logger(__name__)
 
 
 class BindCalls(Protocol):
-    """One call of an extender."""
+    """Sends one call to an extender."""
 
     async def post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes: ...
 
 
 class Binder(msgspec.Struct, frozen=True, kw_only=True):
-    """The extender that binds, and the ranks that are its business."""
+    """The extender that binds pods, and the ranks that it manages."""
 
     extender: ExtenderFact
     ranks: frozenset[int]
@@ -48,7 +48,7 @@ class Extended:
         self._client = client
 
     async def binder_of(self, allocation: Allocation) -> Binder | None:
-        """Who binds ranks of `allocation`; None when nobody but us does."""
+        """Return the extender that binds ranks of `allocation`; None when the pod worker binds all of them."""
         try:
             pool = await self._pools.pool(allocation.spec.pool)
         except NotFoundError:
@@ -56,11 +56,11 @@ class Extended:
         return _binder(allocation, pool)
 
     async def bind(self, extender: ExtenderFact, namespace: str, pod: str, *, uid: str, node: str) -> bool:
-        """Whether the pod is bound to `node` now; when not, the extender may be passed over.
+        """Whether the pod is bound to `node` now. If False, the extender may be ignored, and the caller binds the pod.
 
         Raises:
-            UnavailableError: it has not bound the pod, and nobody else may.
-            StaleError: the pod is gone, another one, or bound elsewhere.
+            UnavailableError: the extender has not bound the pod, and only the extender may bind it.
+            StaleError: the pod does not exist any more, the name belongs to another pod, or the pod is bound elsewhere.
         """
         fault = await self._ask(extender, wire.bind_args(namespace=namespace, pod=pod, uid=uid, node=node))
         try:
@@ -77,7 +77,7 @@ class Extended:
         raise UnavailableError(f"extender {extender.name} has not bound pod {pod}: {fault or 'it says that it has'}")
 
     async def _ask(self, extender: ExtenderFact, body: bytes) -> str:
-        """What went wrong; "" when it says that it has bound the pod."""
+        """Call the extender; return its error, or "" when it answers that it has bound the pod."""
         fault = ""
         try:
             wire.read_bound(await self._client.post(extender, extender.bind_verb, body))

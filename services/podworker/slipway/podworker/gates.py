@@ -1,10 +1,11 @@
-"""The scheduling gate of a launch whose pods kube-scheduler binds: how it is opened, and for which node.
+"""Opens the scheduling gate of a pod that kube-scheduler binds, and pins the pod to its planned node.
 
-Owns the one write that lets a released pod go: it pins the pod to the planned node and removes our gate. Must not know
-releases; whoever calls has seen the uid in one.
+Owns the one write that lets kube-scheduler bind a released pod: it pins the pod to the planned node and removes our
+gate. Must not know releases: the caller has found the uid of the pod in one.
 
-Promises: a gate is only ever opened together with the pin, on the pod with the uid of the release; gates of others
-stay. It may be called again at any time. Not promised: that kube-scheduler finds room there (the watcher sees to it).
+Promises: a gate is only opened together with the pin, on the pod with the uid of the release; gates of other programs
+stay. `open_gate` may be called again at any time. Not promised: that kube-scheduler finds room on that node (the
+watcher ends an attempt whose pods wait too long for it).
 """
 
 from collections.abc import Mapping
@@ -27,29 +28,30 @@ _OPENED = f"/metadata/annotations/{ANNOTATION_OPENED.replace('/', '~1')}"
 
 
 class PodGate(msgspec.Struct, frozen=True, kw_only=True):
-    """Our gate on one pod: its place among the gates, and the affinity that the pod has without the pin."""
+    """Our gate on one pod: its index in the list of gates, and the affinity that the pod has without the pin."""
 
     index: int
     affinity: RawObject
 
 
 def gate_of(pod: Pod) -> PodGate | None:
-    """Our gate, while it is closed."""
+    """Return our gate on the pod; None when the pod does not have it any more, or never had it."""
     names = [gate.name for gate in pod.spec.scheduling_gates]
     return PodGate(index=names.index(LAUNCH_GATE), affinity=pod.spec.affinity) if LAUNCH_GATE in names else None
 
 
 def gate_made(spec: Mapping[str, Any]) -> PodGate:
-    """Our gate on a pod that has just been made from this spec."""
+    """Return our gate on a pod that has just been created from this spec."""
     return PodGate(index=0, affinity=dict(object_of(spec.get("affinity"))))
 
 
 async def open_gate(kube: Kube, namespace: str, pod: str, *, uid: str, node: str, gate: PodGate, now: float) -> None:
-    """Pins the pod to `node` and removes our gate, unless that is done already.
+    """Pin the pod to `node` and remove our gate, unless that is done already.
 
     Raises:
-        StaleError: it is another pod, going, opened for another place, or the server refuses the pin.
-        NotFoundError: it is gone.
+        StaleError: the name belongs to another pod, the pod is being deleted, its gate was opened for another node, or
+            the server refuses the pin.
+        NotFoundError: the pod does not exist any more.
     """
     for _ in range(TRIES_MAX):
         try:
@@ -72,10 +74,10 @@ async def open_gate(kube: Kube, namespace: str, pod: str, *, uid: str, node: str
 
 
 def check_place(pod: Pod, node: str) -> None:
-    """Accepts a pod without our gate that is on `node` or can go nowhere else.
+    """Check that a pod without our gate is bound to `node`, or can be bound to no other node.
 
     Raises:
-        StaleError: somebody else opened its gate, or bound it.
+        StaleError: another program opened its gate, or bound it.
     """
     if pod.spec.node_name and pod.spec.node_name != node:
         raise StaleError(f"pod {pod.metadata.name} is bound to {pod.spec.node_name}, not to {node}")

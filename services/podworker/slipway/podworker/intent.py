@@ -1,13 +1,13 @@
-"""What the pod worker has to do for one allocation now: one pure decision from the object alone.
+"""Decides what the pod worker has to do for one allocation now, from the object alone.
 
-Owns the rules of when a launch begins, goes on, or is torn down. Knows no pods, no calls and no time: whether the
-pods exist is found out while the decision is carried out, because every step of that is idempotent.
+Owns the rules of when a launch begins, continues, or is torn down. Pure; knows no pods, no calls and no time. Whether
+the pods exist is found out while the decision is carried out, because every step of that is idempotent.
 
-Invariants: nothing is launched that is not admitted in this attempt, or that is to stop; nothing is bound that is not
-in the release of this attempt; an attempt of the past is always torn down, the current one only when it never
-started (stopped before the release) or has been ended by the watcher; of a running gang only those ranks go that the
-scheduler has told to make room; ranks are added to it only where the scheduler has placed them, and none while others
-go; a rank starts again in its place only where the watcher has counted that.
+Invariants: an allocation is launched only if this attempt is admitted and is not to stop; a pod is bound only if the
+release of this attempt lists it. A past attempt is always torn down; the current attempt is torn down only when it was
+stopped before its release, or when the watcher has ended it. In a running gang, only ranks that the scheduler has
+evicted are deleted. Ranks are added to it only on nodes that the scheduler has chosen, and not while other ranks leave.
+A rank starts again in its place only if the watcher has recorded that restart.
 """
 
 import msgspec
@@ -31,13 +31,14 @@ _GOING = (RankState.RELEASING, RankState.SUCCEEDED, RankState.FAILED)
 
 
 class LaunchIntent(msgspec.Struct, frozen=True, tag=True):
-    """Create what the attempt needs, release it, bind it; then remove what attempts up to `past` left (0: none)."""
+    """Create the attempt's objects, release and bind its pods; then delete what attempts up to `past` left (0:
+    none)."""
 
     past: int
 
 
 class Bind(msgspec.Struct, frozen=True, tag=True):
-    """The release is committed: bind those of its pods that are not bound yet; then remove up to `past`."""
+    """The release is committed: bind its pods that are not bound yet; then delete what attempts up to `past` left."""
 
     past: int
 
@@ -49,13 +50,14 @@ class Teardown(msgspec.Struct, frozen=True, tag=True):
 
 
 class Shed(msgspec.Struct, frozen=True, tag=True):
-    """Delete the pods of these ranks: they make room, and the rest of the gang goes on."""
+    """Delete the pods of these ranks, which are evicted; the rest of the gang goes on."""
 
     ranks: tuple[int, ...]
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):
-    """Create, release and bind the ranks that change `n` of the growth added to a running gang: those not started."""
+    """Create, release and bind ranks that change `n` of the growth added to a running gang, and that have not
+    started."""
 
     n: int
     ranks: tuple[int, ...]
@@ -77,7 +79,7 @@ Intent = LaunchIntent | Bind | Teardown | Shed | Join | Restart | Nothing
 
 
 def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> Intent:
-    """What to do for `allocation` in its present state."""
+    """Return what to do for `allocation` in its present state."""
     status = allocation.status
     if status.admission is None:
         # Every admission leaves a record; without one, no object was ever created.
@@ -106,7 +108,7 @@ def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> In
     if status.phase is not Phase.ASSIGNED or not is_admitted(allocation):
         return Teardown(past) if past else Nothing("not admitted")
     if allocation.spec.hold:
-        # Held after it was admitted and before anything of it may run: the watcher takes the admission back.
+        # The user held the allocation after its admission and before its release: the watcher withdraws the admission.
         return Teardown(past) if past else Nothing("held")
     if TEARDOWN_FINALIZER not in allocation.metadata.finalizers:
         return Nothing("no finalizer")
@@ -116,14 +118,14 @@ def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> In
 
 
 def _to_go(allocation: Allocation) -> tuple[int, ...]:
-    """Ranks of a running gang that were told to make room, and whose end or deletion is not recorded yet."""
+    """Return the evicted ranks of a running gang whose end or deletion is not recorded yet."""
     status = allocation.status
     if status.phase is not Phase.RUNNING:
         return ()
     ranks, standing = status.ranks or [], {member.rank: member for member in members(allocation)}
 
     def goes(rank: int) -> bool:
-        """Whether its end or deletion is recorded; a record of another pod of that rank does not count."""
+        """Whether the end or deletion of the rank is recorded; a record of another pod of that rank is ignored."""
         member = standing.get(rank)
         if member is None:
             return True
@@ -134,7 +136,7 @@ def _to_go(allocation: Allocation) -> tuple[int, ...]:
 
 
 def _to_join(allocation: Allocation) -> tuple[int, ...]:
-    """The ranks that were added and have no pod yet, or a pod that is not known to be bound."""
+    """Return the added ranks that have no pod yet, or a pod that is not known to be bound."""
     ranks, leaving = allocation.status.ranks or [], leaving_ranks(allocation)
 
     def is_due(member: GangMember) -> bool:
@@ -147,7 +149,7 @@ def _to_join(allocation: Allocation) -> tuple[int, ...]:
 
 
 def _to_restart(allocation: Allocation) -> tuple[int, ...]:
-    """The ranks that are to start again and have no new pod yet, or a new pod that is not known to be bound."""
+    """Return the ranks that are to start again and have no new pod yet, or a new pod that is not known to be bound."""
     ranks = allocation.status.ranks or []
 
     def is_due(member: GangMember) -> bool:

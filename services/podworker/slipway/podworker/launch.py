@@ -1,14 +1,15 @@
-"""The launch of one attempt: ConfigMap, pods, their group and Services, then the release; and after it the bindings.
+"""Launches one attempt: creates its ConfigMap, group, pods and Services, commits the release, then binds the pods.
 
-Owns the order of these effects and what each answer means. Must not decide whether to launch (`intent.py`) nor how
-often to try (`worker.py`): every method may be called again at any time, by any replica, and goes on where things
-stand.
+Owns the order of these writes and what each response means. Must not decide whether to launch (`intent.py`) nor how
+often to try (`worker.py`): every method may be called again at any time, by any replica, and continues from the objects
+that exist.
 
 Promises: no pod is bound before the release that lists its uid is committed; the release lists exactly the pods of all
 placed ranks; an existing pod is adopted only when it is ours, of the same content, unbound and not being deleted; a
-launch that its quota refuses deletes the pods that it has created before it waits, so that gangs that each hold a part
-of a quota do not block one another.
-Not promised: that a pod of a failed launch is gone (the teardown deletes it; unbound, it runs nowhere).
+launch that exceeds a quota deletes the pods that it has created before it waits, so that gangs that each use a part of
+the quota do not block one another.
+Not promised: that the pods of a failed launch are gone. The teardown deletes them; they are unbound, so they run
+nowhere.
 
 The Service is created after the pods, which need it once they run: for each pod that is added to an existing Service,
 two controllers of the cluster go through all of its pods. A Service that several allocations share is created before
@@ -58,18 +59,18 @@ from slipway.runtime import semconv, telemetry
 from slipway.runtime.clock import Clock
 
 FRESH_S = 10.0
-"""So long after its creation a pod is assumed to be unbound and pending, without a read."""
+"""For so long after its creation a pod is assumed to be unbound and pending, without a read."""
 POD_EVENTS_MAX = 8
 """How many ranks of a gang get an event in the trace for their pods."""
 REPLACED_AFTER_S = 0.5
 LIST_RANKS_MIN = 3
-"""From so many ranks on, one LIST is cheaper than a GET for each existing pod."""
+"""From this number of ranks on, one LIST is cheaper than a GET for each existing pod."""
 
 
 class Made:
     """What this process has created for one attempt, so that the next try does not repeat finished calls.
 
-    It is a memory, not the truth: an object may have been deleted since; then a binding fails.
+    It is no proof that an object still exists: if an object has been deleted since, a binding fails.
     """
 
     def __init__(self, uid: str, attempt: int) -> None:
@@ -85,12 +86,12 @@ class Made:
         self.fresh_until_s = 0.0
 
     def is_of(self, allocation: Allocation) -> bool:
-        """Whether it is about this attempt of this object."""
+        """Whether this record is about the current attempt of this allocation."""
         return (self.uid, self.attempt) == (allocation.metadata.uid, allocation.status.attempt)
 
 
 class BindTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A released pod and its node; kube-scheduler binds a pod with a gate, once the gate is open."""
+    """A released pod and its node. A pod with a gate is bound by kube-scheduler, once the gate is open."""
 
     pod: str
     uid: str
@@ -123,12 +124,12 @@ class AttemptLauncher:
         self._extended = extended
 
     async def release(self, allocation: Allocation, pinned: Pinned, made: Made, traceparent: str) -> Allocation:
-        """Creates everything, then commits the release; answers the allocation with it.
+        """Create all objects, then commit the release; return the allocation with the release.
 
         Raises:
             StaleError: the allocation has changed: decide again.
             InvalidError, TooLargeError, AlreadyExistsError: this can never be launched.
-            TerminatingError, NotFoundError: the namespace is going or gone.
+            TerminatingError, NotFoundError: the namespace is being deleted, or does not exist any more.
             ClaimPendingError: a volume claim is not bound yet.
         """
         if made.manifests is None:
@@ -166,7 +167,7 @@ class AttemptLauncher:
                 raise StaleError(f"the release was refused: {error}") from error
 
     async def bind(self, allocation: Allocation, made: Made) -> int:
-        """Binds the released pods that are not bound yet, or leaves them to kube-scheduler; answers how many.
+        """Bind the released pods that are not bound yet, or open their gates for kube-scheduler; return how many.
 
         Raises:
             StaleError: a released pod is gone, being deleted, replaced or bound elsewhere: this attempt is broken.
@@ -183,11 +184,11 @@ class AttemptLauncher:
         return len(targets)
 
     async def grow(self, allocation: Allocation, pinned: Pinned, traceparent: str) -> Allocation:
-        """Creates the pods of the ranks that were added and commits them; answers the allocation with them.
+        """Create the pods of the ranks that were added and commit them; return the allocation with them.
 
         Raises:
             StaleError: the allocation has changed: decide again.
-            QuotaExceededError: there is no room for them in its namespace; their pods are gone again.
+            QuotaExceededError: the quota of the namespace has no room for them; their pods have been deleted again.
             PermanentError: they can never be created.
         """
         ranks = [member.rank for member in unreleased(allocation)]
@@ -205,11 +206,11 @@ class AttemptLauncher:
     async def restart(
         self, allocation: Allocation, pinned: Pinned, traceparent: str, ranks: Collection[int]
     ) -> Allocation:
-        """Creates new pods of ranks that failed and commits them; answers the allocation with them.
+        """Create new pods for ranks that failed and commit them; return the allocation with them.
 
         Raises:
             StaleError: the allocation has changed: decide again.
-            UnavailableError: the pod that failed is still there: its log is being read.
+            UnavailableError: the failed pod still exists, because the watcher reads its log.
             PermanentError: they cannot be created.
         """
         uids = await self._make_pods(allocation, pinned, traceparent, ranks)
@@ -222,7 +223,7 @@ class AttemptLauncher:
     async def _make_pods(
         self, allocation: Allocation, pinned: Pinned, traceparent: str, ranks: Collection[int]
     ) -> dict[int, str]:
-        """{rank: the uid of its new pod} of some ranks of a gang that runs."""
+        """Create new pods for some ranks of a running gang; return {rank: uid of its new pod}."""
         manifests = await self._judged_manifests(allocation, pinned, traceparent)
         pods = [pod for pod in manifests.pods if pod.rank in ranks]
         uids: dict[int, str] = {}
@@ -236,8 +237,9 @@ class AttemptLauncher:
         return uids
 
     async def join(self, allocation: Allocation, ranks: Collection[int]) -> int:
-        """Binds the released pods of these ranks, which were added or start again, unless they are bound already;
-        answers how many.
+        """Bind the released pods of these ranks, which were added or start again, unless they are bound already.
+
+        Return how many it bound.
 
         Raises:
             StaleError: one of them is gone, being deleted, replaced or bound elsewhere.
@@ -251,7 +253,7 @@ class AttemptLauncher:
         return len(targets)
 
     async def take_back(self, allocation: Allocation, ranks: Collection[int]) -> None:
-        """Deletes the pods of added ranks that were never released.
+        """Delete the pods of added ranks that were never released.
 
         Raises:
             StaleError: the allocation, or a pod of it, has changed since it was read.
@@ -264,7 +266,7 @@ class AttemptLauncher:
             await self._lanes.all([partial(self._delete_pod, meta) for meta in doomed])
 
     async def _judged_manifests(self, allocation: Allocation, pinned: Pinned, traceparent: str) -> Manifests:
-        """The objects of the attempt; kube-scheduler binds its pods if only it can bind their volumes."""
+        """Return the objects of the attempt. kube-scheduler binds the pods if only it can bind their volumes."""
         if pinned.spec.home and pinned.home is not None:
             await make_once(self._kube, home.claim_of(allocation, pinned.home))
         manifests = self._manifests(allocation, pinned, traceparent)
@@ -287,7 +289,7 @@ class AttemptLauncher:
         )
 
     async def _make_config(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
-        """Create the ConfigMap. If it exists, an earlier try has begun: find the pods that it created."""
+        """Create the ConfigMap. If it exists, an earlier try has begun: find the pods that the earlier try created."""
         create = partial(self._ensure, CONFIG_MAPS, manifests.configmap, allocation)
         config_map, is_new = await self._lanes.one(create, LaunchStage.FIRST)
         self._bundles.note(CONFIG_MAPS, config_map)
@@ -317,13 +319,14 @@ class AttemptLauncher:
     async def _create_group(
         self, allocation: Allocation, spec: AllocationSpec, manifests: Manifests, made: Made
     ) -> None:
-        """Before the pods: one that names a group which is on its way out keeps that from going."""
+        """Create the group before the pods, because a pod that names an old group blocks the deletion of that group."""
         if made.config_map is None:
             raise InvariantError("a group is made after the ConfigMap that it belongs to")
         try:
             await self._groups.ensure(manifests, spec, made.config_map)
         except UnavailableError:
-            # Groups may not be served any more: the next try asks. What names this one is in its way.
+            # The API server may not serve groups any more, so the next try asks. An old group is deleted only once no
+            # pod names it, so our pods are deleted.
             made.manifests = None
             await self._give_back(allocation, made)
             raise
@@ -332,7 +335,7 @@ class AttemptLauncher:
     async def _ensure(
         self, resource: Resource[Any], body: RawObject, allocation: Allocation
     ) -> tuple[ObjectMeta, bool]:
-        """Creates the object or adopts it; (its metadata, whether it is new)."""
+        """Create the object or adopt it; return its metadata and whether it is new."""
         try:
             return metadata_of(await self._kube.create(brief(resource), body)), True
         except AlreadyExistsError:
@@ -364,7 +367,7 @@ class AttemptLauncher:
                 raise AlreadyExistsError(f"{what} exists and does not belong to this allocation")
 
     async def _check_unreleased(self, allocation: Allocation) -> None:
-        """Check that nothing is replaced because of an old read: another replica may have released and bound the pod.
+        """Read the allocation again before an object is deleted: another replica may have released and bound the pod.
 
         Raises:
             StaleError: the allocation has changed since it was read.
@@ -375,7 +378,7 @@ class AttemptLauncher:
             raise StaleError(f"{meta.name} has changed since it was read")
 
     async def _give_back(self, allocation: Allocation, made: Made) -> None:
-        """Deletes the pods of an attempt that its quota cannot hold, or whose group is going; nothing of a release.
+        """Delete the pods of an attempt that exceeds a quota, or whose group is being deleted; never a released pod.
 
         Raises:
             StaleError: the allocation, or a pod of it, has changed since it was read.
@@ -397,13 +400,13 @@ class AttemptLauncher:
         return (await self._kube.list(PODS, namespace=allocation.metadata.namespace, label_selector=selector)).items
 
     def _is_fresh(self, made: Made, targets: Sequence[BindTarget]) -> bool:
-        """Whether this process has just created these pods for binding, so that they need no read."""
+        """Whether this process has created these pods a moment ago, so that they need no read before the binding."""
         if made.manifests is None or self._clock.monotonic() >= made.fresh_until_s:
             return False
         return [made.pod_uids.get(pod.position) for pod in made.manifests.pods] == [item.uid for item in targets]
 
     async def _unbound(self, allocation: Allocation, released: Sequence[BindTarget]) -> list[BindTarget]:
-        """The released pods that wait for their node, or behind their gate."""
+        """Return the released pods that are not bound: those that we bind, and those whose gate is still closed."""
         pods = {pod.metadata.uid: pod for pod in await self._pods(allocation)}
         waiting: list[BindTarget] = []
         for target in released:
@@ -458,7 +461,7 @@ class AttemptLauncher:
 
 
 def _targets(allocation: Allocation) -> list[BindTarget]:
-    """The pods of the release with the nodes of the admission, in the order of both."""
+    """Return the pods of the release with the nodes of the admission, in the order that both have."""
     release, found = allocation.status.release, [each for each in members(allocation) if not each.grown]
     if release is None or len(release.pod_uids) != len(found):
         raise StaleError("the release does not match the admission")
@@ -471,7 +474,7 @@ def _target(allocation: Allocation, member: GangMember) -> BindTarget:
 
 
 def _as_made(targets: Sequence[BindTarget], made: Made) -> list[BindTarget]:
-    """The targets with the gates of the pods that were made for them."""
+    """Return the targets with the gates of the pods that were created for them."""
     if made.manifests is None or not made.manifests.is_delegate:
         return list(targets)
     return [
@@ -486,5 +489,5 @@ def _judge_pod(found: Pod, wanted: RankPod, uid: str) -> AdoptVerdict:
 
 
 def _is_usable(pod: Pod) -> bool:
-    """Whether it is pending and has no node. A Failed pod could be bound too, and would then be a failed rank."""
+    """Whether the pod is pending and has no node. A Failed pod could be bound too, and would then be a failed rank."""
     return pod.status.phase == "Pending" and not pod.spec.node_name

@@ -1,6 +1,6 @@
-"""The loops of the pod worker, and how long the work of each may stand still.
+"""The loops of the pod worker, and how long each may make no progress.
 
-Owns the table. What a bound means is said in `runtime/liveness.py`.
+Owns the table. `runtime/liveness.py` explains what a bound means.
 """
 
 from collections.abc import Callable
@@ -12,17 +12,17 @@ from slipway.streams.ports import WorkHint
 from slipway.streams.producer import WRITE_BEHIND
 
 STILL_S = 120.0
-"""However long a hint is held up here, another process claims it after its idle time, so no launch waits for us."""
+"""If a hint is delayed here, another process claims it after its idle time, so no launch waits for this process."""
 
 POLL = Loop(name="poll", bound_s=STILL_S, moves="each look for work, and each move of a hint that it found")
 HINT = Loop(name="hint", bound_s=STILL_S, moves="each write of a launch or teardown, and each try that failed")
 
 Watch = Callable[[WorkHint], AbstractContextManager[object]]
-"""Makes the context in which a hint is handled, so that a standstill is noticed."""
+"""Returns the context in which a hint is handled, so that a standstill is noticed."""
 
 
 def unwatched(_hint: WorkHint) -> AbstractContextManager[object]:
-    """The context of a pass that ends by itself: nothing is watched."""
+    """Return the context of a pass that ends by itself, where nothing is watched."""
     return nullcontext()
 
 

@@ -38,7 +38,7 @@ from slipway.streams.producer import BestEffort
 NAME = "podworker"
 BACKOFF_MAX_S = 10.0
 READS_MAX = 64
-"""Connections for reads, besides those of the writes, whose number is bounded."""
+"""The number of connections for reads. The writes have their own connections, `worker_calls` of them."""
 
 _log = log.get_logger(__name__)
 
@@ -75,7 +75,7 @@ async def build(context: ServiceContext[Settings]) -> None:
 
 
 def compose(context: ServiceContext[Settings], kube: Kube, streams: Streams) -> None:
-    """Start working on these clients: real ones in a process, models in the simulation."""
+    """Start the loops on these clients: real clients in a process, models in the simulation."""
     settings, health = context.settings, context.health
     lanes = Lanes(settings.worker_calls, context.clock)
 
@@ -114,7 +114,7 @@ def make_worker(
     extenders: BindCalls | None = None,
     lanes: Lanes | None = None,
 ) -> Worker:
-    """A worker on these clients, whose writes go through `lanes`."""
+    """Return a worker on these clients; `lanes` limits its concurrent writes."""
     lanes, pools, bundles = lanes or Lanes(settings.worker_calls), Pools(kube, clock), CreatedObjects()
     sharing = ServiceSharing(kube)
     patience = msgspec.structs.replace(retry.KUBE_WRITE, name="podworker_hint", total_s=settings.worker_patience_s)
@@ -154,7 +154,7 @@ def make_poller(
     *,
     watch: Watch = unwatched,
 ) -> Poller:
-    """The poll beside a worker."""
+    """Return the poller that gives its work to this worker."""
     return Poller(
         kube=kube,
         worker=worker,
@@ -178,7 +178,7 @@ def make_consumer(
     health: ProcessHealth | None = None,
     watch: Watch = unwatched,
 ) -> WorkConsumer:
-    """The consumer that hands the hints of the work stream to a worker. `troubled`, `health`: see WorkConsumer."""
+    """Return the consumer that gives the hints of the stream to a worker. `troubled`, `health`: see WorkConsumer."""
 
     async def handle(hint: WorkHint) -> None:
         with watch(hint):
@@ -196,7 +196,7 @@ def make_consumer(
 
 
 async def _consume(consumer: WorkConsumer, poller: Poller, context: ServiceContext[Settings]) -> None:
-    """Consume until the stop, then finish the hints in hand."""
+    """Consume until the process is to stop, then finish the hints that were already claimed."""
     ended = asyncio.Event()
     async with TaskGroup() as tasks:
         tasks.create_task(consumer.run(ended))
@@ -206,7 +206,7 @@ async def _consume(consumer: WorkConsumer, poller: Poller, context: ServiceConte
 
 
 async def _run_once(poller: Poller, consumer: WorkConsumer | None) -> None:
-    """Make one pass over the LISTs; then acknowledge the hints for the same work, which are done."""
+    """Make one pass over the LISTs; then acknowledge the hints for the same work, which is done by then."""
     failures = await poller.run_once()
     _log.info("one pass", failures=len(failures), first=str(failures[0]) if failures else "")
     if consumer is not None:

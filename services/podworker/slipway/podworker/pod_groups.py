@@ -1,12 +1,12 @@
-"""Groups of pods for kube-scheduler: whether the API server serves them, and the create of one.
+"""Creates the PodGroup of a gang that kube-scheduler binds, if the API server serves that kind.
 
 Owns the requests about groups, and whether an existing group may be used. Which attempts have a group, and its fields,
 is in `slipway.pods.podgroup`
 ([decision 80](docs/adr/0080-gangs-that-kube-scheduler-binds-are-pod-groups.md)).
 
-Promises: a launch that binds its pods itself costs nothing; the API server is asked once per process, and again after
-it did not know a group that it served before. A group is never deleted here: it belongs to the ConfigMap of its
-attempt, and the garbage collector of the cluster deletes it with that.
+Promises: a launch without a group makes no call; the API server is asked once per process whether it serves groups, and
+again after a create of a group found that it does not. A group is never deleted here: it belongs to the ConfigMap of
+its attempt, and the garbage collector of the cluster deletes both.
 """
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID, ObjectMeta
@@ -19,27 +19,27 @@ from slipway.podworker.ports import Kube
 
 
 class PodGroups:
-    """What this process knows of groups."""
+    """Creates and adopts groups; remembers whether the API server serves them."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
         self._is_served: bool | None = None
 
     async def grouped(self, manifests: Manifests) -> Manifests:
-        """The manifests with pods that name their group, where there is one to name.
+        """Return the manifests with pods that name their group; unchanged when the attempt has no group.
 
         Raises:
-            TransientError: the API server cannot be asked now.
+            TransientError: the API server cannot be reached now.
         """
         found = podgroup.grouped(manifests)
         return found if found.group and await self._served() else manifests
 
     async def ensure(self, manifests: Manifests, spec: AllocationSpec, config_map: ObjectMeta) -> None:
-        """Make the group of these manifests, or adopt it.
+        """Create the group of these manifests, or adopt it.
 
         Raises:
             AlreadyExistsError: a group of another owner has the name.
-            UnavailableError: an older group of that name is on its way out, or groups are not served any more.
+            UnavailableError: an older group of that name is being deleted, or groups are not served any more.
         """
         body = podgroup.body_of(manifests, spec, config_map)
         try:
@@ -68,5 +68,5 @@ class PodGroups:
             raise AlreadyExistsError(f"PodGroup {name} exists and belongs to another owner")
         is_current = any(owner.uid == config_map.uid for owner in found.owner_references)
         if found.deletion_timestamp is not None or not is_current:
-            # The cluster deletes it with the ConfigMap of an earlier try.
+            # This group belongs to the ConfigMap of an earlier try, and the cluster deletes both.
             raise UnavailableError(f"PodGroup {name} is on its way out")

@@ -1,11 +1,10 @@
-"""Work without hints: what consistent LISTs say, while Redis is absent or silent, and for `--once`.
+"""Finds work by consistent LISTs, without hints: while Redis is absent or does not answer, and for `--once`.
 
-Owns which LISTs find which work. Must not know what the work is: everything found goes to the same handler, which
-reads the object again.
+Owns which LISTs find which work. Must not know what the work is: each find is given to the same handler, which reads
+the allocation again.
 
-The quick pass finds launches and ends in progress; the full pass finds everything else that asks for something: a
-gang that was bound in part, and objects that outlived their attempt. An object whose allocation is gone is the
-watcher's to sweep.
+The quick pass finds launches and ends in progress. The full pass also finds all other work: a gang that is only partly
+bound, and objects that outlived their attempt. The watcher sweeps objects whose allocation does not exist any more.
 """
 
 import asyncio
@@ -33,15 +32,15 @@ FULL_EVERY_S = 20.0
 JITTER = 0.25
 REST_MAX_S = 30.0
 CALM = 4
-"""So many times rarer Redis is asked while it answers: who takes hints from it hears first that it is away. What only
-this question shows (no room, no writes) is seen that much later."""
+"""While Redis answers, it is pinged so many times more rarely: the consumer of hints notices first that it is
+unreachable. Problems that only the ping shows (no memory, no writes) are seen that much later."""
 
 
 OWN_KINDS = (brief(PODS), brief(CONFIG_MAPS), brief(SERVICES))
 
 
 class Poller:
-    """Looks for work itself. `pinger` None means that there is no Redis at all."""
+    """Looks for work by LISTs. `pinger` is None when there is no Redis at all."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class Poller:
         self._resting: asyncio.Timeout | None = None
 
     async def step(self) -> float:
-        """One look, and a long rest if Redis answers; answers after how many seconds the next one is due."""
+        """Look for work once, or rest for long if Redis answers; return after how many seconds the next step is due."""
         pause_s = self._interval_s * self._random.uniform(1 - JITTER, 1 + JITTER)
         if await self._redis_answers():
             await self._rest(min(REST_MAX_S, pause_s * (CALM - 1)))
@@ -78,16 +77,16 @@ class Poller:
         return pause_s
 
     def hurry(self) -> None:
-        """Redis may be away, or the process is to end: a rest ends now."""
+        """End a rest now, because Redis may be unreachable or the process is to end."""
         if self._resting is not None and not self._resting.expired():
             self._resting.reschedule(asyncio.get_running_loop().time())
 
     async def run_once(self) -> list[ControlPlaneError]:
-        """Everything that asks for something now; answers what went wrong."""
+        """Handle all work that there is now; return the failures."""
         return await self.handle_all(await self._full())
 
     async def handle_all(self, hints: Iterable[WorkHint]) -> list[ControlPlaneError]:
-        """Handles each, several at a time; those that are being handled already are left out."""
+        """Handle the hints, several at a time; a hint whose allocation is being handled already is left out."""
         failures: list[ControlPlaneError] = []
         idle = [hint for hint in hints if not self._worker.is_busy(hint)]
         await self._lanes.all([partial(self._handle, hint, failures) for hint in idle])
@@ -100,7 +99,7 @@ class Poller:
         except InvariantError:
             raise
         except ControlPlaneError as error:
-            # The worker has logged it, and the next look finds the work again: waiting here would hold up the others.
+            # The worker has logged the error, and the next look finds the work again. A wait here would delay others.
             failures.append(error)
 
     async def _rest(self, seconds: float) -> None:
@@ -133,7 +132,8 @@ class Poller:
         return self._demands(found)
 
     async def _full(self) -> list[WorkHint]:
-        # The objects first: one that was made after the LIST of allocations must not look like a leftover of them.
+        # The objects are listed first: an object that is created after the LIST of allocations must not look like a
+        # leftover.
         owned = [item.metadata for kind in OWN_KINDS for item in await self._own(kind)]
         live = (await self._kube.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")).items
         attempts = {item.metadata.uid: item.status.attempt for item in live}
@@ -147,7 +147,7 @@ class Poller:
         return list(hints.values())
 
     async def _own(self, kind: Resource[Owned]) -> list[Owned]:
-        # What is ours and belongs to no allocation (uploads, totals of use) is none of the pod worker's.
+        # Our objects that belong to no allocation (uploads, usage totals) are not the pod worker's.
         selector = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_ALLOCATION_UID}"
         return (await self._kube.list(kind, label_selector=selector)).items
 

@@ -1,9 +1,9 @@
-"""The resource pools as the pod worker knows them, and what a workspace says about its pods.
+"""Reads and caches the resource pools, and the settings of a workspace for its pods.
 
-Owns how old a pool and a workspace may be: a small cache, because every launch needs both. A pool's defaults are part
-of the spec that was admitted, and the admission carries the hash of it: a cached pool that gives that hash is good
-however old it is, and one that does not is read again. Of a workspace, the Secrets for images may be old; the service
-accounts and the Secrets that a template may name never.
+Owns how old a cached pool and workspace may be; every launch needs both. A pool's defaults are part of the admitted
+spec, and the admission has the hash of that spec. A cached pool that yields this hash is good, however old it is; a
+cached pool that does not is read again. Of a workspace, the pull Secrets for images may be old. The service accounts
+and the Secrets that a template may name are always read again.
 """
 
 import msgspec
@@ -31,20 +31,20 @@ class Pinned(msgspec.Struct, frozen=True, tag=True):
     spec: AllocationSpec
     pool: ResourcePool
     pull_secrets: tuple[str, ...] = ()
-    """of the workspace"""
+    """the Secrets of the workspace for pulling images"""
     home: HomeTemplate | None = None
-    """what its home directories are made of"""
+    """the template for home directories of the workspace; None when it has none"""
 
 
 class Drifted(msgspec.Struct, frozen=True, tag=True):
-    """What was admitted cannot be had any more: `reason` is PoolChanged or PoolGone."""
+    """The pool does not yield the admitted spec any more: `reason` is PoolChanged or PoolGone."""
 
     reason: str
     message: str
 
 
 class Pools:
-    """Reads pools, remembers them for `AGE_MAX_S` seconds."""
+    """Reads pools and caches them for `AGE_MAX_S` seconds."""
 
     def __init__(self, kube: Kube, clock: Clock) -> None:
         self._kube = kube
@@ -53,10 +53,11 @@ class Pools:
         self._workspaces: dict[str, tuple[float, WorkspacePods]] = {}
 
     async def pinned(self, allocation: Allocation) -> Pinned | Drifted:
-        """The resolved spec that the admission of `allocation` was given to.
+        """Return the resolved spec that the admission of `allocation` is for; Drifted when the pool does not yield it
+        any more.
 
         Raises:
-            InvalidError: the spec is not sound.
+            InvalidError: the spec is not valid.
         """
         name = allocation.spec.pool
         wanted = allocation.status.admission.spec_hash if allocation.status.admission else ""
@@ -75,7 +76,7 @@ class Pools:
         return await self._sound(allocation, resolved, pool)
 
     async def _sound(self, allocation: Allocation, resolved: Resolved, pool: ResourcePool) -> Pinned:
-        """The spec that was admitted, if its workspace allows the service accounts and the Secrets that it names."""
+        """Return the admitted spec, if its workspace allows the service accounts and the Secrets in it."""
         spec = resolved.spec
         templates = [object_of(template) for template in (spec.template, *(role.template for role in spec.ranks))]
         is_named = any(
@@ -83,7 +84,8 @@ class Pools:
             for template in templates
         )
         is_named = is_named or spec.home
-        # Read each time for what is named: what an administrator has taken back holds from the next attempt on.
+        # A spec that names an account or a Secret needs a fresh read, so that a revoked permission ends with the next
+        # attempt.
         workspace = await self._workspace(allocation.metadata.namespace, is_fresh=is_named)
         if is_named:
             resolved = resolve(allocation, pool, accounts=workspace.accounts, secrets=workspace.released)
@@ -95,15 +97,15 @@ class Pools:
         return Pinned(resolved.spec, pool, workspace.pull_secrets, workspace.home)
 
     async def pool(self, name: str) -> ResourcePool:
-        """A pool as it is, or was a moment ago.
+        """Return a pool, from a cache that is at most `AGE_MAX_S` old.
 
         Raises:
-            NotFoundError: there is none of that name.
+            NotFoundError: there is no pool of that name.
         """
         return self._remembered(name) or await self._read(name)
 
     async def _workspace(self, name: str, *, is_fresh: bool) -> WorkspacePods:
-        """What the workspace says about its pods; at most `AGE_MAX_S` old, or read now."""
+        """Return the settings of the workspace for its pods; at most `AGE_MAX_S` old, or read now if `is_fresh`."""
         read_s, known = self._workspaces.get(name, (0.0, None))
         if known is None or is_fresh or self._clock.monotonic() - read_s >= AGE_MAX_S:
             known = read((await self._kube.get(NAMESPACES, name)).metadata.annotations)
@@ -125,7 +127,7 @@ class Pools:
 
 
 def _check_home(allocation: Allocation, workspace: WorkspacePods) -> None:
-    """Raises InvalidError where the workspace has no template of home directories, or the allocation no user."""
+    """Raise InvalidError when the workspace has no template for home directories, or the allocation has no user."""
     if workspace.home is None:
         raise InvalidError(f"/home: {no_homes(allocation.metadata.namespace)}")
     if not user_of(allocation):

@@ -10,6 +10,6 @@ class Kube(Gets, Lists, Creates, ReplacesStatus, Patches, Deletes, Binds, Discov
 
 
 class Pinger(Protocol):
-    """Asks Redis whether it answers."""
+    """Checks whether Redis answers."""
 
     async def ping(self) -> float: ...

@@ -1,13 +1,13 @@
-"""An allocation comes behind the Service that it names, and leaves it when it has ended.
+"""Puts an allocation behind the shared Service that it names, and removes it when it has ended.
 
-Owns the writes of a shared Service: it is made by the first allocation that names it; each later one is added to its
-owners; the last that ends deletes it. What the Service looks like, and whom it belongs to, is `pods/shared_service.py`.
+Owns the writes of a shared Service. The first allocation that names it creates it; each later one is added to its
+owners; the last one that ends deletes it. The form of the Service and its owners are in `pods/shared_service.py`.
 
-Promises: a Service that we did not make is never written; a Service loses its last owner only by being deleted, so
-none is left without one; each write is fenced by the version that was read. Every method may be called again, by any
-replica. Where a pod worker dies before an allocation has left, Kubernetes deletes the Service when the last of the
-owners is deleted.
-Not promised: a Service that somebody deletes by hand is made again only by the next launch of one of its allocations.
+Promises: a Service that we did not create is never written; the last owner is removed only by a delete of the Service,
+so no Service is left without an owner; each write is fenced by the version that was read. Every method may be called
+again, by any replica. If a pod worker dies before it has removed an allocation, Kubernetes deletes the Service when the
+last of its owners is deleted.
+Not promised: a Service that a user deletes by hand is created again only by the next launch of one of its allocations.
 
 Decision: docs/adr/0071-allocations-share-a-service-by-its-name.md.
 """
@@ -24,11 +24,11 @@ from slipway.podworker.concurrency import Turns
 from slipway.podworker.ports import Kube
 
 TRIES_MAX = 8
-"""Only pod workers beside this one make a write fail: within a process one follows the other."""
+"""Only writes of other pod workers make a write fail: within a process one write follows the other."""
 
 
 class ServiceSharing:
-    """Carries out both; one per process."""
+    """Carries out the joins and leaves; one per process."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -39,15 +39,15 @@ class ServiceSharing:
 
         Raises:
             AlreadyExistsError: a Service of that name is not ours, or has another port: this can never be launched.
-            UnavailableError: it is being deleted, or others write it all the time: try again.
+            UnavailableError: it is being deleted, or other processes keep writing it: try again.
         """
         await self._until_done(self._try_to_join, allocation, wanted)
 
     async def leave(self, allocation: Allocation, wanted: SharedServiceSpec) -> None:
-        """Take the allocation from the owners of the Service; as the last of them, delete the Service.
+        """Remove the allocation from the owners of the Service; if it is the last owner, delete the Service.
 
         Raises:
-            UnavailableError: others write it all the time: try again.
+            UnavailableError: other processes keep writing it: try again.
         """
         await self._until_done(self._try_to_leave, allocation, wanted)
 
@@ -64,7 +64,7 @@ class ServiceSharing:
         raise UnavailableError(f"Service {wanted.name} is written by others all the time")
 
     async def _try_to_join(self, allocation: Allocation, wanted: SharedServiceSpec) -> bool:
-        """False when another write came between: look again."""
+        """Return False when another write came first: the caller reads the Service again."""
         found = await self._find(allocation, wanted)
         if found is None:
             try:

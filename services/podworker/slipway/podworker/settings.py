@@ -8,7 +8,7 @@ from slipway.runtime.settings import CommonSettings
 
 
 class Settings(CommonSettings, kw_only=True, frozen=True):
-    """What an operator may set, from `SLIPWAY_*`."""
+    """The settings of an operator, from `SLIPWAY_*`."""
 
     listen: Annotated[str, Meta(description="host:port of /livez, /readyz and /metrics")] = "127.0.0.1:8082"
     worker_identity: Annotated[
@@ -87,5 +87,5 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
 
     @property
     def task_api_url(self) -> str:
-        """What ranks are told."""
+        """The URL of the API that ranks get in their environment."""
         return self.api_url or f"http://slipway-api.{self.namespace}.svc:8080"

@@ -37,11 +37,11 @@ _NEXT_STEPS: Final = (
         "`kubectl get runtimeclasses` lists what there is",
     ),
 )
-"""(the API server's words for something that a pod names and that is not there, what to do)"""
+"""(pattern of the API server's message about an object that a pod names and that does not exist, what to do)"""
 
 
 async def release(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
-    """Commits the launch: from here on these pods, and no others, may be bound.
+    """Commit the launch: from now on these pods, and no others, may be bound.
 
     Raises:
         StaleError: the allocation has changed since it was read: decide again.
@@ -56,7 +56,7 @@ async def release(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -
 
 
 async def join(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
-    """Commits the pods of ranks that were added: `pod_uids` are those of the placements that had none, in order.
+    """Commit the pods of added ranks: `pod_uids` has the uids for the placements that had none, in order.
 
     Raises:
         StaleError: the allocation has changed since it was read: decide again.
@@ -70,7 +70,7 @@ async def join(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -> A
 
 
 async def restarted(kube: Kube, allocation: Allocation, pod_uids: Mapping[int, str]) -> Allocation:
-    """Commits the new pods of ranks that start again in their place: {rank: uid}.
+    """Commit the new pods of ranks that start again in their place: {rank: uid}.
 
     Raises:
         StaleError: the allocation has changed since it was read: decide again.
@@ -91,7 +91,7 @@ async def restarted(kube: Kube, allocation: Allocation, pod_uids: Mapping[int, s
 async def withdraw(
     kube: Kube, allocation: Allocation, ranks: Collection[int], *, not_before: str = "", reason: str = ""
 ) -> Allocation:
-    """Takes ranks that were added, and have no released pod, out of the growth; the others stay.
+    """Remove added ranks that have no released pod from the growth; the other ranks stay.
 
     Raises:
         StaleError: the allocation has changed since it was read: decide again.
@@ -114,7 +114,7 @@ async def withdraw(
 async def set_condition(
     kube: Kube, allocation: Allocation, type_: str, status: str, *, reason: str, message: str, now: float
 ) -> bool:
-    """Writes a condition of the current attempt; False when it says so already and nothing was written.
+    """Write a condition of the current attempt; return False when it is the same already and nothing was written.
 
     Raises:
         StaleError: the allocation has changed since it was read.
@@ -124,7 +124,7 @@ async def set_condition(
     is_same = known is not None and (known.status, known.observed_generation) == (status, attempt)
     since = (known.last_transition_time if is_same and known else None) or format_time(now)
     if parse_time(since) > now + SKEW_S:
-        # A clock that was ahead has written it; patience that counts from then would last longer by as much.
+        # A process whose clock was ahead has written this time. A wait that begins then would last too long.
         is_same, since = False, format_time(now)
     wanted = Condition(
         type=type_,
@@ -135,7 +135,7 @@ async def set_condition(
         last_transition_time=since,
     )
     if known == wanted or (is_same and known and known.reason == reason):
-        # The message alone may differ from try to try (times, addresses), which is no change.
+        # Only the message differs. It may differ from try to try (times, addresses), so that is no change.
         return False
     others = [item for item in allocation.status.conditions if item.type != type_]
     await put_status(kube, allocation, msgspec.structs.replace(allocation.status, conditions=[*others, wanted]))
@@ -143,7 +143,7 @@ async def set_condition(
 
 
 def refusal(error: PermanentError) -> Reason:
-    """Why a launch can never succeed; the watcher ends the allocation with this reason."""
+    """Return why a launch can never succeed; the watcher ends the allocation with this reason."""
     match error:
         case TooLargeError():
             return Reason.TOO_LARGE
@@ -154,7 +154,7 @@ def refusal(error: PermanentError) -> Reason:
 
 
 def refusal_text(error: PermanentError) -> str:
-    """The API server's words, with the next step if they name an object that does not exist."""
+    """Return the API server's message, with the next step if it names an object that does not exist."""
     said = str(error)
     for words, step in _NEXT_STEPS:
         found = words.search(said)
@@ -164,12 +164,12 @@ def refusal_text(error: PermanentError) -> str:
 
 
 def is_never_the_spec(error: PermanentError) -> bool:
-    """Whether our own account is refused: then the launch is stuck, but the allocation does not end."""
+    """Whether our own account lacks the permission: then the launch is stuck, but the allocation does not end."""
     return isinstance(error, DeniedError)
 
 
 def stuck_reason(error: Exception) -> str:
-    """The condition's reason, from the class of the error: `QuotaExceeded`, `Denied`, `Unavailable`..."""
+    """Return the condition's reason, from the class of the error: `QuotaExceeded`, `Denied`, `Unavailable`..."""
     return type(error).__name__.removesuffix("Error")
 
 

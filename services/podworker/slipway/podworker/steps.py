@@ -1,4 +1,4 @@
-"""One step of a launch or teardown as spans and metrics see it."""
+"""Measures one step of a launch or teardown for spans and metrics."""
 
 import contextlib
 from collections.abc import Generator
@@ -10,7 +10,7 @@ from slipway.runtime.telemetry import ActiveSpan
 
 @contextlib.contextmanager
 def step(name: str, clock: Clock, **attributes: str | int) -> Generator[ActiveSpan]:
-    """Records the time inside as a span `podworker.<name>` and in the step histogram."""
+    """Record the time of the context as a span `podworker.<name>` and in the step histogram."""
     started_s = clock.monotonic()
     with telemetry.span(f"podworker.{name}", attributes=attributes) as span:
         try:

@@ -1,12 +1,13 @@
-"""The end of attempts: deletes their pods, Service and ConfigMap; a Service that other allocations share stays.
+"""Tears down attempts: deletes their pods, Service and ConfigMap; a Service that other allocations share stays.
 
-Owns what belongs to an attempt and the order of its deletion. Must not decide whether an attempt is over.
+Owns which objects belong to an attempt, and the order in which they are deleted. Must not decide whether an attempt is
+over.
 
 Promises: an object is deleted only if it has the allocation's uid as label and as owner, or if the release names it;
-always with the uid as precondition, so that a name that is used again is safe. Pods get their own grace period (the API
-server gives none to pods that never ran). An object that is being deleted is left alone. The watcher deletes pods that
-ended by themselves, because it reads their logs first. A teardown can be repeated at any time. The memory of this
-process only saves calls: a repeated teardown reads and deletes again.
+always with the uid as precondition, so that a new object of the same name is safe. Pods get their own grace period (the
+API server gives none to pods that never ran). An object that is being deleted is left alone. The watcher deletes pods
+that ended by themselves, because it reads their logs first. A teardown can be repeated at any time. What this process
+remembers only saves calls: a repeated teardown reads and deletes again.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ from slipway.runtime.clock import Clock
 BY_NAME_MAX = 8
 """Up to so many objects are read by name; for more, a LIST is cheaper for us and for the API server."""
 ASKED_MAX = 16_384
-"""How many teardowns are remembered; an entry takes some 200 bytes."""
+"""The number of teardowns that are remembered; an entry uses some 200 bytes."""
 
 
 class AttemptRemover:
@@ -56,9 +57,9 @@ class AttemptRemover:
         """{uid of an allocation that was torn down: the attempt that was Terminating then, or 0}"""
 
     async def remove(self, allocation: Allocation, through: int) -> int:
-        """Deletes the remaining objects of the attempts up to `through`; returns how many deletes were sent.
+        """Delete the remaining objects of the attempts up to `through`; return how many deletes were sent.
 
-        While the current attempt is Terminating its ConfigMap and Service stay: containers may still run.
+        While the current attempt is Terminating, its ConfigMap and Service stay, because containers may still run.
         """
         is_current = through >= allocation.status.attempt
         keeps_shared = is_current and allocation.status.phase is Phase.TERMINATING
@@ -82,7 +83,7 @@ class AttemptRemover:
         return len(waiting)
 
     async def shed(self, allocation: Allocation, ranks: Iterable[int]) -> int:
-        """Deletes the pods of some ranks of the current release, with their own grace; answers how many."""
+        """Delete the pods of some ranks of the current release, with their own grace period; return how many."""
         known = _released(allocation)
         names = [manifest.pod_name(allocation, rank) for rank in ranks]
         metas = [ObjectMeta(name=name, uid=known[name]) for name in names if name in known]
@@ -96,7 +97,7 @@ class AttemptRemover:
 
     async def _pods(self, allocation: Allocation, through: int, asked: int | None) -> Sequence[ObjectMeta]:
         if allocation.status.phase is Phase.TERMINATED and asked == through:
-            # The API server accepted all deletes while it was Terminating.
+            # The API server accepted all deletes while the attempt was Terminating.
             return []
         known, count = _released(allocation), _rank_count(allocation)
         if through * count <= BY_NAME_MAX:
@@ -107,9 +108,9 @@ class AttemptRemover:
         return await self._listed_pods(allocation, through)
 
     async def _named_pods(self, allocation: Allocation, through: int, *, looks: bool) -> list[ObjectMeta]:
-        """The pods by name, without a LIST; those of the current release are known by uid and need no read.
+        """Return the pods by name, without a LIST. Pods of the current release are known by uid and need no read.
 
-        With `looks`, the names of ended pods are read too: a create whose answer was lost may have used a name again.
+        With `looks`, the names of ended pods are read too: a create whose response was lost may have used a name again.
         """
         found: list[ObjectMeta] = []
         alloc = id_of(allocation)
@@ -158,7 +159,7 @@ class AttemptRemover:
         except NotFoundError:
             return
         except StaleError:
-            # Another object has the name by now: one of a late create of ours, or of another program.
+            # Another object has the name by now: a late create of ours made it, or another program.
             for found in await self._own(resource, allocation, meta.name):
                 if found.deletion_timestamp is None:
                     with contextlib.suppress(NotFoundError, StaleError):
@@ -166,7 +167,7 @@ class AttemptRemover:
 
 
 def _is_to_delete(item: Any, allocation: Allocation) -> bool:
-    """Whether it is an object of the allocation, and the pod worker has to delete it."""
+    """Whether the object belongs to the allocation, and the pod worker has to delete it."""
     is_kept = isinstance(item, Pod) and waits_for_reader(item, allocation)
     return is_ours(metadata_of(item), allocation.metadata.uid) and not is_kept
 
@@ -176,14 +177,14 @@ def _rank_count(allocation: Allocation) -> int:
 
 
 def _has_begun(allocation: Allocation) -> bool:
-    """Whether its pods were deleted before it ended, so that a LIST would find few of them."""
+    """Whether the attempt's pods were deleted before it ended, so that a LIST would find few of them."""
     ring = allocation.status.transitions
     is_over = allocation.status.phase is Phase.TERMINATED
     return is_over and any(entry.phase is Phase.TERMINATING for entry in ring)
 
 
 def _released(allocation: Allocation) -> dict[str, str]:
-    """{pod name: uid} of the released ranks of the current attempt."""
+    """Return {pod name: uid} of the released ranks of the current attempt."""
     if not is_released(allocation):
         return {}
     released = (member for member in members(allocation) if member.pod_uid)

@@ -1,4 +1,5 @@
-"""The volume claims of a launch: those that are made on first use, and which of them only kube-scheduler can bind.
+"""The volume claims of a launch: creates those that are created on first use, and finds those that only kube-scheduler
+can bind.
 
 Owns the check of a claim, and its creation. kube-scheduler picks the node of a volume that waits for its first
 consumer; a pod that we bound ourselves would wait for that volume for ever. So kube-scheduler binds the pods of such a
@@ -27,7 +28,7 @@ WAITS = "WaitForFirstConsumer"
 
 
 async def needs_scheduler(kube: Kube, namespace: str, pods: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether pods (as JSON) have a volume whose node kube-scheduler has to choose; the claims of all others are bound.
+    """Whether pods (as JSON) have a volume whose node kube-scheduler has to choose. If not, all their claims are bound.
 
     Raises:
         ClaimPendingError: a claim does not exist, or its volume is still being bound.
@@ -46,7 +47,7 @@ async def needs_scheduler(kube: Kube, namespace: str, pods: Iterable[Mapping[str
 
 
 async def make_once(kube: Kube, claim: RawObject) -> None:
-    """Create the claim, unless one of its name exists. Of several concurrent calls, one creates it.
+    """Create the claim, unless a claim of that name exists. Of several concurrent calls, one creates it.
 
     Raises:
         QuotaExceededError, InvalidError: the API server refuses the claim.
@@ -75,13 +76,14 @@ async def _is_waiting(kube: Kube, namespace: str, name: str) -> bool:
 
 
 def _ephemeral_class(volume: Mapping[str, Any]) -> Sequence[str]:
-    """The storage class of a generic ephemeral volume, "" for the default one; nothing for other volumes."""
+    """Return the storage class of a generic ephemeral volume ("" is the default class); () for other volumes."""
     template = object_of(object_of(volume.get("ephemeral")).get("volumeClaimTemplate"))
     return (str(object_of(template.get("spec")).get("storageClassName") or ""),) if template else ()
 
 
 async def _class(kube: Kube, name: str | None) -> StorageClass | None:
-    """The storage class of that name, or the default one; None when there is none: then volumes are bound at once."""
+    """Return the storage class of that name, or the default class (for None). None when it does not exist: then volumes
+    are bound at once."""
     try:
         if name is not None:
             return await kube.get(STORAGE_CLASSES, name)

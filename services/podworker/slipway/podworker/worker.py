@@ -1,13 +1,13 @@
 """Handles one hint: read the allocation, decide, act, and report the outcome.
 
-Owns the order read -> decide -> act, the retries of the whole, and what users are told when the retries are used up. It
-does not know where hints come from: the stream, the poll and `--once` all call `handle`.
+Owns the order read -> decide -> act, the retries of all three, and what the allocation's conditions report while they
+fail. It does not know the source of the hints: the stream, the poll and `--once` all call `handle`.
 
-Promises: an allocation is read before anything is done about it, and again before each retry. Work on one key never
-overlaps within this process. A conflict leads to a new decision. A transient error is never reported as the user's
-failure. Work that takes longer than the patience of one hint is left to the next hint (the watcher sends one every
-30 s), so that an allocation that cannot progress does not block others. After `stuck_after_s` of this, the condition
-Stuck becomes True and the hint goes to the dead letters.
+Promises: an allocation is read before each decision, and again before each retry. Work on one key never overlaps within
+this process. A conflict leads to a new decision. A transient error is never reported as the user's failure. Work that
+takes longer than the patience of one hint is left to the next hint (the watcher sends one every 30 s), so that an
+allocation that cannot progress does not block others. After `stuck_after_s` of this, the condition Stuck becomes True
+and the hint goes to the dead letters.
 """
 
 import contextlib
@@ -62,34 +62,37 @@ from slipway.streams.consumer import received
 from slipway.streams.ports import WorkHint
 
 DECISIONS_MAX = 5
-"""How often a conflict leads to a new decision before the hint is given back."""
+"""The number of decisions for one try. After so many conflicts, the try fails."""
 BOUND_MAX = 8192
-"""How many finished launches are remembered, to answer the hints that they cause themselves without a LIST."""
+"""The number of finished launches that are remembered: the hints that they cause themselves then need no LIST."""
 ONCE = RetryPolicy(name="podworker_once", attempts_max=1, total_s=0.0, first_s=0.0, cap_s=0.0)
 REASON_BIND_REFUSED = "BindRefused"
 TELL_AFTER_S = 3.0
-"""A launch that fails for so long is told to its user; a server that is away for a moment is not."""
+"""The condition Stuck reports a launch that has failed for so long, but not a server that is unreachable for a
+moment."""
 _STATES = (ClaimPendingError, QuotaExceededError)
-"""What another try alone does not mend: told at once."""
+"""Errors that another try alone does not mend, so they are reported at once."""
 _STARTS = LaunchIntent | Bind | Restart
-"""A gang is not whole before this is done. What prevents it is told, and after a while the attempt is given up."""
+"""Without these steps a gang is not whole. So the condition Stuck reports the obstacle, and after a while the attempt
+is given up."""
 SOON_S = 2.0
-"""A restart that is due so soon is waited for: the clock of the watcher, which sent the hint, may be a little ahead."""
+"""The worker waits for a restart that is due this soon: the clock of the watcher, which sent the hint, may be a little
+ahead."""
 
 _log = log.get_logger(__name__)
 
 
 class TrySight:
-    """What the tries for one hint have in common: the last state read, and what they made."""
+    """The state that the tries for one hint share: the allocation as last read, and the objects that were created."""
 
     def __init__(self) -> None:
         self.allocation: Allocation | None = None
         self.made: Made | None = None
         self.failing_since: float | None = None
-        """by the monotonic clock: the first of the tries that failed"""
+        """when the first try failed (monotonic seconds); None while none has failed"""
 
     def made_for(self, allocation: Allocation) -> Made:
-        """The memory of this attempt; that of another is dropped."""
+        """Return the record of what was created for this attempt; a record of another attempt is dropped."""
         if self.made is None or not self.made.is_of(allocation):
             self.made = Made(allocation.metadata.uid, allocation.status.attempt)
         return self.made
@@ -128,7 +131,7 @@ class Worker:
         return self._turns.is_taken(hint.key)
 
     def is_settled(self, allocation: Allocation) -> bool:
-        """Whether nothing needs to be done for `allocation` as it stands, as far as this process knows."""
+        """Whether nothing needs to be done for `allocation` in this state, as far as this process knows."""
         match decide(allocation):
             case Nothing():
                 return True
@@ -140,11 +143,11 @@ class Worker:
                 return False
 
     async def handle(self, hint: WorkHint, *, is_patient: bool = True) -> None:
-        """Does what the allocation asks for now; without patience it is tried once.
+        """Do what the allocation needs now; without `is_patient` there is only one try.
 
         Raises:
-            TransientError, StaleError: not now; the hint should come again.
-            PermanentError: given up; the hint is a dead letter.
+            TransientError, StaleError: it is not possible now; the hint should be delivered again.
+            PermanentError: the work is given up; the hint is a dead letter.
         """
         sight = TrySight()
         async with self._turns.of(hint.key):
@@ -161,7 +164,7 @@ class Worker:
                     line.outcome = "stuck"
 
     async def _try_aloud(self, hint: WorkHint, sight: TrySight) -> str:
-        """One pass; what is in its way is on the allocation before the patience for this hint is over."""
+        """Make one pass; report an obstacle on the allocation before the retries of this hint are used up."""
         try:
             return await self._try(hint, sight)
         except TransientError as error:
@@ -172,7 +175,7 @@ class Worker:
             raise
 
     async def _try(self, hint: WorkHint, sight: TrySight) -> str:
-        """One pass: read, decide, act; again on a conflict. Answers the outcome, a short constant."""
+        """Make one pass: read, decide, act; again on a conflict. Return the outcome, a short constant."""
         parts = split_allocation_id(hint.allocation)
         if parts is None:
             raise PermanentError(f"{hint.allocation!r} is not an AllocationID")
@@ -184,7 +187,7 @@ class Worker:
             except NotFoundError:
                 return "gone"
             except DeniedError as error:
-                # As with a teardown: the hint comes again until the operator has repaired it.
+                # As with a teardown: the hint is delivered again until the operator has repaired the permissions.
                 raise UnavailableError(f"the allocation cannot be read: {error}") from error
             if not allocation.metadata.uid.startswith(uid_prefix):
                 return "another object"
@@ -192,7 +195,7 @@ class Worker:
             try:
                 return await self._act(allocation, sight, hint.traceparent)
             except (StaleError, NotFoundError):
-                # Somebody else wrote first, or the allocation is gone: look again.
+                # Another process wrote first, or the allocation is gone, so it is read again.
                 if turn == DECISIONS_MAX:
                     raise
         raise InvariantError("unreachable")
@@ -228,7 +231,7 @@ class Worker:
         try:
             return "torn down" if await self._remover.remove(allocation, through) else "clean"
         except DeniedError as error:
-            # The operator's to repair; until then the hints come again, and none of them is a dead letter.
+            # The operator has to repair the permissions. Until then the hints are retried, and none is a dead letter.
             raise UnavailableError(f"the teardown is not permitted: {error}") from error
 
     async def _shed(self, allocation: Allocation, ranks: tuple[int, ...]) -> str:
@@ -243,7 +246,8 @@ class Worker:
         return "shed"
 
     async def _join(self, allocation: Allocation, n: int, ranks: tuple[int, ...], traceparent: str) -> str:
-        """The ranks that were added get their pods. What cannot be created is given back: the gang goes on without."""
+        """Create and bind the pods of added ranks. Ranks that cannot be created are withdrawn; the gang goes on
+        without."""
         try:
             if unreleased(allocation):
                 pinned = await self._pools.pinned(allocation)
@@ -257,7 +261,7 @@ class Worker:
         except InvariantError:
             raise
         except (QuotaExceededError, DeniedError) as error:
-            # Another pod may end soon, and a permission may be given back; what refuses again is asked seldom.
+            # Another pod may end soon, or a permission may be granted again. A second refusal makes the pause longer.
             growth = growth_of(allocation)
             is_first = growth is None or not growth.reason
             return await self._withdraw(allocation, str(error), pause_s=QUOTA_AGAIN_S if is_first else GROW_AGAIN_S)
@@ -266,7 +270,7 @@ class Worker:
         try:
             await self._launcher.join(allocation, ranks)
         except (StaleError, TerminatingError) as error:
-            # The watcher sees what became of the pod, and gives its rank back.
+            # The watcher sees what happened to the pod, and withdraws its rank.
             _log.warning("added rank not bound", error=str(error))
             return "not joined"
         except DeniedError as error:
@@ -277,8 +281,8 @@ class Worker:
         return "joined"
 
     async def _restart(self, allocation: Allocation, ranks: tuple[int, ...], traceparent: str) -> str:
-        """Ranks that failed get new pods, each when its pause is over. What cannot be made keeps the gang waiting; the
-        watcher gives that up after a while."""
+        """Create new pods for failed ranks, each when its pause is over. While one cannot be created, the gang waits;
+        the watcher ends that wait after a while."""
         now, restarts = self._clock.now(), allocation.status.restarted_ranks
         waits_s = {
             each.rank: parse_time(each.not_before) - now if each.not_before else 0.0
@@ -309,7 +313,7 @@ class Worker:
         try:
             await self._launcher.join(allocation, to_bind)
         except (StaleError, TerminatingError) as error:
-            # The watcher sees what became of the pod.
+            # The watcher sees what happened to the pod.
             _log.warning("rank not started again", error=str(error))
             return "not bound"
         except DeniedError as error:
@@ -317,7 +321,7 @@ class Worker:
         return "started again"
 
     async def _withdraw(self, allocation: Allocation, reason: str, *, pause_s: float = GROW_AGAIN_S) -> str:
-        """Gives back all added ranks that have no released pod; the scheduler adds none for a while."""
+        """Withdraw all added ranks that have no released pod; the scheduler adds none for `pause_s` seconds."""
         ranks = {member.rank for member in unreleased(allocation)}
         not_before = format_time(self._clock.now() + pause_s)
         await self._launcher.take_back(allocation, ranks)
@@ -346,7 +350,7 @@ class Worker:
         return await self._finish(released, sight, past)
 
     async def _finish(self, allocation: Allocation, sight: TrySight, past: int) -> str:
-        """Binds what the release lists, then removes what earlier attempts left."""
+        """Bind the pods of the release, then delete the objects that earlier attempts left."""
         try:
             await self._launcher.bind(allocation, sight.made_for(allocation))
         except TerminatingError:
@@ -371,7 +375,8 @@ class Worker:
         return "taken back"
 
     async def _refuse(self, allocation: Allocation, error: PermanentError) -> str:
-        """Tells the watcher that this can never be launched, in the server's own words and with what to do."""
+        """Set the condition Refused: the launch can never succeed. The message is the API server's, with a next
+        step."""
         reason = status.refusal(error)
         await self._condition(allocation, CONDITION_REFUSED, "True", reason=reason, message=status.refusal_text(error))
         return "refused"
@@ -381,7 +386,7 @@ class Worker:
         return "stuck"
 
     async def _tell(self, allocation: Allocation | None, error: TransientError) -> None:
-        """Say on the allocation that it is tried again, and why, unless it says so already."""
+        """Report in the condition Stuck that the launch is retried, and why, unless the condition already does."""
         if allocation is None or not isinstance(decide(allocation), _STARTS):
             return
         known = _stuck_of(allocation)
@@ -392,10 +397,10 @@ class Worker:
             await self._condition(allocation, CONDITION_STUCK, "Unknown", reason=reason, message=str(error))
 
     async def _give_up(self, allocation: Allocation | None, error: TransientError) -> None:
-        """Says on the allocation what is in the way; returns when it is known to be stuck, else raises `error`.
+        """Report the obstacle in the condition Stuck. Return if the condition was already True, else raise `error`.
 
         Raises:
-            PermanentError: it has been so for too long; this is a dead letter.
+            PermanentError: the launch has failed for `stuck_after_s`; the hint is a dead letter.
         """
         if allocation is None or not isinstance(decide(allocation), _STARTS):
             raise error
@@ -428,7 +433,7 @@ class Worker:
     def _span(
         self, name: str, allocation: Allocation, hint_trace: str
     ) -> contextlib.AbstractContextManager[ActiveSpan]:
-        """A span in the allocation's own trace, linked to the hint that caused it and to the attempt before."""
+        """Return a span in the allocation's trace, linked to the hint that caused it and to the previous attempt."""
         attempt, message = allocation.status.attempt, received()
         links = [hint_trace] if hint_trace else []
         if attempt > 1:
@@ -455,7 +460,7 @@ class Worker:
 
 
 def _stuck_of(allocation: Allocation) -> Condition | None:
-    """What the condition Stuck says of this attempt."""
+    """Return the condition Stuck if it is about this attempt."""
     known = condition_of(allocation.status.conditions, CONDITION_STUCK)
     return known if known is not None and known.observed_generation == allocation.status.attempt else None
 
