@@ -1,20 +1,20 @@
-"""Whether this replica acts at once, or leaves the work to another for a moment.
+"""Decides whether this replica acts at once, or first leaves the work to the primary replica for a moment.
 
-Owns the one answer that several loops need. The lease is no fence: two replicas may act at once, and every write is
-fenced by itself.
+Owns this one decision, which several loops need. The lease is no fence: two replicas may act at once, and every write
+is fenced by itself.
 """
 
 from slipway.kube.lease import Leadership
 from slipway.runtime.clock import Clock
 
 STAND_IN_S = 5.0
-"""How long a standby acts at once after a write that the primary had left undone."""
+"""For how many seconds a standby acts at once after it has made a write that the primary should have made."""
 
 
 class Duty:
-    """The standing of one replica. `alone`: there is nobody else, for one pass.
+    """The role of one replica: primary or standby. `alone` is True in a single pass without other replicas (`--once`).
 
-    For its first `grace_s` a replica acts at once: it may be the successor of the only one, whose lease still runs.
+    For its first `grace_s` a replica acts at once: it may replace the only replica, whose lease has not expired yet.
     """
 
     def __init__(self, clock: Clock, *, standby_delay_s: float, grace_s: float) -> None:
@@ -31,10 +31,10 @@ class Duty:
 
     @property
     def delay_s(self) -> float:
-        """How long to leave a change to the primary: not at all for itself, or while standing in for it."""
+        """For how many seconds a change is left to the primary: 0 on the primary and on a standby that stands in."""
         acts = self.is_primary or self._clock.monotonic() < self._stands_in_until
         return 0.0 if acts else self._standby_delay_s
 
     def stand_in(self) -> None:
-        """There was something to write: if somebody else is the primary, it is not doing its work."""
+        """Act at once for a while: this replica has found a write that a working primary would have made."""
         self._stands_in_until = max(self._stands_in_until, self._clock.monotonic() + STAND_IN_S)

@@ -1,9 +1,9 @@
-"""Why a released attempt is to end now, if it is: what was decided first, then what its ranks did.
+"""Finds out why a released attempt has to end now, if it has to: first by decisions about it, then by its ranks.
 
-Owns the order of the causes and the course of a preemption. Pure. What an end comes to is `ends.py`.
+Owns the order of the causes and the course of a preemption. Pure. `ends.py` decides what follows from an end.
 
-Invariants: a user's cancel comes before everything; completed work is not taken for preempted or timed out; ranks that
-were told to make room get the whole grace unless they all end sooner.
+Invariants: a user's cancel takes precedence over every other cause; an attempt that has completed is never reported as
+preempted or timed out; preempted ranks get their whole grace period unless they all end sooner.
 """
 
 from typing import Any
@@ -25,25 +25,25 @@ _MESSAGE_IN_RING_MAX = 160
 
 
 class EndCause(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the attempt ends; `rank` and `end` when it was one rank's doing."""
+    """Why the attempt ends; with `rank` and `end` when one rank is the cause."""
 
     reason: Reason
     rank: Rank | None = None
     end: RankExit | None = None
     by: str = ""
-    """who needs the room"""
+    """which allocation the attempt is preempted for; empty when it is none"""
     said: str = ""
-    """what a policy of the allocation says of it"""
+    """the decision of the allocation's failure or success policy, in words; empty without one"""
     target: int | None = None
-    """the position of the target of the success policy that is met"""
+    """the index of the target in the success policy that is met; None without one"""
 
     @property
     def at(self) -> float | None:
-        """When the rank ended, if it did."""
+        """When the rank ended (epoch seconds); None when no rank is the cause, or it has not ended."""
         return self.end.at if self.end is not None and self.rank is not None and self.rank.exit is not None else None
 
     def data(self) -> dict[str, Any]:
-        """For the ring."""
+        """The data of the transition for the ring in the status."""
         data: dict[str, Any] = {"by": self.by} if self.by else {}
         if self.target is not None:
             data["target"] = self.target
@@ -61,7 +61,7 @@ class EndCause(msgspec.Struct, frozen=True, kw_only=True):
         return data
 
     def sentence(self) -> str:
-        """What happened, for people; empty when the reason says all."""
+        """Return a sentence for users about the cause; empty when the reason alone is enough."""
         if self.end is None:
             return f"preempted for {self.by}" if self.by else self.said
         if self.rank is None:
@@ -73,7 +73,7 @@ class EndCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def preempted(view: ReductionView, allocation: Allocation) -> tuple[Allocation, EndCause | None]:
-    """The allocation told to make room, if it is asked to and can use the time; the cause when that ends it now."""
+    """Start a requested preemption; return the allocation, and the cause if the preemption ends it now."""
     preempt, found = ends.preemption(allocation), view.gang
     if preempt is None or view.stop in ends.CANCELS:
         return allocation, None
@@ -102,7 +102,7 @@ def preempted(view: ReductionView, allocation: Allocation) -> tuple[Allocation, 
 
 
 def ending(view: ReductionView, allocation: Allocation) -> EndCause | None:
-    """The cause of an end that is due now."""
+    """Return why the attempt has to end now; None when it does not."""
     stop, found = view.stop, view.gang
     if stop is not None and stop in ends.CANCELS:
         return EndCause(reason=stop)
@@ -131,7 +131,7 @@ def ending(view: ReductionView, allocation: Allocation) -> EndCause | None:
 
 
 def next_look(view: ReductionView, allocation: Allocation) -> float | None:
-    """When time alone changes the answer (epoch seconds)."""
+    """Return when the passing of time alone changes the decision (epoch seconds); None when it does not."""
     times = [
         ends.stuck_until(allocation, view.policy),
         ends.preemption_deadline(allocation, now=view.now),
@@ -149,7 +149,7 @@ def next_look(view: ReductionView, allocation: Allocation) -> float | None:
 
 
 def _why_succeeded(found: ObservedGang) -> str:
-    """The policies without which it had not succeeded, in words; empty when every rank has ended with 0."""
+    """Return the policies that made it a success, in words; empty when every rank has ended with 0."""
     parts = [found.success.text] if found.success.is_met else []
     if found.ignored:
         first = found.ignored[0]
@@ -170,14 +170,18 @@ def _preemption_over(view: ReductionView, allocation: Allocation, preempt: ends.
 
 
 def _is_early(view: ReductionView, allocation: Allocation) -> bool:
-    """Whether the stop says that a grace is over, and by our clock it is not: one of two clocks is wrong, and work that
-    is cut off in its grace is lost. We look again when it is over."""
+    """Whether the stop states that a grace period is over, but by our clock it is not.
+
+    One of the two clocks is wrong, and work that is killed within its grace period is lost. So the attempt ends only
+    when it is over by our clock too.
+    """
     deadline = ends.preemption_deadline(allocation, now=view.now)
     return view.stop is Reason.PREEMPTION_GRACE and deadline is not None and view.now < deadline
 
 
 def _misplaced(view: ReductionView) -> EndCause | None:
-    """A rank that somebody else bound to a node that it was not given: its room there was never counted."""
+    """Return the cause if another program bound a rank to a node that was not planned, where it has no reserved
+    room."""
     for rank in _started(view):
         node = rank.pod.spec.node_name if rank.pod is not None and rank.exit is None else ""
         if node and rank.placed_on and node != rank.placed_on:
@@ -188,7 +192,7 @@ def _misplaced(view: ReductionView) -> EndCause | None:
 
 
 def _blocked(view: ReductionView) -> EndCause | None:
-    """A rank whose container cannot be started for longer than the limit."""
+    """Return the cause if the container of a rank could not be started for longer than the limit."""
     for rank in _started(view):
         held = exits.blocked(rank.pod) if rank.pod is not None and rank.exit is None else None
         if held is not None and view.now >= view.blocked_until(held):
@@ -198,7 +202,7 @@ def _blocked(view: ReductionView) -> EndCause | None:
 
 
 def _refused(view: ReductionView) -> EndCause | None:
-    """A rank that another scheduler does not place for longer than the limit: the gang starts whole or not at all."""
+    """Return the cause if another scheduler has not placed a rank within the limit: a gang starts only as a whole."""
     for rank in _started(view):
         waits = unplaced(rank.pod, view.policy) if rank.pod is not None and rank.exit is None else None
         if waits is not None and view.now >= waits.until:
@@ -208,18 +212,18 @@ def _refused(view: ReductionView) -> EndCause | None:
 
 
 def _started(view: ReductionView) -> list[Rank]:
-    """The ranks that the gang relies on: what was added to it and cannot start is given back instead."""
+    """Return the ranks that the gang needs. Added ranks that have not run are left out: they can be withdrawn."""
     return [rank for rank in view.gang.ranks if not rank.is_joining]
 
 
 def _given_up(view: ReductionView, allocation: Allocation) -> EndCause | None:
-    """A start that something keeps from going on for longer than the limit."""
+    """Return the cause if an obstacle has blocked the start for longer than the limit."""
     over = obstacles.expired(view, allocation)
     return EndCause(reason=over.reason, end=over) if over is not None else None
 
 
 def _what_stopped_it(allocation: Allocation, stop: Reason) -> RankExit | None:
-    """For a start that took longer than its pendingTimeout: what kept it."""
+    """Return the obstacle of a start that took longer than its pendingTimeout."""
     known = obstacles.standing(allocation) if stop is Reason.PENDING_TIMEOUT else None
     return RankExit(state=RankState.FAILED, reason=stop, message=known.message) if known is not None else None
 

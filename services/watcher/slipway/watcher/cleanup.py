@@ -1,4 +1,5 @@
-"""What an attempt leaves behind: finalizers to remove, pods that no node will ever end, work for the pod worker.
+"""Finds what has to be cleaned up after an attempt: finalizers, pods that no node will ever end, work for the pod
+worker.
 
 Pure. Does not know why the attempt ended.
 
@@ -19,7 +20,7 @@ from slipway.watcher.view import ReductionView
 
 
 def droppable(view: ReductionView, after: Allocation) -> tuple[Pod, ...]:
-    """Pods whose tracking finalizer has served, once `after` is written."""
+    """Return the pods whose tracking finalizer is not needed any more, once `after` is written."""
     return tuple(
         pod
         for pod in view.pods
@@ -29,20 +30,22 @@ def droppable(view: ReductionView, after: Allocation) -> tuple[Pod, ...]:
 
 
 def deletable(view: ReductionView, after: Allocation) -> tuple[Pod, ...]:
-    """Pods that ended by themselves in an attempt that is over, once `after` is written; nothing else deletes them.
+    """Return the pods that ended by themselves in an attempt that is over once `after` is written; nothing else deletes
+    them.
 
-    Their end is seen, too: of a view that is older than the record nobody knows which logs there are to read.
+    Our view must show the pod's end too: an older view does not show which logs there are to read.
     """
     return tuple(pod for pod in view.pods if waits_for_reader(pod, after) and exits.exit_of(pod) is not None)
 
 
 def unreachable(view: ReductionView) -> tuple[Pod, ...]:
-    """Pods whose node is gone: no kubelet will ever confirm their end, also where the rest of a gang goes on."""
+    """Return the pods whose node is gone, also of a gang that goes on: no kubelet will ever confirm their end."""
     return tuple(pod for pod in view.live_pods if pod.spec.node_name in view.nodes_gone)
 
 
 def hurried(view: ReductionView) -> tuple[tuple[Pod, int], ...]:
-    """Pods of a cancelled attempt that have longer to end than the user gives them, with what they get (seconds)."""
+    """Return deleted pods of a cancelled attempt with a longer grace period than the user's, and the user's
+    (seconds)."""
     signals, status = view.allocation.spec.signals, view.allocation.status
     is_current = signals is not None and signals.attempt == status.attempt
     if signals is None or not is_current or signals.grace_s is None or view.stop is not Reason.KILLED:
@@ -77,17 +80,17 @@ def needs_worker(view: ReductionView, after: Allocation) -> bool:
 
 
 def _is_to_go(rank: Rank) -> bool:
-    """Whether it was told to make room and nobody has deleted it yet."""
+    """Whether the rank is evicted and its pod is not deleted yet."""
     return rank.leaving and rank.is_live and rank.pod is not None and rank.pod.metadata.deletion_timestamp is None
 
 
 def _is_to_join(rank: Rank) -> bool:
-    """Whether it was added and nobody has bound it yet."""
+    """Whether the rank was added and its pod is not bound yet."""
     return rank.grown and not rank.is_bound and not rank.leaving
 
 
 def _is_done(view: ReductionView, pod: Pod, after: Allocation) -> bool:
-    """Whether nothing more is to be learnt from the pod."""
+    """Whether the pod has no more information for us."""
     is_leaving = pod.metadata.deletion_timestamp is not None
     if not is_leaving and not exits.is_over(pod):
         return False
@@ -101,20 +104,22 @@ def _is_done(view: ReductionView, pod: Pod, after: Allocation) -> bool:
     if _is_in_release(pod, after):
         is_lost = is_leaving and pod.spec.node_name in view.nodes_gone
         return is_lost and _is_told_lost(pod, after)
-    # Not in the release as far as we see: it never ran if it has no node, or if the release can no longer come.
+    # The release that we see does not list the pod. So it never ran if it has no node, or if no release can follow.
     return is_leaving and (status.phase is Phase.TERMINATED or not exits.is_bound(pod))
 
 
 def _is_told_lost(pod: Pod, after: Allocation) -> bool:
-    """Whether it is on record that the pod was lost with its node. It ends only with its object, so that comes first:
-    of a pod that is gone nobody sees why. Where everything ends, it does not matter any more."""
+    """Whether the status records that the pod was lost with its node, or the whole attempt ends anyway.
+
+    The record must come before the pod's object is deleted: afterwards nothing shows why the pod is gone.
+    """
     ranks = after.status.ranks or ()
     is_told = any(rank.pod_uid == pod.metadata.uid and rank.reason == Reason.NODE_LOST for rank in ranks)
     return is_told or after.status.phase in (Phase.TERMINATING, Phase.TERMINATED)
 
 
 def _is_awaited(pod: Pod, after: Allocation) -> bool:
-    """Whether its end is seen, and one of the next writes puts it on record."""
+    """Whether the pod's end is seen, and one of the next writes records it."""
     status = after.status
     if status.phase is Phase.TERMINATED or attempt_of(pod.metadata) != status.attempt or exits.exit_of(pod) is None:
         return False

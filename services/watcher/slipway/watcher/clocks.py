@@ -1,10 +1,10 @@
-"""Corrects times that a watcher with a clock that was ahead has written. Pure.
+"""Corrects recorded times that a watcher whose clock was ahead has written. Pure.
 
-A wait that ends at a recorded time would last longer by as much as that clock was ahead. So no recorded wait may end
-later than it would if it began now; a wait that does, begins now. A watcher whose clock is behind does the same to a
-record that is right, and by its own clock the wait still lasts no longer than it should. By another clock a grace would
-be over at once: what the ranks were told counts there (`ends.preemption_deadline`). One record cannot show which clock
-is right, so each service corrects only the times that it writes itself.
+A wait that ends at a recorded time would last too long, by as much as that clock was ahead. So no recorded wait may end
+later than it would if it began now; if it does, it begins now. A watcher whose clock is behind also moves the end of a
+correct record, and by its own clock the wait still lasts no longer than it should. By another clock, a grace period
+would then be over at once, so there the deadline that was announced to the ranks is used (`ends.preemption_deadline`).
+One record cannot show which clock is right, so each service corrects only the times that it writes itself.
 """
 
 import math
@@ -21,8 +21,10 @@ from slipway.watcher.ends import LifecyclePolicy
 
 
 def put_right(allocation: Allocation, *, now: float, policy: LifecyclePolicy) -> Allocation:
-    """The allocation with the waits that end too late ending as if they began at `now` (epoch seconds); the very same
-    object when there are none."""
+    """Return the allocation; waits that end too late end as if they began at `now` (epoch seconds).
+
+    Return the identical object when there are none.
+    """
     status = allocation.status
     if status.phase is Phase.TERMINATED or not (status.deadlines or status.conditions or status.not_before):
         return allocation
@@ -41,7 +43,7 @@ def put_right(allocation: Allocation, *, now: float, policy: LifecyclePolicy) ->
 
 
 def _righted(condition: Condition, now: float) -> Condition:
-    """What it says of an obstacle stands since now at the latest; other conditions are not the watcher's to mend."""
+    """Return the condition; StartBlocked begins at `now` at the latest. The watcher corrects no other condition."""
     since = condition.last_transition_time
     if condition.type != CONDITION_BLOCKED or not since:
         return condition

@@ -1,12 +1,12 @@
 """The conditions that follow from a transition, for `kubectl wait`, Argo CD and Flux.
 
-Owns the conditions Accepted, PodsReady, Ready, Complete, Failed and Preempted, Stalled of what has ended without
-success, and Admitted at the end of an attempt. Pure. The scheduler writes Admitted and Stalled while an attempt waits,
-the pod worker Stuck and Refused.
+Owns the conditions Accepted, PodsReady, Ready, Complete, Failed and Preempted; also Stalled of an allocation that has
+ended without success, and Admitted at the end of an attempt. Pure. The scheduler writes Admitted and Stalled while an
+attempt waits; the pod worker writes Stuck and Refused.
 
-Invariants: they are a function of the rest of the status; they change only in a write that also holds a transition;
+Invariants: they are a function of the rest of the status; they change only in a write that also records a transition;
 `observedGeneration` is the object's generation (`kubectl wait` ignores older ones). StartBlocked (`obstacles.py`) is
-dropped here with the start that it is about, Stalled with the wait.
+removed here when the start is over, Stalled when the wait is over.
 """
 
 import msgspec
@@ -37,7 +37,7 @@ class _Fact(msgspec.Struct, frozen=True):
 
 
 def conditions_of(allocation: Allocation, *, now: float) -> list[Condition]:
-    """All conditions of the allocation as it stands; one that never held is left out."""
+    """Return all conditions of the allocation in its present state; a condition that was never True is left out."""
     status = allocation.status
     is_starting = status.phase in (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
     passed = () if is_starting else (CONDITION_BLOCKED,)
@@ -80,13 +80,14 @@ def _facts(allocation: Allocation) -> list[_Fact]:
 
 
 def _was_preempted(allocation: Allocation) -> bool:
-    """Whether the attempt before this one made room."""
+    """Whether the previous attempt was preempted."""
     status = allocation.status
     return status.phase is Phase.PENDING and status.attempt > 1 and status.reason in _PREEMPTIONS
 
 
 def _for_whom(allocation: Allocation) -> str:
-    """Whom the attempt before this one made room for, if it was the scheduler's decision."""
+    """Return which allocation the previous attempt was preempted for, as a sentence; empty unless the scheduler
+    chose."""
     status = allocation.status
     last = status.preemptions[-1] if status.preemptions else None
     is_of_it = last is not None and last.attempt == status.attempt - 1 and _was_preempted(allocation)

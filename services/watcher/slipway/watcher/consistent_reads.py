@@ -1,7 +1,7 @@
-"""Consistent reads: what must be certain before anything is given up, ended or begun again.
+"""Consistent reads of the API server, for decisions that need certainty: to give up, to end, or to begin again.
 
-Owns how to make sure that pods, nodes and leftovers are gone. Absence in a cache is never evidence; an error here
-is an error for the caller, and nothing is then done.
+Owns how to make sure that pods, nodes and leftovers are gone. Absence in a cache is never evidence. An error here is
+raised to the caller, who then does nothing.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ T = TypeVar("T")
 _BUNDLE_KINDS: tuple[Resource[Any], Resource[Any]] = (CONFIG_MAPS, SERVICES)
 
 BY_NAME_MAX = 8
-"""Up to so many are read by name, which costs the server less than a LIST of the namespace."""
+"""Up to so many objects are read by name, which costs the API server less than a LIST of the namespace."""
 
 
 class ConsistentReads:
-    """Reads for certainty."""
+    """Reads pods, nodes and leftovers from the API server."""
 
     def __init__(self, reader: ConsistentReader, world: Informers) -> None:
         self._reader = reader
@@ -38,7 +38,7 @@ class ConsistentReads:
         self._departed: dict[str, set[str]] = {}
 
     async def pods_of(self, allocation: Allocation) -> list[Pod]:
-        """All pods of the allocation that exist, of every attempt.
+        """Return all existing pods of the allocation, of every attempt.
 
         Pod names are a function of the allocation, its attempt and the rank, so for a first attempt a read of each
         name shows the same as a LIST.
@@ -54,21 +54,21 @@ class ConsistentReads:
         return listed.items
 
     def departed(self, pod: Pod) -> None:
-        """The watch, or a consistent LIST, has shown that this pod was there and is gone."""
+        """Remember that a watch or a consistent LIST has shown this pod, and later its deletion."""
         uid = pod.metadata.labels.get(LABEL_ALLOCATION_UID)
         if uid is not None:
             self._departed.setdefault(uid, set()).add(pod.metadata.uid)
 
     def departed_of(self, uid: str) -> frozenset[str]:
-        """The uids of the allocation's pods that were seen to go."""
+        """Return the uids of the allocation's pods whose deletion was seen."""
         return frozenset(self._departed.get(uid, ()))
 
     def forget(self, uid: str) -> None:
-        """The allocation needs no evidence any more."""
+        """Forget the evidence about an allocation that does not need it any more."""
         self._departed.pop(uid, None)
 
     async def allocations_named(self, names: Iterable[str], namespace: str) -> list[Allocation]:
-        """Of the allocations with these names, those that exist."""
+        """Return those allocations with these names that exist."""
         found = await asyncio.gather(*(self._find(ALLOCATIONS, name, namespace) for name in names if is_name(name)))
         return [each for each in found if each is not None]
 
@@ -89,7 +89,7 @@ class ConsistentReads:
         return False
 
     async def nodes_gone(self, pods: Iterable[Pod]) -> frozenset[str]:
-        """Of the nodes of these pods, those that are confirmed deleted or declared out of service."""
+        """Return those nodes of these pods that are confirmed to be deleted, or declared out of service."""
         gone: set[str] = set()
         for name in {pod.spec.node_name for pod in pods if pod.spec.node_name}:
             known = self._world.nodes.get(name)
@@ -103,7 +103,7 @@ class ConsistentReads:
         return frozenset(gone)
 
     def _saw_pods_go(self, allocation: Allocation) -> bool:
-        """Whether every pod that could run was there and is gone; a pod that could not is left to the sweep."""
+        """Whether the deletion of every released pod was seen; the sweep deletes pods that were never released."""
         released = pod_uids(allocation)
         seen = self._departed.get(allocation.metadata.uid, set())
         return bool(released) and seen.issuperset(released)

@@ -1,14 +1,15 @@
-"""Clears away uploaded archives that no allocation needs any more.
+"""Deletes uploaded archives that no allocation needs any more.
 
-Owns when: an archive goes when no allocation that has not ended names it, and an hour has passed since it was uploaded
-or launched with, and since the last of its allocations ended. Its pieces belong to its index and go with it.
+Owns when: an archive is deleted when no unended allocation names it, and `keep_s` seconds have passed since it was
+uploaded or used by a launch, and since the last of its allocations ended. Its pieces belong to its index, and are
+deleted with it.
 
-Which archives look unused follows from the allocations that are watched. Only where some do, the allocations are
-LISTed, page by page and of each only what names an archive.
+The watched allocations show which archives look unused. Only if there are such archives, the allocations are LISTed,
+page by page, with only the fields that are needed here.
 
-Invariants: what is deleted was found unused in a LIST of allocations that was made after the archives were LISTed, and
-any error in a LIST means that nothing is deleted; a delete carries uid and resourceVersion, so that an archive that is
-used in this moment stays.
+Invariants: a deleted archive was unused in a LIST of allocations that was made after the archives were LISTed; after
+any error in a LIST nothing is deleted; a delete carries uid and resourceVersion, so an archive that is used at this
+moment stays.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,11 +27,11 @@ from slipway.watcher.informers import Informers
 from slipway.watcher.ports import Kube
 
 DELETES_MAX = 200
-"""Deletes of one sweep; the rest follow in the next one, which then comes soon."""
+"""The number of deletes in one sweep; the next sweep, which then follows soon, deletes the rest."""
 PAUSE_S, PAUSE_MAX_S, PAUSE_PART = 60.0, 600.0, 1 / 6
-"""Between two sweeps: this part of the time for which archives are kept, at least the first and at most the second."""
+"""The pause between two sweeps: this part of the time for which archives are kept, within the two bounds."""
 PAGE_SIZE = 500
-"""Allocations that are read at a time."""
+"""The number of allocations in one page."""
 
 _log = log.get_logger(__name__)
 
@@ -45,7 +46,7 @@ class ArchiveHolderStatus(Wire, kw_only=True, frozen=True):
 
 
 class ArchiveHolder(Wire, kw_only=True, frozen=True):
-    """What matters here of an allocation."""
+    """The fields of an allocation that this module reads."""
 
     metadata: ObjectMeta
     spec: ArchiveHolderSpec = ArchiveHolderSpec()
@@ -67,14 +68,14 @@ class ArchiveSweeper:
 
     def __init__(self, kube: Kube, world: Informers, clock: Clock, *, keep_s: float) -> None:
         self.pause_s = min(PAUSE_MAX_S, max(PAUSE_S, keep_s * PAUSE_PART))
-        """Between two sweeps."""
+        """The pause between two sweeps, in seconds."""
         self._kube = kube
         self._world = world
         self._clock = clock
         self._keep_s = keep_s
 
     async def sweep(self) -> int:
-        """One sweep; answers how many it deleted.
+        """Make one sweep; return how many archives it deleted.
 
         Raises:
             ControlPlaneError: a LIST failed, and nothing was deleted.
@@ -108,7 +109,7 @@ class ArchiveSweeper:
         return removed
 
     async def _holders(self) -> list[ArchiveHolder]:
-        """The allocations that name an archive, as they are now."""
+        """Return the allocations that name an archive, from a LIST."""
         found: list[ArchiveHolder] = []
         token = ""
         while True:
@@ -123,7 +124,7 @@ class ArchiveSweeper:
 def unused(
     found: Iterable[IndexMap], allocations: Sequence[Allocation] | Sequence[ArchiveHolder], *, before: float
 ) -> list[IndexMap]:
-    """Those that nothing needs and nothing has used since `before` (epoch seconds). Pure."""
+    """Return the archives that no allocation needs, and that were not used since `before` (epoch seconds). Pure."""
     needed: set[tuple[str, str]] = set()
     ended: dict[tuple[str, str], float] = {}
     for each in allocations:

@@ -1,11 +1,12 @@
-"""A released pod that another scheduler has to bind: since when it waits, and what that scheduler says.
+"""Reads how long a released pod has waited for another scheduler to bind it, and what that scheduler reports.
 
-Owns when the wait has lasted long enough. Pure. `causes.py` ends the attempt.
+Owns when the wait has lasted too long. Pure. `causes.py` ends the attempt.
 
-Invariants: the time counts from the opening of the gate, which an annotation of the pod holds (its condition keeps the
-time of its creation); silence is not a refusal, so the wait for an answer is longer. kube-scheduler refuses a gang that
-it places as a group as a whole, and each of its pods says so. A pod that is refused only because of another one is not
-refused itself: so the rank without a place is named, and its node is avoided.
+Invariants: the wait begins when the gate is opened, a time that an annotation of the pod stores (the pod's condition
+has the time of its creation); without any report of that scheduler the limit is longer than after a refusal.
+kube-scheduler refuses a gang that it places as a group as a whole, and each of its pods reports that. A pod that is
+refused only because of another pod is not treated as refused: so the error names the rank without a place, and its node
+is avoided.
 
 Source: pkg/scheduler/schedule_one_podgroup.go, plugins/gangscheduling (the words of a group, v1.37).
 """
@@ -26,11 +27,11 @@ _FOR_ITS_MATES = re.compile(
     r"minCount \(\d+\) (is not yet|cannot be) satisfied|failed to schedule other pod from a pod group"
     r"|pod group is unschedulable"
 )
-"""What a pod says for which there is a place, or was not looked for, because another one of its group has none."""
+"""The message of a pod that was not placed, or not even tried, only because another pod of its group has no place."""
 
 
 class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod without a node. At `until` (epoch seconds) it is given up, for this reason and with this message."""
+    """A pod without a node. At `until` (epoch seconds) the attempt ends, for this reason and with this message."""
 
     until: float
     reason: Reason
@@ -38,11 +39,12 @@ class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unplaced(pod: Pod, policy: LifecyclePolicy) -> Unplaced | None:
-    """The wait of the pod for another scheduler; None once it has a node, or if no other scheduler binds it."""
+    """Return the wait of the pod for another scheduler; None once it has a node, or if no other scheduler binds it."""
     opened = pod.metadata.annotations.get(ANNOTATION_OPENED)
     if not opened or exits.is_over(pod) or exits.is_bound(pod):
         return None
-    # A gate opens after its pod exists, but the annotation has the time of the pod worker, whose clock may be behind.
+    # The gate is opened after the pod is created, but the clock of the pod worker, which wrote the annotation, may be
+    # behind.
     since = max(parse_time(at) for at in (opened, pod.metadata.creation_timestamp) if at)
     name = pod.spec.scheduler_name
     scheduled = condition_of(pod.status.conditions, "PodScheduled")

@@ -1,11 +1,13 @@
-"""What an allocation waits for by `spec.after`: which allocations these are, how they ended, and who waits for one.
+"""Dependencies between allocations (`spec.after`): which allocations one waits for, how they ended, and which wait for
+it.
 
 Owns the search for them in the stores, and what their ends change in the status. An end is recorded once, in the status
-of the allocation that waits: from then on nothing depends on the other object, which may be deleted. So the last
-finalizer of an ended allocation waits for that record (`is_awaited`, asked by `reconcile.py`).
+of the waiting allocation. After that record the ended object is not needed any more and may be deleted. So the last
+finalizer of an ended allocation is removed only after that record (`is_awaited`, which `reconcile.py` calls).
 
-An AllocationID holds the uid, so it can only name what existed before. A name in an applied object can name anything:
-it is looked up once and its id recorded; what does not exist then, or waits for this allocation itself, is invalid.
+An AllocationID contains the uid, so it can only name an allocation that existed before. A name in an applied object can
+be any text: it is looked up once, and the id that is found is recorded. If no such allocation exists then, or if it
+waits for this allocation itself, the name is invalid.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,15 +25,16 @@ from slipway.model.times import format_time
 from slipway.watcher.ends import End
 
 LOOKS_MAX = 1000
-"""Allocations that the search for a circle looks at."""
+"""The number of allocations that the search for a cycle reads."""
 TOLD_MAX = 4
-"""Ends that one event names."""
+"""The number of ends that one event names."""
 
 
 class SeenDependency(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of one dependency: `id` and, when it has ended, `result` (None: it is gone, and nobody knows).
+    """The observed state of one dependency: `id` and, if it has ended, `result` (None: the object is gone, so it is
+    unknown).
 
-    `problem` says why a name means nothing that could be waited for.
+    `problem` is the error of a name that this allocation cannot wait for; empty without one.
     """
 
     id: str = ""
@@ -41,38 +44,38 @@ class SeenDependency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Seen = Mapping[str, SeenDependency]
-"""{as `spec.after` names it: what was seen}"""
+"""{the text in `spec.after`: the observed state}"""
 NOTHING_SEEN: Seen = {}
 
 
 class Awaited(NamedTuple):
-    """One that an allocation waits for."""
+    """One allocation that another one waits for."""
 
     allocation: str
-    """as `spec.after` names it"""
+    """the text in `spec.after`"""
     wanted: str
-    """its id, once that is known"""
+    """its id, once that is known; until then the text in `spec.after`"""
     is_name: bool
-    """it was not looked up yet: the text may be a name"""
+    """True while it was not looked up yet, so that the text may be a name"""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The object names that it may have."""
+        """The object names that this allocation may have."""
         return names_of(self.wanted)
 
     def is_meant(self, found: Allocation) -> bool:
-        """Whether it is this object."""
+        """Whether `found` is this allocation."""
         return is_the_one(found, self.wanted, by_name=self.is_name)
 
 
 Find = Callable[[str, str], Allocation | None]
-"""(namespace, name) -> the newest version that is known"""
+"""(namespace, name) -> the newest version of the allocation that is known; None when there is none"""
 
 # --- who they are
 
 
 def awaited_by(allocation: Allocation) -> list[Awaited]:
-    """All that it waits for."""
+    """Return all allocations that `allocation` waits for."""
     records = records_of(allocation)
     return [
         Awaited(name, known.id if known else name, known is None)
@@ -81,7 +84,7 @@ def awaited_by(allocation: Allocation) -> list[Awaited]:
 
 
 def awaited_names(allocation: Allocation) -> Iterable[str]:
-    """`namespace/name` of all that it may wait for; nothing when it waits for nobody. An index of the store."""
+    """Return `namespace/name` of all allocations that it may wait for: the keys of an index of the store."""
     if allocation.status.phase is not Phase.PENDING or not allocation.spec.after:
         return ()
     space = allocation.metadata.namespace
@@ -89,7 +92,7 @@ def awaited_names(allocation: Allocation) -> Iterable[str]:
 
 
 def seen(allocation: Allocation, awaited: Awaited, find: Find) -> SeenDependency | None:
-    """What the stores show of one that it waits for; None: nothing, which is no evidence of anything."""
+    """Return the state of one dependency in the stores; None when it is not in them, which is no evidence."""
     for name in awaited.names:
         found = find(allocation.metadata.namespace, name)
         if found is None or not awaited.is_meant(found):
@@ -103,7 +106,7 @@ def seen(allocation: Allocation, awaited: Awaited, find: Find) -> SeenDependency
 
 
 def absent(allocation: Allocation, awaited: Awaited) -> SeenDependency:
-    """What follows when the API server has no such allocation: an id was one that is gone, a name means nothing."""
+    """Return the state when the API server has no such allocation: one with an id has ended, a name is invalid."""
     if split_allocation_id(awaited.wanted) is not None:
         return SeenDependency(id=awaited.wanted, has_ended=True)
     space = allocation.metadata.namespace
@@ -111,7 +114,7 @@ def absent(allocation: Allocation, awaited: Awaited) -> SeenDependency:
 
 
 def is_awaited(ended: Allocation, waiting: Iterable[Allocation]) -> bool:
-    """Whether one of those that may wait for it has not recorded its end."""
+    """Whether one of the `waiting` allocations waits for `ended` and has not recorded its end."""
     return any(awaited.is_meant(ended) for each in waiting for awaited in awaited_by(each))
 
 
@@ -134,7 +137,7 @@ def _waits_for(found: Allocation, wanted: Allocation, find: Find) -> bool:
 
 
 def problem_of(allocation: Allocation, seen: Seen) -> End | None:
-    """The end of an allocation that names what cannot be waited for."""
+    """Return the end of an allocation that names an invalid dependency; None when all its dependencies are valid."""
     for index, each in enumerate(allocation.spec.after):
         found = seen.get(each.allocation)
         if found is not None and found.problem:
@@ -144,9 +147,9 @@ def problem_of(allocation: Allocation, seen: Seen) -> End | None:
 
 
 def noted(allocation: Allocation, seen: Seen, *, now: float) -> Allocation:
-    """The allocation with what was seen of its dependencies; the very same object when that is nothing new.
+    """Return the allocation with the observed states of its dependencies; the identical object when nothing is new.
 
-    Ends are told as an event; that a name has got its id is not.
+    An end is also recorded as an event; the id of a looked-up name is not.
     """
     ended: dict[str, str] = {}
     records = records_of(allocation)

@@ -1,10 +1,10 @@
-"""How an attempt ends: for good, or with another attempt.
+"""Decides what follows when an attempt ends: the final result, or another attempt.
 
-Owns the table of results, whose fault counts, the backoff, and what a preemption comes to. Pure. Must not know when
-an attempt ends; `reduce.py` does.
+Owns the table of results, which faults are counted as restarts, the backoff, and the outcome of a preemption. Pure.
+Must not know when an attempt ends; `reduce.py` does.
 
-Invariants: a user's cancel is never followed by another attempt; an invalid spec is never tried again; the fault of
-the infrastructure never counts against `maxRestarts`, unless a rule of the allocation says so.
+Invariants: a user's cancel is never followed by another attempt; an invalid spec is never retried; a fault of the
+infrastructure is never counted against `maxRestarts`, unless a rule of the allocation requires it.
 """
 
 import msgspec
@@ -23,17 +23,17 @@ from slipway.model.times import SKEW_S, parse_time
 CONDITION_REFUSED = "Refused"
 CONDITION_INVALID = "Invalid"
 BROKEN_LAUNCHES = frozenset({"BindRefused", "PoolChanged", "PoolGone"})
-"""Reasons of Stuck that no waiting mends: a released pod cannot be bound, or the admission pins what is no more."""
+"""Reasons of Stuck that waiting does not mend: a released pod cannot be bound, or the pool has changed or is gone."""
 DEADLINE_PREEMPTION = "preemption"
 DEADLINE_MAX_RUNTIME = "maxRuntime"
 DEADLINE_IDLE = "idle"
 AVOID_NODES_MAX = 16
 _AFTER_TIMEOUT_S = 60.0
-"""For the scheduler, which fires the timeout."""
+"""Extra seconds in which the scheduler can fire the timeout first."""
 
 CANCELS = frozenset({Reason.KILLED, Reason.DELETED, Reason.NAMESPACE_TERMINATING})
 _TIME_IS_UP = frozenset({Reason.IDLE, Reason.MAX_RUNTIME})
-"""Stops of running work that terminate it: who can save its work is told first, and keeps the reason."""
+"""Reasons of stops by a time limit. A preemptible attempt is preempted first, and its end keeps this reason."""
 _RESULTS: dict[Reason, Result] = {
     Reason.COMPLETED: Result.SUCCEEDED,
     Reason.USER_STOPPED: Result.SUCCEEDED,
@@ -62,7 +62,7 @@ _NODE_FAULTS = frozenset(
 
 
 class LifecyclePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that the decisions depend on; durations in seconds."""
+    """The settings of these decisions; durations in seconds."""
 
     image_pull_limit_s: float = 300.0
     stuck_limit_s: float = 600.0
@@ -74,7 +74,7 @@ class LifecyclePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """It is over."""
+    """The allocation has ended, with this result."""
 
     result: Result
     reason: Reason
@@ -82,13 +82,13 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Again(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Another attempt. `counted`: the user's fault; `not_before` is epoch seconds, 0 for at once; `note` is what else
-    there is to say of it."""
+    """Another attempt follows. `counted`: it is counted against maxRestarts, as the user's fault; `not_before` is epoch
+    seconds, 0 for at once; `note` is an additional message."""
 
     reason: Reason
     counted: bool = False
     is_spared: bool = False
-    """a rule says that it is not counted against maxRestarts, but within a limit of its own"""
+    """a rule of the allocation counts it against a limit of its own (`maxUncountedRestarts`) instead of maxRestarts"""
     note: str = ""
     not_before: float = 0.0
     avoid_nodes: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class Again(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class PreemptionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to preempt this attempt. `requeue`: another attempt follows; `reason`: what its end is called."""
+    """A request to preempt this attempt. `requeue`: another attempt follows; `reason`: the reason of its end."""
 
     n: int
     requeue: bool
@@ -110,22 +110,22 @@ class PreemptionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_time_up(self) -> bool:
-        """Whether the work is over by its own limits: however its ranks then end, that is why."""
+        """Whether a time limit of the allocation is the reason; it stays the reason however the ranks end."""
         return self.reason in _TIME_IS_UP
 
     @property
     def overdue(self) -> Reason:
-        """Why it is killed when the grace has run out."""
+        """The reason of the end if the ranks still run after the grace period."""
         return self.reason if self.is_time_up else Reason.PREEMPTION_GRACE
 
 
 def result_of(reason: Reason) -> Result:
-    """The result of an end for `reason`."""
+    """Return the result of an end for `reason`."""
     return _RESULTS.get(reason, Result.FAILED)
 
 
 def refusal(allocation: Allocation) -> End | None:
-    """The end of a launch that can never succeed, as the pod worker or the scheduler found it."""
+    """Return the end of a launch that can never succeed, as the pod worker or the scheduler recorded it; else None."""
     for type_ in (CONDITION_REFUSED, CONDITION_INVALID):
         found = _condition(allocation, type_)
         if found is not None:
@@ -135,34 +135,35 @@ def refusal(allocation: Allocation) -> End | None:
 
 
 def stuck_until(allocation: Allocation, policy: LifecyclePolicy) -> float | None:
-    """When a launch that is stuck is given up (epoch seconds), or None when it is not stuck."""
+    """Return when a stuck launch is given up (epoch seconds); None when it is not stuck."""
     found = _condition(allocation, CONDITION_STUCK)
     if found is None or not found.last_transition_time:
         return None
     patience_s = 0.0 if found.reason in BROKEN_LAUNCHES else patience_of(allocation, policy)
     admission = allocation.status.admission
-    # Nothing is stuck before it was admitted: the pod worker, whose time the condition has, may be behind.
+    # A launch cannot be stuck before its admission, but the clock of the pod worker, which wrote the condition, may be
+    # behind.
     since = max(parse_time(at) for at in (found.last_transition_time, admission.at if admission else "") if at)
     return since + patience_s
 
 
 def patience_of(allocation: Allocation, policy: LifecyclePolicy) -> float:
-    """How long a start may be kept up before another attempt is made, in seconds.
+    """Return for how many seconds a start may be blocked before another attempt is made.
 
-    Another attempt waits anew, so who set a longer `pendingTimeout` gets that in one piece, and then the end.
+    A new attempt would begin its wait anew. So a longer `pendingTimeout` is one uninterrupted wait, and then the end.
     """
     timeout = allocation.spec.pending_timeout
     return max(policy.stuck_limit_s, stored_duration(timeout) + _AFTER_TIMEOUT_S if timeout else 0.0)
 
 
 def standing_stop(allocation: Allocation) -> Stop | None:
-    """`status.stop`, when it is of this attempt."""
+    """Return `status.stop` if it is about this attempt."""
     stop = allocation.status.stop
     return stop if stop is not None and stop.attempt == allocation.status.attempt else None
 
 
 def preemption(allocation: Allocation) -> PreemptionRequest | None:
-    """Who asks this attempt to make room, if anybody does."""
+    """Return the request to preempt this attempt, if there is one."""
     spec, stop = allocation.spec, standing_stop(allocation)
     signal = _preempt_signal(allocation)
     by_system = stop is not None and stop.requeue and stop.reason in (Reason.PREEMPTED, Reason.PREEMPTION_GRACE)
@@ -170,26 +171,27 @@ def preemption(allocation: Allocation) -> PreemptionRequest | None:
         return PreemptionRequest(n=signal.n if signal else 0, requeue=True, by_system=True, by=stop.by)
     if stop is not None and stop.reason in _TIME_IS_UP and (spec.preemptible or is_preempting(allocation)):
         if signal is not None and signal.requeue and is_preempting(allocation):
-            # It is being paused: its attempt is over anyway, and the next one has limits of its own.
+            # A pause is in progress: this attempt ends anyway, and the next attempt has its own time limits.
             return PreemptionRequest(n=signal.n, requeue=True, by_system=True)
         n = signal.n if signal else 0
         return PreemptionRequest(n=n, requeue=False, by_system=True, reason=Reason(stop.reason))
-    # A preemption of a held allocation is a pause: the next attempt waits until it is resumed. The signal says so too,
-    # because it may be resumed before its ranks have ended.
+    # A preemption of a held allocation is a pause: the next attempt waits until the user resumes it. The signal has
+    # `requeue` too, because the user may resume the allocation before its ranks have ended.
     return PreemptionRequest(n=signal.n, requeue=signal.requeue or spec.hold, by_system=False) if signal else None
 
 
 def is_preempting(allocation: Allocation) -> bool:
-    """Whether the ranks of this attempt have been told to make room."""
+    """Whether the preemption was announced to the ranks of this attempt."""
     return DEADLINE_PREEMPTION in allocation.status.deadlines
 
 
 def preemption_deadline(allocation: Allocation, *, now: float) -> float | None:
-    """When the grace of the preemption runs out, by a clock that says `now` (epoch seconds).
+    """Return when the grace period of the preemption ends, by a clock that shows `now` (epoch seconds); None without
+    one.
 
-    A watcher whose clock is behind moves a correct deadline to an earlier time (`clocks.py`). So the deadline that the
-    ranks were told counts. If they were told in our future, the clock of who told them was ahead, and the stored
-    deadline counts, which was corrected.
+    A watcher whose clock is behind moves a correct deadline to an earlier time (`clocks.py`). So the deadline that was
+    announced to the ranks is used. If that announcement is in our future, the clock of the watcher that made it was
+    ahead; then the stored deadline is used, which was corrected.
     """
     at = allocation.status.deadlines.get(DEADLINE_PREEMPTION)
     if not at:
@@ -201,7 +203,7 @@ def preemption_deadline(allocation: Allocation, *, now: float) -> float | None:
 
 
 def is_acknowledged(allocation: Allocation, preempt: PreemptionRequest) -> bool:
-    """Whether a rank has said that it makes room."""
+    """Whether a rank has acknowledged the preemption."""
     signals = allocation.spec.signals
     if signals is None or signals.attempt != allocation.status.attempt:
         return False
@@ -209,7 +211,7 @@ def is_acknowledged(allocation: Allocation, preempt: PreemptionRequest) -> bool:
 
 
 def preemption_grace_s(allocation: Allocation, policy: LifecyclePolicy) -> float:
-    """How long the ranks have, in seconds."""
+    """Return the grace period of a preemption, in seconds."""
     grace = allocation.spec.preemption_grace
     return stored_duration(grace) if grace else policy.preemption_grace_s
 
@@ -222,7 +224,7 @@ def outcome(
     policy: LifecyclePolicy,
     namespace_terminating: bool = False,
 ) -> End | Again:
-    """What follows from an attempt that was ended for `cause` and of which nothing runs any more."""
+    """Return what follows after an attempt that was ended for `cause` and whose pods have all ended."""
     stop = stop_reason(allocation, namespace_terminating=namespace_terminating)
     if stop is not None and stop in CANCELS:
         return _end(stop)
@@ -250,7 +252,10 @@ def outcome(
 
 
 def ruled(allocation: Allocation, cause: Reason) -> FailureAction | None:
-    """What the rule says that decided when the attempt was ended for `cause`: its transition names the rule."""
+    """Return the action of the failure policy's rule that ended the attempt for `cause`.
+
+    The transition to Terminating records the index of that rule. None when no rule decided.
+    """
     entry = _terminating(allocation)
     if entry is None or entry.reason != cause.value:
         return None
@@ -261,7 +266,7 @@ def ruled(allocation: Allocation, cause: Reason) -> FailureAction | None:
 def unstarted(
     allocation: Allocation, *, now: float, policy: LifecyclePolicy, namespace_terminating: bool = False
 ) -> End | Again | None:
-    """What becomes of an attempt that was never released, if it is not to go on."""
+    """Return what follows when an attempt that was never released has to end; None when it goes on."""
     stop = stop_reason(allocation, namespace_terminating=namespace_terminating)
     if stop is not None and stop in CANCELS:
         return _end(stop)
@@ -282,7 +287,7 @@ def unstarted(
     if allocation.status.phase is Phase.TERMINATING:
         return outcome(allocation, cause_of(allocation), now=now, policy=policy)
     if allocation.spec.hold and allocation.status.phase is not Phase.PENDING:
-        # Held after the decision was taken: it waits again, as if it had never been admitted.
+        # The user held the allocation after its admission: it waits again, as if it had never been admitted.
         return Again(reason=Reason.PREEMPTED)
     until = stuck_until(allocation, policy)
     if until is not None and now >= until:
@@ -291,7 +296,7 @@ def unstarted(
 
 
 def _what_it_waited_for(allocation: Allocation) -> str:
-    """What prevented the start, or why the allocation had no place; empty when neither was recorded."""
+    """Return what prevented the start, or why the allocation was not placed; empty when neither is recorded."""
     status = allocation.status
     kept = condition_of(status.conditions, CONDITION_STUCK)
     if kept is not None and kept.observed_generation == status.attempt and kept.status != "False":
@@ -300,7 +305,7 @@ def _what_it_waited_for(allocation: Allocation) -> str:
 
 
 def cause_of(allocation: Allocation) -> Reason:
-    """Why a Terminating attempt was ended: its transition said so."""
+    """Return why a Terminating attempt was ended, as its transition recorded it."""
     reason = allocation.status.reason
     return Reason(reason) if reason in set(Reason) else Reason.UNKNOWN_EXIT
 
@@ -312,7 +317,7 @@ def _end(reason: Reason) -> End:
 def _as_ruled(
     allocation: Allocation, cause: Reason, action: FailureAction, *, now: float, policy: LifecyclePolicy
 ) -> End | Again:
-    """What follows from a failure on which a rule has decided."""
+    """Return what follows from a failure that a rule of the failure policy matches."""
     spec, status, rules = allocation.spec, allocation.status, allocation.spec.failure_policy
     if action is FailureAction.FAIL:
         return End(result=Result.FAILED, reason=cause, message=status.message)
@@ -338,7 +343,7 @@ def _again(
     now: float,
     policy: LifecyclePolicy,
 ) -> Again:
-    """Another attempt after a backoff that doubles with each attempt of the same kind of fault."""
+    """Return another attempt after a backoff that doubles with each attempt of the same kind of fault."""
     status = allocation.status
     before = status.uncounted_restarts if spared else status.restarts if counted else status.infra_restarts
     wait_s = min(policy.restart_backoff_s * 2.0 ** min(before, 30), policy.restart_backoff_max_s)
@@ -350,13 +355,13 @@ def _again(
 
 
 def _failed_node(allocation: Allocation) -> str:
-    """The node that the transition to Terminating blames."""
+    """Return the node that the transition to Terminating names as the cause; empty without one."""
     entry = _terminating(allocation)
     return str(entry.data.get("node", "")) if entry is not None else ""
 
 
 def _terminating(allocation: Allocation) -> RingEntry | None:
-    """The transition that ended this attempt."""
+    """Return the transition that ended this attempt."""
     for entry in reversed(allocation.status.transitions):
         if entry.type is Event.TERMINATING and entry.attempt == allocation.status.attempt:
             return entry
@@ -371,7 +376,7 @@ def _preempt_signal(allocation: Allocation) -> PreemptSignal | None:
 
 
 def _condition(allocation: Allocation, type_: str) -> Condition | None:
-    """The condition, when it is True and of this attempt (which its observedGeneration names)."""
+    """Return the condition if it is True and about this attempt (its observedGeneration is the attempt)."""
     found = condition_of(allocation.status.conditions, type_)
     is_current = found is not None and found.observed_generation == allocation.status.attempt
     return found if found is not None and is_current and found.status == "True" else None

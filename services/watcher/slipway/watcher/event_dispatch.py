@@ -1,7 +1,8 @@
-"""Which parts are notified of which change: the queue, the relay, the logs, the consistent reads, the scheduler.
+"""Forwards each change of an object to the parts that need it: the queue, the relay, the logs, the consistent reads,
+and the scheduler.
 
-Owns the mapping from a change of any object to the allocations that it concerns. Decides nothing about them: a key in
-the queue only says "look at this allocation".
+Owns the mapping from a change of any object to the allocations that it affects. Decides nothing about them: a key in
+the queue only means "reconcile this allocation".
 """
 
 from dataclasses import dataclass
@@ -22,14 +23,14 @@ from slipway.watcher.reconcile import Reconciler
 from slipway.watcher.relay import Relay
 
 GANG_MIN = 16
-"""From so many pods on, changes of a gang's pods are looked at together."""
+"""From so many pods on, changes of a gang's pods are reconciled together."""
 GANG_LOOK_S_PER_POD = 1 / 2048
 GANG_LOOK_S_MAX = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audience:
-    """Who is told."""
+    """The parts that get the changes."""
 
     queue: WorkQueue[str]
     relay: Relay
@@ -41,7 +42,7 @@ class Audience:
 
 
 class Dispatch:
-    """Listens to every store of a world from its construction on."""
+    """Subscribes to every store when it is constructed."""
 
     def __init__(self, world: Informers, audience: Audience, duty: Duty) -> None:
         self._world = world
@@ -55,19 +56,19 @@ class Dispatch:
             store.on_change(self._policy_changed)
 
     def enqueue(self, uid: str, delay_s: float = 0.0) -> None:
-        """Look at an allocation: now, or a little later when that is another replica's duty."""
+        """Queue an allocation: now, or after a short delay when another replica is the primary."""
         if uid:
             self._to.queue.add_after(uid, max(delay_s, self._duty.delay_s))
 
     def enqueue_all(self, *, calm: bool = True) -> None:
-        """Look at everything that is not at rest; without `calm`, not at what waits or runs in peace."""
+        """Queue all allocations that are not at rest; without `calm`, not those that are Pending or Running."""
         for allocation in self._world.allocations.items():
             is_calm = allocation.status.phase in (Phase.PENDING, Phase.RUNNING)
             if (calm or not is_calm) and not self._world.is_at_rest(allocation):
                 self.enqueue(allocation.metadata.uid)
 
     def _enqueue_waiting(self, ended: Allocation | None) -> None:
-        """Look at those that wait for an allocation to end."""
+        """Queue the allocations that wait for this one to end."""
         for each in self._world.waiting_for(ended) if ended is not None else ():
             self.enqueue(each.metadata.uid)
 
@@ -86,7 +87,7 @@ class Dispatch:
         if self._duty.delay_s == 0:
             self._to.relay.offer(new)
         if self._world.is_at_rest(new):
-            # It is kept for days: what was remembered of it beside the object is not.
+            # The object is retained for days; what the watcher has remembered about it is not needed any more.
             self._to.evidence.forget(new.metadata.uid)
             self._to.hints.forget(new.metadata.uid)
             self._to.reconciler.forget(new.metadata.uid)
@@ -128,7 +129,8 @@ class Dispatch:
                 self.enqueue(allocation.metadata.uid)
 
     def _policy_changed(self, old: Any, new: Any) -> None:
-        """The ledger is the status of a pool: the scheduler needs no bell for what it wrote itself."""
+        """Wake the scheduler if a spec has changed. The status of a pool is its ledger, which the scheduler itself
+        writes."""
         if (old.spec if old is not None else None) != (new.spec if new is not None else None):
             self._ring("policy")
 
@@ -138,5 +140,5 @@ class Dispatch:
 
 
 def _patience_s(pods: int) -> float:
-    """How long to wait for more news of a gang: a look at it costs as many steps as it has pods, and each has news."""
+    """Return how long to wait for more changes of a gang: one reconcile costs as many steps as the gang has pods."""
     return min(GANG_LOOK_S_MAX, pods * GANG_LOOK_S_PER_POD) if pods >= GANG_MIN else 0.0

@@ -1,10 +1,10 @@
-"""One pod, read: how far its main container is, how it ended, and whose fault that was.
+"""Reads one pod: how far its main container has got, how it ended, and whose fault that was.
 
-Owns the mapping of a pod to a rank state and of an exit to a reason. Pure; knows nothing of allocations, gangs or
-retries. Only the main container decides; init containers can fail a rank, sidecars neither decide nor block.
+Owns the mapping of a pod to a rank state, and of an exit to a reason. Pure; does not know allocations, gangs or
+retries. Only the main container decides; init containers can fail a rank; sidecars neither decide nor block.
 
-Invariants: an exit comes from a container status or from a phase Failed, never from absence; what was killed after a
-deletion was asked for is not the container's own end.
+Invariants: an exit is read from a container status or from the phase Failed, never inferred from absence; an end by a
+kill after a deletion was requested is not the container's own end.
 """
 
 from math import floor
@@ -24,7 +24,7 @@ MAIN = "main"
 MESSAGE_CHARS_MAX = 512
 
 _LOST = ("ContainerStatusUnknown", "Unknown")
-"""The words of the kubelet for a container that is gone, and of containerd for one whose machine restarted."""
+"""The reasons of the kubelet for a container that is gone, and of containerd for one whose machine has restarted."""
 _SIGNALLED = (137, 143)
 _NODE_LOST_REASONS = frozenset({"NodeLost", "DeletionByPodGC"})
 _EVICTED_REASONS = frozenset(
@@ -47,14 +47,14 @@ _THROTTLED = ("toomanyrequests", "429 too many requests", "pull qps exceeded", "
 """Words of registries and kubelets, in lower case, for too many pulls: the image itself is not wrong."""
 _CREATE_WAITS = frozenset({"CreateContainerConfigError", "CreateContainerError"})
 _PULL_TRIES = _PULL_WAITS | {"ErrImagePull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
-"""The words of a kubelet while it pulls, and between two tries."""
+"""The reasons that a kubelet reports while it pulls an image, and between two tries."""
 _ON_ITS_WAY = ("", "ContainerCreating", "PodInitializing")
 HELD_UP_WORDS = _PULL_TRIES | _CREATE_WAITS | {"RunContainerError", "PostStartHookError", "CrashLoopBackOff"}
 """Reasons of waiting containers that name a problem."""
 
 
 class RankExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a rank ended. `at` is epoch seconds (None: unknown); `killed`: it ended after its deletion was asked for."""
+    """How a rank ended. `at` is epoch seconds (None: unknown); `killed`: it ended after its deletion was requested."""
 
     state: RankState
     code: int | None = None
@@ -70,7 +70,7 @@ class RankExit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockedStart(msgspec.Struct, frozen=True, kw_only=True):
-    """A container that cannot start: since when (epoch seconds) and why; `word` is the reason of Kubernetes."""
+    """A container that cannot start: since when (epoch seconds) and why; `word` is the reason that Kubernetes gives."""
 
     reason: Reason
     message: str
@@ -79,9 +79,10 @@ class BlockedStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_over(pod: Pod) -> bool:
-    """Whether nothing of the pod can run any more: it has ended, or is deleted before it had a node.
+    """Whether no container of the pod can run any more: it has ended, or its deletion was requested before it had a
+    node.
 
-    A deleting pod is never bound (the binding is refused), and no kubelet ever moves its phase.
+    The API server refuses to bind a pod that is being deleted, and without a node no kubelet ever changes its phase.
     """
     return has_ended(pod) or (not is_bound(pod) and pod.metadata.deletion_timestamp is not None)
 
@@ -92,7 +93,7 @@ def is_bound(pod: Pod) -> bool:
 
 
 def main_name(pod: Pod) -> str:
-    """The name of the main container: the annotation's, else `main`, else the first."""
+    """Return the name of the main container: the annotation's, else `main`, else the first."""
     names = [container.name for container in pod.spec.containers]
     named = pod.metadata.annotations.get(ANNOTATION_MAIN_CONTAINER, "")
     if named in names:
@@ -101,13 +102,13 @@ def main_name(pod: Pod) -> str:
 
 
 def main_status(pod: Pod) -> ContainerStatus | None:
-    """The main container's status, if the kubelet has reported one."""
+    """Return the main container's status; None when the kubelet has not reported one."""
     name = main_name(pod)
     return next((status for status in pod.status.container_statuses if status.name == name), None)
 
 
 def rank_state(pod: Pod) -> RankState:
-    """The pod as gang schedulers map it, by the main container."""
+    """Return the rank state of the pod as gang schedulers map it, by the main container."""
     exit_ = exit_of(pod)
     if exit_ is not None:
         return exit_.state
@@ -138,7 +139,7 @@ def has_started(pod: Pod) -> bool:
 
 
 def started_at(pod: Pod) -> float | None:
-    """When the main container started (epoch seconds), if known."""
+    """Return when the main container started (epoch seconds); None when that is unknown."""
     main = main_status(pod)
     if main is None:
         return None
@@ -147,13 +148,13 @@ def started_at(pod: Pod) -> float | None:
 
 
 def is_pod_ready(pod: Pod) -> bool:
-    """Whether the pod answers its readiness probes."""
+    """Whether the pod is ready by its readiness probes."""
     ready = condition_of(pod.status.conditions, "Ready")
     return ready is not None and ready.status == "True" and is_running(pod)
 
 
 def exit_of(pod: Pod, *, told_at: float | None = None) -> RankExit | None:
-    """How the rank ended, or None while it has not. `told_at`: when its allocation told it to end (epoch seconds)."""
+    """Return how the rank ended; None while it has not. `told_at`: when its end was decided (epoch seconds)."""
     main = main_status(pod)
     ended = main.state.terminated if main else None
     if ended is not None:
@@ -171,7 +172,7 @@ def exit_of(pod: Pod, *, told_at: float | None = None) -> RankExit | None:
 
 
 def leaving(pod: Pod) -> RankExit | None:
-    """The certain loss of a pod that still exists: its deletion was requested, or its node cannot start it any more."""
+    """Return the certain loss of an existing pod: its deletion was requested, or its node cannot start it any more."""
     if exit_of(pod) is not None:
         return None
     asked_at = deletion_asked_at(pod)
@@ -182,7 +183,7 @@ def leaving(pod: Pod) -> RankExit | None:
 
 
 def _stranded(pod: Pod) -> RankExit | None:
-    """The loss of a pod whose sandbox ended before its program ran, for example because the node booted.
+    """Return the loss of a pod whose sandbox ended before its program ran, for example because the node rebooted.
 
     A kubelet makes no second sandbox for a pod with restartPolicy Never that has had a container, and leaves the pod
     Pending for ever, without a reason. Source: kuberuntime computePodActions (v1.36).
@@ -200,13 +201,13 @@ def _stranded(pod: Pod) -> RankExit | None:
 
 
 def deletion_asked_at(pod: Pod) -> float | None:
-    """When the pod's deletion was asked for (epoch seconds): the deadline less the grace."""
+    """Return when the pod's deletion was requested (epoch seconds): the deadline less the grace period."""
     deadline = _epoch(pod.metadata.deletion_timestamp)
     return None if deadline is None else deadline - (pod.metadata.deletion_grace_period_seconds or 0)
 
 
 def blocked(pod: Pod) -> BlockedStart | None:
-    """The first container that cannot start: its image cannot be pulled, or its configuration is missing."""
+    """Return the first container that cannot start: its image cannot be pulled, or its configuration is missing."""
     if is_over(pod):
         return None
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
@@ -228,9 +229,9 @@ def blocked(pod: Pod) -> BlockedStart | None:
 
 
 def held_up(pod: Pod) -> BlockedStart | None:
-    """The obstacle to the start of the pod as its containers report it, also while the kubelet still tries.
+    """Return the obstacle to the start of the pod as its containers report it, even while the kubelet still retries.
 
-    It is shown to users at once; only `blocked` ends an attempt.
+    Users see this obstacle at once; only `blocked` ends an attempt.
     """
     found = blocked(pod)
     if found is not None or is_over(pod):
@@ -252,7 +253,7 @@ def held_up(pod: Pod) -> BlockedStart | None:
 
 
 def is_judged(word: str) -> bool:
-    """Whether `blocked` decides when an obstacle with this word ends the attempt."""
+    """Whether `blocked` decides when an obstacle with this reason of Kubernetes ends the attempt."""
     return word in _PULL_TRIES or word in _CREATE_WAITS
 
 
@@ -265,7 +266,7 @@ def _exit_of_main(pod: Pod, ended: StateTerminated, told_at: float | None) -> Ra
     at = _epoch(ended.finished_at)
     killed = _was_killed(pod, ended, at, told_at)
     if ended.reason in _LOST and killed:
-        # A kubelet reports this for each container that had not started when its pod was deleted: no node was lost.
+        # A kubelet also reports this for a container that had not started when its pod was deleted: no node was lost.
         reason = _disruption(pod) or Reason.POD_DELETED
         message = _disruption_message(pod) or "the pod was deleted; how its container ended is not known"
         return RankExit(state=RankState.FAILED, reason=reason, message=message, at=at, killed=True)
@@ -294,7 +295,7 @@ def _exit_of_main(pod: Pod, ended: StateTerminated, told_at: float | None) -> Ra
 
 
 def _exit_without_main(pod: Pod) -> RankExit:
-    """A Failed pod whose main container never reported an exit."""
+    """Return the exit of a Failed pod whose main container never reported one."""
     disruption = _disruption(pod)
     if disruption is not None:
         return RankExit(state=RankState.FAILED, reason=disruption, message=_disruption_message(pod))
@@ -335,17 +336,17 @@ def _interrupted_text(pod: Pod, ended: StateTerminated) -> str:
 
 
 def _status_text(pod: Pod) -> str:
-    """Reason and message that the kubelet gives for the pod as a whole."""
+    """Return the reason and message that the kubelet reports for the pod as a whole."""
     return ": ".join(part for part in (pod.status.reason, pod.status.message) if part)
 
 
 def _is_over_its_limits(pod: Pod) -> bool:
-    """Whether the kubelet evicted the pod because it exceeded a limit of its own spec: of an emptyDir, or of the
-    storage of its containers.
+    """Whether the kubelet evicted the pod because it exceeded a limit in its own spec: of an emptyDir, or of its
+    containers' storage.
 
-    An eviction for the sake of the node has the condition DisruptionTarget, and one at admission has no statuses of
-    containers. The states in those statuses do not help: a kubelet may report a container that ran until then as
-    waiting, if it has removed it before it writes the last status of the pod.
+    An eviction because of pressure on the node has the condition DisruptionTarget, and an eviction at admission has no
+    container statuses. The states in these statuses do not help: a kubelet that has removed a container before it
+    writes the last status of the pod may report it as waiting, although it ran.
     Source: Kubernetes, pkg/kubelet/eviction/eviction_manager.go, `localStorageEviction` and `evictPod`; observed with
     kubelets v1.36.
     """
@@ -359,14 +360,14 @@ def _has_run(status: ContainerStatus) -> bool:
 
 
 def _was_killed(pod: Pod, ended: StateTerminated, at: float | None, told_at: float | None) -> bool:
-    """Whether the end followed the deletion.
+    """Whether the container ended after the pod's deletion was requested.
 
-    The kubelet confirms the end with a last delete, which sets a new time. The pod then no longer shows when its
-    deletion was first requested; the signal of its exit, or the time at which its allocation told it to end, does.
+    The kubelet confirms the end with a last delete, which sets a new time, so the pod no longer shows when its deletion
+    was first requested. Then the signal of its exit decides, or `told_at`, the time at which its end was decided.
 
-    Both times have whole seconds. An end with 0 in the second of the deletion counts as killed: programs often exit
-    with 0 at once on SIGTERM, and rarely complete in just that second. Work that was cut off and counted as complete
-    would never run again.
+    Both times are whole seconds. An exit with 0 in the second of the deletion is treated as killed: programs often exit
+    with 0 at once on SIGTERM, and rarely complete in just that second. Killed work that was treated as complete would
+    never run again.
     """
     asked_at = deletion_asked_at(pod)
     if asked_at is None:
@@ -381,7 +382,7 @@ def _was_killed(pod: Pod, ended: StateTerminated, at: float | None, told_at: flo
 
 
 def _disruption(pod: Pod) -> Reason | None:
-    """The infrastructure's reason for the end of the pod, if it says one."""
+    """Return the infrastructure's reason for the end of the pod; None without one."""
     if _is_over_its_limits(pod):
         return None
     target = condition_of(pod.status.conditions, "DisruptionTarget")
@@ -399,7 +400,10 @@ def _disruption_message(pod: Pod) -> str:
 
 
 def _waiting_since(pod: Pod, reason: str) -> float | None:
-    """When its wait began: at the latest when the pod was scheduled. For an invalid image name: always."""
+    """Return when the wait of a container began (epoch seconds): when the pod started or was scheduled.
+
+    Return 0 for an invalid image name, which needs no wait at all.
+    """
     if reason == _PULL_REFUSED:
         return 0.0
     scheduled = condition_of(pod.status.conditions, "PodScheduled")
