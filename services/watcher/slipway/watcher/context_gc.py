@@ -1,8 +1,8 @@
 """Deletes uploaded archives that no allocation needs any more.
 
-Owns when: an archive is deleted when no unended allocation names it, and `keep_s` seconds have passed since it was
-uploaded or used by a launch, and since the last of its allocations ended. Its pieces belong to its index, and are
-deleted with it.
+Owns when: an archive is deleted when no unended allocation names it, and `keep_s` seconds (an hour by default) have
+passed since it was uploaded or used by a launch, and since the last of its allocations ended. Its pieces belong to its
+index, and are deleted with it.
 
 The watched allocations show which archives look unused. Only if there are such archives, the allocations are LISTed,
 page by page, with only the fields that are needed here.

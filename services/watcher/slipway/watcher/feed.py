@@ -1,11 +1,12 @@
-"""The cluster feed: what this process observes, as compact facts, published while it holds the feed's lease.
+"""Publishes the cluster feed: the objects that this process observes, as compact facts, while it holds the feed's
+lease.
 
-Owns which changes are worth an entry and when the publisher must begin a new epoch. The order, the numbers and the
-heartbeats are `streams/feed.py`'s.
+Owns which changes are published, and when the publisher must begin a new epoch. The order, the numbers and the
+heartbeats are in `streams/feed.py`.
 
-Invariants: nothing is published before every store is synced; a change that placement cannot see is not published;
-after a gap in our own view (a LIST again) a new epoch begins, so that readers LIST as well; a view that has gone silent
-ends the term.
+Invariants: nothing is published before every store is synced; a change that does not matter for placement is not
+published; after a gap in our own view (a new LIST) a new epoch begins, so that readers LIST as well; when a watch
+becomes silent, publishing ends until it is fresh again.
 """
 
 from collections.abc import Callable
@@ -35,16 +36,17 @@ from slipway.watcher.informers import BY_NAMESPACE, Informers
 from slipway.watcher.snapshots import Snapshots
 
 WATCH_S = 0.5
-"""How often a view that is not complete, or that may be old, is looked at."""
+"""The time between two checks of a view that is incomplete or may be old."""
 _ENDED = ("Succeeded", "Failed")
 
 _log = log.get_logger(__name__)
 
 
 class ClusterFeed:
-    """Publishes the world. `gaps` counts what broke our own view; `is_stale` says that it may be old.
+    """Publishes the observed objects. `gaps` counts the gaps in our own view; `is_stale` is whether the view may be
+    old.
 
-    `lost` is told when the feed is not what we made it: the server was emptied or replaced, or went back in time.
+    `lost` is called when the feed has lost what we published: the Redis server was emptied, replaced, or restored.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class ClusterFeed:
         lost: Callable[[], None],
         snapshot_objects: int,
     ) -> None:
-        """`snapshot_objects`: beside so many objects snapshots of the feed are kept."""
+        """`snapshot_objects`: with at least so many objects, snapshots of the feed are made."""
         self._feed = feed
         self._world = world
         self._clock = clock
@@ -66,12 +68,12 @@ class ClusterFeed:
         self._is_stale = is_stale
         self._lost = lost
         self._resolved: dict[str, AllocationFact] = {}
-        """{uid of a living allocation: its last fact}, of the spec, the pool and the LimitRanges as they stand"""
+        """{uid of an unended allocation: its last fact}, from the present spec, pool and LimitRanges"""
         self._specs = Specs()
         self._snapshots = Snapshots(feed, world, clock, self._fact_now, objects_min=snapshot_objects)
 
     async def publish(self, leadership: Leadership) -> None:
-        """Publish for as long as the lease is held; begins a new epoch after each gap."""
+        """Publish while the lease is held; begin a new epoch after each gap."""
         term = leadership.term
         while leadership.is_valid():
             liveness.beat()
@@ -86,15 +88,16 @@ class ClusterFeed:
                 try:
                     await self._run(publisher, leadership)
                 except StaleError as error:
-                    # The lease was deleted and counts from 0 again, or its last holder wrote late: go beyond.
+                    # The lease was deleted and its terms begin at 0 again, or its last holder wrote late: use a higher
+                    # term.
                     _log.warning("lost the cluster-feed lease", error=str(error))
                     await self._clock.sleep(WATCH_S)
                     term = max(term, await self._term_in_feed() + 1)
-        # Whoever keeps the lease ends this term now; a loop that is called again at once must not spin until then.
+        # The elector ends this term soon. Until then the loop calls `publish` again at once, and must not spin.
         await self._clock.sleep(WATCH_S)
 
     async def _run(self, publisher: FeedPublisher, leadership: Leadership) -> None:
-        """Until the view breaks."""
+        """Publish until the view has a gap or is stale, or the lease is lost."""
         gaps, epoch = self._gaps(), 0
         stores = [(resource.plural, store) for resource, store in self._world.stores()]
 
@@ -145,7 +148,8 @@ class ClusterFeed:
             return []
         pools = self._pools()
         if isinstance(new, Allocation):
-            # Its fact carries its version, by which the leader knows that its own write has arrived.
+            # The fact contains the object's version, by which the leading scheduler knows
+            # that its own write has arrived.
             return [_put(kind, new, encode_fact(self._allocation_fact(old, new)))]
         fact = fact_of(new, pools)
         is_same = old is not None and fact_of(old, pools) == fact
@@ -154,7 +158,7 @@ class ClusterFeed:
         return [_put(kind, new, encode_fact(fact))]
 
     def _fact_now(self, obj: Any) -> Fact | None:
-        """What the feed has told of an object, or will have: what is not for it is None."""
+        """Return the fact that the feed has, or will have, of an object; None when the object is not published."""
         if isinstance(obj, Pod) and not _is_visible(obj):
             return None
         if isinstance(obj, Allocation):
@@ -164,9 +168,10 @@ class ClusterFeed:
         return fact_of(obj, self._pools())
 
     def _allocation_fact(self, old: Allocation | None, new: Allocation) -> AllocationFact:
-        """The fact; the costly part, which follows from the spec alone, is kept while the spec stays."""
+        """Return the fact. Its costly part, which follows from the spec alone,
+        is cached while the spec is unchanged."""
         uid = new.metadata.uid
-        # The generation counts the changes of the spec.
+        # The API server raises the generation with each change of the spec.
         is_same_spec = old is not None and (old.metadata.uid, old.metadata.generation) == (uid, new.metadata.generation)
         known = self._resolved.get(uid) if is_same_spec else None
         ranges = self._ranges_of(new) if known is None else ()
@@ -178,7 +183,7 @@ class ClusterFeed:
         return fact
 
     def _again(self, publisher: FeedPublisher, allocations: list[Allocation]) -> None:
-        """The defaults of their pool, or the LimitRanges of their namespace, have changed, and so have their facts."""
+        """Publish facts again, after the defaults of a pool or the LimitRanges of a namespace have changed."""
         for allocation in allocations:
             fact = self._allocation_fact(None, allocation)
             publisher.offer(_put(ALLOCATIONS.plural, allocation, encode_fact(fact)))
@@ -203,9 +208,9 @@ def _is_visible(pod: Pod) -> bool:
 
 
 def _uses_the_same(old: Pod | None, new: Pod) -> bool:
-    """Whether a pod that was visible uses what it used: most changes are of its status only.
+    """Whether a pod that was visible uses the same resources as before: most changes are of its status only.
 
-    One that is to go is not counted any more where pods are spread.
+    A pod whose deletion was requested is a change: it is no longer counted for the spreading of pods.
     """
     if old is None or old.metadata.uid != new.metadata.uid or not _is_visible(old):
         return False

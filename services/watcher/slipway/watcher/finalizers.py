@@ -1,7 +1,7 @@
-"""Removes one finalizer from one object, and writes nothing else but a mark that says what was done before.
+"""Removes one finalizer from one object, and writes nothing else except a mark (an annotation) about earlier work.
 
-Owns the patch. It tests the object's uid and the position of the finalizer, so it can change neither a later object of
-the same name nor another finalizer. Callers that need it also test the version that they have seen.
+Owns the patch. It tests the object's uid and the index of the finalizer, so it can change neither a later object of the
+same name nor another finalizer. Callers that need it also test the resource version that they have seen.
 """
 
 from typing import TypeVar
@@ -28,15 +28,14 @@ async def drop(
     mark: Mark | None = None,
     only_as_seen: bool = False,
 ) -> T | None:
-    """The object without the finalizer, and with `mark` on it; None when the object is gone.
+    """Remove the finalizer and set `mark`; return the object, or None when it does not exist any more.
 
-    An object that is being deleted without grace goes with its last finalizer. The API server then deletes it as it is,
-    also in a version that came after `only_as_seen` was tested. Source: registry/generic/registry/store.go (v1.36),
-    `deleteWithoutFinalizers`.
+    An object that is being deleted without a grace period is deleted with its last finalizer. The API server then
+    deletes whatever version exists, even one that was written after `only_as_seen` was tested. Source:
+    registry/generic/registry/store.go (v1.36), `deleteWithoutFinalizers`.
 
     Raises:
-        StaleError: the object's finalizers are not those of `meta`, or with `only_as_seen` anything is not: observe
-            again.
+        StaleError: the object's finalizers differ from `meta`, or with `only_as_seen` its version does: read it again.
     """
     if finalizer not in meta.finalizers:
         return None
@@ -53,7 +52,7 @@ async def drop(
     except NotFoundError:
         return None
     except InvalidError as error:
-        # How the API server answers a test that does not hold.
+        # The API server answers a failed test with InvalidError.
         raise StaleError(f"{meta.name} has changed, or its finalizers have") from error
 
 
@@ -65,7 +64,7 @@ def _marking(meta: ObjectMeta, mark: Mark) -> list[RawObject]:
     name, value = mark
     if meta.annotations:
         return [{"op": "add", "path": f"/metadata/annotations/{name.replace('/', '~1')}", "value": value}]
-    # The map itself has to be made, and must not replace one that came meanwhile.
+    # The map has to be created, and must not replace a map that another writer has created since the read.
     return [
         _version(meta),
         {"op": "add", "path": "/metadata/annotations", "value": {name: value}},

@@ -1,6 +1,6 @@
-"""The ranks of one attempt: for each, what the allocation records of it and what its pod shows.
+"""Joins the ranks of one attempt: for each rank, its record in the allocation and its pod.
 
-Owns which pod belongs to which rank (by the uids of the release), when a gang has succeeded, and when it has lost too
+Owns which pod belongs to which rank (by the uids in the release), when a gang has succeeded, and when it has lost too
 many ranks. Pure. Must not decide what follows from that.
 
 Invariants: a recorded end never changes; a pod that was not seen changes nothing by itself; only a consistent read
@@ -58,16 +58,19 @@ _DECIDED = frozenset(
 )
 """Reasons that concern an attempt as a whole, not one rank of it."""
 _OF_THE_PROGRAM = frozenset({Reason.RANK_FAILED, Reason.OUT_OF_MEMORY, Reason.INIT_FAILED, Reason.UNKNOWN_EXIT})
-"""Failures that a rule may name by role and exit code."""
+"""Failures that a failure rule may match by role and exit code."""
 _WITH_A_CODE = frozenset({Reason.RANK_FAILED, Reason.OUT_OF_MEMORY})
-"""Those whose code is that of the main container."""
+"""The failures whose exit code is that of the main container."""
 _DISRUPTIONS = frozenset({Reason.NODE_LOST, Reason.EVICTED, Reason.REJECTED, Reason.POD_DELETED, Reason.POD_LOST})
-"""Losses of one rank that a rule may name by `disruption`."""
+"""Losses of one rank that a failure rule may match by `disruption`."""
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """One placed rank. `exit`: it has ended. `loss`: it still runs, but its loss is certain. `missing`: its pod was not
-    seen or its node is gone, and no consistent read has confirmed that yet."""
+    """One placed rank.
+
+    `exit` is set when it has ended; `loss` when it still runs, but will certainly be lost; `missing` when its pod was
+    not seen or its node is gone, and no consistent read has confirmed that yet.
+    """
 
     index: int
     role: str
@@ -82,25 +85,25 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     grown: bool = False
     """it was added while the others ran"""
     leaving: bool = False
-    """it was told to make room while the rest of the gang goes on"""
+    """it is evicted while the rest of the gang goes on"""
     ended_by: str = ""
-    """why the whole attempt is being ended, which is the reason of each rank that is killed with it"""
+    """why the whole attempt is being ended: the reason of each rank that is killed with it; else empty"""
     told_at: float | None = None
-    """when its allocation told it to end (epoch seconds)"""
+    """when the end of this rank was decided (epoch seconds); None when it was not"""
     rule: int | None = None
-    """the position of the rule in the failure policy that decides on its failure"""
+    """the index of the failure policy's rule that matches its failure; None without one"""
     action: FailureAction | None = None
-    """what that rule says"""
+    """the action of that rule"""
     retried: RankExit | None = None
-    """how its pod ended, if the rank starts again in its place; for the gang it has not ended"""
+    """how its pod ended, if the rank starts again in its place: the gang treats such a rank as not ended"""
     is_spared: bool = False
-    """a rule says that this restart is not counted against maxRestarts"""
+    """a failure rule does not count this restart against maxRestarts"""
     restarts: int = 0
-    """how often it was started again in this attempt"""
+    """how many times it was restarted in this attempt"""
 
     @property
     def node(self) -> str:
-        """Its node: of the pod, else the recorded one, else the planned one."""
+        """Its node: that of its pod, else the recorded one, else the planned one."""
         seen = self.pod.spec.node_name if self.pod else ""
         return seen or (self.stored.node if self.stored else "") or self.placed_on
 
@@ -121,7 +124,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether its end is on record."""
+        """Whether its end is recorded in the status."""
         return self.stored is not None and self.stored.phase in RANK_ENDS
 
     @property
@@ -133,31 +136,31 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_ignored(self) -> bool:
-        """Whether it failed, and a rule says that this is as good as an end with 0."""
+        """Whether it failed, and a failure rule treats that as an exit with 0."""
         return self.exit is not None and self.action is FailureAction.IGNORE
 
     @property
     def is_fatal(self) -> bool:
-        """Whether it failed, and a rule says that its allocation has failed."""
+        """Whether it failed, and by a failure rule its whole allocation has failed."""
         return self.action is FailureAction.FAIL and self.failure is not None
 
     @property
     def order(self) -> tuple[bool, bool, float, bool, int]:
-        """Sorts ends by their time: a recorded end comes before one that is only seen; of the same second, a success
-        comes first."""
+        """The sort key of ends, by time. A recorded end comes before one that is only seen;
+        in one second, a success is first."""
         end = self.end or self.loss
         if self.is_recorded and self.pod is not None:
-            # The record has no time of the end. The pod has, and exists as long as its attempt.
+            # The record does not contain the time of the end. The pod does, and it exists as long as its attempt.
             end = exits.exit_of(self.pod) or end
         at = end.at if end is not None else None
         return not self.is_recorded, at is None, at or 0.0, self.failure is not None, self.index
 
     @property
     def is_joining(self) -> bool:
-        """Whether it was added and has never run: the gang does not need it, and does not fail with it."""
+        """Whether the rank was added and has never run: the gang does not need it, and does not fail when it fails."""
         has_run = self.has_started or (self.exit is not None and self.exit.code is not None)
         if self.pod is None and self.stored is not None:
-            # If a rank ended before it ran, the write that recorded its end also told it to make room.
+            # If a rank ended before it ran, the write that recorded its end also evicted it.
             has_run |= self.stored.phase is RankState.RUNNING or (self.is_recorded and not self.leaving)
         return self.grown and not has_run
 
@@ -169,7 +172,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failed_end(self) -> RankExit | None:
-        """Its failure, also if a rule ignores it."""
+        """Its failure, even if a rule ignores it; None without one."""
         if self.loss is not None:
             return self.loss
         if self.exit is None:
@@ -181,11 +184,11 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether it ended well and by itself."""
+        """Whether it ended with success and was not killed."""
         return self.exit is not None and self.failure is None
 
     def status(self) -> RankStatus:
-        """As it is to be recorded."""
+        """Return its status as it is to be recorded."""
         node = self.pod.spec.node_name if self.pod else self.stored.node if self.stored else ""
         if self.end is not None:
             seen = RankStatus(
@@ -210,12 +213,13 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
-    """The placed ranks of the attempt, in order; empty before the release. `count` is all ranks, placed or not."""
+    """The placed ranks of the attempt, in order; empty before the release.
+    `count` is the number of all ranks, also unplaced."""
 
     ranks: tuple[Rank, ...]
     count: int
     spare: int
-    """how many placed ranks the gang can lose"""
+    """the number of placed ranks that the gang can lose"""
     spare_by_role: Mapping[str, int]
     before: tuple[RankStatus, ...] = ()
     """the recorded status of each rank, including those that have left"""
@@ -226,8 +230,8 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def workers(self) -> tuple[Rank, ...]:
-        """The ranks that keep the gang alive: all but the daemons and those that have not joined yet. The only rank of
-        a gang is always a worker."""
+        """The ranks that keep the gang alive: all except daemons and added ranks that have not run yet.
+        The only rank of a gang is always a worker."""
         if len(self.ranks) == 1:
             return self.ranks
         return tuple(rank for rank in self.ranks if not rank.daemon and not rank.is_joining)
@@ -244,11 +248,12 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether the success policy was met before a failure decided; without a policy, whether every worker has
-        ended, and enough of them with success.
+        """Whether the success policy was met before a failure ended the gang.
 
-        The ends are taken in the order in which they happened, so that a watcher that sees several at once decides as
-        one that has seen each of them.
+        Without a policy: whether every worker has ended, and enough workers with success.
+
+        The ends are evaluated in the order in which they happened. So a watcher that sees several ends at once decides
+        like a watcher that has seen them one by one.
         """
         if not self._is_met(self.ranks):
             return False
@@ -260,7 +265,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def success(self) -> SuccessState:
-        """How far the success policy is met; once it is met, its state at that moment."""
+        """The state of the success policy; once it is met, its state at that moment."""
         now = self._success(self.ranks)
         return self._success(self._until_met()) if now.is_met else now
 
@@ -271,7 +276,8 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_broken(self) -> bool:
-        """Whether more ranks are lost than the minimum allows, a rule says so, or success is out of reach."""
+        """Whether more ranks are lost than the minimum allows, a rule fails the gang,
+        or success has become impossible."""
         lost = self.lost
         if not lost:
             return False
@@ -282,14 +288,17 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lost(self) -> list[Rank]:
-        """Ranks that failed or are certain to, without daemons that succeeded and ranks that never joined."""
+        """Ranks that have failed or certainly will, without added ranks that never ran."""
         return [rank for rank in self.ranks if rank.failure is not None and not rank.is_joining]
 
     @property
     def cause(self) -> Rank | None:
-        """The failure that is the cause: the first one; failures of infrastructure before those of the program;
-        recorded ones before those that are only seen; ranks that made room last. If a rule says fail, the failure that
-        it decides on is the cause, unless the gang was broken before."""
+        """The rank whose failure is the cause: the first failure in the order of `_blame`.
+
+        Failures of infrastructure come before those of the program, recorded failures before those that are only seen,
+        and evicted ranks last. If a rule fails the gang, the failure that it matches is the cause, unless the gang was
+        broken before.
+        """
         fatal = min((rank for rank in self.lost if rank.is_fatal), key=_order, default=None)
         earlier = [rank for rank in self.lost if fatal is not None and rank.order < fatal.order]
         if fatal is not None and not self._exceeds(earlier) and not self._success(earlier).is_out_of_reach:
@@ -298,12 +307,14 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retried(self) -> list[Rank]:
-        """Ranks that have failed and will start again in their place, in the order of their ends. If the gang has
-        succeeded: only those that failed before that."""
+        """Ranks that have failed and will start again in their place, in the order of their ends.
+
+        If the gang has succeeded: only ranks that failed before that.
+        """
         found = sorted((rank for rank in self.ranks if rank.retried is not None), key=_order)
         if not found or not self.has_succeeded:
             return found
-        # A gang of daemons alone has succeeded without any end: nothing failed before that.
+        # A gang that has only daemons has succeeded without any end, so no failure came before that.
         until = self._until_met()
         return [rank for rank in found if until and rank.order < until[-1].order]
 
@@ -324,7 +335,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_started(self) -> bool:
-        """Whether every placed rank runs or has run, not counting failed ranks that the gang can do without."""
+        """Whether every placed rank runs or has run; failed ranks that the gang does not need are ignored."""
         if self.is_broken:
             return all(rank.has_started for rank in self.ranks)
         waited_for = [rank for rank in self.ranks if rank.failure is None]
@@ -332,12 +343,12 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def slots(self) -> int:
-        """Whole GPUs that its pods request, without those of ranks that have made room."""
+        """The whole GPUs that its pods request, without evicted ranks that have ended."""
         return whole_gpus(sum(asked.gpu_units() for asked in self._asked()))
 
     @property
     def slices(self) -> dict[str, int]:
-        """{resource: how many} of the MIG slices among these."""
+        """{resource: how many} of the MIG slices that these pods request."""
         asked = total(self._asked())
         return {name: asked.get(name) for name in sorted(slices_in(asked))[:SLICES_MAX]}
 
@@ -346,13 +357,16 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
         return (pod_fact(rank.pod).requests for rank in asking if rank.pod is not None)
 
     def statuses(self) -> list[RankStatus]:
-        """`status.ranks`: index = rank. A rank that was never placed has an empty entry; one that has left keeps its
-        last record; one that will start again shows how it ended."""
+        """Return `status.ranks`: index = rank.
+
+        A rank that was never placed has an empty entry; a rank that has left keeps its last record; a rank that will
+        start again shows how it ended.
+        """
         known = dict(enumerate(self.before)) | {rank.index: rank.status() for rank in self.ranks if rank.uid}
         return [known.get(index) or RankStatus() for index in range(self.count)]
 
     def nodes(self) -> str:
-        """The nodes in short: `a,b +2`."""
+        """Return the names of the nodes, shortened: `a,b +2`."""
         names = sorted({rank.pod.spec.node_name for rank in self.ranks if rank.pod and rank.pod.spec.node_name})
         shown: list[str] = []
         for name in names:
@@ -363,7 +377,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
         return ",".join(shown) + (f" +{rest}" if rest else "")
 
     def exit_counts(self) -> dict[str, int]:
-        """{exit code: how many ranks}, `?` for ends without a code."""
+        """Return {exit code: how many ranks}; `?` for ends without a code."""
         counts: dict[str, int] = {}
         for rank in self.ranks:
             if rank.end is not None:
@@ -372,11 +386,11 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
         return counts
 
     def said(self, rank: Rank) -> str:
-        """The rule that decides on the failure of a rank, in words; empty without one."""
+        """Return the failure rule that matches the failure of a rank, in words; empty without one."""
         return said_by(self.failure_policy, rank.rule)
 
     def _is_met(self, ended: Sequence[Rank]) -> bool:
-        """Whether the gang has succeeded, if only these ranks have ended."""
+        """Whether the gang would have succeeded if only these ranks had ended."""
         if not self.ranks:
             return False
         success = self._success(ended)
@@ -389,12 +403,12 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
         return not self.workers or (len(failed) < len(self.workers) and not self._exceeds(failed))
 
     def _until_met(self) -> list[Rank]:
-        """The ended ranks, in the order of their ends, up to the one whose end made the gang succeed."""
+        """Return the ended ranks, in the order of their ends, up to the rank whose end made the gang succeed."""
         ended = sorted((rank for rank in self.ranks if rank.exit is not None or rank.loss is not None), key=_order)
         return ended[: bisect_left(range(len(ended) + 1), True, key=lambda count: self._is_met(ended[:count]))]
 
     def _success(self, ended: Sequence[Rank]) -> SuccessState:
-        """The state of the success policy, if only these ranks have ended."""
+        """Return the state of the success policy if only these ranks had ended."""
         if self.success_policy is None:
             return SuccessState()
         known = {rank.index for rank in ended}
@@ -428,7 +442,8 @@ def is_unrecorded(allocation: Allocation, found: ObservedGang) -> bool:
 
 
 def given_up(allocation: Allocation) -> frozenset[str]:
-    """The nodes that an administrator has given up for this attempt: none of its ranks runs there any more."""
+    """Return the nodes that an administrator has declared lost for this attempt:
+    none of its ranks runs there any more."""
     signals = allocation.spec.signals
     is_current = signals is not None and signals.attempt == allocation.status.attempt
     return frozenset(signals.lost_nodes) if signals is not None and is_current else frozenset()
@@ -442,7 +457,7 @@ def assemble(
     consistent: bool = False,
     namespace_terminating: bool = False,
 ) -> ObservedGang:
-    """The gang of the current attempt; `consistent` says that `pods` come from a consistent read."""
+    """Return the gang of the current attempt; `consistent` is whether `pods` come from a consistent read."""
     status = allocation.status
     if not is_released(allocation) or status.release is None:
         return ObservedGang(ranks=(), count=rank_count(allocation), spare=0, spare_by_role={})
@@ -497,14 +512,14 @@ def assemble(
 
 
 def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
-    """The rank with its end or its loss, if it has one."""
+    """Return the rank with its end or its loss, if it has one."""
     stored, pod = rank.stored, rank.pod
     if stored is not None and stored.phase in RANK_ENDS:
         return msgspec.structs.replace(rank, exit=_recorded(stored))
     if pod is None:
         if not consistent:
             return msgspec.structs.replace(rank, missing=True)
-        # The reason for its loss, if that was recorded before the pod was gone.
+        # The reason of its loss may have been recorded before the pod was gone.
         known = Reason(stored.reason) if stored is not None and stored.reason in INFRASTRUCTURE else Reason.POD_LOST
         lost = RankExit(state=RankState.FAILED, reason=known, message="the pod is gone", killed=True)
         return msgspec.structs.replace(rank, exit=lost)
@@ -512,7 +527,7 @@ def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
     if end is not None:
         return msgspec.structs.replace(rank, exit=end)
     if pod.spec.node_name in nodes_gone and not consistent:
-        # It may have ended before its node was gone; a later version of the pod than the one seen would show that.
+        # The rank may have ended before its node was gone; only a later version of the pod would show that.
         return msgspec.structs.replace(rank, missing=True)
     if pod.spec.node_name in nodes_gone:
         text = f"node {pod.spec.node_name} is gone"
@@ -523,7 +538,7 @@ def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
 
 
 def _made_room(rank: Rank) -> Rank:
-    """The rank, with the reason Preempted if it was killed after it got the order to make room."""
+    """Return the rank, with the reason Preempted if it was killed after it was evicted."""
     if not rank.leaving:
         return rank
     ends = {name: end for name, end in (("exit", rank.exit), ("loss", rank.loss)) if end is not None}
@@ -536,7 +551,7 @@ def _made_room(rank: Rank) -> Rank:
 
 
 def _ruled(rank: Rank, policy: FailurePolicy | None) -> Rank:
-    """The rank with the rule that decides on its failure, if there is one."""
+    """Return the rank with the failure rule that matches its failure, if there is one."""
     failed = rank.failed_end if policy is not None else None
     if failed is None:
         return rank
@@ -549,8 +564,10 @@ def _ruled(rank: Rank, policy: FailurePolicy | None) -> Rank:
 
 
 def _not_started_again(allocation: Allocation, ranks: list[Rank]) -> list[Rank]:
-    """The ranks. In an attempt that has to stop, a rank that waits for its next pod does not get one. It has ended once
-    all others have ended: until then they may save their work."""
+    """Return the ranks; in an attempt that has to stop, ranks that wait for their next pod have ended.
+
+    That holds only once all other ranks have ended: until then they may save their work.
+    """
     stored = allocation.status.ranks or []
     if stop_reason(allocation) is None or any(rank.uid and rank.exit is None for rank in ranks):
         return ranks
@@ -563,10 +580,10 @@ def _not_started_again(allocation: Allocation, ranks: list[Rank]) -> list[Rank]:
 
 
 def _retried(allocation: Allocation, ranks: Sequence[Rank], *, namespace_terminating: bool) -> tuple[Rank, ...]:
-    """The ranks; those that have failed and will start again in their place have not ended for the gang.
+    """Return the ranks; ranks that have failed and will start again in their place are marked as not ended.
 
-    Failures are taken in the order of their time, up to the first one that ends the attempt, so that a watcher that
-    sees several at once counts as one that has seen each of them.
+    Failures are evaluated in the order of their time, up to the first one that ends the attempt. So a watcher that sees
+    several failures at once counts like a watcher that has seen them one by one.
     """
     spec, status = allocation.spec, allocation.status
     is_stopping = stop_reason(allocation, namespace_terminating=namespace_terminating) is not None
@@ -588,14 +605,14 @@ def _retried(allocation: Allocation, ranks: Sequence[Rank], *, namespace_termina
 
 
 def _is_well(rank: Rank) -> bool | None:
-    """Whether it has succeeded (True) or failed (False); None while neither is known."""
+    """Whether the rank has succeeded (True) or failed (False); None while neither is known."""
     if rank.failure is not None:
         return False
     return True if rank.exit is not None else None
 
 
 def _blame(rank: Rank) -> tuple[bool | float | int, ...]:
-    """Sorts failures: the cause comes first."""
+    """Return the sort key of failures by which the cause comes first."""
     failure = rank.failure
     return rank.leaving, failure is None or not failure.is_infrastructure, *rank.order
 
@@ -605,7 +622,7 @@ def _order(rank: Rank) -> tuple[bool, bool, float, bool, int]:
 
 
 def _ended_by(allocation: Allocation) -> str:
-    """The reason of the decision that ends the attempt; BelowMinimum if the failure of a rank ends it; else empty."""
+    """Return the reason of the decision that ends the attempt; BelowMinimum if a rank's failure ends it; else empty."""
     status = allocation.status
     if status.phase is not Phase.TERMINATING or not status.reason:
         return ""
@@ -614,7 +631,8 @@ def _ended_by(allocation: Allocation) -> str:
 
 
 def _told_at(allocation: Allocation, *, is_leaving: bool) -> float | None:
-    """When a rank was told to end (epoch seconds): to make room, or with its attempt. Its pod is deleted after that."""
+    """Return when the eviction of a rank, or the end of its attempt, was decided (epoch seconds). Its pod is deleted
+    later."""
     status, shrink = allocation.status, allocation.status.shrink
     times = [parse_time(shrink.at)] if is_leaving and shrink is not None and shrink.at else []
     for entry in reversed(ring_of(allocation)):
@@ -639,7 +657,10 @@ def _roles(allocation: Allocation) -> dict[int, str]:
 
 
 def _minimums(allocation: Allocation) -> tuple[int, dict[str, int]]:
-    """The gang's minimum, and each role's: all its ranks, or none when the allocation states a minimum itself."""
+    """Return the gang's minimum of ranks, and {role: minimum}.
+
+    The default of a role is all its ranks, or 0 when the allocation states a minimum of its own.
+    """
     spec = allocation.spec
     by_role: dict[str, int] = {}
     for role in spec.ranks:

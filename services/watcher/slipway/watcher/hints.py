@@ -1,7 +1,7 @@
-"""Hints for the pod worker and wake-ups for the scheduler: derived from the objects, lossy, repeated.
+"""Sends hints to the pod worker and wake-ups to the scheduler: derived from the objects, lossy, repeated.
 
-Owns when a hint was last sent for which version. A lost hint costs at most one resync interval; a superfluous one costs
-the pod worker one read.
+Owns when a hint was last sent, and for which version. A lost hint costs at most one resync interval; a superfluous hint
+costs the pod worker one read.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class HintSender:
         self._something = asyncio.Event()
 
     def offer(self, allocation: Allocation) -> None:
-        """The allocation needs the pod worker."""
+        """Queue a hint: the pod worker has something to do for the allocation."""
         uid, version = allocation.metadata.uid, allocation.metadata.version
         moment = self._clock.monotonic()
         said_version, said_at = self._sent.get(uid, (-1, 0.0))
@@ -48,12 +48,12 @@ class HintSender:
         self._something.set()
 
     def forget(self, uid: str) -> None:
-        """The allocation is gone, or at rest."""
+        """Forget an allocation that is gone, or at rest."""
         self._sent.pop(uid, None)
         self._waiting.pop(uid, None)
 
     def forget_all(self) -> None:
-        """What was sent is lost: whatever is offered next is sent again."""
+        """Forget what was sent, because it is lost: the next offer of each allocation is sent again."""
         self._sent.clear()
 
     async def step(self) -> None:
@@ -64,7 +64,7 @@ class HintSender:
         await self._clock.sleep(keys.GATHER_S)
 
     async def flush(self) -> None:
-        """Send what waits; without Redis it is dropped, and the pod worker finds its work by LIST."""
+        """Send the queued hints; without Redis they are dropped, and the pod worker finds its work by LIST."""
         while self._waiting:
             uids = list(self._waiting)[:_BATCH_MAX]
             batch = [self._waiting.pop(uid) for uid in uids]
@@ -78,7 +78,7 @@ class HintSender:
 
 
 class Ringer:
-    """Rings the scheduler's bell, once for many reasons that come together."""
+    """Wakes the scheduler, once for many reasons at about the same time."""
 
     def __init__(self, bell: Bell, clock: Clock) -> None:
         self._bell = bell
@@ -87,12 +87,12 @@ class Ringer:
         self._something = asyncio.Event()
 
     def ring(self, reason: str) -> None:
-        """There is something to plan."""
+        """Wake the scheduler soon, because it has something to plan."""
         self._reason = reason
         self._something.set()
 
     async def step(self) -> None:
-        """Wait for a reason, then ring."""
+        """Wait for a reason, then wake the scheduler."""
         with liveness.rest(self._something.is_set):
             await self._something.wait()
         self._something.clear()
@@ -104,6 +104,6 @@ class Ringer:
 
 
 def _cause(allocation: Allocation, *, is_news: bool) -> str:
-    """The span to link to; what is said again makes none."""
+    """Return the traceparent for the hint: a new span for a new version, else that of the allocation."""
     root = traceparent_of(allocation.metadata)
     return hinted(root, id_of(allocation)) if is_news else root

@@ -1,7 +1,7 @@
-"""Deletes claims of Idempotency-Keys that no allocation stands behind any more.
+"""Deletes claims of Idempotency-Keys whose allocation does not exist any more.
 
-Owns when: a claim is deleted one hour after its last write, if there is no allocation of the name that it claims. The
-api writes a claim whenever it uses one, so a claim that was not written for an hour is not in use.
+Owns when: a claim is deleted one hour after its last write, if there is no allocation of the name in it. The api writes
+a claim whenever it uses it, so a claim that was not written for an hour is not in use.
 
 Invariants: that the allocation is gone is read from the API server, not from a cache. On any error nothing is deleted.
 Each delete carries uid and resourceVersion, so that a claim that is used again at this moment stays.
@@ -17,7 +17,7 @@ from slipway.watcher.informers import Informers
 from slipway.watcher.ports import Kube
 
 DELETES_MAX = 1000
-"""Deletes of one sweep; the rest follow in the next one, which then comes soon."""
+"""The number of deletes in one sweep; the next sweep, which then follows soon, deletes the rest."""
 
 _log = log.get_logger(__name__)
 
@@ -31,14 +31,14 @@ class ClaimSweeper:
         self._clock = clock
 
     async def sweep(self) -> int:
-        """One sweep; answers how many it deleted.
+        """Make one sweep; return how many claims it deleted.
 
         Raises:
-            ControlPlaneError: a read failed; what was deleted before that was nobody's.
+            ControlPlaneError: a read failed; the claims that were deleted before had no allocation.
         """
         idle_before = self._clock.now() - KEPT_S
         found = (await self._kube.list(CLAIM_MAPS, label_selector=LABEL_LAUNCH_KEY)).items
-        # What the cache shows is there or was a moment ago: only of the others the API server is asked.
+        # Allocations in the cache exist, or existed a moment ago, so only the other ones are read from the API server.
         known = {(each.metadata.namespace, each.metadata.name) for each in self._world.allocations.items()}
         idle = [
             claim

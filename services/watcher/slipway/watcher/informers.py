@@ -1,4 +1,4 @@
-"""What this process has observed: one store per resource, kept by reflectors, and who is told of a change.
+"""The objects that this process has observed: one store per resource, which reflectors fill.
 
 Owns which resources are watched and how they are indexed. Watches are unfiltered: a filtered one would report an
 object that leaves the filter as deleted. Must not decide anything.
@@ -70,10 +70,11 @@ class Informers:
     quotas: ObjectStore[ResourceQuota] = field(default_factory=ObjectStore[ResourceQuota])
     ranges: ObjectStore[LimitRange] = field(default_factory=_ranges)
     warnings: PodWarnings = field(default_factory=PodWarnings)
-    """what Events say of the start of pods; only the primary is told"""
+    """the last warning Event about the start of each pod; only the primary has them"""
 
     def stores(self) -> tuple[tuple[Resource[Any], ObjectStore[Any]], ...]:
-        """Each resource with its store; pools and LimitRanges first, because an allocation's fact depends on them."""
+        """Return each resource with its store; pools and LimitRanges first,
+        because an allocation's fact depends on them."""
         return (
             (RESOURCE_POOLS, self.pools),
             (LIMIT_RANGES, self.ranges),
@@ -88,30 +89,30 @@ class Informers:
 
     @property
     def is_synced(self) -> bool:
-        """Whether every store has taken in a first LIST."""
+        """Whether every store has received its first LIST."""
         return all(store.synced for _, store in self.stores())
 
     def pods_of(self, uid: str) -> list[Pod]:
-        """The pods that carry an allocation's uid."""
+        """Return the pods that have this allocation uid in their label."""
         return self.pods.indexed(BY_ALLOCATION, uid)
 
     def count_pods_of(self, uid: str) -> int:
-        """How many pods carry an allocation's uid."""
+        """Return the number of pods that have this allocation uid in their label."""
         return self.pods.count(BY_ALLOCATION, uid)
 
     def is_at_rest(self, allocation: Allocation) -> bool:
-        """Whether it has ended and has neither our finalizer nor a pod: nothing is left to do for it."""
+        """Whether the allocation has ended and has neither our finalizer nor a pod, so nothing is left to do for it."""
         is_held = TEARDOWN_FINALIZER in allocation.metadata.finalizers
         is_over = allocation.status.phase is Phase.TERMINATED and not is_held
         return is_over and not self.pods_of(allocation.metadata.uid)
 
     def waiting_for(self, allocation: Allocation) -> list[Allocation]:
-        """The allocations that may wait for this one to end: those that name what it is called."""
+        """Return the allocations that may wait for this one to end: those whose `spec.after` contains its name."""
         meta = allocation.metadata
         return self.allocations.indexed(BY_AWAITED, f"{meta.namespace}/{meta.name}")
 
     def is_terminating(self, namespace: str) -> bool:
-        """Whether the namespace is on its way out."""
+        """Whether the namespace is being deleted."""
         found = self.namespaces.get(namespace)
         if found is None:
             return False
@@ -119,7 +120,7 @@ class Informers:
 
 
 async def fill(world: Informers, api: ConsistentReader) -> None:
-    """One consistent LIST of everything, for a run without watches."""
+    """Fill the stores by one consistent LIST of each resource, for a run without watches."""
     for resource, store in world.stores():
         listing = await api.list(resource)
         version = int(listing.resource_version) if listing.resource_version.isdigit() else 0
@@ -127,5 +128,5 @@ async def fill(world: Informers, api: ConsistentReader) -> None:
 
 
 def is_out_of_service(node: Node) -> bool:
-    """Whether an admin has declared the node dead."""
+    """Whether an administrator has declared the node dead, by the out-of-service taint."""
     return any(taint.key == OUT_OF_SERVICE_TAINT for taint in node.spec.taints)

@@ -1,9 +1,9 @@
-"""Ranks that were added to a running gang: told when they have started, given back when they cannot.
+"""Follows ranks that were added to a running gang: records when they have started, and withdraws those that cannot.
 
-Owns when an added rank is given up, and for how long its gang asks for no other. Pure.
+Owns when an added rank is given up, and for how long its gang then requests no other rank. Pure.
 
-Invariants: an added rank that has never run does not end its gang, whatever becomes of it: it is told to make room, as
-surplus ranks are, and goes the same way. A growth is told once.
+Invariants: an added rank that has never run does not end its gang, whatever happens to it: it is evicted like a surplus
+rank. Each growth is recorded as an event once.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ _TEXT_MAX = 160
 
 
 def followed(view: ReductionView, allocation: Allocation) -> Allocation:
-    """The allocation after what became of the ranks that were added to it."""
+    """Return the allocation, updated with what happened to the ranks that were added to it."""
     growth = growth_of(allocation)
     if growth is None or allocation.status.phase is not Phase.RUNNING:
         return allocation
@@ -47,7 +47,7 @@ def followed(view: ReductionView, allocation: Allocation) -> Allocation:
 
 
 def _given_back(view: ReductionView, allocation: Allocation) -> Allocation:
-    """Added ranks that cannot start make room again."""
+    """Return the allocation, with added ranks that cannot start evicted."""
     known, status, growth = leaving_ranks(allocation), allocation.status, growth_of(allocation)
     failed = [(rank.index, why) for rank in view.gang.joining if rank.index not in known and (why := _why(view, rank))]
     if not failed or growth is None:
@@ -66,7 +66,7 @@ def _given_back(view: ReductionView, allocation: Allocation) -> Allocation:
 
 
 def _why(view: ReductionView, rank: Rank) -> str:
-    """Why an added rank cannot start; empty while it may."""
+    """Return why an added rank cannot start; empty while it still may."""
     where = f"rank {rank.index} on {rank.node}" if rank.node else f"rank {rank.index}"
     end = rank.exit or rank.loss
     if end is not None:

@@ -31,14 +31,16 @@ from slipway.watcher.sweep import Sweeper
 UNSYNCED_PAUSE_S = 0.05
 RETENTION_S = 60.0
 RETENTION_MORE_S = 5.0
-"""After a round that deleted some: more will be due soon, and many at once are felt by those who launch."""
+"""The pause after a round that deleted some:
+more will be due soon, and many deletes at once would slow down launches."""
 RETENTION_BUSY_S = 1.0
-"""After a round that left some that were due: else what ends faster than a round a minute deletes would pile up."""
+"""The pause after a round that left due allocations:
+otherwise they would pile up if they end faster than they are deleted."""
 CLAIMS_S = 600.0
 SWEEP_BUSY_S = 10.0
-"""After a sweep of archives or claims that deleted as many as one may."""
+"""The pause after a sweep of archives or claims that reached its maximum of deletes."""
 SWEEP_PAUSE_S = 2.0
-"""Sweeps are at least this far apart, whoever asks for them."""
+"""The least time between two sweeps, whatever requests them."""
 
 
 class RunsLoop(Protocol):
@@ -51,7 +53,7 @@ class RunsLoop(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Errands:
-    """What there is to do."""
+    """The parts that do these tasks."""
 
     feed: ClusterFeed
     logs: PodLogs
@@ -66,7 +68,7 @@ class Errands:
 
 
 class Primary:
-    """Runs the errands of one process in each of its terms."""
+    """Runs these tasks in each term of this process as the primary."""
 
     def __init__(self, errands: Errands, world: Informers, settings: Settings, *, loop: RunsLoop) -> None:
         self._errands = errands
@@ -77,9 +79,9 @@ class Primary:
         self._streams_lost = asyncio.Event()
 
     async def run(self, leadership: Leadership, stop: StopSignal) -> None:
-        """Until `stop`, or until the term ends and this is cancelled."""
+        """Run the tasks until `stop`, or until the term ends and this is cancelled."""
         errands = self._errands
-        # What the streams lack at the beginning of a term is looked for as after a loss.
+        # At the beginning of a term, entries may be missing in the streams, as after a loss of Redis.
         self._streams_lost.set()
         async with TaskGroup() as tasks:
             running = [
@@ -114,22 +116,22 @@ class Primary:
                 task.cancel()
 
     async def once(self) -> None:
-        """One sweep and one round of retention."""
+        """Make one sweep of each kind, and one round of retention."""
         await self._errands.sweeper.sweep()
         await self._errands.retention.step()
         await self._errands.archives.sweep()
         await self._errands.claims.sweep()
 
     def sweep_soon(self) -> None:
-        """Pods without an allocation were seen."""
+        """Sweep soon, because pods without an allocation were seen."""
         self._orphans.set()
 
     def streams_lost(self) -> None:
-        """Redis does not hold what it held."""
+        """Check all streams soon, because Redis has lost data."""
         self._streams_lost.set()
 
     async def _rebuild(self) -> None:
-        """Wait for a loss, then look at every stream; what cannot be looked at now, the next resync looks at."""
+        """Wait for a loss, then check every stream; the next resync checks those that cannot be read now."""
         with liveness.rest(self._streams_lost.is_set):
             await self._streams_lost.wait()
         self._streams_lost.clear()

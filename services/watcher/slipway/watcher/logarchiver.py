@@ -1,18 +1,19 @@
-"""The stream of an allocation's log -> its archive: the copy that holds what the bounds of the stream drop.
+"""Copies the stream of an allocation's log to its archive, which keeps the lines that the stream's bound drops.
 
-Owns when which allocation is copied, and when its archive is closed. What a piece is belongs to
+Owns when each allocation is copied, and when its archive is closed. The form of a piece is in
 `slipway.logarchive.pieces`.
 
 Promises
-- Only the process with the lease copies. Where to go on is read from the archive itself, so a process that starts goes
-  on without a hole and without a doubled line; of two processes that copy at the same time one creates each piece.
-- A log that is written faster than it is copied waits, for a while, before the stream would drop what is not
-  archived.
-- The end of work waits for the copy for a bounded time, and not at all while the archive does not answer. Then a line
-  in the log says so; what is still in the stream is copied once the archive answers again.
-- Memory is bounded: the text of `COPIES_AT_ONCE` pieces, and the last number of each log that is being copied.
+- Only the process with the lease copies. It reads from the archive where to continue, so after a restart no line is
+  missing and none is stored twice; of two processes that copy at the same time, one creates each piece.
+- If a log is written faster than it is copied, the writer waits for a while before the stream would drop unarchived
+  lines.
+- The end of an allocation waits for the copy for a bounded time, and not at all while the archive does not answer. Then
+  a line in the log reports that; lines that are still in the stream are copied once the archive answers again.
+- Memory is bounded: the text of `COPIES_AT_ONCE` pieces, and the last line number of each log that is being copied.
 
-Lossy by declaration: what the stream drops while the archive does not answer; its numbers show that it is missing.
+Lossy by declaration: lines that the stream drops while the archive does not answer. The line numbers show that they are
+missing.
 """
 
 import asyncio
@@ -43,32 +44,32 @@ from slipway.watcher.logfollower import LogPackWriter, event_pack
 
 COPIES_AT_ONCE: Final = 4
 COPY_AGE_S: Final = 30.0
-"""A line is archived at the latest so long after it was stored."""
+"""A line is archived at most this many seconds after it was stored in the stream."""
 COPY_BYTES: Final = 512 * 1024
-"""With so many bytes of lines that are not archived a log is copied at once."""
+"""A log with this many unarchived bytes is copied at once."""
 PIECES_AT_ONCE: Final = 32
-"""After so many pieces of one allocation others get their turn."""
+"""The number of pieces of one allocation that are copied before other allocations get their turn."""
 LOOK_S: Final = 1.0
 END_WAIT_S: Final = 10.0
-"""The end of a pod waits so long for the copy of its log."""
+"""The end of a pod waits at most so long for the copy of its log."""
 ROOM_WAIT_S: Final = 5.0
-"""A log that is written faster than it is copied waits so long before it goes on."""
+"""The writer of a log that is written faster than it is copied waits at most so long."""
 CLOSE_S: Final = 60.0
-"""So long after its end the archive of an allocation is closed, also when a log of it has no end."""
+"""The archive of an allocation is closed so long after its end, even if one of its logs has no recorded end."""
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 SAY_AFTER_S: Final = 10.0
-"""An archive that has not answered for so long is told in the logs that wait for it."""
+"""Logs that wait for the archive report it after it has not answered for so long."""
 COMPRESSION: Final = 2
-"""Of text, at least, in the stream; for what a pack takes there before it is encoded."""
+"""The least compression of text in the stream: it estimates the size of a pack before the pack is encoded."""
 EXPIRY_S: Final = 600.0
 EXPIRY_BUSY_S: Final = 5.0
 EXPIRY_DELETES_MAX: Final = 500
 EXPIRY_LOOKS_MAX: Final = 200
 SIZE_PAGES_AT_ONCE: Final = 4
-"""So many listings of ten thousand pieces; then other work of the archive gets its turn."""
+"""The number of listings (of ten thousand pieces each) before other work of the archive gets its turn."""
 OLD_AT_ONCE: Final = 16
-"""Of what had ended before a term began so many are looked at in a second, the youngest first."""
+"""The number of allocations per second that are checked of those that ended before the term, the youngest first."""
 DAY_S: Final = 86_400.0
 
 _log = log.get_logger(__name__)
@@ -87,38 +88,39 @@ class _Copy(msgspec.Struct):
 
     record: ArchiveRecord
     cursor: str = ""
-    """of the last archived line; empty: the archive has to be asked"""
+    """the stream's cursor of the last archived line; empty: the archive has to be read first"""
     has_record: bool = False
     numbers: LastNumbers = msgspec.field(default_factory=LastNumbers)
     waiting: dict[LogKey, int] = {}
-    """bytes of each log that were stored and are not archived, about what they take of the stream"""
+    """{log: bytes that are stored and not archived}, estimated by their size in the stream"""
     since: float = math.inf
-    """when the first of them was stored; infinite when there are none"""
+    """when the first of these bytes were stored; infinite when there are none"""
     asked_at: float = math.inf
     """since when the end of a pod waits for the copy"""
     ended_at: float = math.inf
     """when this process saw that the allocation has ended"""
     look_at: float = 0.0
-    """when one that has ended is looked at again"""
+    """when the copy of an ended allocation is checked again"""
     is_urgent: bool = False
     is_running: bool = False
     is_closed: bool = False
     ended_text: str = ""
-    """RFC 3339; when it had ended, if that was before this process knew of it"""
+    """when it ended (RFC 3339), if that was before this process knew of it; else empty"""
     is_old: bool = False
-    """it had ended before this process knew of it: most likely it is archived already"""
+    """it had ended before this process knew of it, so most likely it is archived already"""
     was_told: bool = False
-    """the log says that the archive does not answer"""
+    """a line in the log already reports that the archive does not answer"""
     moved: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
     @property
     def bytes(self) -> int:
-        """All that waits."""
+        """The bytes of all its logs that are not archived."""
         return sum(self.waiting.values())
 
 
 class LogArchiver:
-    """Copies streams to the archive while it leads. `woken(uid, delay)` asks for another look at an allocation."""
+    """Copies streams to the archive while this process leads.
+    `woken(uid, delay)` queues an allocation for a reconcile."""
 
     def __init__(
         self,
@@ -137,12 +139,12 @@ class LogArchiver:
         self._days, self._bytes_max = days, bytes_max
         self._sizes = _ArchiveSizes()
         self._old_at = -math.inf
-        """when some of what is old was looked at last (monotonic seconds)"""
+        """when allocations with `is_old` were checked last (monotonic seconds)"""
         self._leads = False
         self._copies: dict[AllocationId, _Copy] = {}
-        """of those whose archive may be behind"""
+        """the allocations whose archive may be behind"""
         self._closed: set[AllocationId] = set()
-        """those that are still there, and whose archives have their ends"""
+        """the allocations that still exist and whose archives are closed"""
         self._some = asyncio.Event()
         self._away_since = math.inf
         self._failures = 0
@@ -152,19 +154,19 @@ class LogArchiver:
     # --- what others tell and ask -----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A term begins: everything that may be behind is looked at."""
+        """Begin a term: check every allocation whose archive may be behind."""
         self._leads = True
         self._copies.clear()
         self._closed.clear()
 
     def end(self) -> None:
-        """The term is over: another process copies."""
+        """End the term: another process copies now."""
         self._leads = False
         for copy in self._copies.values():
             copy.moved.set()
 
     def wrote(self, pack: LogPack) -> None:
-        """A pack was stored in the stream."""
+        """Note a pack that was stored in the stream."""
         if not (self._leads and pack.lines):
             return
         copy = self._copies.get(pack.allocation)
@@ -179,8 +181,10 @@ class LogArchiver:
             self._some.set()
 
     async def room(self, pack: LogPack) -> None:
-        """Wait until the stream need not drop what is not archived to take this pack; not for long, and not while the
-        archive does not answer."""
+        """Wait until the stream can store this pack without dropping unarchived lines.
+
+        It waits at most `ROOM_WAIT_S`, and not while the archive does not answer.
+        """
         copy = self._copies.get(pack.allocation)
         until = self._clock.monotonic() + ROOM_WAIT_S
         while (
@@ -203,8 +207,10 @@ class LogArchiver:
                 return
 
     def is_archived(self, allocation: AllocationId, uid: str) -> bool:
-        """Whether all that was stored of the allocation is archived, or was waited for long enough. Else another look
-        is asked for."""
+        """Whether all stored lines of the allocation are archived, or the wait was long enough.
+
+        If not, the allocation is queued for another reconcile.
+        """
         copy = self._copies.get(allocation)
         if not self._leads or copy is None or self._is_away:
             return True
@@ -227,7 +233,7 @@ class LogArchiver:
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     async def step(self) -> float:
-        """Copy what is due; answers after how long to look again."""
+        """Copy the logs that are due; return after how many seconds to call this again."""
         self._discover()
         now = self._clock.monotonic()
         telemetry.LOG_ARCHIVE_LAG.set(max([0.0, *(now - each.since for each in self._copies.values())]))
@@ -249,7 +255,7 @@ class LogArchiver:
         return 0.0
 
     def _some_old(self, now: float) -> list[_Copy]:
-        """A few of those that had ended before, at a bounded rate however many are retained."""
+        """Return a few of the allocations that ended before the term: a bounded rate, however many are retained."""
         if now < self._old_at + LOOK_S:
             return []
         old = [copy for copy in self._copies.values() if copy.is_old and self._is_due(copy, now)]
@@ -268,7 +274,7 @@ class LogArchiver:
             return
 
     def _discover(self) -> None:
-        """What is there and not known in this term: its archive may be behind."""
+        """Begin a copy for each allocation that is not known in this term: its archive may be behind."""
         now, there = self._clock.monotonic(), set[AllocationId]()
         for allocation in self._world.allocations.items():
             id_ = id_of(allocation)
@@ -298,7 +304,7 @@ class LogArchiver:
                 copy.ended_at = min(copy.ended_at, now)
 
     def _begun(self, allocation: Allocation) -> _Copy | None:
-        """None: what the stream has no more was archived in time, or is lost. The archive need not be asked."""
+        """Return a new copy; None if the stream has expired, so that its lines are archived or lost already."""
         ended_at = parse_time(allocation.status.ended_at) if allocation.status.ended_at else math.inf
         age_s = self._clock.now() - ended_at
         if age_s > keys.LOGS.ttl_s:
@@ -350,14 +356,14 @@ class LogArchiver:
         _log.warning("log not archived", allocation=copy.record.allocation, error=str(error))
         for each in self._copies.values():
             each.moved.set()
-            # Of the object that has ended another look is taken: nothing waits for an archive that does not answer.
+            # Reconcile the ended object again, because it need not wait for an archive that does not answer.
             if each.asked_at < math.inf:
                 self._woken(each.record.uid, 0.0)
         if now - self._away_since >= SAY_AFTER_S or self._failures == 1:
             await self._say(copy, str(error))
 
     async def _say(self, copy: _Copy, why: str) -> None:
-        """Once for each time that it does not answer, in the log that waits for it."""
+        """Report in the waiting log that the archive does not answer, once for each such period."""
         if copy.was_told:
             return
         copy.was_told = True
@@ -375,7 +381,7 @@ class LogArchiver:
             copy.was_told = False
 
     async def _copy(self, copy: _Copy) -> None:
-        """Copy what the stream has behind the archive, and close the archive of what has ended."""
+        """Copy the lines that the archive does not have yet, and close the archive if the allocation has ended."""
         id_, workspace = copy.record.allocation, copy.record.workspace
         if not copy.cursor:
             found = await self._archive.record(id_)
@@ -406,7 +412,7 @@ class LogArchiver:
                 return
 
     async def _next_piece(self, copy: _Copy) -> tuple[list[StoredLine], bool]:
-        """The lines of the next piece, and whether the stream has no more."""
+        """Return the lines of the next piece, and whether the stream has no more."""
         found, size, cursor = list[StoredLine](), 0, copy.cursor
         while size < pieces.PIECE_BYTES:
             page = await self._source.page(copy.record.allocation, after=cursor if cursor != pieces.START else None)
@@ -419,7 +425,8 @@ class LogArchiver:
         return found, False
 
     async def _store(self, copy: _Copy, lines: list[StoredLine]) -> bool:
-        """Store a piece; False when another process was first: then the archive is asked where it ends."""
+        """Store a piece; return False when another process was first:
+        then the archive is read again to find its end."""
         record = copy.record
         if not copy.has_record:
             await self._archive.write_record(record)
@@ -427,7 +434,7 @@ class LogArchiver:
         try:
             size = await self._archive.add(record.workspace, record.allocation, copy.cursor, lines)
         except BaseException:
-            # It may be stored.
+            # The piece may be stored nevertheless, so the archive has to be read again.
             copy.cursor, copy.numbers = "", LastNumbers()
             raise
         if not size:
@@ -438,7 +445,8 @@ class LogArchiver:
         return True
 
     async def _close(self, copy: _Copy, positions: dict[LogKey, LogPosition]) -> None:
-        """Of what has ended, and whose logs have ends, say in its record that nothing follows."""
+        """Close the archive of an allocation that has ended and whose logs have ends:
+        its record then has `ended_at`."""
         if copy.ended_at == math.inf:
             return
         logs = {source: position for source, position in positions.items() if source.stream == STDOUT}
@@ -463,14 +471,14 @@ class LogArchiver:
     # --- retention --------------------------------------------------------------------------------------------------
 
     async def expire(self) -> float:
-        """Delete some of what was archived for longer than it is kept, or is more than may be kept; answers after how
-        long to go on."""
+        """Delete some archived logs that are too old, or more than the bound allows;
+        return after how many seconds to go on."""
         if not self._world.is_synced:
             return LOOK_S
         return min(await self._expire_old(), await self._expire_excess())
 
     async def _expire_old(self) -> float:
-        """Never what is still there as an object, and never what has no end."""
+        """Delete archives that are too old; never of an allocation whose object still exists."""
         if not self._days:
             return EXPIRY_S
         there = {id_of(allocation) for allocation in self._world.allocations.items()}
@@ -490,7 +498,7 @@ class LogArchiver:
         return EXPIRY_BUSY_S if self._expiry_after else EXPIRY_S
 
     async def _expire_excess(self) -> float:
-        """Measure the archive, and beyond its bound delete the logs that ended first; their records say so."""
+        """Measure the archive. Beyond its bound, delete the logs that ended first, and note that in their records."""
         sizes, now = self._sizes, self._clock.monotonic()
         if not self._bytes_max:
             return EXPIRY_S
@@ -524,7 +532,8 @@ class LogArchiver:
         return EXPIRY_S
 
     async def _drop(self, of: "_ArchivedSize", most: int) -> tuple[int, bool]:
-        """Delete up to `most` pieces of it; its record says so first."""
+        """Note the deletion in the record first, then delete up to `most` pieces;
+        return how many, and whether all are gone."""
         record, now = await self._archive.record(of.allocation), format_time(self._clock.now())
         if record is not None and not record.dropped_at:
             ended_at = record.ended_at or now
@@ -535,7 +544,7 @@ class LogArchiver:
 
 
 class _ArchivedSize(msgspec.Struct):
-    """What the pieces of one allocation take."""
+    """The size of one allocation's pieces."""
 
     workspace: str
     allocation: AllocationId
@@ -544,11 +553,11 @@ class _ArchivedSize(msgspec.Struct):
 
 
 class _ArchiveSizes(msgspec.Struct):
-    """What the whole archive takes, as far as it is measured. Times are monotonic seconds."""
+    """The size of the whole archive, as far as it is measured. Times are monotonic seconds."""
 
     again_at: float = -math.inf
     after: str = ""
-    """where the measuring goes on"""
+    """the position in the listing where the measurement continues"""
     is_whole: bool = False
     total: int = 0
     found: dict[AllocationId, _ArchivedSize] = {}
@@ -563,23 +572,24 @@ class _ArchiveSizes(msgspec.Struct):
             self.total += each.bytes
 
     def remove(self, of: _ArchivedSize) -> None:
-        """It is deleted."""
+        """Subtract an allocation whose pieces are deleted."""
         del self.found[of.allocation]
         self.total -= of.bytes
 
     def oldest(self) -> list[_ArchivedSize]:
-        """By the time of their last pieces."""
+        """Return the sizes, sorted by the time of the last piece."""
         return sorted(self.found.values(), key=lambda each: each.newest_ms)
 
 
 def _is_older(record: ArchiveRecord, than: float) -> bool:
-    """Whether it ended before; one without an end whose object is gone was created before."""
+    """Whether the allocation ended before `than` (epoch seconds);
+    without a recorded end, whether it was created before."""
     at = record.ended_at or record.created_at
     return bool(at) and parse_time(at) < than
 
 
 def _may_have_log(allocation: Allocation) -> bool:
-    """Whether it has got so far that its pods may print; an ended one may have."""
+    """Whether the pods of the allocation may have printed lines: its phase is beyond Pending."""
     return allocation.status.phase is not Phase.PENDING
 
 

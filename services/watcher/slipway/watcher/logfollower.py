@@ -1,11 +1,11 @@
-"""One log of a pod, read from its node and stored.
+"""Reads one log of a pod from its node, and stores it.
 
-Owns how fast a log is read, when it has been read to its end, and the writes of many logs together. What a line is
-belongs to `loglines.py`; which logs are followed to `podlogs.py`.
+Owns how fast a log is read, when it has been read to its end, and the shared writes of many logs. `loglines.py` decides
+what a line is, `podlogs.py` which logs are followed.
 
 Promises: a log is read no faster than its lines are stored; the position that is stored with lines is that of the last
-of them, so another process goes on exactly there; lines are left out only when their node would remove them unread, or
-when time is short, and never the last ones.
+line, so another process continues exactly there; lines are left out only when their node would remove them unread, or
+when time is short, and never the last lines.
 """
 
 import asyncio
@@ -34,58 +34,61 @@ from slipway.watcher.ports import LogReader, LogStore
 
 RETRY_S = 0.5
 RETRY_PARTS_MAX = 5
-"""An exchange that fails is tried again after this many times `RETRY_S` at most."""
+"""The pause before a retry is at most this many times `RETRY_S`."""
 REFUSALS_MAX = 9
-"""So often, which is for some 20 s, a node may say that it has no log of a container that has ended: it says so, too,
-while its container runtime is started again."""
+"""The number of times (some 20 s) that a node may answer that it has no log of an ended container. A node also answers
+that while its container runtime restarts."""
 SETTLE_S = 1.0
-"""Between the end of a log and the news that its container has ended: without any, the log is followed again."""
+"""The wait, after the end of a log, for the news that its container has ended.
+Without news, the log is followed again."""
 GATHER_S = 0.2
-"""After lines were stored, so long until the next ones, unless there are many: fewer, larger writes."""
+"""The pause after a write of few lines, so that there are fewer and larger writes."""
 PROGRESS_S = 1.0
-"""So often the newest state of a line that goes on with carriage returns is stored."""
+"""The time between two stored states of a line that is rewritten with carriage returns."""
 PACK_BYTES = 32 * 1024
-"""Lines of so many bytes are stored together; more may come with the last piece that was read, which is never split."""
+"""The bytes of lines that are stored together.
+There may be more, because the last piece that was read is never split."""
 PIECE_BYTES = 16 * 1024
 OTHERS_S = 15.0
-"""After the pod is gone, the process that leads has so long to store what it has read."""
+"""After the pod is gone, the leading process has so long to store what it has read."""
 GONE_RETRIES_MAX = 30
-"""How often the store is asked for the last lines of a pod that is gone."""
+"""The number of retries of a write to the store after the pod is gone."""
 AHEAD_BYTES = 128 * 1024
-"""What is read ahead of what is stored; more waits on the node."""
+"""The bytes that are read ahead of the stored lines; the rest waits on the node."""
 PACKS_AT_ONCE = 64
 LAG_LOOK_S = 2.0
 LAG_PART = 0.6
-"""Of what a node keeps may wait there before lines are left out."""
+"""The part of a node's log file that may wait to be read before lines are left out."""
 LAG_OVER_S = 0.5
 LAG_RATE_S = 0.2
-"""A rate of writing is known from so long on."""
+"""The least time over which a rate of writing is measured."""
 NODE_FILE_BYTES = 10 * 1024 * 1024
-"""With so many bytes in a log's file a kubelet begins a new one (`containerLogMaxSize`), unless it is set otherwise; it
-serves only the newest."""
+"""The default size at which a kubelet begins a new log file (`containerLogMaxSize`).
+A kubelet serves only the newest file."""
 ONE_FILE_BYTES = 1024 * 1024
-"""A log of less is in one file, also where a kubelet begins new ones earlier than the settings say."""
+"""A log of fewer bytes is assumed to be in one file,
+even if a kubelet begins new files earlier than the settings state."""
 ROTATION_S = 3.0
-"""Kubelets look for full files no more often, so that a whole file holds the lines of so long at least."""
+"""Kubelets check for full files at most once in this time, so a complete file has the lines of at least this time."""
 OPEN_S = 1.0
-"""A node that was asked for a log so long ago and has sent nothing has it open: a log without lines looks like that."""
+"""If a node has sent nothing for so long after the request, the log is assumed to be open, without lines."""
 LATE_S = 10.0
-"""A log that is first read so long after its container's start may have lost its beginning, at whatever rate its lines
-come then: kubelets look so often for files that are full, each at times of its own."""
+"""A log that is first read so long after its container's start may have lost its beginning, whatever its rate is then:
+kubelets check for full files this often, each at its own times."""
 RATE_PART = 0.1
-"""Who prints at this part of the rate that would have filled a file may have printed faster before."""
+"""A program that prints at this part of the rate that fills a file may have printed faster before."""
 SURELY_OPEN_S = 10.0
-"""A busy node may open a log so long after it was asked for it, and begin a new file before it does."""
+"""A busy node may open a log up to so long after the request, and begin a new file before that."""
 SENT_LATE_S = 0.3
-"""A node that sends the first line so long after it was written may have opened the log after that."""
+"""If a node sends the first line so long after it was written, it may have opened the log after that line."""
 SLOW_RATE_PART = 0.3
-"""As `RATE_PART`, of lines that were written after their log was asked for."""
+"""Like `RATE_PART`, for lines that were written after the log was requested."""
 BURST_BYTES = 64 * 1024
-"""What a node has left of a log that ended within a second after its first line tells a rate if it is this much."""
+"""If a log ended within a second after its first line, its rate is known only if at least this many bytes are left."""
 BURST_S = 0.01
-"""It took as long as this at least."""
+"""The least duration that is assumed for such a log."""
 PROMPT_S = 2.0
-"""Who prints within this time after the start, and no flood, had no time to fill a file before."""
+"""A program whose first line comes within this time after its start had no time to fill a file before."""
 
 _SECOND_CHARS = 19
 
@@ -94,7 +97,7 @@ T = TypeVar("T")
 
 
 class LogPackWriter:
-    """Stores packs of many logs together: who writes waits for the answer."""
+    """Stores packs of many logs together; each writer waits for the result of its pack."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
@@ -104,14 +107,14 @@ class LogPackWriter:
         self._some = asyncio.Event()
 
     async def write(self, pack: LogPack) -> LogAppended:
-        """Append a pack. Raises what the store raises; the outcome is unknown then, and asking again is harmless."""
+        """Append a pack. Raises what the store raises; then the outcome is unknown, and a retry is harmless."""
         answer: asyncio.Future[LogAppended] = asyncio.get_running_loop().create_future()
         self._waiting.append((pack, answer))
         self._some.set()
         return await answer
 
     async def run(self) -> None:
-        """Store what is written, until cancelled."""
+        """Store packs until cancelled."""
         try:
             while True:
                 with liveness.rest(lambda: self._waiting):
@@ -126,7 +129,7 @@ class LogPackWriter:
             self._waiting.clear()
 
     async def _exchange(self, batch: Sequence[tuple[LogPack, asyncio.Future[LogAppended]]]) -> None:
-        # Who has given up waiting is not written for: its lines would come from another writer as well.
+        # A pack whose writer has given up is not stored: another writer would store its lines as well.
         open_ = [(pack, answer) for pack, answer in batch if not answer.done()]
         if not open_:
             return
@@ -162,7 +165,7 @@ def _fail(batch: Iterable[tuple[LogPack, asyncio.Future[LogAppended]]]) -> None:
 
 
 class _Ahead:
-    """What was read of a log and not taken yet: a bounded number of bytes, however small its chunks are."""
+    """A buffer of chunks that were read and not yet taken: a bounded number of bytes, however small the chunks are."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
@@ -171,7 +174,7 @@ class _Ahead:
         self._some, self._room = asyncio.Event(), asyncio.Event()
 
     async def put(self, chunk: bytes) -> None:
-        """Add a chunk; waits while there is no room."""
+        """Add a chunk; wait while there is no room."""
         while self._bytes >= AHEAD_BYTES:
             self._room.clear()
             await self._room.wait()
@@ -180,12 +183,12 @@ class _Ahead:
         self._some.set()
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Mark the end: no more chunks follow."""
         self._is_over = True
         self._some.set()
 
     async def take(self) -> bytes | None:
-        """All that is here, once there is something; None when nothing more comes."""
+        """Wait for a chunk, then return all buffered bytes; None when no more chunks follow."""
         await self._some.wait()
         found, self._chunks, self._bytes = b"".join(self._chunks), [], 0
         if not self._is_over:
@@ -195,7 +198,7 @@ class _Ahead:
 
 
 class LogMeans(msgspec.Struct, frozen=True, kw_only=True):
-    """What a follower works with."""
+    """The dependencies of a follower."""
 
     reader: LogReader
     store: LogStore
@@ -203,11 +206,12 @@ class LogMeans(msgspec.Struct, frozen=True, kw_only=True):
     world: Informers
     clock: Clock
     leads: Callable[[], bool]
-    """whether this process follows the logs of what runs; another one may have a log open that cannot be opened now"""
+    """whether this process is the one that follows logs of running pods;
+    if not, the other process may have a log open that cannot be opened any more"""
     node_file_bytes: int = NODE_FILE_BYTES
-    """with so many bytes in a log's file its node begins a new one"""
+    """the size in bytes at which a node begins a new log file"""
     room: Callable[[LogPack], Awaitable[None]] = _at_once
-    """waits, not for long, until the store can take a pack without dropping what is not archived"""
+    """waits for a bounded time until the store can accept a pack without dropping unarchived lines"""
 
 
 class LogFollower:
@@ -218,20 +222,20 @@ class LogFollower:
     ) -> None:
         self.pod = pod
         self.news = asyncio.Event()
-        """set when the pod changes"""
+        """set when the pod has changed"""
         self.gone_at = math.inf
-        """when the pod's object was gone (monotonic seconds)"""
+        """when the pod's object was gone (monotonic seconds); infinite while it exists"""
         self.is_hurried = False
-        """time is short: lines are left out up to the last ones"""
+        """time is short: all lines but the last ones are left out"""
         self.is_store_away = False
-        """what it has read waits for a store that does not answer"""
+        """the store does not answer, and the lines wait for it"""
         self.has_end = False
-        """it is stored that nothing more follows"""
+        """the store has the mark that no more lines follow"""
         self.moved_at = means.clock.monotonic()
         self.waits_since = math.inf
-        """since when it waits for its node to send more (monotonic seconds); infinite while it is busy itself"""
+        """since when it waits for its node to send more (monotonic seconds); infinite while it does not wait"""
         self.cut_at = 0.0
-        """when the reading was last cut (monotonic seconds)"""
+        """when `cut` was last called (monotonic seconds)"""
         self._reader, self._store, self._writer = means.reader, means.store, means.writer
         self._world = means.world
         self._clock = clock = means.clock
@@ -242,36 +246,39 @@ class LogFollower:
         self._allocation = AllocationId(pod.metadata.labels.get(LABEL_ALLOCATION, ""))
         self._number = 0
         self._stored = LogPosition()
-        """where this reader believes the stored log to stand"""
+        """the position of the stored log, as this reader believes"""
         self._cutter = LineCutter(LogPosition())
         self._lines: deque[bytes] = deque()
         self._pieces: deque[bytes] = deque()
         self._known: LogPosition | None = LogPosition() if is_fresh else None
-        """where the store says that this log stands; None: it has to be asked"""
+        """the position of the log in the store; None: it has to be read from the store"""
         self._is_stored = False
-        # Whether the last read ended within a line; the newest line of a file that, so says its node, was read whole.
+        # `_has_rest`: whether the last read ended within a line. `_read_until`:
+        # the newest line of a read that reached the end.
         self._has_rest, self._read_until = False, ""
         self._unended: LineCutter | None = None
-        """the read that last got anything, if it ended within a line: its log may be gone when it is asked again"""
-        # What waits here to be stored; what the log has so far at least: infinite when others have read its beginning.
+        """the cutter of the last read, if it ended within a line: the log may be gone at the next read"""
+        # `_bytes`: the bytes that wait to be stored. `_log_bytes`: the least size of the log, infinite when another
+        # process has read its beginning.
         self._bytes, self._log_bytes = 0, 0.0
         self._lag = Lag(clock, means.node_file_bytes)
         self._progress_at = 0.0
-        # When the node was last asked for the log (epoch seconds), how much it has sent since, and when some was taken.
+        # When the log was last requested from the node (epoch seconds), the bytes since then,
+        # and when a chunk was last taken.
         self._asked_at, self._asked_bytes, self._took_at = 0.0, 0, 0.0
         self._first_took_at = 0.0
         """when its first line was taken (epoch seconds)"""
         self._opens_at = math.inf
-        """when it is open at the latest (monotonic seconds)"""
+        """from when on the log is assumed to be open on its node (monotonic seconds)"""
         self._is_beginning_judged = False
         self._ahead: _Ahead | None = None
         self._is_cut = False
         self._given_up = ""
-        """why it is not read to its end; empty: it is read"""
+        """why the log is not read to its end; empty while it is read"""
         self._is_given_up = asyncio.Event()
 
     async def run(self) -> None:
-        """Until the log is stored to its end, or cannot be. Raises only what is a fault of ours."""
+        """Read until the log is stored to its end, or cannot be. Raises only errors that are bugs of ours."""
         try:
             await self._read_to_end()
         except ControlPlaneError as error:
@@ -283,16 +290,16 @@ class LogFollower:
 
     @property
     def is_open(self) -> bool:
-        """Whether its node has begun to send it: what follows comes, also when the pod is deleted meanwhile."""
+        """Whether its node has begun to send the log: the rest then follows, even if the pod is deleted."""
         return self._clock.monotonic() >= self._opens_at
 
     @property
     def _is_one_file(self) -> bool:
-        """Whether the log is too small for its node to have begun another file."""
+        """Whether the log is too small for its node to have begun a second file."""
         return self._log_bytes < min(self._node_file_bytes, ONE_FILE_BYTES)
 
     async def abandon(self, why: str) -> None:
-        """Say where people read the log that its end is missing, and `why`; then it is over."""
+        """Report in the log that its end is missing, and `why`; then mark it as ended."""
         _log.warning("log given up", pod=self.pod.metadata.name, container=self._container, error=why)
         with suppress(ControlPlaneError):
             before = self._unended
@@ -303,20 +310,21 @@ class LogFollower:
             await self._finish()
 
     def cut(self) -> None:
-        """Its node sends nothing, though the log has ended: what was read is stored, and it is asked again."""
+        """End this read, because the node sends nothing although the log has ended:
+        store what was read, and read again."""
         self.cut_at = self._clock.monotonic()
         self._is_cut = True
         if self._ahead is not None:
             self._ahead.close()
 
     def give_up(self, why: str) -> None:
-        """Time is over: what was read is stored, and it is said that the rest is missing."""
+        """End the reading for lack of time: store what was read, and report that the rest is missing."""
         self._given_up = self._given_up or why
         self._is_given_up.set()
         self.cut()
 
     async def _read_to_end(self) -> None:
-        """Follow, and once the container has ended read what is left, unless it ended before the log did."""
+        """Follow the log. Once the container has ended, read the rest, unless the last read already covers its end."""
         failures, read_until = 0, 0.0
         while True:
             await self._begin()
@@ -331,14 +339,14 @@ class LogFollower:
                 is_read = is_over and 0.0 < ended_at(self.pod, self._container) <= read_until
                 if not is_read:
                     is_whole = await self._follow()
-                    # What was read and not stored, or stored by another process, has to be read again to its end.
-                    # A kubelet that began a new file before its reader came to the end of the one before ends there:
-                    # of a log that may have two files it is asked for what stands behind them.
+                    # Lines that were read and not stored, or that another process stored, have to be read again to the
+                    # end. A kubelet that began a new file before its reader reached the end of the old one ends the
+                    # response there. So a log that may have two files is read once more, for the lines after that.
                     is_all = is_whole and not self._has_rest and self._is_one_file
                     failures, read_until = 0, self._clock.now() if is_all else 0.0
                     is_read = is_whole and (is_over or (self._is_gone and self._is_one_file))
             except (TransientError, PermanentError) as error:
-                # What was followed before says nothing of what came meanwhile: the node's clock may be behind ours.
+                # An earlier complete read is no evidence for the lines since then: the node's clock may be behind ours.
                 failures, read_until = failures + 1, 0.0
                 if self._is_final(error, failures, is_over=is_over):
                     raise
@@ -352,25 +360,29 @@ class LogFollower:
                 return
 
     def _is_final(self, error: ControlPlaneError, failures: int, *, is_over: bool) -> bool:
-        """Whether nothing more can be read. A process that does not lead waits for the one that does: that has the log
-        open, where it cannot be opened any more."""
+        """Whether nothing more can be read.
+
+        A process that does not lead waits for the leading one, which may have the log open although it cannot be opened
+        any more.
+        """
         if not self._leads():
             waited_s = self._clock.monotonic() - self.gone_at
             return waited_s > OTHERS_S or (is_over and isinstance(error, TransientError) and failures > REFUSALS_MAX)
-        # Who waits for the end of a log says when it is too late for it: `give_up`.
+        # The part that waits for the end of a log decides when it is too late: it calls `give_up`.
         return self._is_gone or (is_over and isinstance(error, PermanentError) and failures > REFUSALS_MAX)
 
     async def _begin(self) -> None:
-        """Go on from where the store says that this log stands."""
+        """Continue from the position of this log in the store."""
         position, self._known = self._known, None
         if position is None:
             position = await self._persist(lambda: self._store.position(self._allocation, self._source))
-        # A rank that came back, or was started again, goes on in its log: what has ended there is the pod before.
+        # A rank that was added again, or restarted, continues in the same log:
+        # its end is then that of the previous pod.
         is_next = position.is_ended and self._is_later(position)
         self._is_stored = position.is_ended and not is_next
         if position.number > self._stored.number:
             self.moved_at = self._clock.monotonic()
-            # Others have read the beginning of this pod's log, or all of the log of the pod before.
+            # Another process has read the beginning of this pod's log, or the whole log of the previous pod.
             self._log_bytes = 0.0 if is_next else math.inf
         self._number, self._stored = position.number, position
         self._cutter = LineCutter(LogPosition() if is_next else position)
@@ -379,14 +391,14 @@ class LogFollower:
         self._bytes = 0
 
     def _is_later(self, position: LogPosition) -> bool:
-        """Whether the stored log ended before this pod, which came to a running gang, was made."""
+        """Whether the stored log ended before this pod, which was added to a running gang, was created."""
         meta = self.pod.metadata
         if ANNOTATION_ADDED not in meta.annotations or not meta.creation_timestamp:
             return False
         return not position.time or parse_time(position.time) < parse_time(meta.creation_timestamp)
 
     async def _follow(self) -> bool:
-        """Read and store until the log ends; False when another process stored lines of it meanwhile."""
+        """Read and store until the log ends; return False when another process has stored lines of it."""
         self._ahead = ahead = _Ahead()
         self._is_cut = False
         try:
@@ -396,7 +408,7 @@ class LogFollower:
                     return await self._take_all(ahead, reading)
                 finally:
                     reading.cancel()
-                    # What is raised goes through here, and would be held by the task that it may have come from.
+                    # An exception passes through this frame, and the task that raised it would keep a reference to it.
                     del reading
         except BaseExceptionGroup as group:
             raise_only(group)
@@ -448,15 +460,15 @@ class LogFollower:
             try:
                 raise error
             finally:
-                # Else the error is held by the frame that its traceback names.
+                # Otherwise the frame in the error's traceback keeps a reference to the error.
                 del error, reading
         self._read_until = self._cutter.newest
         return True
 
     async def _take_some(self, ahead: _Ahead) -> bool:
-        """Wait for a chunk and take what has come with it, a pack at most; True when the log has ended.
+        """Wait for a chunk and take the available lines, up to a pack; return True when the log has ended.
 
-        What is taken is stored whole: the position that goes with it is that of its last line.
+        A piece that is taken is stored whole, because the stored position is that of its last line.
         """
         if not self._pieces:
             self.waits_since = min(self.waits_since, self._clock.monotonic())
@@ -478,7 +490,7 @@ class LogFollower:
             self._took_at = self._clock.now()
             if self._cutter.first and not self._first_took_at:
                 self._first_took_at = self._took_at
-            # All bytes that the node sent, also those that the stored lines leave out.
+            # These are all bytes that the node sent, also those that are left out of the stored lines.
             self._asked_bytes += len(piece)
             self._log_bytes += len(piece)
             self._lag.add(len(piece), self._cutter.newest)
@@ -498,14 +510,14 @@ class LogFollower:
             self.moved_at = self._clock.monotonic()
 
     def _is_behind(self) -> bool:
-        # Nodes remove lines of what runs: the log of a container that has ended is kept, as long as its pod.
+        # Nodes remove lines only of running containers: the log of an ended container is kept as long as its pod.
         is_running = not has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container)
         return self.is_hurried or (self._lag.is_too_much(self._cutter.newest) and is_running)
 
     async def _store_lines(self, *, keep_last: bool = False) -> bool:
-        """Store what is here; with `keep_last` leave out all but the last lines, which wait for what follows."""
+        """Store the waiting lines; with `keep_last` leave out all but the last ones, which stay in the buffer."""
         if keep_last:
-            # Below what is taken at once: else nothing more would be taken.
+            # The rest must be smaller than a pack, because otherwise no more lines would be taken.
             while self._bytes >= PACK_BYTES:
                 self._bytes -= len(self._lines.popleft()) + 1
                 telemetry.DELIVERIES.labels(stream="logs", outcome="dropped").inc()
@@ -521,9 +533,10 @@ class LogFollower:
         return await self._append(self._pack(self._number - len(lines) + 1, lines))
 
     async def _say_torn(self, since: str, until_s: float, how: str) -> None:
-        """Say that lines from `since` until `until_s` (epoch seconds) are missing, or may be.
+        """Report in the log that lines from `since` until `until_s` (epoch seconds) are missing, or may be.
 
-        Who has read a file to its end has missed nothing if the next one begins before it could be full in its turn.
+        A reader that has read one file to its end has missed nothing if the next line came before another file could be
+        full.
         """
         if since == self._read_until and until_s - parse_time(since) < ROTATION_S:
             return
@@ -548,13 +561,13 @@ class LogFollower:
         self._known = answer.position
         if not answer.is_appended and answer.position.place != pack.position.place:
             return False
-        # Refused at the same place: an answer that was lost.
+        # A refusal at the same position means that an earlier write succeeded and its response was lost.
         self._stored = answer.position
         self.moved_at = self._clock.monotonic()
         return True
 
     async def _finish(self) -> bool:
-        """Say that the log is stored to its end."""
+        """Mark the log in the store as complete; return whether that succeeded."""
         if not await self._store_rest():
             return False
         await self._judge_beginning()
@@ -562,14 +575,14 @@ class LogFollower:
         return self.has_end
 
     async def _judge_beginning(self) -> None:
-        """Say it where the beginning of the log is missing, or may be.
+        """Report in the log if its beginning is missing, or may be.
 
-        A node does not say that it has removed the beginning of a log. Lines that stood there before they were asked
-        for, and came at a rate at which a file had been full since the container's start, are not its first ones. At
-        a lower rate, or read late, nobody can tell: that is said. What is read in time is whole, also of a program
-        that was silent for long. A busy node may open a log later than it was asked to: a flood that begins in that
-        time may have lost its beginning, and that is said. A node that sends a flood's first line at once had the log
-        open before.
+        A node does not report that it has removed the beginning of a log. If lines were written before they were
+        requested, at a rate that has filled a file since the container's start, they are not the first lines. At a
+        lower rate, or after a late read, it is unknown, and the log reports that. A log that is read in time is
+        complete, even if its program was silent for long. A busy node may open a log later than it was requested: a
+        flood that begins in that time may have lost its beginning, and the log reports that. If a node sends a flood's
+        first line at once, it had the log open before.
         """
         if self._is_beginning_judged or not self._cutter.first:
             return
@@ -602,19 +615,22 @@ class LogFollower:
             )
 
     def _is_burst(self, waited_s: float) -> bool:
-        """Whether what is left of a log that ended at once came at such a rate: its node may have begun that file just
-        before the end."""
+        """Whether the rest of a log that ended within a second was written so fast that a file may have been full
+        before.
+
+        Its node may have begun the file of that rest just before the end.
+        """
         size, took_s = self._cutter.first_second_bytes, self._cutter.first_second_s
         if waited_s < PROMPT_S or size < BURST_BYTES or took_s >= 1.0:
             return False
         return waited_s * size / max(took_s, BURST_S) >= RATE_PART * self._node_file_bytes
 
     async def _judge_step(self, before: str, after: str) -> None:
-        """Say that lines may be missing between two that came one after the other.
+        """Report in the log that lines may be missing between two consecutive lines, given by their times.
 
-        A kubelet goes on in the newest file, whatever it has begun and removed since its reader came to the end of the
-        one before. So lines may be missing if the second line was written before the first was read, and if a file
-        could have been written in between at the rate of before. Who printed that much and then paused looks the same.
+        After the end of a file, a kubelet continues in the newest file, whatever files it has begun and removed since.
+        So lines may be missing if the second line was written before the first was read, and if a file could have been
+        written in between at the previous rate. A program that printed that much and then paused looks the same.
         """
         step_s = parse_time(after) - parse_time(before)
         was_there = self._took_at < parse_time(after)
@@ -624,12 +640,12 @@ class LogFollower:
             await self._say_torn(before, math.inf, "may be missing: its node may have")
 
     async def _store_rest(self) -> bool:
-        """A last line without a line end is one when nothing can follow it."""
+        """Store the rest; a last line without a line end is a line too, because nothing can follow it."""
         self._add(self._cutter.end())
         return await self._store_lines()
 
     async def _say(self, text: str, key: str) -> None:
-        """Say something of this log where people read it, once for each `key`."""
+        """Add a line about this log for its readers, once for each `key`."""
         now = format_time(self._clock.now(), "microseconds")
         pack = event_pack(
             self._allocation, self._source, f"{now} {text}", f"{key} {self.pod.metadata.uid} {self._container}", 1
@@ -637,7 +653,7 @@ class LogFollower:
         await self._persist(lambda: self._writer.write(pack))
 
     async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer of the store, asked for until it is there: what was read waits meanwhile."""
+        """Call the store until it answers, and return its answer; the lines that were read wait."""
         failures = 0
         while True:
             try:
@@ -652,7 +668,7 @@ class LogFollower:
                 await self._clock.sleep(RETRY_S * min(failures, RETRY_PARTS_MAX))
 
     async def _hear_of(self) -> None:
-        """Wait for news of a pod whose log has ended, unless it is known why it has."""
+        """Wait a moment for a change of the pod whose log has ended, unless its container is known to have ended."""
         self.news.clear()
         if has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
             return
@@ -662,10 +678,10 @@ class LogFollower:
 
 
 class Lag:
-    """Whether a log is written faster than it is read, for so long that its node would remove lines unread.
+    """Estimates whether a log is written faster than it is read, so that its node would remove lines unread.
 
-    Of a node that is only known by the times of lines: what waits there is the delay of the newest line, at the rate at
-    which lines were written lately. The least delay that was ever seen is taken for a difference between clocks.
+    Only the times of lines are known: the bytes that wait on the node are the delay of the newest line, times the
+    recent rate of writing. The least delay that was ever seen is assumed to be the difference between the clocks.
     """
 
     def __init__(self, clock: Clock, node_file_bytes: int = NODE_FILE_BYTES) -> None:
@@ -675,23 +691,23 @@ class Lag:
         self._bytes = 0
         self._newest_s = 0.0
         self._rate = 0.0
-        """of writing, in bytes a second, between the last two looks"""
+        """the rate of writing between the last two measurements, in bytes a second"""
         self._offset_s = math.inf
         self._is_too_much = False
 
     def add(self, size: int, newest: str) -> None:
-        """So many bytes were read; `newest` is the time of the newest line of all."""
+        """Note that `size` bytes were read; `newest` is the time of the newest line of all."""
         self._bytes += size
         if not newest:
             return
         newest_s = parse_time(newest)
-        # With each piece: the first one says most, because a flood makes the delay of all others longer.
+        # This is measured with each piece. The first piece is the most exact, because a flood delays all later ones.
         self._offset_s = min(self._offset_s, self._clock.now() - newest_s)
         if not self._newest_s:
             self._looked_at, self._bytes, self._newest_s = self._clock.monotonic(), 0, newest_s
 
     def is_too_much(self, newest: str) -> bool:
-        """Looked at now and then; `newest` as in `add`."""
+        """Whether too much waits on the node; measured every `LAG_LOOK_S`. `newest` as in `add`."""
         now = self._clock.monotonic()
         if not newest or now - self._looked_at < LAG_LOOK_S:
             return self._is_too_much and self._delay_s(newest) > LAG_OVER_S
@@ -705,7 +721,7 @@ class Lag:
         return self._is_too_much
 
     def rate_at(self, newest: str) -> float:
-        """Bytes a second that were written lately, up to the line of this time."""
+        """Return the recent rate of writing in bytes a second, up to the line of this time."""
         written_s = parse_time(newest) - self._newest_s
         return max(self._rate, self._bytes / written_s if written_s >= LAG_RATE_S else 0.0)
 
@@ -714,7 +730,7 @@ class Lag:
 
 
 def unread_text(source: LogKey, why: str) -> str:
-    """What readers of a log are told whose end is missing."""
+    """Return the line that tells readers of a log that its end is missing."""
     return f"the end of the log of {_whose(source)} could not be read from its node: {why}"
 
 
@@ -723,7 +739,7 @@ def _whose(source: LogKey) -> str:
 
 
 def event_pack(allocation: AllocationId, source: LogKey, line: str, key: str, count: int) -> LogPack:
-    """What was said about a rank; `key` and `count` as in `LogPack`."""
+    """Return a pack with a line about a rank; `key` and `count` as in `LogPack`."""
     return LogPack(
         allocation=allocation,
         source=LogKey(attempt=source.attempt, rank=source.rank, stream=EVENT),
@@ -738,20 +754,20 @@ def event_pack(allocation: AllocationId, source: LogKey, line: str, key: str, co
 
 
 def has_ended(pod: Pod, container: str) -> bool:
-    """Whether that container of the pod has ended, so that its log grows no more."""
+    """Whether that container of the pod has ended, so that its log does not grow any more."""
     found = status_of(pod, container)
     return exits.is_over(pod) or (found is not None and found.state.terminated is not None)
 
 
 def ended_at(pod: Pod, container: str) -> float:
-    """When its node says that it ended (epoch seconds, cut to whole ones); 0 when it does not say."""
+    """Return when the container ended by its node (epoch seconds, rounded down to whole ones); 0 when unknown."""
     found = status_of(pod, container)
     ended = found.state.terminated if found is not None else None
     return parse_time(ended.finished_at) if ended is not None and ended.finished_at else 0.0
 
 
 def started_at(pod: Pod, container: str) -> float:
-    """When its node says that it started (epoch seconds, cut to whole ones); 0 when it does not say."""
+    """Return when the container started by its node (epoch seconds, rounded down to whole ones); 0 when unknown."""
     found = status_of(pod, container)
     said = (found.state.running or found.state.terminated) if found is not None else None
     return parse_time(said.started_at) if said is not None and said.started_at else 0.0

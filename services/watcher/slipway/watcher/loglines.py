@@ -1,11 +1,11 @@
-"""Chunks of a pod's log -> lines to store, and the place to go on from.
+"""Cuts chunks of a pod's log into lines to store, and tracks the position from which to continue.
 
-Owns what a line is: where it ends, what a carriage return and an over-long line become, which lines are known already
-when a log is read again, whether the node has removed what was not read. Pure: no IO, no clock.
+Owns what a line is: where it ends, what happens to carriage returns and over-long lines, which lines are known already
+when a log is read again, and whether the node has removed unread lines. Pure: no IO, no clock.
 
-Promises: each line that the node has, comes once, in the node's order, also when the log is read again from the
-position of an earlier reader. A line that goes on with carriage returns (a progress bar) becomes its newest state. Of a
-line over `TEXT_BYTES_MAX` the beginning and the end are kept, with a mark that counts what was cut.
+Promises: each line of the node is returned once, in the node's order, even when the log is read again from the position
+of an earlier reader. A line that is rewritten with carriage returns (a progress bar) becomes its newest state. A line
+over `TEXT_BYTES_MAX` keeps its beginning and its end, with a mark that counts the bytes that were cut.
 """
 
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ TEXT_BYTES_MAX: Final = 16 * 1024
 _TAIL_BYTES: Final = 4 * 1024
 _HEAD_BYTES: Final = TEXT_BYTES_MAX - _TAIL_BYTES
 _OPEN_BYTES_MAX: Final = 64 * 1024
-"""Of a line whose end has not come; then what will not be kept goes."""
+"""The bytes of an unfinished line that are buffered; beyond them, the part that will be cut is dropped."""
 _STAMP_CHARS: Final = 30
 """`2026-01-02T03:04:05.123456789Z`"""
 _SECOND_CHARS: Final = 19
@@ -26,47 +26,47 @@ _CR: Final = b"\r"
 
 
 class LineCutter:
-    """Cuts one log into lines; make another one when the log is read again."""
+    """Cuts one log into lines. Each read of the log needs its own instance."""
 
     def __init__(self, position: LogPosition) -> None:
         self.since = position.second
-        """the time to ask from; empty: from the beginning"""
+        """the time from which to request the log; empty: from the beginning"""
         self._second, self._seen, self._newest = position.second, position.seen, position.time
         self.is_torn = False
-        """whether the node has removed lines between the position and the first line that came"""
+        """whether the node has removed lines between the position and the first line of this read"""
         self.resumed_at = ""
-        """then the time of the first line that came"""
+        """then the time of the first line of this read"""
         self.first = ""
-        """of a log that is read from its beginning, the time of the first line that came"""
+        """the time of the first line of a log that is read from its beginning; else empty"""
         self.first_second_bytes = 0
-        """how much of it was written in the second that follows"""
+        """the bytes of that log that were written within a second after its first line"""
         self._first_until = ""
         self._known = position.seen
-        """lines that come again"""
+        """the number of known lines that the node still has to send again"""
         self._known_until = position.time
         self._is_again = bool(position.second)
         self._open = b""
         self._open_cut = 0
         self._shown = b""
-        """the state of the open line that was given out last"""
+        """the last state of the unfinished line that was returned"""
 
     @property
     def is_open(self) -> bool:
-        """Whether a line goes on with carriage returns, so that `progress` may have news."""
+        """Whether an unfinished line is rewritten with carriage returns, so that `progress` may have a new state."""
         return _CR in self._open
 
     @property
     def has_rest(self) -> bool:
-        """Whether a line has begun whose end has not come."""
+        """Whether there is an unfinished line."""
         return bool(self._open)
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether none of the lines came again that its node has sent before: it has begun another file since."""
+        """Whether the node has sent none of the known lines again, so it has begun another file since."""
         return self._is_again and self._known == self._seen
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that end in this chunk, as `<time> <text>`."""
+        """Return the lines that end in this chunk, as `<time> <text>`."""
         *ended, rest = chunk.split(b"\n")
         found: list[bytes] = []
         if ended:
@@ -83,7 +83,8 @@ class LineCutter:
         return found
 
     def progress(self) -> list[bytes]:
-        """The newest state of a line that goes on with carriage returns, if it is another one than was given out."""
+        """Return the newest state of a line that is rewritten with carriage returns,
+        if it differs from the last one returned."""
         if not self.is_open or self._is_again:
             return []
         stamp, _, text = self._open.partition(b" ")
@@ -95,37 +96,37 @@ class LineCutter:
         return [at + b" " + _short(state, 0)]
 
     def end(self) -> list[bytes]:
-        """The last line, when the log has ended without ending it."""
+        """Return the last line, if the log has ended without a line end."""
         raw, cut, self._open, self._open_cut = self._open, self._open_cut, b"", 0
         line = self._line(raw, cut) if raw else None
         return [line] if line is not None else []
 
     def position(self, number: int, *, is_ended: bool = False) -> LogPosition:
-        """Where this log stands after its line `number`."""
+        """Return the position of this log after its line `number`."""
         return LogPosition(number=number, second=self._second, seen=self._seen, time=self._newest, is_ended=is_ended)
 
     @property
     def is_first_second_over(self) -> bool:
-        """Whether a line came that is a second younger than the first one."""
+        """Whether a line was read that is more than a second younger than the first one."""
         return bool(self.first) and self._newest > self._first_until
 
     @property
     def first_second_s(self) -> float:
-        """How long it took to write what came within a second of the first line: one second, or until the last line."""
+        """The duration in which `first_second_bytes` were written: one second, or less if the last line came before."""
         if not self.first or self.is_first_second_over:
             return 1.0
         return parse_time(self._newest) - parse_time(self.first)
 
     @property
     def newest(self) -> str:
-        """The highest time of any line; empty before the first."""
+        """The latest time of any line; empty before the first."""
         return self._newest
 
     def _line(self, raw: bytes, cut: int) -> bytes | None:
         stamp, _, text = raw.partition(b" ")
         at = stamp if len(stamp) == _STAMP_CHARS and stamp[-1:] == b"Z" else normal_time(stamp)
         if not at:
-            # What a node puts between the lines has no time; it is kept with that of the line before it.
+            # Text that a node inserts between lines has no time: it is returned with the time of the previous line.
             return b"%s %s" % (self._newest.encode(), _short(raw, cut)) if raw and self._newest else None
         if self._is_again and self._is_known(at.decode("ascii", "replace")):
             return None
@@ -140,10 +141,10 @@ class LineCutter:
         return at + b" " + _short(state, cut)
 
     def _is_known(self, at: str) -> bool:
-        """Whether this line was read before: lines come again from the beginning of the second that was asked for."""
+        """Whether this line was read before: the node sends lines again from the beginning of the requested second."""
         if at > self._known_until:
             self._is_again = False
-            # The second that was asked for comes again whole, unless its lines are not there any more.
+            # The node sends the whole requested second again, unless it has removed these lines.
             self.is_torn = self._known == self._seen
             self.resumed_at = at
             return False
@@ -180,7 +181,7 @@ class LineCutter:
 
 
 def normal_time(stamp: bytes) -> bytes:
-    """An RFC 3339 time as UTC with nine digits, so that times compare as text; empty when it is none."""
+    """Return an RFC 3339 time as UTC with nine digits, so that times compare as text; empty when it is not a time."""
     text = stamp.decode("ascii", "replace")
     if len(text) < 20 or text[4:5] != "-" or text[10] != "T":
         return b""
@@ -199,12 +200,13 @@ def _zone(text: str) -> str:
 
 
 def _state(text: bytes) -> bytes:
-    """What a terminal shows of a line with carriage returns: what came after the last one that was followed."""
+    """Return what a terminal shows of a line with carriage returns:
+    the text after the last one that has text behind it."""
     return text.rstrip(_CR).rpartition(_CR)[2]
 
 
 def _short(text: bytes, cut: int) -> bytes:
-    """A text of at most `TEXT_BYTES_MAX` and a mark; `cut` bytes are missing after its beginning already."""
+    """Return the text cut to `TEXT_BYTES_MAX`, with a mark; `cut` bytes after its beginning are missing already."""
     if not cut and len(text) <= TEXT_BYTES_MAX:
         return text
     head, tail = text[:_HEAD_BYTES], text[-_TAIL_BYTES:]
