@@ -1,13 +1,13 @@
-"""The loops of the watcher, and how long the work of each may stand still.
+"""The loops of the watcher, and how long each may make no progress.
 
-Owns the table. What a bound means is said in `runtime/liveness.py`; what runs under it, where it is started.
+Owns the table. `runtime/liveness.py` explains what a bound means; the place that starts a loop shows what it runs.
 """
 
 from slipway.runtime.liveness import Loop
 from slipway.streams.producer import WRITE_BEHIND
 
 STILL_S = 120.0
-"""Longer than any call with its deadline, and than the silence that a watch is allowed."""
+"""Longer than the deadline of any call, and than a watch may be silent."""
 LEASE_STILL_S = 60.0
 
 WATCH = Loop(

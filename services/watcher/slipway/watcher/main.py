@@ -31,7 +31,7 @@ def main() -> int:
 
 
 async def build(context: ServiceContext[Settings]) -> None:
-    """Make the clients and start; with `--once`, one pass over one LIST."""
+    """Create the clients and start; with `--once`, make one pass over one LIST."""
     settings = context.settings
     kube = await context.resources.enter_async_context(
         client.connect(settings.kubeconfig or None, clock=context.clock, random=context.random)
@@ -58,10 +58,11 @@ def follow_lag(context: ServiceContext[Settings], streams: Streams) -> None:
 
 
 async def measure(queue: WorkStream) -> None:
-    """Set the gauges of the hints that wait and of those in work: here, because there may be no pod worker.
+    """Set the gauges of the waiting hints and of those in work. The watcher does it, because there may be no pod
+    worker.
 
     Raises:
-        TransientError: Redis is away; the gauges are removed.
+        TransientError: Redis cannot be reached; the gauges are removed.
     """
     gauges = (telemetry.STREAM_LAG, telemetry.STREAM_IN_WORK)
     try:
@@ -81,7 +82,7 @@ def make_watcher(
     behind: BestEffort,
     archive: LogArchive | None = None,
 ) -> Watcher:
-    """A watcher on these clients."""
+    """Return a watcher on these clients."""
     return Watcher(
         WatcherDeps(
             kube=kube,
@@ -104,7 +105,7 @@ def compose(
     behind: BestEffort,
     archive: LogArchive | None = None,
 ) -> None:
-    """Start watching on these clients: real ones in a process, models in the simulation."""
+    """Start a watcher on these clients: real clients in a process, models in the simulation."""
     watcher = make_watcher(context, kube, streams, behind, archive)
     context.health.add_check("view", watcher.why_not_ready)
     context.tasks.create_task(write_behind(behind, context), name="write-behind")

@@ -1,10 +1,11 @@
-"""Writes the Events that tell the story of each allocation (`story.py`); the replica with the lease does it for all.
+"""Writes Kubernetes Events about the steps of each allocation (`story.py`), on the replica with the lease.
 
-Owns which Events were written already, and how fast they are written. Best effort: nothing waits for an Event. One that
-the API server refuses is counted, and logged once a term; one that could not be written for a while is left out.
+Owns which Events were written already, and how fast they are written. Best effort: nothing waits for an Event. An Event
+that the API server refuses is counted, and the first one of a term is logged. An Event that could not be written for
+`RECENT_S` is left out.
 
-Promises: no Event is created twice. Its name follows from the object, so the next replica finds it and goes on counting
-in it. At the start of a term only recent events are written. Repetitions are counted in the same Event, which is
+Promises: no Event is created twice. Its name follows from the object, so the next replica finds it and continues its
+count. At the start of a term only recent events are written. Repetitions are counted in the same Event, which is
 written each time the count has doubled.
 """
 
@@ -38,17 +39,18 @@ RECENT_S = 120.0
 """Older events are left out, at the start of a term and after failures to write."""
 BATCH_MAX = 10
 PAUSE_S = 1.0
-"""Events of `BATCH_MAX` allocations are written, then comes this pause."""
+"""The pause after the Events of `BATCH_MAX` allocations were written."""
 RETRY_S = 5.0
 WAITING_MAX = 5_000
-"""The most allocations that wait for their Events; those of further ones are left out."""
+"""The most allocations that wait for their Events; Events of further allocations are left out."""
 TOLD_MAX = 50_000
 
 _log = log.get_logger(__name__)
 
 
 class _Count(msgspec.Struct):
-    """How often an event has happened, when last (epoch seconds), and the count in the cluster."""
+    """How many times an event has happened, when last (epoch seconds),
+    and the count that was written to the cluster."""
 
     count: int
     last: float
@@ -56,7 +58,7 @@ class _Count(msgspec.Struct):
 
 
 class Narrator:
-    """Tells the stories of allocations, one term at a time."""
+    """Writes the Events of allocations, one term at a time."""
 
     def __init__(self, kube: EventDesk, world: Informers, clock: Clock, *, instance: str) -> None:
         self._kube = kube
@@ -88,7 +90,7 @@ class Narrator:
             self._told.clear()
 
     async def flush(self) -> float:
-        """Write the Events of one batch of allocations; returns how long to pause (seconds)."""
+        """Write the Events of one batch of allocations; return how long to pause (seconds)."""
         for uid in list(self._waiting)[:BATCH_MAX]:
             allocation = self._waiting.pop(uid)
             try:
@@ -134,7 +136,7 @@ class Narrator:
             try:
                 outcome = await self._write(allocation, note)
             except (NotFoundError, TerminatingError):
-                outcome = "left_out"  # its namespace goes, or the Event has
+                outcome = "left_out"  # its namespace is being deleted, or the Event is gone
             except (PermanentError, StaleError) as error:
                 outcome = "refused"
                 self._complain(note, error)
@@ -143,7 +145,7 @@ class Narrator:
         self._seen[allocation.metadata.uid] = _place(allocation)
 
     async def _write(self, allocation: Allocation, note: StoryNote) -> str:
-        """Write the Event of a note; returns the outcome, empty if nothing was left to write."""
+        """Write the Event of a note; return the outcome, empty if nothing was left to write."""
         space = allocation.metadata.namespace
         key = f"{space}/{note.name}"
         known = self._told.get(key)
@@ -184,13 +186,13 @@ def _place(allocation: Allocation) -> tuple[int, str]:
 
 
 def _latest(allocation: Allocation) -> float:
-    """When its latest event happened (epoch seconds)."""
+    """Return when the latest event of the allocation happened (epoch seconds)."""
     times = (ring_of(allocation)[-1].time, _place(allocation)[1])
     return max((parse_time(each) for each in times if each), default=0.0)
 
 
 def _count_of(event: StoryEvent) -> _Count:
-    """The count in an Event that another process has written."""
+    """Return the count in an Event that another process has written."""
     series = event.series
     if series is None or not series.last_observed_time:
         return _Count(count=1, last=parse_time(event.event_time) if event.event_time else 0.0, written=1)

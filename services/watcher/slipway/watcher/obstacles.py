@@ -1,13 +1,13 @@
-"""Obstacles to the start of a released rank: the words of the kubelet or of another scheduler, and when we give up.
+"""Detects obstacles to the start of a released rank, from the reports of the kubelet or of another scheduler.
 
-Owns the reading of pods and of Events about pods as obstacles, the condition StartBlocked that tells users of the first
-one, and the time at which a start without `pendingTimeout` is given up. Pure. `causes.py` then ends the attempt; the
+Owns which pods and Events about pods show an obstacle, the condition StartBlocked that reports the first obstacle to
+users, and the time at which a start without `pendingTimeout` is given up. Pure. `causes.py` then ends the attempt; the
 scheduler fires the deadline of `pendingTimeout` (`crd/facts.py`).
 
 Invariants
-- Absence is no evidence: an obstacle stands until its pod, or a later Event, shows that it is overcome. The views of
+- Absence is no evidence: an obstacle remains until its pod, or a later Event, shows that it is overcome. The views of
   replicas differ in age, and not every replica reads Events.
-- A message that differs in numbers alone (times, ids of requests) causes no write.
+- A message that differs only in numbers (times, ids of requests) causes no write.
 """
 
 import re
@@ -31,17 +31,17 @@ from slipway.watcher.view import ReductionView
 DEADLINE_START = "start"
 """The entry of `status.deadlines` at which a blocked start is given up."""
 BLOCKED = "blocked"
-"""In the data of `updated`: the obstacle to its start, in words; empty once it is overcome."""
+"""The key of the obstacle in the data of `updated`: its value is the message, empty once the obstacle is overcome."""
 BEFORE_RUNNING = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
 _TEXT_IN_RING_MAX = 240
 _RANK = re.compile(r"rank (\d+)\b")
 _NUMBERS = re.compile(r"[0-9a-f]{8}[-0-9a-f]*|\d+(\.\d+)?")
 _MISSING = re.compile(r"not found|non-existent|does not exist", re.IGNORECASE)
-"""Words for a name that does not exist (yet): another node would not find it either."""
+"""Messages about a name that does not exist (yet): another node would not find it either."""
 
 
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
-    """The obstacle of one rank. `reason` is the word of Kubernetes; `until` (epoch seconds) is when we give up."""
+    """The obstacle of one rank. `reason` is that of Kubernetes; at `until` (epoch seconds) the start is given up."""
 
     rank: int
     reason: str
@@ -50,7 +50,7 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def told(view: ReductionView, allocation: Allocation) -> Allocation:
-    """The allocation with the right condition StartBlocked; the same object if nothing changes."""
+    """Return the allocation with an up-to-date condition StartBlocked; the identical object if nothing changes."""
     if allocation.status.phase not in BEFORE_RUNNING:
         return allocation
     known = standing(allocation)
@@ -64,25 +64,28 @@ def told(view: ReductionView, allocation: Allocation) -> Allocation:
 
 
 def standing(allocation: Allocation) -> Condition | None:
-    """The condition, if it is True and of this attempt."""
+    """Return the condition StartBlocked if it is True and about this attempt."""
     found = condition_of(allocation.status.conditions, CONDITION_BLOCKED)
     is_current = found is not None and found.observed_generation == allocation.status.attempt
     return found if found is not None and is_current and found.status == "True" else None
 
 
 def without(conditions: list[Condition]) -> list[Condition]:
-    """The conditions without StartBlocked, for an allocation that is not starting."""
+    """Return the conditions without StartBlocked."""
     return [item for item in conditions if item.type != CONDITION_BLOCKED]
 
 
 def given_up_at(allocation: Allocation) -> float | None:
-    """When an obstacle that only an Event has shown ends the attempt (epoch seconds)."""
+    """Return when the present obstacle ends the attempt (epoch seconds); None without one."""
     at = allocation.status.deadlines.get(DEADLINE_START)
     return parse_time(at) if at and standing(allocation) is not None else None
 
 
 def expired(view: ReductionView, allocation: Allocation) -> RankExit | None:
-    """The end of an attempt whose start was blocked for too long, unless its pod itself decides that time."""
+    """Return the end of an attempt whose start was blocked for too long.
+
+    None when it was not, or when `causes.py` reads the obstacle and its time from the pod itself.
+    """
     known, until = standing(allocation), given_up_at(allocation)
     if known is None or until is None or view.now < until:
         return None
@@ -96,7 +99,7 @@ def expired(view: ReductionView, allocation: Allocation) -> RankExit | None:
 
 
 def _found(view: ReductionView, known: Condition | None) -> list[Obstacle]:
-    """The obstacles of the ranks, lowest rank first."""
+    """Return the obstacles of the ranks, lowest rank first."""
     ranks = (rank for rank in view.gang.ranks if not rank.is_joining)
     found = (_obstacle(view, rank, known) for rank in ranks if rank.pod is not None and rank.exit is None)
     return [each for each in found if each is not None]
@@ -147,13 +150,13 @@ def _is_overcome(view: ReductionView, known: Condition) -> bool:
 
 
 def _was_running(rank: Rank) -> bool:
-    """Whether the rank runs, or ran when its status was last written: the view of its pod may be older."""
+    """Whether the rank runs or has run; its recorded status is used too, because the view of its pod may be older."""
     return rank.has_started or (rank.stored is not None and is_behind(RankState.BOUND, rank.stored.phase))
 
 
 def _is_same(found: Obstacle, known: Condition) -> bool:
     if known.reason != found.reason:
-        # A kubelet that waits between two pulls uses another word.
+        # A kubelet reports another reason while it waits between two pulls.
         return exits.is_pull(known.reason) and exits.is_pull(found.reason) and _names_rank(known.message, found.rank)
     return exits.is_pull(found.reason) or _plain(known.message) == _plain(found.message)
 

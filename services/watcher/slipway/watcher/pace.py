@@ -1,11 +1,11 @@
-"""Decides when a status that only reports progress is written: at once or, under load, together with the next one.
+"""Decides when a status that only reports progress is written: at once or, under load, together with the next status.
 
-A status write costs the API server about as much as the rest of a launch together, and a pod that has a node usually
-runs a moment later. While many allocations start, the transitions Pulling and Starting are therefore delayed and
-written together with Running. Does not know how anything is written.
+A status write costs the API server about as much as the rest of a launch, and a pod that has a node usually runs a
+moment later. While many allocations start, the transitions Pulling and Starting are therefore delayed and written
+together with Running. Does not know how anything is written.
 
-Promises: anything beyond progress to Starting is never delayed. What is delayed is written at most `HELD_S_MAX` after
-it was first seen. While there is little to do, the active replica delays nothing but the progress of large gangs.
+Promises: only progress to Pulling and Starting is delayed. A delayed status is written at most `HELD_S_MAX` after it
+was first seen. Under low load, the active replica delays only the progress of large gangs.
 """
 
 from collections.abc import Callable
@@ -18,18 +18,18 @@ from slipway.watcher.reduce import Reduction
 
 AT_ONCE_MAX = 10.0
 AT_ONCE_PER_S = 2.0
-"""So many are written without delay, after a pause; and so many a second while they keep coming."""
+"""After a pause, `AT_ONCE_MAX` writes are made without delay; under steady load, `AT_ONCE_PER_S` a second."""
 HELD_S_MAX = 5.0
 LARGE_RANKS = 64
-"""A status with so many ranks is large: its progress is always held back."""
+"""A status with so many ranks is large: its progress is always delayed."""
 _BEFORE = (Phase.ASSIGNED, Phase.PULLING)
 _AFTER = (Phase.PULLING, Phase.STARTING)
 
 
 class WritePace:
-    """Gives out the places of writes without delay: a bucket that fills with time.
+    """Limits the writes without delay by a token bucket.
 
-    `acts_first` says whether this replica may take one: a standby leaves what is held back to the one that holds it.
+    `acts_first` is whether this replica may write without delay. A standby may not: it leaves progress to the primary.
     """
 
     def __init__(self, clock: Clock, acts_first: Callable[[], bool] = lambda: True) -> None:
@@ -38,10 +38,10 @@ class WritePace:
         self._places = AT_ONCE_MAX
         self._filled_at = clock.monotonic()
         self._held: dict[str, tuple[int, float]] = {}
-        """{uid: (seq that is held back on, since when)}"""
+        """{uid: (seq of the status before the delayed write, since when)}"""
 
     def wait_s(self, before: Allocation, reduction: Reduction) -> float:
-        """How long to wait before `reduction` is written; 0: now."""
+        """Return how many seconds to wait before `reduction` is written; 0: now."""
         uid = before.metadata.uid
         if not _is_mere_progress(before, reduction):
             self._held.pop(uid, None)
@@ -59,7 +59,7 @@ class WritePace:
         return wait_s
 
     def forget(self, uid: str) -> None:
-        """The allocation is gone."""
+        """Forget an allocation that is gone."""
         self._held.pop(uid, None)
 
     def _take_place(self, now: float) -> bool:

@@ -1,7 +1,8 @@
-"""What Kubernetes says about a pod, in words for whoever started it.
+"""Turns the Events of Kubernetes about a pod into sentences for the user who started it.
 
-Owns the table from reasons to sentences, and when a repeat is worth saying. Pure: an Event in, a line's text out. What
-is not in the table is said in Kubernetes' own words: nothing is kept back but what says the same as another line.
+Owns the table from reasons to sentences, and when a repeated Event is reported again. Pure: an Event in, the text of a
+line out. A reason that is not in the table is reported in the words of Kubernetes. Only Events that repeat the
+information of another line are left out.
 
 Source: pkg/kubelet/events/event.go, pkg/kubelet/images/image_manager.go (reasons and messages, v1.36).
 """
@@ -13,7 +14,7 @@ from slipway.kube.objects import KubeEvent
 
 TEXT_CHARS_MAX = 400
 STREAM = "event"
-"""How such lines are told apart from those of the ranks."""
+"""The stream name of these lines, which differs from that of a rank's own lines."""
 _QUOTED = re.compile(r'image "([^"]*)"')
 _TOOK = re.compile(r" in ([0-9.]+)(ms|s|m)?")
 _CONTAINER = re.compile(r"container:? \"?([a-z0-9][-a-z0-9]*)")
@@ -27,7 +28,7 @@ Say = Callable[[str], str]
 
 
 def text_of(event: KubeEvent) -> str:
-    """The line's text; empty when other lines say it already."""
+    """Return the text of the line; empty when other lines report the same."""
     say = _SAYINGS.get(event.reason)
     message = _RUNTIME_ERROR.sub("", event.message.strip())
     named = _FIELD.search(event.involved_object.field_path)
@@ -38,30 +39,30 @@ def text_of(event: KubeEvent) -> str:
 
 
 def count_of(event: KubeEvent) -> int:
-    """How often it happened."""
+    """Return how many times the Event happened."""
     if event.series is not None and event.series.count:
         return event.series.count
     return max(1, event.count or 1)
 
 
 def time_of(event: KubeEvent) -> str:
-    """When it happened last, as the source says: the same for every reader."""
+    """Return when the Event happened last, by its source, so that it is the same for every reader."""
     last = event.series.last_observed_time if event.series is not None else None
     return last or event.last_timestamp or event.event_time or event.metadata.creation_timestamp or ""
 
 
 def is_worth_saying(count: int, said: int) -> bool:
-    """Whether `count` times is news to somebody who was told of `said`: the first, then each doubling."""
+    """Whether `count` repetitions are reported, after `said` were: the first one, then each doubling."""
     return count > said and (said == 0 or count >= 2 * said)
 
 
 def with_count(text: str, count: int) -> str:
-    """The text of a repeat."""
+    """Return the text, with the count if there is more than one repetition."""
     return f"{text} ({count} times)" if count > 1 else text
 
 
 def without_count(line: str) -> tuple[str, int]:
-    """A line taken apart again: (text, how often)."""
+    """Split a line into (text, count)."""
     found = _COUNT.search(line)
     return (line[: found.start()], int(found.group(1))) if found else (line, 1)
 
@@ -79,7 +80,8 @@ def _pulled(message: str) -> str:
 
 
 def _failed(message: str) -> str:
-    """`Failed` is said thrice of one thing: what went wrong, and twice how the container is called that waits."""
+    """Return the text for `Failed`. A failed pull causes three such Events;
+    two of them only repeat the waiting reason."""
     if message.startswith("Failed to pull image"):
         image, _, why = message.removeprefix("Failed to pull image ").partition(": ")
         return f"image {image.strip(chr(34))} could not be pulled: {why}"
@@ -119,7 +121,7 @@ def _image(message: str) -> str:
 
 
 def _words(reason: str) -> str:
-    """`FailedToDoIt` as words."""
+    """Return a reason such as `FailedToDoIt` as words."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", reason).lower()
 
 

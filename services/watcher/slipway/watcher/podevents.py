@@ -1,11 +1,12 @@
-"""What Kubernetes says about our pods (its Events) -> lines in their logs, for people.
+"""Copies the Events of Kubernetes about our pods into their logs, as lines for users.
 
-Owns whose an Event is and what has been said already. The words are those of `pod_messages.py`. What keeps a pod from
-starting is also handed to `podwarnings.py`, and `warned` is called with the uid of the allocation to look at.
+Owns which rank an Event is about, and which Events were reported already. `pod_messages.py` has the words. A warning
+about a blocked start is also stored in `podwarnings.py`, and `warned` is called with the uid of the allocation to
+reconcile.
 
-Promises: a line carries the time that the Event itself has, so that whoever reads the same Event again makes the same
-line; at the start of a term everything recent is read, and the store refuses what it has already; repeats of an
-Event are said when their number has doubled. Best effort: nothing depends on it.
+Promises: a line has the time of its Event, so each reader of the same Event creates the same line; at the start of a
+term all recent Events are read, and the store refuses lines that it has already; repetitions of an Event are reported
+when their number has doubled. Best effort: nothing depends on it.
 """
 
 from collections import OrderedDict
@@ -33,10 +34,10 @@ from slipway.watcher.logfollower import LogPackWriter, event_pack
 
 RETRY_S = 10.0
 AGAIN_S = 0.5
-"""After a watch that the server has ended in its turn."""
+"""The pause after a watch that the server has ended normally."""
 UNSYNCED_PAUSE_S = 0.05
 RECENT_S = 900.0
-"""Older Events are not looked at again at the start of a term."""
+"""Older Events are not read at the start of a term."""
 SAID_MAX = 20_000
 
 _log = log.get_logger(__name__)
@@ -74,12 +75,12 @@ class PodEvents:
         self._world = world
         self._clock = clock
         self._said: OrderedDict[str, int] = OrderedDict()
-        """{uid of an Event: how often it had happened when that was said}"""
+        """{uid of an Event: its count when it was last reported}"""
         self._version = ""
-        """up to where this term has seen everything; empty: nothing yet"""
+        """the resource version up to which this term has read all Events; empty: none yet"""
 
     async def run(self) -> None:
-        """Until cancelled. Raises InvariantError only."""
+        """Copy Events until cancelled. Raises only InvariantError."""
         try:
             await self._follow()
         finally:
@@ -101,14 +102,14 @@ class PodEvents:
             except InvariantError:
                 raise
             except StaleError:
-                self._version = ""  # the server does not remember so far back
+                self._version = ""  # the server has no history from this version on
             except ControlPlaneError as error:
-                self._version = ""  # it may be the store that is away, and an Event was not said
+                self._version = ""  # the log store may be unreachable, so an Event may not have been reported
                 _log.debug("events interrupted", error=str(error))
             await self._clock.sleep(pause_s)
 
     async def _catch_up(self) -> str:
-        """Say what happened while nobody listened; answers where to go on."""
+        """Report the recent Events that were not watched; return the resource version from which to watch."""
         listed = await self._reader.list(EVENTS, field_selector="involvedObject.kind=Pod")
         since = self._clock.now() - RECENT_S
         found: list[tuple[KubeEvent, Whose]] = []
@@ -153,7 +154,8 @@ class PodEvents:
             self._said.popitem(last=False)
 
     def _whose(self, about: ObjectReference) -> Whose | None:
-        """From the pod's labels; when it is gone already, or not seen yet, from its name."""
+        """Return the rank from the pod's labels; if the pod is gone, or not seen yet, from its name. None if it is not
+        ours."""
         pod = self._world.pods.by_uid(about.uid)
         if pod is not None:
             labels = pod.metadata.labels
@@ -181,6 +183,6 @@ def _pack(event: KubeEvent, whose: Whose, count: int) -> LogPack | None:
 
 
 def _epoch(event: KubeEvent) -> float:
-    """When it happened last; an Event without any time happened long ago."""
+    """Return when the Event happened last (epoch seconds); 0 for an Event without any time."""
     text = pod_messages.time_of(event)
     return parse_time(text) if text else 0.0

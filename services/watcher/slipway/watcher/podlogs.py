@@ -1,19 +1,20 @@
-"""Logs of pods -> `slipway:logs:{AllocationID}`: followed while they run, and read to the end.
+"""Copies the logs of pods to `slipway:logs:{AllocationID}`: follows them while they run, and reads them to the end.
 
-Owns which logs are followed, how fast they are read, and when a pod's object may go. What a line is belongs to
-`loglines.py`; what is kept of a log, and that no line is stored twice, to the store.
+Owns which logs are followed, and when a pod's object may be deleted. `loglines.py` decides what a line is. The store
+decides which lines are retained, and makes sure that no line is stored twice.
 
 Promises
-- The process with the lease follows the logs of what runs. Any process reads the log of an ended pod to its end before
-  it gives up the pod's finalizer, so a log does not depend on who led while it was written.
-- A log is read no faster than its lines are stored: what waits, waits on its node. Of a log that is written faster than
-  it can be stored for so long that its node would remove lines unread, lines are left out and counted: a reader finds
-  the number of missing lines in their place. The last lines are kept in any case.
-- Following never delays anything else, a fault in it ends nothing else, and the log of one rank costs no other a line.
-- The object of an ended pod is kept while its log is being read, for a while at most.
+- The process with the lease follows the logs of running pods. Any process reads the log of an ended pod to its end
+  before it removes the pod's finalizer, so a log does not depend on which process led while it was written.
+- A log is read no faster than its lines are stored: unread lines wait on their node. If a log is written faster than it
+  can be stored, for so long that its node would remove lines unread, lines are left out and counted: a reader finds the
+  number of missing lines in their place. The last lines are always stored.
+- Following a log never delays other work, a bug in it stops no other part, and one rank's log never displaces lines of
+  another rank.
+- The object of an ended pod is kept while its log is being read, for a bounded time.
 
-Lossy by declaration: what is written while Redis is away for longer than an ended pod is kept, and what a node has
-removed before it could be read. Readers are told so, or that it may be so.
+Lossy by declaration: lines that are written while Redis is unreachable for longer than an ended pod is kept, and lines
+that a node has removed before they were read. The log reports that such lines are missing, or may be.
 """
 
 import asyncio
@@ -53,21 +54,22 @@ from slipway.watcher.ports import LogReader, LogStore
 
 FAULTS_MAX = 3
 DRAIN_PARTS = 3
-"""A pod is kept for so many times the drain time as long as its log moves on; half of it at full length."""
+"""A pod is kept for at most so many times the drain time
+while its log makes progress; after half of that, lines are left out."""
 AGAIN_S = 5.0
-"""A node that sends nothing of a log that has ended is asked for it again so often."""
+"""If a node sends nothing of a log that has ended, the log is requested again after this time."""
 SAY_S = 2.0
-"""That a log is given up is said before its pod goes, if it can be said within this time."""
+"""The time for a line that reports that a log is given up, before its pod is deleted."""
 STORE_AWAY_S = 30.0
-"""For a store that does not answer an ended pod is kept for so long: nothing of a launch waits longer without Redis."""
+"""An ended pod is kept for so long while the store does not answer, so that no launch waits longer without Redis."""
 CLOSE_WITHIN_S = 600.0
-"""So long after an end it is seen to that its logs have ends, too."""
+"""Up to this time after the end of an allocation, `close` gives an end to its logs."""
 SHOWN_S = 5.0
-"""Without a store, an ended pod is kept for so long: its log is read from its node."""
+"""Without a store, an ended pod is kept for so long, because readers get its log from its node."""
 HAND_OVER_S = 2.0
-"""A process that stops reads the logs of what is ending for so long."""
+"""A process that stops still reads the logs of ending pods for so long."""
 EXTRA_PART = 4
-"""The log of an init container or a sidecar has this part of a rank's share."""
+"""The log of an init container or a sidecar gets one part of so many of a rank's share."""
 
 _log = log.get_logger(__name__)
 
@@ -76,8 +78,11 @@ Key = tuple[str, str]
 
 
 class LogLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """`enabled` is False without Redis: there is nowhere to put a line. `bytes_max` is what the logs of one allocation
-    may take of the store; `node_file_bytes` what a node has in the file of a log before it begins a new one."""
+    """The limits of log copying.
+
+    `enabled` is False without Redis, because there is no store for lines. `bytes_max` is the space in the store for the
+    logs of one allocation; `node_file_bytes` is the size at which a node begins a new log file.
+    """
 
     followers_max: int = 1000
     drain_s: float = 60.0
@@ -87,21 +92,21 @@ class LogLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Wait(msgspec.Struct):
-    """How long the logs of an ended pod have been waited for (monotonic seconds)."""
+    """How long this process has waited for the logs of an ended pod (monotonic seconds)."""
 
     began_at: float
     asked_at: float = 0.0
-    """since when its drain time runs"""
+    """when its drain time began"""
     looked_at: float = 0.0
     away_since: float = math.inf
-    """since when the store has not answered; infinite while it does"""
+    """since when the store has not answered; infinite while it answers"""
 
     def __post_init__(self) -> None:
         self.asked_at = self.looked_at = self.began_at
 
 
 class PodLogs:
-    """Follows the logs of our pods while `serve` runs. `woken(uid, delay)` asks for another look at an allocation."""
+    """Follows the logs of our pods while `serve` runs. `woken(uid, delay)` queues an allocation for a reconcile."""
 
     def __init__(
         self,
@@ -136,17 +141,17 @@ class PodLogs:
         self._drained: dict[str, set[str]] = {}
         """{uid of a pod: its containers whose log is stored to the end, or given up}"""
         self._fresh: set[str] = set()
-        """pods seen in this term before they had a log: none of their lines is stored"""
+        """uids of pods that were seen in this term before they had a log, so none of their lines is stored yet"""
         self._ended: dict[str, set[str]] = {}
-        """{uid of an allocation: its pods whose log was given its end in this term}"""
+        """{uid of an allocation: its pods whose log was stored to its end in this term}"""
         self._closed: set[str] = set()
-        """allocations whose logs are known to have ends, for as long as `close` would look at them"""
+        """uids of allocations whose logs are known to have ends, as long as `close` would check them"""
         self._faults: dict[Key, int] = {}
         self._waits: dict[str, _Wait] = {}
-        """{uid of a pod: how long its logs have been waited for}"""
+        """{uid of a pod: the wait for its logs}"""
 
     def archive_with(self, archiver: LogArchiver) -> None:
-        """What is stored is archived too, and the end of a pod waits for that."""
+        """Also archive the lines that are stored; the end of a pod then waits for the archive."""
         self._archiver = archiver
         self.writer.stored = archiver.wrote
 
@@ -155,7 +160,7 @@ class PodLogs:
             await self._archiver.room(pack)
 
     async def serve(self) -> None:
-        """Until cancelled: store what is read, and read what is asked for."""
+        """Store the lines of all followers, until cancelled; followers run only while this does."""
         async with TaskGroup() as tasks:
             self._tasks = tasks
             try:
@@ -166,7 +171,7 @@ class PodLogs:
                     task.cancel()
 
     async def lead(self) -> None:
-        """Until cancelled: follow the logs of everything that runs."""
+        """Follow the logs of all running pods, until cancelled."""
         self._leads = True
         try:
             for pod in self._world.pods.items():
@@ -183,20 +188,22 @@ class PodLogs:
                     task.cancel()
 
     def observe(self, pod: Pod) -> None:
-        """The pod is there: follow its logs if there are any to follow, and this process leads."""
+        """Note a new or changed pod: follow its logs if it has any, and this process leads."""
         for container in ("", *_others(pod)):
             follower = self._followers.get((pod.metadata.uid, container))
             if follower is not None:
                 follower.news.set()
         if self._leads:
-            # A rank that was added to a running gang, or started again, may go on in a log that the store has.
+            # A rank that was added to a running gang, or restarted, may continue a log that the store has.
             if not _logs_of(pod) and ANNOTATION_ADDED not in pod.metadata.annotations:
                 self._fresh.add(pod.metadata.uid)
             self._start(pod)
 
     def gone(self, pod: Pod) -> None:
-        """The pod's object is gone, and its logs with it. What was read is still stored; of a log that nobody has read
-        to its end, that is said where it is read."""
+        """Note that the pod's object is gone, and its logs with it.
+
+        Lines that were read are still stored. A log that was not read to its end gets a line that reports that.
+        """
         uid = pod.metadata.uid
         self._start(pod)
         self._drained.pop(uid, None)
@@ -208,9 +215,9 @@ class PodLogs:
                 follower.news.set()
 
     def is_open(self, pod: Pod) -> bool:
-        """Whether the logs of its containers that run are being read, or cannot be.
+        """Whether the logs of the pod's running containers are being read, or cannot be.
 
-        When the pod is deleted, its node removes them, and only what is open then is read to its end.
+        When the pod is deleted, its node removes the logs, and only those that are open then are read to their end.
         """
         if not self._limits.enabled or not self._leads:
             return True
@@ -221,9 +228,11 @@ class PodLogs:
         return all(each is None or each.is_open or each.is_store_away for each in mine)
 
     def is_drained(self, pod: Pod) -> bool:
-        """Whether the logs of its containers that have ended are read, or need not be, or were waited for long enough.
+        """Whether the logs of the pod's ended containers are read, or need not be, or the wait for them was long
+        enough.
 
-        What is waited for is read again when nothing comes, then hurried, and at last given up, which readers are told.
+        When nothing arrives, the log is requested again. Later, lines are left out. At last it is given up, and the log
+        reports that.
         """
         uid, drain_s = pod.metadata.uid, self._limits.drain_s
         if not self._limits.enabled:
@@ -236,7 +245,7 @@ class PodLogs:
         mine = [follower for source in sources if (follower := self._followers.get((uid, source))) is not None]
         now = self._clock.monotonic()
         wait = self._waits.setdefault(uid, _Wait(now))
-        # A look is due twice in that time: else this process stood still meanwhile, and read nothing.
+        # This is called at least twice in that time. If it was not, this process stood still and read nothing.
         stood_still = now - wait.looked_at > drain_s
         is_store_away = any(follower.is_store_away for follower in mine)
         if stood_still or is_store_away:
@@ -257,7 +266,8 @@ class PodLogs:
         look_at, again_s = until, min(AGAIN_S, drain_s / 2)
         for follower in mine:
             follower.is_hurried = now - asked_at >= drain_s * DRAIN_PARTS / 2
-            # What is read already and waits for the store is no stall: reading again may find it removed by the node.
+            # Lines that were read and wait for the store are no stall:
+            # after a new request the node may have removed them.
             stalls_at = max(asked_at, follower.waits_since, follower.cut_at) + again_s
             if now >= stalls_at:
                 follower.cut()
@@ -271,7 +281,8 @@ class PodLogs:
         return self._archiver is None or self._archiver.is_archived(allocation, uid)
 
     def _was_shown(self, pod: Pod) -> bool:
-        """Whether readers of the log, which they get from the node where nothing is stored, have had time for it."""
+        """Whether readers of the log have had time to read it
+        from the node, because without a store it is only there."""
         age_s = self._clock.now() - ended_at(pod, exits.main_name(pod))
         if pod.metadata.deletion_timestamp is not None or not 0.0 <= age_s < SHOWN_S:
             return True
@@ -279,8 +290,10 @@ class PodLogs:
         return False
 
     async def close(self) -> None:
-        """Give an end to logs that have none though their pods are gone: their watcher was killed, and what they had
-        more is lost. Raises what the store raises."""
+        """Give an end to logs that have none although their pods are gone.
+
+        Their watcher was killed, and the rest of their lines is lost. Raises what the store raises.
+        """
         now, looked_at = self._clock.now(), set[str]()
         for allocation in self._world.allocations.items() if self._limits.enabled else ():
             uid, status = allocation.metadata.uid, allocation.status
@@ -323,18 +336,18 @@ class PodLogs:
             await self.writer.write(last)
 
     async def settle(self) -> None:
-        """Wait, not for long, for the logs of what has ended; what does not come in that time is given up."""
+        """Wait at most the drain time for the logs of ended pods; then give up the rest."""
         drain_s = self._limits.drain_s
         for uid, source in await self._wait_for(lambda pod: exits.exit_of(pod) is not None, drain_s):
             self._followers[uid, source].give_up(f"it did not come within {drain_s:.0f} s")
         await self._wait_for(lambda pod: exits.exit_of(pod) is not None, SAY_S)
 
     async def hand_over(self) -> None:
-        """Wait for a moment for the logs of what is ending: who comes next may find them removed."""
+        """Wait a moment for the logs of ending pods, because the next process may find them removed."""
         await self._wait_for(_is_ending, min(HAND_OVER_S, self._limits.drain_s))
 
     async def _wait_for(self, wanted: Callable[[Pod], bool], timeout_s: float) -> list[Key]:
-        """Answers what is still read then."""
+        """Wait for the followers of these pods; return the keys of those that still read."""
         reading = {
             task: key
             for key, task in self._running.items()
@@ -346,7 +359,7 @@ class PodLogs:
         return [reading[task] for task in still]
 
     def _unread(self, pod: Pod) -> list[str]:
-        """The logs that have ended and are not read: their names in the store."""
+        """Return the names in the store of logs that have ended and are not read."""
         done = self._drained.get(pod.metadata.uid, set())
         return [source for source, container in _logs_of(pod) if source not in done and has_ended(pod, container)]
 
@@ -379,7 +392,7 @@ class PodLogs:
         uid, source = key
         pod, is_done = follower.pod, False
         try:
-            # A log may be silent for ever. Who waits for its end has patience for `drain_s`, and gives up.
+            # A log may be silent for ever. `is_drained` waits for its end for `drain_s`, and then gives up.
             liveness.leave()
             is_done = await service.guarded("log", follower.run())
         finally:
@@ -400,19 +413,19 @@ class PodLogs:
 
 
 def _is_ending(pod: Pod) -> bool:
-    """Whether it has ended, or is about to: its node removes its log soon."""
+    """Whether the pod has ended, or is being deleted, so that its node removes its log soon."""
     return exits.is_over(pod) or pod.metadata.deletion_timestamp is not None
 
 
 def _logs_of(pod: Pod) -> list[tuple[str, str]]:
-    """(its name in the store, its container) of each log that the pod has."""
+    """Return (name in the store, container) of each log that the pod has."""
     main = _container_to_read(pod)
     found = [("", main)] if main is not None else []
     return [*found, *((name, name) for name in _others(pod) if _has_log(status_of(pod, name)))]
 
 
 def _others(pod: Pod) -> list[str]:
-    """The init containers and sidecars."""
+    """Return the names of the init containers and sidecars."""
     main = exits.main_name(pod)
     return [each.name for each in (*pod.spec.init_containers, *pod.spec.containers) if each.name != main]
 
@@ -425,7 +438,8 @@ def _has_log(status: ContainerStatus | None) -> bool:
 
 
 def _container_to_read(pod: Pod) -> str | None:
-    """The container whose log tells most: the main one once it has started, else an init container that failed."""
+    """Return the container of the most useful log:
+    the main container once it has started, else a failed init container."""
     if exits.has_started(pod):
         return exits.main_name(pod)
     for status in pod.status.init_container_statuses:

@@ -1,10 +1,11 @@
-"""The last Event about each pod that has not started which says that something keeps it from starting.
+"""Stores the last Event about an obstacle to the start of each pod that has not started.
 
-Owns which Events are such warnings, and which show that the pod got past one. Must not know what follows from that.
+Owns which Events are such warnings, and which Events show that the pod has overcome one. Must not know what follows
+from that.
 
-Promises: at most `PODS_MAX` pods are remembered, the longest unheard first out; what a kubelet says of one obstacle in
-its general words ("timed out waiting for the condition") does not replace the words that name the cause. Not promised:
-that every warning is seen. Only the primary reads Events.
+Promises: at most `PODS_MAX` pods are remembered; the one with the oldest Event is forgotten first. A general message of
+the kubelet about an obstacle ("timed out waiting for the condition") does not replace a message that names the cause.
+Not promised: that every warning is seen. Only the primary reads Events.
 """
 
 from collections import OrderedDict
@@ -17,14 +18,14 @@ from slipway.kube.objects import KubeEvent
 PODS_MAX = 20_000
 WARNING = "Warning"
 _OF_CONTAINERS = frozenset({"Failed", "BackOff", "Unhealthy", "FailedScheduling", "InspectFailed", "ErrImageNeverPull"})
-"""What the status of the pod says better."""
+"""Reasons that the status of the pod shows better."""
 _PROGRESS = frozenset({"Pulling", "Pulled", "Created", "Started"})
-"""Said of a pod whose volumes and sandbox are there."""
+"""Reasons that show that the pod's volumes and sandbox exist."""
 _GENERAL = ("timed out waiting for the condition", "context deadline exceeded", "unmounted volumes=")
 
 
 class PodWarning(msgspec.Struct, frozen=True):
-    """What keeps a pod from starting; without a reason: what kept it has been overcome."""
+    """An obstacle to the start of a pod; an empty reason means that the obstacle was overcome."""
 
     reason: str
     text: str
@@ -37,17 +38,17 @@ OVERCOME = PodWarning("", "")
 
 
 class PodWarnings:
-    """By the pods' uids."""
+    """The last warning of each pod, by its uid."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, PodWarning] = OrderedDict()
 
     def note(self, event: KubeEvent, text: str) -> bool:
-        """Take in an Event about a pod, in words for people; whether it changes what is known."""
+        """Note an Event about a pod, with its text for users; return whether that changes the stored warning."""
         uid = event.involved_object.uid
         known = self._known.get(uid)
         if event.reason in _PROGRESS:
-            # A pod that nothing was wrong with needs no memory.
+            # A pod without an earlier warning needs no entry.
             found = OVERCOME if known else None
         elif event.type != WARNING or event.reason in _OF_CONTAINERS or _says_less(event, known):
             found = None
@@ -62,20 +63,20 @@ class PodWarnings:
         return True
 
     def of(self, uids: Iterable[str]) -> Mapping[str, PodWarning]:
-        """{uid of a pod: what is known}, for those of whom anything is known."""
+        """Return {uid of a pod: its last warning}, without pods that have none."""
         return {uid: self._known[uid] for uid in uids if uid in self._known}
 
     def forget_all(self) -> None:
-        """Events are not followed any more: what is known grows old."""
+        """Forget all warnings, because Events are not watched any more."""
         self._known.clear()
 
     def gone(self, uid: str) -> None:
-        """The pod is gone."""
+        """Forget a pod that is gone."""
         self._known.pop(uid, None)
 
 
 def _says_less(event: KubeEvent, known: PodWarning | None) -> bool:
-    """Whether it is the same obstacle in words that do not name it."""
+    """Whether the Event is about the known obstacle, and its message does not name the cause."""
     return known is not None and known.reason == event.reason and _is_general(event.message)
 
 

@@ -1,4 +1,4 @@
-"""What the watcher needs of the outside, in its own words."""
+"""The ports of the watcher: what it needs of Kubernetes, Redis and its own parts."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -20,7 +20,7 @@ class WatcherWriter(ReplacesStatus, Patches, Deletes, Protocol):
 
 
 class Kube(ConsistentReader, WatcherWriter, Protocol):
-    """Both."""
+    """The consistent reads and the writes."""
 
 
 class DailyTotals(Gets, Creates, Replaces, Protocol):
@@ -28,7 +28,7 @@ class DailyTotals(Gets, Creates, Replaces, Protocol):
 
 
 class EventDesk(Creates, Gets, Patches, Protocol):
-    """The Events that we write."""
+    """Writes of the Kubernetes Events about allocations."""
 
 
 LogReader = ReadsLogs
@@ -43,19 +43,19 @@ class Log(Protocol):
 
 
 class HintSink(Protocol):
-    """Where work is announced."""
+    """Sends hints about work to the pod worker."""
 
     async def send(self, hints: Sequence[WorkHint]) -> None: ...
 
 
 class Bell(Protocol):
-    """What wakes the scheduler."""
+    """Wakes the scheduler."""
 
     async def ring(self, reason: str) -> None: ...
 
 
 class LogStore(Protocol):
-    """Where log lines are kept."""
+    """Stores log lines."""
 
     async def append(self, packs: Sequence[LogPack]) -> list[LogAppended]: ...
 
@@ -65,28 +65,28 @@ class LogStore(Protocol):
 
 
 class Marks(Protocol):
-    """Where the signs of activity go; they are written behind."""
+    """Records activity of allocations; it is written later, in the background."""
 
     def offer_activity(self, allocation: AllocationId, source: str, at_s: float) -> bool: ...
 
 
 class Outbox(Protocol):
-    """What the reconciler hands on; nothing here waits."""
+    """The relay of transitions, as the reconciler uses it; no call waits."""
 
     def offer(self, allocation: Allocation) -> None:
-        """The allocation as it stands: relay its transitions."""
+        """Relay the transitions of this version of the allocation."""
         ...
 
     def is_published(self, allocation: Allocation) -> bool:
-        """Whether its stream holds its last transition, or there is no stream to wait for."""
+        """Whether its stream has its last transition, or there is no stream to wait for."""
         ...
 
 
 class UsageLedger(Protocol):
-    """Where what was used is added up before an allocation may go."""
+    """Adds the usage of an allocation to the daily totals, before its object may be deleted."""
 
     def offer(self, allocation: Allocation) -> None:
-        """Add it, unless that was done; its uid is looked at again when it is."""
+        """Add the allocation, unless it is settled; it is reconciled again when it is."""
         ...
 
     def is_settled(self, allocation: Allocation) -> bool:
@@ -99,18 +99,18 @@ class UsageLedger(Protocol):
 
 
 class HintBox(Protocol):
-    """Hints on their way to the pod worker."""
+    """Queues hints for the pod worker."""
 
     def offer(self, allocation: Allocation) -> None:
-        """It needs the pod worker; said once per version and again after a while."""
+        """Send a hint for the allocation: once per version, and again after a while."""
         ...
 
 
 class Tails(Protocol):
-    """Logs that are being read."""
+    """The reading of logs, as the reconciler sees it."""
 
     def is_open(self, pod: Pod) -> bool:
-        """Whether the logs of what runs in a pod are being read, or need not be."""
+        """Whether the logs of a pod's running containers are being read, or need not be."""
         ...
 
     def is_drained(self, pod: Pod) -> bool:
