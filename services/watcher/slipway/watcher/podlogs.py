@@ -1,7 +1,7 @@
 """Copies the logs of pods to `slipway:logs:{AllocationID}`: follows them while they run, and reads them to the end.
 
-Owns which logs are followed, and when a pod's object may be deleted. `loglines.py` decides what a line is. The store
-decides which lines are retained, and makes sure that no line is stored twice.
+Owns which logs are followed, when their reading has to hurry, and when a pod's object may be deleted. `loglines.py`
+decides what a line is. The store decides which lines are retained, and makes sure that no line is stored twice.
 
 Promises
 - The process with the lease follows the logs of running pods. Any process reads the log of an ended pod to its end
@@ -69,7 +69,7 @@ SHOWN_S = 5.0
 HAND_OVER_S = 2.0
 """A process that stops still reads the logs of ending pods for so long."""
 EXTRA_PART = 4
-"""The log of an init container or a sidecar gets one part of so many of a rank's share."""
+"""The log of an init container or a sidecar gets 1/EXTRA_PART of a rank's share."""
 
 _log = log.get_logger(__name__)
 

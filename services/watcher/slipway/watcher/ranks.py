@@ -36,5 +36,5 @@ def joined(known: RankStatus | None, seen: RankStatus) -> RankStatus:
 
 
 def _certainty(reason: str) -> int:
-    """Return the rank of a reason in that order; a reason that is not in the list is the most certain."""
+    """Return the position of a reason in that order; a reason that is not in the list is the most certain."""
     return next((index for index, each in enumerate(_BY_CERTAINTY) if each == reason), len(_BY_CERTAINTY))

@@ -1,11 +1,11 @@
-"""Handles one allocation: read the stores, reduce, write, relay events, clean up, send a hint.
+"""Brings one allocation up to date: read the stores, reduce, write, relay events, clean up, send a hint.
 
-Owns the effects of the watcher on one allocation and their order. All choices are made by `reduce.py`. Level-triggered:
-a key only says "look at this allocation", and acting on the state that is found is right, however late.
+Owns the writes of the watcher for one allocation and their order. `reduce.py` makes all decisions. Level-triggered: a
+key only means "reconcile this allocation", and acting on the present state is right, however late.
 
-Invariants: a status is written under the resourceVersion that it was computed from. Nothing is done on a view that is
-older than our own last write. A finalizer is removed only after the write that stores what it protected. A conflict
-is not logged; it leads to a fresh read.
+Invariants: a status is written under the resourceVersion that it was computed from. A view that is older than our own
+last write is never used. A finalizer is removed only after the write that stores what it protected. A conflict is not
+logged; it leads to a fresh read.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ from slipway.watcher.view import last_transition_at
 from slipway.watcher.watch_lag import Late
 
 ROUNDS_MAX = 4
-"""Writes for one key before others get their turn."""
+"""The number of writes for one key before other keys get their turn."""
 PATCHES_AT_ONCE = 16
 ASSIGNED_HINT_DELAY_S = 10.0
-"""The scheduler hints what it assigns; ours is for when that was lost. Sooner, it would only add to a burst that the
-pod worker has not worked off yet."""
+"""The scheduler sends a hint for each allocation that it assigns; the watcher's hint replaces a lost one. An earlier
+hint would only add to a burst that the pod worker has not handled yet."""
 OPEN_WAIT_S = 2.0
-"""So long the end of an attempt waits for the logs of the ranks that still run to be open."""
+"""The end of an attempt waits at most so long until the logs of its running ranks are open."""
 OPEN_LOOK_S = 0.1
 LEFTOVER_RECHECK_S = 0.5
 STALE_RECHECK_S = 0.05
@@ -60,7 +60,7 @@ _log = log.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Hands:
-    """What a reconciler acts with."""
+    """The dependencies of a reconciler."""
 
     kube: Kube
     world: Informers
@@ -77,8 +77,8 @@ class Hands:
 class Reconciler:
     """Works on the keys (allocation uids) of one queue.
 
-    `orphaned` is called when pods have no allocation, `wrote` after each status that was ours to write; `acts_first`
-    says whether this replica is the one that others leave the work to.
+    `orphaned` is called when pods have no allocation, `wrote` after each status that this replica has written;
+    `acts_first` is whether this replica acts without delay.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class Reconciler:
         self._orphaned = orphaned
         self._wrote = wrote
         self._answers: dict[str, Allocation] = {}
-        """Our last write of each allocation, until the store has caught up with it."""
+        """{uid: the response to our last write}, until the store has reached that version."""
         self._written: dict[str, tuple[AllocationStatus, float]] = {}
-        """{uid: (the status as it is on record, since when at the latest)}, whichever replica wrote it."""
+        """{uid: (the stored status, since when at the latest)}, whichever replica wrote it."""
         self._ends_since: dict[str, float] = {}
-        """{uid: since when its attempt is about to end (monotonic seconds)}"""
+        """{uid: since when the write that ends its attempt is delayed (monotonic seconds)}"""
         self._patches = asyncio.Semaphore(PATCHES_AT_ONCE)
         self._pace = WritePace(hands.clock, acts_first)
         self._late = Late(hands.clock, lambda: self._world.pods.version)
@@ -119,11 +119,11 @@ class Reconciler:
         """Bring one allocation up to date.
 
         Raises:
-            StaleError: the object keeps changing under us.
-            TransientError, PermanentError: the API server did not take it; look again later.
+            StaleError: the object keeps changing.
+            TransientError, PermanentError: the API server did not accept a write; try again later.
         """
         await self._reconcile(uid)
-        # The news that it is at rest may have come before the answer to our last write.
+        # The event that it is at rest may have arrived before the response to our last write.
         held = self._world.allocations.by_uid(uid)
         if held is not None and self._world.is_at_rest(held):
             self.forget(uid)
@@ -153,7 +153,7 @@ class Reconciler:
         self._queue.add(uid)
 
     def forget(self, uid: str) -> None:
-        """The allocation is gone, or at rest."""
+        """Forget an allocation that is gone, or at rest."""
         self._answers.pop(uid, None)
         self._written.pop(uid, None)
         self._pace.forget(uid)
@@ -163,7 +163,7 @@ class Reconciler:
     # --- observing --------------------------------------------------------------------------------------------------
 
     def _latest(self, uid: str) -> Allocation | None:
-        """The newest version that we know: the store's, or the answer to our own last write."""
+        """Return the newest version that we know: the store's, or the response to our own last write."""
         held, answer = self._world.allocations.by_uid(uid), self._answers.get(uid)
         if answer is None:
             return held
@@ -171,7 +171,7 @@ class Reconciler:
             del self._answers[uid]
             return held
         if held is None and self._world.allocations.version >= answer.metadata.version:
-            # The store has passed our write and does not hold the object: it was deleted.
+            # The store is newer than our write and does not have the object, so the object was deleted.
             del self._answers[uid]
             return None
         return answer
@@ -182,7 +182,7 @@ class Reconciler:
             self._orphaned()
 
     async def _reduced(self, allocation: Allocation) -> tuple[Reduction, Sequence[Pod]]:
-        """What follows from what is seen, and the pods that it follows from."""
+        """Return the reduction of the allocation, and the pods that it was made from."""
         uid = allocation.metadata.uid
         seen = self._world.pods_of(uid)
         gone = await self._evidence.nodes_gone(seen) if self._may_lose_nodes(allocation) else frozenset[str]()
@@ -201,7 +201,7 @@ class Reconciler:
         return self._reduce(allocation, listed, gone, consistent=True), listed
 
     async def _seen(self, allocation: Allocation, awaited: Awaited) -> SeenDependency:
-        """One of those that it waits for; what the stores do not show is looked for at the API server."""
+        """Return the state of one dependency; if the stores do not have it, it is read from the API server."""
         shown = dependencies.seen(allocation, awaited, self._named)
         if shown is not None:
             return shown
@@ -215,7 +215,7 @@ class Reconciler:
         return dependencies.absent(allocation, awaited) if shown is None else shown
 
     def _named(self, namespace: str, name: str) -> Allocation | None:
-        """The newest version that we know of the allocation with a name."""
+        """Return the newest version that we know of the allocation with this name."""
         found = self._world.allocations.get(name, namespace)
         return self._latest(found.metadata.uid) if found is not None else None
 
@@ -245,7 +245,8 @@ class Reconciler:
         )
 
     def _written_at(self, allocation: Allocation) -> float:
-        """When the status was last written, by this replica or by another; at the first look: its last transition."""
+        """Return when the status was last written, by any replica (epoch seconds);
+        at the first look, its last transition."""
         uid, status = allocation.metadata.uid, allocation.status
         known = self._written.get(uid)
         if known is None:
@@ -257,10 +258,11 @@ class Reconciler:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _logs_wait_s(self, before: Allocation, reduction: Reduction, pods: Sequence[Pod]) -> float:
-        """How long to wait with the end of an attempt; 0: write it now.
+        """Return how many seconds to delay the write that ends an attempt; 0: write it now.
 
-        One rank has failed, so the pod worker will delete the pods of the others, and their nodes remove their logs. Of
-        ranks that began a moment ago nobody may read the logs yet. What somebody else stops waits for nothing.
+        One rank has failed, so the pod worker will delete the pods of the other ranks, and their nodes remove their
+        logs. The logs of ranks that began a moment ago may not be open yet. An attempt that was told to stop does not
+        wait.
         """
         uid, after = before.metadata.uid, reduction.allocation
         ends = after.status.phase in _OVER or after.status.attempt != before.status.attempt
@@ -274,7 +276,7 @@ class Reconciler:
         return OPEN_LOOK_S
 
     async def _write(self, before: Allocation, reduction: Reduction, pods: Sequence[Pod]) -> bool:
-        """PUT the status; False when the object has changed, after which its newest version is known."""
+        """PUT the status; return False when the object has changed: its newest version was read then."""
         after, uid = reduction.allocation, before.metadata.uid
         try:
             with spans.writing(before, after, _told(before, after)):
@@ -305,7 +307,7 @@ class Reconciler:
         return True
 
     async def _observe_again(self, before: Allocation) -> None:
-        """Read the object itself: the watch may be late."""
+        """Read the object from the API server, because the watch may be late."""
         meta = before.metadata
         try:
             found = await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
@@ -318,9 +320,9 @@ class Reconciler:
         self._answers[meta.uid] = found
 
     async def _clear(self, reduction: Reduction) -> bool:
-        """Give up what has served: pods with their finalizers, pods of dead nodes, at last the object's own finalizer.
+        """Clean up: pods with their finalizers, pods of dead nodes, and at last the object's own finalizer.
 
-        Answers whether the object was let go: then there is nothing left to do for anybody.
+        Return whether the object's finalizer was removed: then nothing is left to do.
         """
         for pod in reduction.force_deletes:
             await self._force_delete(pod)
@@ -342,7 +344,10 @@ class Reconciler:
         return self._world.pods.is_current(pod.metadata.uid) and self._tails.is_drained(pod)
 
     async def _let_go_of(self, pod: Pod, *, drops: bool, deletes: bool) -> None:
-        """Its log is read. The delete comes first: with the finalizer off, the server would write the pod once more."""
+        """Delete a pod whose log is read, and remove its finalizer.
+
+        The delete comes first: a delete after the finalizer would cost the API server another write of the pod.
+        """
         meta = pod.metadata
         if deletes:
             async with self._patches:
@@ -353,7 +358,8 @@ class Reconciler:
             await self._drop(pod)
 
     async def _drop(self, pod: Pod) -> None:
-        # A pod that was not seen to end (its namespace is going) may have ended since: then its exit comes first.
+        # A pod whose end was not seen (its namespace is being deleted) may have ended since:
+        # then its exit is recorded first.
         is_open = exits.exit_of(pod) is None
         async with self._patches:
             try:
@@ -383,7 +389,7 @@ class Reconciler:
             _log.info("grace of a pod shortened", pod=meta.name, grace_s=grace_s)
 
     async def _let_go(self, allocation: Allocation) -> bool:
-        """The last step: nothing of it is left, its end is told, so the object may go when its user wants."""
+        """Make the last step: remove the object's finalizer, once nothing else of it exists and its end is relayed."""
         uid, status = allocation.metadata.uid, allocation.status
         ended_at = parse_time(status.ended_at) if status.ended_at else last_transition_at(allocation)
         is_told = self._outbox.is_published(allocation)
@@ -398,7 +404,8 @@ class Reconciler:
         if not is_told:
             _log.warning("finalizer removed before the last event was relayed", allocation=id_of(allocation))
         if allocation.spec.secret_variables:
-            # Its name holds the uid of the allocation, so that it needs no look and no account that may read Secrets.
+            # The name of the Secret contains the allocation's uid, so no read is needed,
+            # and no permission to read Secrets.
             with suppress(NotFoundError):
                 name = ids.values_name(uid)
                 await self._kube.delete(SECRETS, name, namespace=allocation.metadata.namespace)
@@ -416,7 +423,7 @@ class Reconciler:
         return True
 
     def _is_awaited(self, ended: Allocation) -> bool:
-        """Whether its end is still to be recorded by an allocation that waits for it."""
+        """Whether an allocation that waits for this one has not recorded its end yet."""
         waiting = [self._latest(each.metadata.uid) for each in self._world.waiting_for(ended)]
         return dependencies.is_awaited(ended, [each for each in waiting if each is not None])
 
@@ -444,7 +451,7 @@ class Reconciler:
 
 
 def _told(before: Allocation, after: Allocation) -> list[str]:
-    """The events that a write tells of."""
+    """Return the events that a write records."""
     entries = after.status.transitions
     return [entry.type.value for entry in entries if entry.seq > seq_of(before) and entry.type is not Event.REQUESTED]
 

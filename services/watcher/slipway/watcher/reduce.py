@@ -1,17 +1,18 @@
-"""One allocation and its pods -> the allocation as it should be recorded, and what else is to be done.
+"""Reduces one allocation and its pods to the allocation as it should be recorded, and to the other work that is due.
 
-Owns when a phase moves. Pure: no clock, no IO. `exits.py` reads a pod, `gang.py` joins ranks, `causes.py` says why an
-attempt ends and `ends.py` what that comes to; `crd/transitions.py` writes the ring.
+Owns when a phase changes. Pure: no clock, no IO. `exits.py` reads a pod, `gang.py` joins ranks, `causes.py` finds why
+an attempt ends, and `ends.py` decides what follows; `crd/transitions.py` writes the ring.
 
 Promises
-- Level-triggered: the answer depends on what is, not on what happened; reducing its own answer changes nothing more.
-- Only legal transitions, several in one write if need be; Terminated is absorbing; an exit is written once.
-- The rank of one pod never goes back: pods as they were before the record say nothing.
-- Absence is no evidence: a pod that is not seen changes nothing until `consistent` says that it was looked for.
-- A pod's finalizer is given up only when its exit is in the allocation that this reduction answers (which the caller
+- Level-triggered: the result depends on the present state, not on events; a reduction of its own result changes
+  nothing.
+- It makes only legal transitions, several in one write if necessary; Terminated is absorbing; an exit is written once.
+- The state of one pod's rank never goes back: a view of a pod that is older than the record changes nothing.
+- Absence is no evidence: a pod that is not seen changes nothing unless `consistent` is True.
+- A pod's finalizer is removed only when its exit is in the allocation that this reduction returns (which the caller
   writes first), or when the pod never ran.
-- Another attempt is recorded only from a recorded Terminating (or an attempt that never started), on a consistent
-  read that shows no pod of an earlier attempt that is not over.
+- Another attempt is recorded only after a recorded Terminating (or an attempt that never started), and only when a
+  consistent read shows no pod that may still run.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -52,12 +53,12 @@ from slipway.watcher.view import GRAIN_S, ReductionView, last_transition_at
 DEFAULT_POLICY = LifecyclePolicy()
 NO_WARNINGS: Mapping[str, PodWarning] = {}
 _SERVICES = (Kind.NOTEBOOK, Kind.SHELL, Kind.TENSORBOARD)
-"""Kinds that are ready when their pods are."""
+"""Kinds of allocations that are ready when their pods are ready."""
 _GOOD_ENDS = (Reason.COMPLETED, Reason.USER_STOPPED)
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller is to arrange. `recheck_at` is epoch seconds."""
+    """The further work of the caller. `recheck_at` is epoch seconds; None when no recheck is needed."""
 
     hint: bool = False
     """the pod worker has something to do"""
@@ -67,7 +68,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reduction(msgspec.Struct, frozen=True, kw_only=True):
-    """`allocation` is to be written when `changed`; the rest follows that write."""
+    """The result. `allocation` has to be written when `changed`; the other fields are to be done after that write."""
 
     allocation: Allocation
     changed: bool = False
@@ -77,16 +78,16 @@ class Reduction(msgspec.Struct, frozen=True, kw_only=True):
     force_deletes: tuple[Pod, ...] = ()
     """pods on nodes that are gone: no kubelet will ever confirm their end"""
     hurried: tuple[tuple[Pod, int], ...] = ()
-    """pods to delete once more, with a shorter grace (seconds)"""
+    """pods to delete once more, with a shorter grace period (seconds)"""
     drop_cr_finalizer: bool = False
-    """it has ended and no pod is seen: look for what is left, then let the object go"""
+    """it has ended and no pod is seen: check for leftovers, then remove the object's finalizer"""
     needs: Needs = Needs()
 
 
 class _Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """The allocation after the moves; `look` asks for a consistent read, `at` for another look at that time.
+    """The allocation after its transitions; `look` requests a consistent read, `at` another look at that time.
 
-    `urgent`: the ends of the ranks are to be recorded now, because the next step waits for that.
+    `urgent`: the ends of the ranks have to be recorded now, because the next step waits for that.
     """
 
     allocation: Allocation
@@ -108,12 +109,12 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
     warnings: Mapping[str, PodWarning] = NO_WARNINGS,
     awaited: Seen = NOTHING_SEEN,
 ) -> Reduction:
-    """The reduction of `allocation` with all `pods` that carry its uid, at `now` (epoch seconds).
+    """Return the reduction of `allocation` with all `pods` that have its uid as label, at `now` (epoch seconds).
 
-    `nodes_gone` are nodes whose deletion is confirmed; `consistent` says that `pods` come from a consistent read made
-    after `allocation` was read; `written_at` is when the status was last written (None: at its last transition).
-    `warnings` is what Events said last of the start of these pods; what is not in it is not known here. `awaited` is
-    what was seen of the allocations that it waits for.
+    `nodes_gone` are nodes whose deletion is confirmed; `consistent` is whether `pods` come from a consistent read that
+    was made after `allocation` was read; `written_at` is when the status was last written (None: at its last
+    transition). `warnings` has the last warning Event about the start of each of these pods; a pod that is missing in
+    it is unknown. `awaited` has the observed states of the allocations that it waits for.
     """
     found = tuple(pods)
     nodes_gone = nodes_gone | gang.given_up(allocation)
@@ -159,7 +160,7 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
 
 
 def _unstarted(view: ReductionView) -> _Moved:
-    """Nothing of this attempt can run: it ends, or begins again, without more ado."""
+    """Reduce an attempt that is not released: none of its pods can run, so it may end or begin again at once."""
     allocation = view.allocation
     is_waiting = allocation.status.phase is Phase.PENDING
     if is_waiting:
@@ -179,7 +180,7 @@ def _unstarted(view: ReductionView) -> _Moved:
 
 
 def _held(view: ReductionView, allocation: Allocation) -> Allocation:
-    """Whether it is held is told of what has a pending timeout: while it is held it does not wait."""
+    """Record a change of `hold` of an allocation with a pending timeout, because a held allocation does not wait."""
     hold = allocation.spec.hold
     is_pending = allocation.status.phase is Phase.PENDING
     if not allocation.spec.pending_timeout or not is_pending or hold == is_told_held(allocation):
@@ -190,7 +191,7 @@ def _held(view: ReductionView, allocation: Allocation) -> Allocation:
 def _unstarted_again(view: ReductionView, again: Again) -> _Moved:
     allocation = view.allocation
     if allocation.status.phase is Phase.PENDING:
-        # There is nothing to take back; a stop that stands would only keep it from being admitted.
+        # There is no admission to withdraw, and a stop in the status would only prevent the next admission.
         if ends.standing_stop(allocation) is None:
             return _Moved(allocation=allocation)
         freed = with_status(allocation, msgspec.structs.replace(allocation.status, stop=None))
@@ -208,7 +209,7 @@ def _unstarted_again(view: ReductionView, again: Again) -> _Moved:
 
 
 def _started(view: ReductionView) -> _Moved:
-    """The pods of this attempt may run: follow them, and see whether the attempt is to end."""
+    """Reduce a released attempt: follow its pods, and decide whether it has to end."""
     if view.allocation.status.phase is Phase.TERMINATING:
         return _finished(view, view.allocation)
     followed = _shrunk(view, _ready(view, _limited(view, _progressed(view, view.allocation))))
@@ -234,7 +235,7 @@ def _started(view: ReductionView) -> _Moved:
 
 
 def _progressed(view: ReductionView, allocation: Allocation) -> Allocation:
-    """Pulling and Starting once all ranks have a node, Running once all run."""
+    """Return the allocation in Pulling and Starting once all ranks have a node, in Running once all ranks run."""
     found = view.gang
     if has_reached(allocation.status.phase, Phase.RUNNING) or not found.is_bound:
         return allocation
@@ -258,12 +259,13 @@ def _progressed(view: ReductionView, allocation: Allocation) -> Allocation:
         message="",
         **changes,
     )
-    # Whatever ended the attempt before this one has been overcome.
+    # The reason for the end of the previous attempt does not apply any more.
     return with_status(running, msgspec.structs.replace(running.status, reason=""))
 
 
 def _limited(view: ReductionView, allocation: Allocation) -> Allocation:
-    """The deadlines of what runs, when a limit of it was changed or a wrong clock had written its start."""
+    """Return the allocation with new deadlines,
+    if one of its limits was changed or a wrong clock had written its start."""
     status = allocation.status
     if status.phase is not Phase.RUNNING or not status.started_at:
         return allocation
@@ -286,10 +288,11 @@ def _limited(view: ReductionView, allocation: Allocation) -> Allocation:
 
 
 def _start_of(view: ReductionView, written: float) -> float:
-    """When it began to run: as it is written, unless that is still to come by our clock and by those of its nodes.
+    """Return when it began to run: the recorded time, unless that is in the future by our clock and by those of its
+    nodes.
 
-    A clock that was ahead has written it then, and its limits would last longer by as much. Where its nodes say so too,
-    ours is behind, and the start stands.
+    In that case a clock that was ahead has written it, and its limits would last too long. If the nodes report the same
+    start, our clock is behind, and the recorded time is kept.
     """
     starts = [exits.started_at(rank.pod) for rank in view.gang.ranks if rank.pod is not None]
     seen = max((start for start in starts if start is not None), default=None)
@@ -298,7 +301,10 @@ def _start_of(view: ReductionView, written: float) -> float:
 
 
 def _deadlines(allocation: Allocation, since: float) -> dict[str, str]:
-    """The deadlines that count from Running. That of idleness is the earliest: use puts it off, unwritten."""
+    """Return the deadlines that begin with Running.
+
+    The idle deadline is the earliest possible one: activity postpones it without a write.
+    """
     limits = {
         ends.DEADLINE_MAX_RUNTIME: run_limit(allocation),
         ends.DEADLINE_IDLE: allocation.spec.idle_timeout,
@@ -307,7 +313,11 @@ def _deadlines(allocation: Allocation, since: float) -> dict[str, str]:
 
 
 def _ready(view: ReductionView, allocation: Allocation) -> Allocation:
-    """`ready` once it says so itself or, for a service, once its pods do; `waiting` as it says."""
+    """Return the allocation with `ready` and `waiting`.
+
+    `ready` is True once its program reports it or, for a service, once its pods are ready; `waiting` is what the
+    program reports.
+    """
     status, signals = allocation.status, allocation.spec.signals
     if status.phase is not Phase.RUNNING:
         return allocation
@@ -326,12 +336,12 @@ def _ready(view: ReductionView, allocation: Allocation) -> Allocation:
 
 
 def _shrunk(view: ReductionView, allocation: Allocation) -> Allocation:
-    """Told once, when all ranks that make room have ended: the gang holds less from then on."""
+    """Record once, when all evicted ranks have ended, that the gang uses fewer slots from now on."""
     shrink, told = allocation.status.shrink, leaving_ranks(allocation)
     if shrink is None or allocation.status.phase is not Phase.RUNNING or len(told) <= shrink.told:
         return allocation
     gone = [rank for rank in view.gang.ranks if rank.leaving and rank.exit is not None]
-    # Those that never had a pod, because their growth was withdrawn, are gone as well.
+    # Ranks that never had a pod, because their growth was withdrawn, are gone as well.
     coming = {rank.index for rank in view.gang.ranks} | {member.rank for member in unreleased(allocation)}
     if len(gone) + len(set(told) - coming) < len(told):
         return allocation
@@ -349,7 +359,7 @@ def _shrunk(view: ReductionView, allocation: Allocation) -> Allocation:
 
 
 def _finished(view: ReductionView, allocation: Allocation) -> _Moved:
-    """The end of a Terminating attempt: once nothing of it runs, and that is certain."""
+    """Reduce a Terminating attempt: it ends once it is certain that none of its pods runs."""
     found = view.gang
     if found.missing and not view.consistent:
         return _Moved(allocation=allocation, look=True)
@@ -367,7 +377,7 @@ def _finished(view: ReductionView, allocation: Allocation) -> _Moved:
             return _Moved(allocation=_terminated(view, allocation, decision))
         case Again():
             if view.allocation.status.phase is not Phase.TERMINATING:
-                # First the exits are recorded: the next attempt clears the ranks.
+                # The exits are recorded first, because the next attempt clears the ranks.
                 return _Moved(allocation=allocation, at=view.now)
             if gang.is_unrecorded(allocation, found):
                 return _Moved(allocation=allocation, at=view.now, urgent=True)
@@ -382,7 +392,7 @@ def _terminated(view: ReductionView, allocation: Allocation, end: End) -> Alloca
     found, status = view.gang, allocation.status
     times = [rank.exit.at for rank in found.ranks if rank.exit is not None]
     last = max((at for at in times if at is not None), default=None) if end.reason is Reason.COMPLETED else None
-    # What was said of an attempt that completes is about its start, until its end has begun.
+    # The message of an attempt that completes is about its start, unless it is Terminating.
     is_plain = end.reason is Reason.COMPLETED and status.phase is not Phase.TERMINATING
     at = view.moment(allocation, last)
     data: dict[str, Any] = {"result": end.result.value, **usage.of_attempt(allocation, at)}
@@ -427,16 +437,16 @@ def _restarted(view: ReductionView, allocation: Allocation, again: Again) -> All
     )
 
 
-# --- what else the write holds
+# --- the other parts of the write
 
 
 def _with_details(view: ReductionView, moved: _Moved) -> _Moved:
-    """Ranks and conditions beside a transition; without one, what changed of the ranks, at most once an interval."""
+    """Add ranks and conditions to a transition; without a transition, only changed ranks, at most once an interval."""
     before, after = view.allocation, moved.allocation
     same_attempt = after.status.attempt == before.status.attempt
     ranks = view.gang.statuses() if view.gang.ranks and same_attempt else after.status.ranks
     if after.status.seq > before.status.seq:
-        # The conditions follow from the rest, so they come last.
+        # The conditions are computed from the rest of the status, so they come last.
         after = carried(before, with_status(after, msgspec.structs.replace(after.status, ranks=ranks)))
         conditions = conditions_of(after, now=view.now)
         after = with_status(after, msgspec.structs.replace(after.status, conditions=conditions))
@@ -451,7 +461,7 @@ def _with_details(view: ReductionView, moved: _Moved) -> _Moved:
 
 
 def _is_news(before: list[RankStatus] | None, after: list[RankStatus] | None) -> bool:
-    """Whether the ranks are worth a write of their own; the first nodes are told with the next transition."""
+    """Whether the change of the ranks needs its own write; the first nodes are written with the next transition."""
     if before is None:
         return any(rank.phase in RANK_ENDS or rank.reason for rank in after or ())
     return before != after

@@ -1,11 +1,11 @@
 """Copies the transitions of each allocation to its event stream and to the firehose.
 
-Owns what is being sent, and what each stream is known to hold. `producer.missing_entries` says what a stream lacks, and
-the server refuses entries that are out of order, so several relays may run.
+Owns what is being sent, and the last known entry of each stream. `producer.missing_entries` computes which entries a
+stream lacks, and the server refuses entries that are out of order, so several relays may run.
 
-Promises: a transition is offered to the streams as soon as its status is observed or written. Entries that are lost on
-the way, or by the server, are found by `check` and sent again, for every allocation that is live or whose stream has
-not expired. Without Redis no stream exists, and nothing here waits for one.
+Promises: a transition is sent to the streams as soon as its status is observed or written. `check` finds entries that
+were lost on the way, or by the server, and they are sent again, for every allocation that has not ended or whose stream
+has not expired. Without Redis no stream exists, and nothing here waits for one.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from slipway.watcher.ports import Log
 
 BATCH_MAX = 256
 FRESH_END_S = 60.0
-"""A stream whose allocation ended longer ago gets only the rest of its life."""
+"""If an allocation ended longer ago, its stream expires when the original one would have expired."""
 
 _log = log.get_logger(__name__)
 
 
 class Relay:
-    """Brings streams up to the objects. `enabled` is False when no Redis is configured."""
+    """Brings the streams up to date with the objects. `enabled` is False when no Redis is configured."""
 
     def __init__(self, events: Log, clock: Clock, *, enabled: bool) -> None:
         self._events = events
@@ -40,11 +40,11 @@ class Relay:
         self._enabled = enabled
         self._dirty: dict[str, Allocation] = {}
         self._held: dict[AllocationId, int] = {}
-        """{stream: the last seq it is known to hold}"""
+        """{stream: its last seq, as far as known}"""
         self._something = asyncio.Event()
 
     def offer(self, allocation: Allocation) -> None:
-        """Relay what this object has and its stream may lack."""
+        """Queue an allocation whose stream may lack its last transitions."""
         if not self._enabled or self.is_published(allocation):
             return
         uid = allocation.metadata.uid
@@ -54,20 +54,20 @@ class Relay:
             self._something.set()
 
     def is_published(self, allocation: Allocation) -> bool:
-        """Whether the stream is known to hold the last transition, or there is none to wait for."""
+        """Whether the stream is known to have the last transition, or there is no stream to wait for."""
         if not self._enabled or self._life_s(allocation) == 0:
             return True
         return self._held.get(id_of(allocation), 0) >= seq_of(allocation)
 
     def forget(self, allocation: Allocation) -> None:
-        """The object is gone."""
+        """Forget an allocation whose object is gone."""
         self._held.pop(id_of(allocation), None)
 
     async def step(self) -> None:
         """Wait for something to relay, then relay a batch.
 
         Raises:
-            TransientError: Redis is away; what was taken is offered again.
+            TransientError: Redis cannot be reached; the batch is queued again.
         """
         with liveness.rest(lambda: self._dirty):
             await self._something.wait()
@@ -75,7 +75,7 @@ class Relay:
         await self._clock.sleep(keys.GATHER_S)
 
     async def flush(self) -> None:
-        """Relay everything that waits now."""
+        """Relay all queued allocations."""
         while self._dirty:
             batch = [self._dirty.pop(uid) for uid in list(self._dirty)[:BATCH_MAX]]
             try:
@@ -88,11 +88,12 @@ class Relay:
         self._something.clear()
 
     async def check(self, allocations: Iterable[Allocation]) -> int:
-        """Compare the streams of all objects that there are with them, and offer what is missing; answers how many
-        streams lacked something.
+        """Compare the streams of all existing objects with the objects, and queue what is missing.
+
+        Return how many streams lacked entries.
 
         Raises:
-            TransientError: Redis is away.
+            TransientError: Redis cannot be reached.
         """
         if not self._enabled:
             return 0
@@ -111,13 +112,13 @@ class Relay:
         return lacking
 
     def _forget_others(self, allocations: Sequence[Allocation]) -> None:
-        """What was being appended, or asked about, while its object went."""
+        """Forget streams whose object was deleted while its entries were being appended or read."""
         if len(self._held) > len(allocations):
             kept = {id_of(allocation) for allocation in (*allocations, *self._dirty.values())}
             self._held = {id_: seq for id_, seq in self._held.items() if id_ in kept}
 
     async def check_quietly(self, allocations: Iterable[Allocation]) -> None:
-        """`check`, when what cannot be found out now is found out by the next look."""
+        """Call `check`; an error is only logged, because the next check repeats it."""
         try:
             await self.check(allocations)
         except TransientError as error:
@@ -132,18 +133,19 @@ class Relay:
         unknown = [allocation for allocation in batch if id_of(allocation) not in self._held]
         fresh = [allocation for allocation in unknown if len(allocation.status.transitions) <= 1]
         for allocation in fresh:
-            # Most streams that we do not know begin now; when that is wrong the server says so.
+            # Most unknown streams are new. If one is not, the server refuses the entries as a gap.
             self._held[id_of(allocation)] = 0
         if len(fresh) < len(unknown):
             await self._ask([allocation for allocation in unknown if id_of(allocation) not in self._held])
         again = await self._append(batch)
         if again:
-            # Somebody else wrote, or the server lost it: ask, and try once more. The next check does the rest.
+            # Another process wrote, or the server lost entries: read the last seq and try once more.
+            # The next check does the rest.
             await self._ask(again)
             await self._append(again)
 
     async def _append(self, batch: Sequence[Allocation]) -> list[Allocation]:
-        """Append what is missing; the allocations whose streams are not as we thought."""
+        """Append the missing entries; return the allocations whose streams differ from what we believed."""
         entries: list[StreamEntry] = []
         owners: list[Allocation] = []
         for allocation in batch:
@@ -170,7 +172,8 @@ class Relay:
         return missing_entries(ring, held or None)
 
     def _life_s(self, allocation: Allocation) -> int | None:
-        """Seconds that the stream has still to live: None while the table says it, 0 when it is not to be rebuilt."""
+        """Return the seconds until the stream expires:
+        None for the default of its key, 0 when it must not be rebuilt."""
         status = allocation.status
         if status.phase is not Phase.TERMINATED or not status.ended_at:
             return None

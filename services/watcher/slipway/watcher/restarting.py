@@ -1,10 +1,10 @@
-"""Ranks of `restart: rank` that have failed and start again in their place, while the others run on.
+"""Restarts failed ranks of `restart: rank` in their place, while the other ranks continue to run.
 
-Owns when such a restart is written, what it counts as, and how it is told. Pure. Which failures are answered so is
-`gang.py`; the pod is made by the pod worker.
+Owns when such a restart is written, which limit it is counted against, and how it is reported. Pure. `gang.py` decides
+which failures lead to a restart; the pod worker creates the pod.
 
-Invariants: the end of a rank and its restart are one write, so that each failure is counted once, whoever sees it; the
-restart of a rank is written once its gang has all its nodes, and never for an attempt that is to stop.
+Invariants: the end of a rank and its restart are one write, so each failure is counted once, whichever replicas see it;
+the restart of a rank is written only when its gang has all its nodes, and never in an attempt that has to stop.
 """
 
 from typing import Any
@@ -18,16 +18,16 @@ from slipway.watcher.gang import Rank
 from slipway.watcher.view import GRAIN_S, ReductionView
 
 STARTED_AGAIN = "startedAgain"
-"""In the data of `updated`: the ranks that start again in their place."""
+"""The key in the data of `updated` for the ranks that start again in their place."""
 NOTE = "note"
-"""In the data of `updated`: the same in words."""
+"""The key in the data of `updated` for the same as a sentence."""
 _PLACED = (Phase.STARTING, Phase.RUNNING)
 _RANKS_SAID_MAX = 8
 _TEXT_MAX = 160
 
 
 def begun(view: ReductionView, allocation: Allocation) -> Allocation:
-    """The allocation with the restarts of the ranks that have failed since."""
+    """Return the allocation with the restarts of the ranks that have failed since the last record."""
     status, due = allocation.status, view.gang.retried
     if not due or status.phase not in _PLACED:
         return allocation
@@ -57,14 +57,14 @@ def begun(view: ReductionView, allocation: Allocation) -> Allocation:
 
 
 def next_at(view: ReductionView, allocation: Allocation) -> float | None:
-    """When the pod worker may make the next pod (epoch seconds)."""
+    """Return when the pod worker may create the next pod (epoch seconds); None when no rank waits for that time."""
     waiting = [member for member in restarting(allocation) if member.restart is not None and member.restart.not_before]
     times = [parse_time(member.restart.not_before) for member in waiting if member.restart is not None]
     return min((at for at in times if at > view.now), default=None)
 
 
 def needs_worker(view: ReductionView, after: Allocation) -> bool:
-    """Whether a rank that starts again has no pod yet, or one that is not bound yet."""
+    """Whether a rank that starts again needs a new pod now, or has a pod that is not bound yet."""
     if after.status.phase not in _PLACED:
         return False
     due = [member.restart for member in restarting(after) if member.restart is not None]
@@ -74,8 +74,12 @@ def needs_worker(view: ReductionView, after: Allocation) -> bool:
 
 
 def _not_before(view: ReductionView, rank: Rank) -> float:
-    """After a pause that doubles with each restart of this rank. It begins after the last line of the log by the clock
-    of the node too: that is how the log of the next pod is told from it."""
+    """Return when the next pod may be created (epoch seconds): after a pause that doubles with each restart of this
+    rank.
+
+    The pause begins after the last line of the log, also by the clock of the node. So the log of the next pod can be
+    distinguished by its times.
+    """
     policy = view.policy
     wait_s = min(policy.restart_backoff_s * 2.0 ** min(rank.restarts, 30), policy.restart_backoff_max_s)
     ended_at = rank.retried.at if rank.retried is not None else None
@@ -84,7 +88,7 @@ def _not_before(view: ReductionView, rank: Rank) -> float:
 
 
 def _words(due: list[Rank], counted: str | int) -> str:
-    """`rank 2 failed: exit code 1; it starts again (1 of 3)`."""
+    """Return a sentence such as `rank 2 failed: exit code 1; it starts again (1 of 3)`."""
     how = f"({counted})" if counted else "(not counted)"
     first = due[0]
     if len(due) == 1:

@@ -1,7 +1,7 @@
 """Deletes allocations that ended long ago: beyond an age, or beyond a number per workspace.
 
-Owns which. The object is the record: once it is deleted, the exits of its ranks are gone too, and its stream expires by
-itself. Usage is kept: nothing is deleted before it is in the daily totals.
+Owns which allocations are deleted. The object is the only record: once it is deleted, the exits of its ranks are gone
+too, and its stream expires by itself. Usage is kept: an allocation is deleted only once it is in the daily totals.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _log = log.get_logger(__name__)
 
 
 class Retention:
-    """Deletes ended allocations that are past their time."""
+    """Deletes ended allocations that are too old or too many."""
 
     def __init__(
         self,
@@ -51,11 +51,12 @@ class Retention:
         """whether the last round left due allocations: too many for one round, or not in the daily totals yet"""
 
     async def step(self) -> int:
-        """One round; answers how many were deleted."""
+        """Make one round; return how many allocations were deleted."""
         due = expired(
             self._world.allocations.items(), now=self._clock.now(), age_s=self._age_s, count_max=self._count_max
         )
-        # All that are due are offered now, for the next round: one write of a day's totals adds many.
+        # All due allocations are queued for the totals now, for the next round:
+        # one write of a day's totals adds many of them.
         for allocation in due:
             self._accounts.offer(allocation)
         settled = [allocation for allocation in due if self._accounts.is_settled(allocation)][: self._deletes_max]
@@ -86,7 +87,7 @@ class Retention:
 
 
 def expired(allocations: Iterable[Allocation], *, now: float, age_s: float, count_max: int) -> list[Allocation]:
-    """The ended allocations that are too old, or too many in their workspace; the oldest first. Pure.
+    """Return the ended allocations that are too old, or too many in their workspace; the oldest first. Pure.
 
     An allocation that still has its finalizer is left out: its teardown has not ended.
     """

@@ -9,7 +9,7 @@ from slipway.watcher.ends import LifecyclePolicy
 
 
 class Settings(LogArchiveSettings, kw_only=True, frozen=True):
-    """What an operator may set, from `SLIPWAY_*`."""
+    """The settings of an operator, from `SLIPWAY_*`."""
 
     listen: Annotated[str, Meta(description="host:port of /livez, /readyz and /metrics")] = "127.0.0.1:8083"
     identity: Annotated[str, Meta(description="name in the Lease; default: host name and process id")] = ""
@@ -166,7 +166,7 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
     ] = 2.0
 
     def policy(self) -> LifecyclePolicy:
-        """The part that the pure decisions depend on."""
+        """Return the settings that the pure decisions need."""
         return LifecyclePolicy(
             image_pull_limit_s=self.image_pull_limit_s,
             stuck_limit_s=self.stuck_limit_s,

@@ -1,11 +1,11 @@
-"""Snapshots of what the feed has told: so that a scheduler that starts beside a large cluster need not LIST it.
+"""Makes snapshots of the cluster feed, so that a scheduler that starts in a large cluster needs no LIST.
 
-Owns when one is worth making and that making it disturbs nobody: the LIST of a small cluster is quicker, so there is
-none; a large one is made page by page, and takes a twentieth of the time at most. What a snapshot is to a reader, and
-why it may be made while things change, is said in `streams/snapshot.py`.
+Owns when a snapshot is made, and that it does not slow down other work. The LIST of a small cluster is quicker, so
+there is no snapshot of it. A snapshot of a large cluster is made page by page, in at most a twentieth of the time.
+`streams/snapshot.py` explains how a snapshot is read, and why objects may change while it is made.
 
-Invariant: a page is made of the stores as they are, no earlier than where the snapshot stands. Whatever the feed has
-told up to there, the stores had before.
+Invariant: a page shows the stores at a moment no earlier than the snapshot's position in the feed. The stores had every
+fact before the feed published it.
 """
 
 import asyncio
@@ -27,23 +27,24 @@ from slipway.streams.snapshot import SnapshotPosition, SnapshotWriter
 from slipway.watcher.informers import Informers
 
 PAGE_OBJECTS = 250
-"""Facts made in one piece: some milliseconds of the loop."""
+"""The number of facts that are made without a pause: some milliseconds of the event loop."""
 APPENDS_MAX = keys.CLUSTER.length_max * 3 // 8
-"""After so many a snapshot is made anew: well before the feed forgets where it stands."""
+"""A new snapshot is made after so many appends, well before the feed drops the entries after its position."""
 AGE_MAX_S = keys.SNAPSHOT.ttl_s / 2
 REST = 20
-"""Nothing is made for so many times longer than making the last one has taken."""
+"""The pause after a snapshot is so many times as long as it took to make."""
 PAUSE_S = 5.0
-"""The same, after one that could not be made, or was made at once."""
+"""The least pause, for a snapshot that failed or was made at once."""
 
 _log = log.get_logger(__name__)
 
 FactOf = Callable[[Any], Fact | None]
-"""What the feed would tell of an object of the stores now; None for what it leaves out."""
+"""Returns the fact that the feed would publish of an object now; None for an object that it leaves out."""
 
 
 class Snapshots:
-    """Makes them, one after the other, while a publisher publishes. `objects_min`: the size from which on."""
+    """Makes snapshots, one after the other, while a publisher runs. `objects_min`:
+    the least number of objects for that."""
 
     def __init__(self, feed: Feed, world: Informers, clock: Clock, fact_of: FactOf, *, objects_min: int) -> None:
         self._feed = feed
@@ -54,13 +55,13 @@ class Snapshots:
         self._slot = 0
         self._made: SnapshotPosition | None = None
         self._appends = 0
-        """of the publisher, where the last one stands"""
+        """the publisher's count of appends at the position of the last snapshot"""
         self._made_at_s = -math.inf
         self._not_before_s = -math.inf
         self._task: asyncio.Task[None] | None = None
 
     def look(self, publisher: FeedPublisher, tasks: TaskGroup) -> None:
-        """Begin to make one, if it is time to."""
+        """Begin a snapshot if one is due."""
         stands, now_s = publisher.stands, self._clock.monotonic()
         if self._task is not None or stands is None or now_s < self._not_before_s:
             return
@@ -71,7 +72,7 @@ class Snapshots:
         self._task = tasks.create_task(self._make(publisher, stands, publisher.appends))
 
     def stop(self) -> None:
-        """Leave what is being made."""
+        """Cancel the snapshot that is being made."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -81,7 +82,7 @@ class Snapshots:
         try:
             if await self._write(publisher, stands):
                 self._made, self._appends, self._made_at_s = stands, appends, begun_s
-                # The next one leaves this one alone, for whoever reads it.
+                # The next snapshot uses the other slot, because readers may still read this one.
                 self._slot = (self._slot + 1) % keys.SNAPSHOT_SLOTS
         except InvariantError:
             raise
@@ -93,7 +94,7 @@ class Snapshots:
             self._task = None
 
     async def _write(self, publisher: FeedPublisher, stands: SnapshotPosition) -> bool:
-        """Whether it is one: not if a new epoch has begun meanwhile."""
+        """Write the snapshot; return False if a new epoch has begun, so that it is invalid."""
         writer = SnapshotWriter(self._feed, self._slot, stands)
         count = 0
         for kind, told in self._pages():

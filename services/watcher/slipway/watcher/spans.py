@@ -1,10 +1,10 @@
-"""The spans of the watcher in the trace of an allocation: each write, each ended container, each attempt.
+"""Makes the spans of the watcher in the trace of an allocation: for each write, each ended container, each attempt.
 
 Owns the spans and their attributes. The span of a container is made with the write that records the end of its rank,
-because its pod is deleted after that; the span of an attempt with the write that ends it. The ids of an attempt's span
-follow from the object, so that the next attempt can link to it; so do those of the root, if the creator of the object
-left none. The process that wrote the end makes the spans; if it dies just then, they are missing. Must not know how
-anything is decided.
+because its pod is deleted after that; the span of an attempt is made with the write that ends it. The ids of an
+attempt's span follow from the object, so that the next attempt can link to it. The ids of the root span do so too, if
+the creator of the object gave none. The process that wrote the end makes the spans; if it dies at that moment, they are
+missing. Must not know how anything is decided.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ RANKS_TOLD = frozenset(map(str, range(8)))
 
 
 def writing(before: Allocation, after: Allocation, told: Sequence[str]) -> AbstractContextManager[object]:
-    """The span of a write; `told` are the events that the write records."""
+    """Return the span of a write; `told` are the events that the write records."""
     ranks = after.status.ranks or []
     only = {"k8s.pod.uid": ranks[0].pod_uid, "k8s.node.name": ranks[0].node} if len(ranks) == 1 else {}
     return telemetry.span(
@@ -91,7 +91,7 @@ def ended(before: Allocation, written: Allocation, pods: Iterable[Pod], now_s: f
 
 
 def _containers(before: Allocation, written: Allocation, pods: Iterable[Pod], now_s: float) -> None:
-    """The containers that ran, below the span of the launch that gave their pod its TRACEPARENT."""
+    """Emit the spans of the containers, as children of the launch's span that gave their pod its TRACEPARENT."""
     old, new = before.status, written.status
     told, known = _ends(old), _ends(new)
     is_last = new.phase is Phase.TERMINATED or new.attempt != old.attempt
@@ -106,12 +106,12 @@ def _containers(before: Allocation, written: Allocation, pods: Iterable[Pod], no
 
 
 def _ends(status: AllocationStatus) -> set[str]:
-    """The uids of the pods whose end is recorded."""
+    """Return the uids of the pods whose end is recorded."""
     return {rank.pod_uid for rank in status.ranks or [] if rank.phase in RANK_ENDS}
 
 
 def _container(allocation: Allocation, pod: Pod, status: ContainerStatus, seen: tuple[str, float, float]) -> None:
-    """`seen`: the root, when we saw the attempt run, and when we saw it end."""
+    """Emit the span of one container. `seen`: (the root span, when we saw the attempt run, when we saw it end)."""
     end, (root, ran_s, ended_s) = status.state.terminated, seen
     if end is None or not end.started_at or not end.finished_at:
         return
@@ -133,5 +133,8 @@ def _container(allocation: Allocation, pod: Pod, status: ContainerStatus, seen: 
 
 
 def _within_second(told_s: float, seen_s: float) -> float:
-    """Kubernetes rounds down to seconds: the moment when we saw the effect if it is in that second, else its end."""
+    """Return a more exact time for one that Kubernetes rounded down to a second.
+
+    It is when we saw the effect, if that is within the same second, else the end of the second.
+    """
     return told_s if told_s % 1 else max(told_s, min(told_s + 0.999, seen_s))

@@ -1,11 +1,11 @@
-"""The Events of Kubernetes that tell the story of an allocation: what `kubectl describe allocation` shows.
+"""Builds the Kubernetes Events about the steps of an allocation, which `kubectl describe allocation` shows.
 
-Owns which steps are told and in which words. Pure. Must not know how an Event is written.
+Owns which steps get an Event, and its words. Pure. Must not know how an Event is written.
 
-Invariants: an Event follows from the object alone, from one entry of its ring or from its condition Stalled, so that
-whoever makes it again makes the same one under the same name. One name stands for one step with one cause in one
-hour: what comes again in that hour is counted in it, so that a gang that fails each second makes an Event an hour.
-No name of another namespace is told.
+Invariants: an Event follows from the object alone, from one entry of its ring or from its condition Stalled, so every
+process builds the same Event under the same name. One name is used for one step with one cause in one hour. Its
+repetitions in that hour are counted in the same Event, so a gang that fails each second makes one Event an hour. An
+Event never contains a name from another namespace.
 """
 
 from typing import Any
@@ -23,25 +23,26 @@ from slipway.watcher.obstacles import BLOCKED
 from slipway.watcher.restarting import NOTE, STARTED_AGAIN
 
 REPORTER = f"{API_GROUP}/watcher"
-"""Shown by kubectl as the source."""
+"""The source of the Events that kubectl shows."""
 NOTE_BYTES_MAX = 1024
 WINDOW_S = 3600
 NODES_SAID_MAX = 3
 _IN_ORDER = (
     "Queued", "CannotStart", "Held", "Resumed", "Admitted", "StartBlocked", "Running", "Preempting", "Requeued",
 )  # fmt: skip
-"""Reasons as they follow each other in a life; every other one is an end. kubectl lists Events of this kind by name."""
+"""Reasons in the order in which they follow each other; every other reason is an end.
+kubectl sorts these Events by name."""
 _BESIDE = {"RankRestarted": "Running"}
-"""Reasons that stand in the order where another one does."""
+"""{reason: the reason whose place in that order it shares}"""
 _CALM = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE, Reason.NODE_DISABLED, Reason.NODE_RESERVED)
-"""Ends of an attempt that somebody decided: no warning."""
+"""Reasons of ends that a user or the scheduler decided: they are no warnings."""
 
 
 class StoryNote(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to tell of an allocation."""
+    """One Event about an allocation."""
 
     name: str
-    """of the Event: the same for what is counted in it"""
+    """the name of the Event: repetitions that are counted in it have the same name"""
     reason: str
     action: str
     text: str
@@ -49,7 +50,7 @@ class StoryNote(msgspec.Struct, frozen=True, kw_only=True):
     """epoch seconds"""
     is_warning: bool = False
     related: dict[str, str] | None = None
-    """a reference to another object that it is about: a pod, or an allocation"""
+    """a reference to another object that the Event is about: a pod, or an allocation"""
 
 
 class _Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +62,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def notes_of(allocation: Allocation) -> list[StoryNote]:
-    """What there is to tell of it, oldest first; of older steps what the ring still holds."""
+    """Return the Events about the allocation, oldest first; older steps only if the ring still has them."""
     found: list[StoryNote] = []
     for entry in ring_of(allocation):
         told = _told(allocation, entry) if entry.time else None
@@ -75,7 +76,7 @@ def notes_of(allocation: Allocation) -> list[StoryNote]:
 
 
 def body_of(allocation: Allocation, note: StoryNote, instance: str) -> dict[str, Any]:
-    """The Event as it is created. `instance` is the process that reports it."""
+    """Return the Event as JSON for its creation. `instance` is the process that reports it."""
     meta = allocation.metadata
     body: dict[str, Any] = {
         "metadata": {"name": note.name, "namespace": meta.namespace},
@@ -160,7 +161,8 @@ def _preempting(allocation: Allocation, entry: RingEntry) -> _Told:
 
 
 def _requeued(allocation: Allocation, entry: RingEntry) -> _Told:
-    """The words of the status are of the last restart; an older one has its reason only."""
+    """Return the Event of a restart. The message in the status is about the last restart;
+    an older one has only its reason."""
     last = [each for each in ring_of(allocation) if each.type is Event.RESTARTED][-1]
     is_last = last.seq == entry.seq and allocation.status.phase is Phase.PENDING and allocation.status.message
     text = allocation.status.message if is_last else f"attempt {entry.attempt - 1} ended with {entry.reason}"
@@ -178,7 +180,7 @@ def _ended(allocation: Allocation, entry: RingEntry) -> _Told:
 
 
 def _failed_pod(allocation: Allocation) -> dict[str, str] | None:
-    """The pod of the first rank that failed."""
+    """Return a reference to the pod of the lowest failed rank; None without one."""
     for rank, each in enumerate(allocation.status.ranks or []):
         if each.phase is RankState.FAILED and each.pod_uid:
             name = pod_name(id_of(allocation), allocation.status.attempt, rank)

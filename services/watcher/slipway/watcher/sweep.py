@@ -1,14 +1,15 @@
-"""Clears away what nobody owns any more: objects of allocations that are gone, of past attempts, of ended ones.
+"""Deletes orphans: objects of allocations that are gone, of past attempts, and of ended allocations.
 
-Owns the last line against leaks. The pod worker deletes what it made; this finds what it cannot know of.
+Owns the last protection against leaks. The pod worker deletes the objects that it created; the sweep finds objects that
+the pod worker cannot know.
 
-Pods and allocations are watched, so they are not LISTed to look for orphans; of ConfigMaps and Services only the
-metadata is. What looks like an orphan is read again before it goes.
+Pods and allocations are watched, so they are not LISTed in the search for orphans. ConfigMaps and Services are LISTed,
+only their metadata. An object that looks like an orphan is read again before it is deleted.
 
-Invariants: what is to be deleted was read before its owner was, so that an object whose owner is not there has no
-owner; any error of a read means that nothing is deleted; every delete carries the uid; a recent object is left to its
-owner, and a pod that ended by itself to whoever reads its log, until the finalizer is gone. What was observed only
-says where to look: a watch that is behind delays the sweep of an orphan, and never deletes anything.
+Invariants: an object is read before its owner is read, so an object whose owner is not found has no owner. After any
+error of a read nothing is deleted. Every delete carries the uid. Objects of a recently changed owner are left to the
+pod worker, and a pod that ended by itself is left until its log is read and its finalizer is gone. The watched objects
+only show where to look: a watch that is behind delays the sweep of an orphan, and never causes a delete.
 """
 
 import math
@@ -36,9 +37,9 @@ from slipway.watcher.ports import Kube
 GRACE_S = 15.0
 """How long an ended allocation's objects are left to the pod worker."""
 DELETES_MAX = 1000
-"""Deletes of one sweep; the rest follow in the next one."""
+"""The number of deletes in one sweep; the next sweep deletes the rest."""
 GETS_MAX = 16
-"""So many objects of a kind are read one by one; more of them are LISTed."""
+"""Up to so many objects of a kind are read one by one; for more, all are LISTed."""
 
 _log = log.get_logger(__name__)
 T = TypeVar("T")
@@ -47,7 +48,7 @@ _BUNDLES = (brief(CONFIG_MAPS), brief(SERVICES))
 
 
 class Orphan(msgspec.Struct, frozen=True, kw_only=True):
-    """An object to delete; `pod` when it is one."""
+    """An object to delete; `pod` is the pod itself if the object is one."""
 
     resource: Resource[Any]
     meta: ObjectMeta
@@ -55,7 +56,7 @@ class Orphan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweeper:
-    """Sweeps."""
+    """Finds and deletes orphans."""
 
     def __init__(self, kube: Kube, world: Informers, clock: Clock) -> None:
         self._kube = kube
@@ -63,7 +64,7 @@ class Sweeper:
         self._clock = clock
 
     async def sweep(self) -> int:
-        """One sweep; answers how many objects it deleted or let go.
+        """Make one sweep; return how many objects it deleted, or removed the finalizer of.
 
         Raises:
             ControlPlaneError: a read failed, and nothing was deleted.
@@ -71,7 +72,7 @@ class Sweeper:
         suspects = await self._suspects()
         if not suspects:
             return 0
-        # The owners come last: whatever was read before had its owner by then.
+        # The owners are read last: an object that was read before was created after its owner.
         suspects = await self._read_again(suspects)
         owners = await self._owners_of(suspects)
         removed = 0
@@ -83,7 +84,7 @@ class Sweeper:
         return removed
 
     async def _suspects(self) -> list[Orphan]:
-        """What looks like an orphan by what this process has observed."""
+        """Return the objects that look like orphans by the watched objects."""
         found = [
             Orphan(resource=PODS, meta=pod.metadata, pod=pod)
             for pod in self._world.pods.items()
@@ -96,7 +97,8 @@ class Sweeper:
         return orphans(found, known, now=self._clock.now())
 
     async def _read_again(self, suspects: list[Orphan]) -> list[Orphan]:
-        """The suspects with their pods as they are now, without those that are gone or no longer carry an owner."""
+        """Return the suspects with their pods read again,
+        without pods that are gone or no longer have an owner's label."""
         pods = [item.meta for item in suspects if item.pod is not None]
         others = [item for item in suspects if item.pod is None]
         found = await self._read(PODS, {(meta.namespace, meta.name) for meta in pods})
@@ -104,12 +106,13 @@ class Sweeper:
         return [*(Orphan(resource=PODS, meta=pod.metadata, pod=pod) for pod in now), *others]
 
     async def _owners_of(self, suspects: list[Orphan]) -> dict[str, Allocation]:
-        """{uid: the allocation} of those of their owners that are there now."""
+        """Return {uid: allocation} of the owners that exist now."""
         names = {_name_of_owner(item.meta) for item in suspects}
         return await self._read(ALLOCATIONS, None if None in names else {name for name in names if name is not None})
 
     async def _read(self, resource: Resource[T], names: set[tuple[str, str]] | None) -> dict[str, T]:
-        """{uid: object} of what has one of these (namespace, name) now; None: of all. Consistent."""
+        """Return {uid: object} of the objects with one of these (namespace, name), or of all for None. A consistent
+        read."""
         if names is None or len(names) > GETS_MAX:
             selector = LABEL_ALLOCATION_UID if resource is PODS else ""
             return {
@@ -128,7 +131,7 @@ class Sweeper:
                 await self._kube.delete(orphan.resource, meta.name, namespace=meta.namespace, uid=meta.uid)
                 telemetry.SWEPT.labels(kind=orphan.resource.kind).inc()
             if orphan.pod is not None and owner is None:
-                # Nobody is left to record its exit.
+                # Without an owner, no exit can be recorded, so the finalizer is not needed.
                 await finalizers.drop(self._kube, PODS, meta, TRACKING_FINALIZER)
         except (NotFoundError, StaleError):
             return False
@@ -139,7 +142,7 @@ class Sweeper:
 
 
 def orphans(found: Iterable[Orphan], owners: dict[str, Allocation], *, now: float) -> list[Orphan]:
-    """Of the objects, those that nobody needs: no owner, a past attempt, or an owner that ended a while ago. Pure."""
+    """Return the objects without an owner, of a past attempt, or of an owner that ended a while ago. Pure."""
     return [item for item in found if _is_orphan(item, owners.get(_owner_of(item.meta)), now=now)]
 
 
@@ -155,15 +158,17 @@ def _is_orphan(item: Orphan, owner: Allocation | None, *, now: float) -> bool:
 
 
 def _age_s(owner: Allocation, now: float) -> float:
-    """Since when the owner stands as it stands, in seconds; longer than any grace when that is still to come: a clock
-    that was wrong has written it."""
+    """Return the seconds since the owner's last transition.
+
+    Return infinity when that is in the future, because a wrong clock has written it.
+    """
     ring = owner.status.transitions
     age_s = now - parse_time(ring[-1].time) if ring else 0.0
     return age_s if age_s >= -SKEW_S else math.inf
 
 
 def _name_of_owner(meta: ObjectMeta) -> tuple[str, str] | None:
-    """(namespace, name) of its allocation, as its owner reference has them; None without one."""
+    """Return (namespace, name) of its allocation from its owner reference; None without one."""
     return next(((meta.namespace, owner.name) for owner in meta.owner_references if owner.uid == _owner_of(meta)), None)
 
 

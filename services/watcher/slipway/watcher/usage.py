@@ -1,7 +1,7 @@
-"""What one attempt used, exactly, from the times of its transitions.
+"""Computes the exact usage of one attempt from the times of its transitions.
 
-Owns the fold of the ring into seconds per phase. Pure. A whole allocation's usage is the sum over its `restarted` and
-`terminated` transitions, which carry these figures.
+Owns the sum of the ring's entries into seconds per phase. Pure. The usage of a whole allocation is the sum over its
+`restarted` and `terminated` transitions, which contain these figures.
 """
 
 from itertools import pairwise
@@ -15,7 +15,7 @@ from slipway.model.times import format_time, parse_time
 
 
 def of_attempt(allocation: Allocation, until: float) -> dict[str, Any]:
-    """{slots, seconds: {phase: seconds}} of the current attempt up to `until` (epoch seconds)."""
+    """Return {slots, seconds: {phase: seconds}} of the current attempt up to `until` (epoch seconds)."""
     until = parse_time(format_time(until))
     steps = [(entry.phase, parse_time(entry.time)) for entry in _of_attempt(allocation) if entry.time]
     seconds: dict[str, float] = {}

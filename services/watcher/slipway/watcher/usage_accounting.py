@@ -2,9 +2,9 @@
 
 Owns the writes of the totals: one compare-and-swap per day for many allocations. `crd/totals.py` makes the sums.
 
-Promises: the usage of an allocation that `is_settled` is in the totals of each of its days exactly once, however many
-writers tried and however often; or it can never be added, and the reason is logged. No state is kept outside the totals
-and the mark on the object.
+Promises: the usage of an allocation that `is_settled` is in the totals of each of its days exactly once, even after
+several tries by several writers; or it can never be added, and the reason is logged. No state is kept outside the
+totals and the mark on the object.
 """
 
 import asyncio
@@ -38,16 +38,16 @@ HELD_MAX = 4
 TRIES_MAX = 8
 KNOWN_MAX = 20_000
 DENIED_S = 120.0
-"""So long a refusal of our account is waited out: its role is being changed, or its token renewed."""
+"""How long writes are retried while our account is refused: its role may be changing, or its token be renewed."""
 
 _log = log.get_logger(__name__)
 
 
 class Books:
-    """The totals of this installation.
+    """Adds usage to the daily totals of this installation.
 
     `unmarked` returns the tokens of ended allocations that do not carry the mark yet, or None when these are not known;
-    `settled` is called with each uid that is done.
+    `settled` is called with each uid that is settled.
     """
 
     def __init__(
@@ -68,10 +68,11 @@ class Books:
         self._done: dict[str, bool] = {}
         """{uid: whether it was added}"""
         self._held: dict[str, ConfigMap] = {}
-        """{day: its totals as last written here}, which spares a read; the API server refuses an old version"""
+        """{day: its totals as last written here}, which saves a read;
+        the API server refuses a write of an old version"""
         self._something = asyncio.Event()
         self._denied_at: float | None = None
-        """when the API server began to refuse our account, by the monotonic clock"""
+        """when the API server began to refuse our account (monotonic seconds); None while it does not"""
 
     def offer(self, allocation: Allocation) -> None:
         """Queue this ended allocation for the totals, unless it is settled."""
@@ -91,7 +92,7 @@ class Books:
         """Wait for something to add, then add it.
 
         Raises:
-            TransientError: the API server did not write it; the next step tries again.
+            TransientError: the API server did not write the totals; the next step tries again.
         """
         with liveness.rest(lambda: self._waiting):
             await self._something.wait()
@@ -99,7 +100,7 @@ class Books:
         await self._clock.sleep(GATHER_S)
 
     async def flush(self, *, is_patient: bool = False) -> None:
-        """Add everything that waits now; with `is_patient`, raise UnavailableError while our account is refused."""
+        """Add all queued allocations; with `is_patient`, raise UnavailableError while our account is refused."""
         while self._waiting:
             batch = list(self._waiting.values())[:BATCH_MAX]
             is_added = True
@@ -110,7 +111,7 @@ class Books:
                 if is_patient:
                     self._wait_if_denied(error)
                 is_added = False
-                # Work has to be able to end, even if its usage cannot be added.
+                # An allocation must be able to end even if its usage cannot be added.
                 _log.error("usage cannot be added to the totals", count=len(batch), error=str(error))
             for allocation in batch:
                 uid = allocation.metadata.uid
@@ -153,7 +154,7 @@ class Books:
         if held is not None and (written := await self._replaced(held, bills)) is not None:
             self._hold(day, written)
             return
-        # Whether all bills are in the totals already is read, never taken from memory.
+        # The totals are read again, because memory never decides whether all bills are in them.
         try:
             found = await self._kube.get(CONFIG_MAPS, totals.name_of(day), namespace=self._namespace)
         except NotFoundError:

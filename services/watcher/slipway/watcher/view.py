@@ -1,6 +1,6 @@
-"""The input of one reduction, read once: the object, its pods, its gang, the time and the rules.
+"""The input of one reduction: the object, its pods, its gang, the time and the settings.
 
-Pure values. Owns the times of transitions: never before the last one, never in the future.
+Pure values. Owns the times of transitions: never before the last transition, never in the future.
 """
 
 from collections.abc import Mapping, Set
@@ -19,11 +19,11 @@ from slipway.watcher.gang import ObservedGang
 from slipway.watcher.podwarnings import PodWarning
 
 GRAIN_S = 1.0
-"""Kubernetes cuts times to whole seconds: the moment may be up to this much later."""
+"""Kubernetes rounds times down to whole seconds: the real time may be up to this much later."""
 
 
 class ReductionView(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a reduction may read; `allocation` is the object as read, with corrected times."""
+    """The values that a reduction may read; `allocation` is the object as read, with corrected times."""
 
     allocation: Allocation
     pods: tuple[Pod, ...]
@@ -35,34 +35,35 @@ class ReductionView(msgspec.Struct, frozen=True, kw_only=True):
     consistent: bool
     written_at: float
     warnings: Mapping[str, PodWarning] = {}
-    """{uid of a pod: what an Event said last of its start}"""
+    """{uid of a pod: the last warning Event about its start}"""
     dependencies: Seen = NOTHING_SEEN
-    """what was seen of the allocations that it waits for"""
+    """the observed states of the allocations that it waits for"""
 
     @property
     def stop(self) -> Reason | None:
-        """Why this attempt has to stop."""
+        """Why this attempt has to stop; None when it has not."""
         return stop_reason(self.allocation, namespace_terminating=self.namespace_terminating)
 
     @property
     def live_pods(self) -> list[Pod]:
-        """Pods of any attempt that may still run, or may yet be bound."""
+        """The pods of any attempt that may still run, or may still be bound."""
         return [pod for pod in self.pods if not exits.is_over(pod)]
 
     def moment(self, allocation: Allocation, seen: float | None) -> float:
-        """The time of the next transition for something that the node dated `seen`."""
+        """Return the time of the next transition (epoch seconds),
+        for an event at `seen` by the node's clock (None: now)."""
         if seen is None:
             return self.now
         return max(last_transition_at(allocation), min(self.now, seen + GRAIN_S))
 
     def blocked_until(self, held: exits.BlockedStart) -> float:
-        """When a container that cannot start is given up."""
+        """Return when a container that cannot start is given up (epoch seconds)."""
         since = self.written_at if held.since is None else held.since
         return since + self.policy.image_pull_limit_s
 
 
 def last_transition_at(allocation: Allocation) -> float:
-    """The time of the last transition (epoch seconds)."""
+    """Return the time of the last transition (epoch seconds)."""
     ring = allocation.status.transitions
     stamp = ring[-1].time if ring else allocation.metadata.creation_timestamp
     return parse_time(stamp) if stamp else 0.0

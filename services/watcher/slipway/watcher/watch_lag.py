@@ -1,14 +1,14 @@
-"""How long the watch of pods may be behind the watch of allocations before missing pods are read directly.
+"""Decides how long the watch of pods may be behind the watch of allocations before missing pods are read directly.
 
-Owns the patience with released pods that were never seen. Each resource has its own watch, so under load a release is
-often known before the pods that it lists. Reading all of them by name would cost the API server more than creating
-them did, at the time of highest load. Does not know what a missing pod means.
+Owns how long released pods that were never seen are waited for. Each resource has its own watch, so under load a
+release is often known before its pods. Reading all of them by name would cost the API server more than creating them
+did, at the time of highest load. Does not know what a missing pod means.
 
 Pods are created before their release, so a pod watch that has reached the version of the release has shown them. The
-versions of two resources can be compared where one etcd holds both; elsewhere time decides.
+versions of two resources can be compared if one etcd stores both; otherwise time decides.
 
-Promises: nothing waits for a pod that was seen and is gone, nor once the ranks run or are to end, nor once the pod
-watch has come far enough. A missing pod is read `LATE_S` after it was first missed, and again after each `LATE_S`.
+Promises: there is no wait for a pod that was seen and is gone, nor once the ranks run or have to end, nor once the pod
+watch has reached that version. A missing pod is read `LATE_S` after it was first missed, and again after each `LATE_S`.
 """
 
 from collections.abc import Callable, Iterable, Set
@@ -34,9 +34,9 @@ class Late:
         """{uid of the allocation: (since when, monotonic; the version in which it first had the release)}"""
 
     def wait_s(self, allocation: Allocation, seen: Iterable[Pod], departed: Set[str]) -> float:
-        """How long to wait before looking again; 0: its pods are to be read now.
+        """Return how many seconds to wait before the next check; 0: read the pods now.
 
-        `departed`: the uids of its pods that were seen to go.
+        `departed`: the uids of its pods whose deletion was seen.
         """
         uid, release = allocation.metadata.uid, allocation.status.release
         if release is None or allocation.status.phase not in _STARTING or stop_reason(allocation) is not None:

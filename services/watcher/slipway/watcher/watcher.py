@@ -1,11 +1,11 @@
-"""One watcher: its stores, its queue and its loops, put together.
+"""Composes one watcher from its stores, its queue and its loops.
 
 Owns the wiring and the intervals. A process (`main.py`) uses it with real clients, the simulation with models.
 
-The holder of the lease `slipway-feed` is the primary: it acts at once, and alone runs the tasks that one replica does
-for all (`leader_tasks.py`). The other replicas observe the same, and do what is still undone a little later, so that
-nothing waits for an election and nothing is written twice. A replica that finds something undone acts at once for a
-while. The compare-and-swap makes any overlap harmless.
+The holder of the lease `slipway-feed` is the primary: it acts at once, and only it runs the tasks that one replica does
+for all (`leader_tasks.py`). The standbys observe the same, and do work that is still undone a little later, so that no
+work waits for an election and nothing is written twice. A standby that finds undone work acts at once for a while. The
+compare-and-swap makes any overlap harmless.
 """
 
 import asyncio
@@ -54,15 +54,15 @@ from slipway.watcher.usage_accounting import Books
 
 LEASE = "slipway-feed"
 STALE_VIEW_S = loops.STILL_S
-"""A watch without any message for so long, not even its end, is stale; each watch lasts a minute at most."""
+"""A watch without any message for so long, not even its end, is stale; a watch lasts at most a minute."""
 UNSYNCED_PAUSE_S = 0.02
 FULL_ROUND = 3
-"""Every so many resyncs also look at allocations that wait or run undisturbed, whose changes the watches report."""
+"""One resync of so many also queues Pending and Running allocations, whose changes the watches report anyway."""
 RENEW_S, RENEW_PART = 4.0, 0.4
-"""The most seconds between two renewals, and the most of the renew deadline: a failed renewal has two more tries. How
-soon another replica takes over depends on the duration alone."""
+"""The most seconds between two renewals, and the most of the renew deadline, so a failed renewal has two more tries.
+How soon another replica becomes the primary depends only on the lease's duration."""
 ONCE_KEYS_MAX = 1000
-"""The most keys that one pass works on, for each allocation."""
+"""The most keys that one pass (`--once`) handles, for each allocation."""
 
 _log = log.get_logger(__name__)
 
@@ -83,7 +83,7 @@ class WatcherDeps:
 
 
 class Watcher:
-    """See the module's docstring. `run` or `run_once`, once per instance."""
+    """See the module's docstring. Call `run` or `run_once`, once per instance."""
 
     def __init__(self, parts: WatcherDeps) -> None:
         settings, clock = parts.settings, parts.clock
@@ -155,7 +155,7 @@ class Watcher:
         self._elector = _elector(parts)
 
     def why_not_ready(self) -> str | None:
-        """None when the view is complete and fresh."""
+        """Return why the view is not ready; None when it is complete and fresh."""
         if not self.world.is_synced:
             return "the first LISTs are not complete"
         return "a watch has gone silent" if self._is_stale() else None
@@ -164,7 +164,7 @@ class Watcher:
         """Run all loops until `stop`."""
         async with TaskGroup() as tasks:
             for reflector in self.reflectors:
-                # While the API server is away, or just after it came back, a watch without progress is not at fault.
+                # A watch without progress is no fault while the API server is unreachable, or just after it was.
                 watch = loops.WATCH.of(reflector.plural)
                 running = self._parts.health.supervise(
                     watch, partial(reflector.run, stop), since=lambda: self._elector.answered_since
@@ -191,7 +191,7 @@ class Watcher:
             handed_over.set()
 
     async def run_once(self) -> None:
-        """Make one consistent LIST of everything and one pass over it; wait for nothing but the end of logs.
+        """Make one consistent LIST of each resource and one pass over all allocations; wait only for the end of logs.
 
         Raises:
             ControlPlaneError: a LIST failed.
@@ -215,7 +215,7 @@ class Watcher:
     # --- the loops --------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """One key."""
+        """Handle one key of the queue."""
         if not self.world.is_synced:
             await self._clock.sleep(UNSYNCED_PAUSE_S)
             return
@@ -239,7 +239,7 @@ class Watcher:
             self.queue.done(uid)
 
     async def _resync(self) -> float:
-        """Look again at everything that is not at rest, and at every stream."""
+        """Queue all allocations that are not at rest, and check every stream."""
         if not self.world.is_synced:
             return UNSYNCED_PAUSE_S
         self._round += 1
@@ -262,7 +262,7 @@ class Watcher:
         await self._elector.run(lead, stop)
 
     async def _work_off(self) -> None:
-        """Work on every key that is not at rest, and on the keys that follow from it at once."""
+        """Handle all allocations that are not at rest, and the keys that follow from that at once."""
         self._dispatch.enqueue_all()
         for _ in range(ONCE_KEYS_MAX * max(1, len(self.world.allocations))):
             await asyncio.sleep(0)
@@ -350,7 +350,10 @@ class Watcher:
         self._primary.streams_lost()
 
     def _unmarked(self) -> frozenset[str] | None:
-        """The tokens of ended allocations without the mark of the totals; the totals have to keep these tokens."""
+        """Return the tokens of ended allocations without the mark of the totals, which the totals have to keep.
+
+        None while the allocations are not known.
+        """
         if not self.world.is_synced:
             return None
         ended = (each for each in self.world.allocations.items() if each.status.phase is Phase.TERMINATED)
@@ -389,7 +392,7 @@ def _log_limits(settings: Settings) -> LogLimits:
 
 
 def _elector(parts: WatcherDeps) -> LeaseElector:
-    """Competes for being the primary."""
+    """Return the elector of the primary."""
     settings = parts.settings
     return LeaseElector(
         parts.kube,
@@ -409,7 +412,7 @@ def _elector(parts: WatcherDeps) -> LeaseElector:
 
 
 def _until(stop: StopSignal, step: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Coroutine[Any, Any, None]]:
-    """A step whose wait `stop` ends."""
+    """Return a step that `stop` ends, even while it waits."""
 
     async def ended() -> None:
         await run_until(stop, step())
