@@ -1,9 +1,8 @@
-"""Decisions and fired deadlines become writes on allocations: fenced, idempotent, without a choice of policy.
+"""Writes decisions and fired deadlines to allocations: fenced, idempotent, and without any choice of policy.
 
-Owns the effects of the scheduler on an Allocation: the teardown finalizer, the admission, `status.growth`,
-`status.stop` and `status.shrink` with the record of whom it made room for, and the condition that says why it waits.
-Each is GET, compare, PUT under the resourceVersion; doing one twice does nothing the second time. Must not decide who
-gets what.
+Owns the scheduler's writes to an Allocation: the teardown finalizer, the admission, `status.growth`, `status.stop` and
+`status.shrink` with the record of the preemption, and the condition that reports why it waits. Each write is GET,
+compare, PUT under the resourceVersion; repeating it changes nothing. Must not decide which allocation gets which nodes.
 """
 
 import math
@@ -36,7 +35,7 @@ STALE_ATTEMPTS_MAX = 5
 
 
 class EffectOutcome(StrEnum):
-    """What became of one effect."""
+    """The outcome of one write."""
 
     APPLIED = "applied"
     UNCHANGED = "unchanged"
@@ -44,16 +43,16 @@ class EffectOutcome(StrEnum):
 
 
 class AppliedEffect(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome, and the object as it stands now (None when it is gone)."""
+    """The outcome, and the object after the write (None when it does not exist any more)."""
 
     outcome: EffectOutcome
     allocation: Allocation | None
     traceparent: str = ""
-    """of the span in which it was written; empty where nothing was"""
+    """of the span of the write; empty when nothing was written"""
 
 
 class Applier:
-    """Writes on behalf of one leader."""
+    """Makes the writes of one leader."""
 
     def __init__(
         self,
@@ -62,15 +61,15 @@ class Applier:
         run_limit: Callable[[str], float | None] = lambda _: None,
         flavor: Callable[[str, Mapping[int, str]], str] = lambda _allocation, _nodes: "",
     ) -> None:
-        """`run_limit`: {queue: the longest that its work may run, in seconds; None for no limit}. `flavor`: that of the
-        GPUs of an allocation (namespace/name) whose ranks go to these nodes; empty in a pool without flavors."""
+        """`run_limit` returns the longest run time in a queue, in seconds; None for no limit. `flavor` returns the GPU
+        flavor of an allocation (namespace/name) with ranks on these nodes; empty in a pool without flavors."""
         self._kube = kube
         self._clock = clock
         self._run_limit = run_limit
         self._flavor = flavor
 
     async def look(self, decision: Decision) -> Allocation | None:
-        """The object of a decision, for `decision` to begin with; None when it cannot be had just now."""
+        """Read the object of a decision, as `seen` for `decision`; None when it cannot be read now."""
         namespace, name = decision.allocation.split("/", 1)
         try:
             return await self._kube.get(ALLOCATIONS, name, namespace=namespace)
@@ -78,13 +77,13 @@ class Applier:
             return None
 
     async def decision(self, decision: Decision, nodes: Sequence[str], seen: Allocation | None = None) -> AppliedEffect:
-        """Apply one decision of the ledger; its own epoch is kept, whoever finishes it.
+        """Apply one decision of the ledger; the decision keeps its own epoch, even if a later leader applies it.
 
-        `seen` saves the first read: it may be old, the write under its version tells.
+        `seen` saves the first read. It may be old: then the write under its version fails, and the object is read.
 
         Raises:
-            StaleError: the object kept changing under us; the decision stays open.
-            TransientError: the API server did not take it; the decision stays open.
+            StaleError: the object kept changing; the decision stays open.
+            TransientError: the API server did not accept the write; the decision stays open.
         """
         namespace, name = decision.allocation.split("/", 1)
         if decision.kind is DecisionKind.EVICT:
@@ -99,9 +98,9 @@ class Applier:
         return await self._retried(namespace, name, lambda found: self._stop(found, uid, stop))
 
     async def explain(self, fact: AllocationFact, gate: Gate, message: str) -> AppliedEffect:
-        """Write why it waits as a condition (or, for a spec that can never run, that it is invalid).
+        """Write why an allocation waits as a condition (or, for a spec that can never run, that it is invalid).
 
-        A wait that nothing ends but a change is Stalled as well.
+        If only a change by a user or administrator can end the wait, the condition Stalled is set as well.
         """
 
         async def write(found: Allocation) -> AppliedEffect:
@@ -115,7 +114,8 @@ class Applier:
                 status="True" if invalid else "False",
                 reason=gate.value,
                 message=message,
-                # What may wait for `Admitted` (kubectl) compares generations; what ends an attempt compares attempts.
+                # `kubectl wait` for `Admitted` compares generations;
+                # the watcher, which ends an attempt, compares attempts.
                 observed_generation=attempt if invalid else found.metadata.generation,
                 last_transition_time=format_time(self._clock.now()),
             )
@@ -172,7 +172,7 @@ class Applier:
             at=format_time(now),
             spec_hash=decision.spec_hash,
             placements=_placements(found, decision, nodes),
-            # The queue's alone: its own may change while it runs.
+            # This is the limit of the queue only: the allocation's own limit may change while it runs.
             max_runtime=_as_duration(self._run_limit(found.spec.queue)),
             elastic=is_elastic(found.spec),
             flavor=self._flavor(decision.allocation, node_names(decision, nodes)),
@@ -198,12 +198,13 @@ class Applier:
         return AppliedEffect(outcome=EffectOutcome.APPLIED, allocation=await self._send(written))
 
     async def _grow(self, found: Allocation, decision: Decision, nodes: Sequence[str]) -> AppliedEffect:
-        """Ranks are added to an attempt that runs; those that have made room and are gone leave it for good."""
+        """Add ranks to a running attempt; ranks that were evicted and have ended are removed from it for good."""
         status, growth = found.status, growth_of(found)
         if growth is not None and growth.decision_id == decision.id:
             return AppliedEffect(outcome=EffectOutcome.UNCHANGED, allocation=found)
         is_other = found.metadata.uid != decision.uid or status.attempt != decision.attempt
-        # A leader that was deposed comes too late: its decision was finished by another, and its ranks may have gone.
+        # The write of a deposed leader is too late:
+        # another leader has finished its decision, and the ranks may have ended.
         is_old = growth is not None and growth.epoch > decision.epoch
         if is_other or is_old or status.phase is not Phase.RUNNING or stop_reason(found) is not None:
             return AppliedEffect(outcome=EffectOutcome.VOID, allocation=found)
@@ -223,7 +224,7 @@ class Applier:
             decision_id=decision.id,
             epoch=decision.epoch,
             at=format_time(self._clock.now()),
-            # Released ones first, so that each stands beside its pod.
+            # Released ranks come first, so that placements and pod uids have the same order.
             placements=[*(member.placement for member in sorted(kept, key=_is_unreleased)), *added],
             pod_uids=[member.pod_uid for member in kept if member.pod_uid],
             left=sorted(first - stay),
@@ -241,7 +242,8 @@ class Applier:
         return await self._stop(found, decision.uid, stop, preemptions=_told_of(found, decision, now))
 
     async def _shrink(self, found: Allocation, decision: Decision, reason: str, now: str) -> AppliedEffect:
-        """Surplus ranks are to go. Those that were told before stay told: the pod worker may have deleted them."""
+        """Evict surplus ranks. Ranks that were evicted before stay in the list,
+        because the pod worker may have deleted them."""
         status = found.status
         is_other = found.metadata.uid != decision.uid or status.attempt != decision.attempt
         if is_other or status.phase is Phase.TERMINATED:
@@ -288,13 +290,13 @@ class Applier:
         return AppliedEffect(outcome=EffectOutcome.APPLIED, allocation=await self._send(written))
 
     async def _send(self, written: Allocation) -> Allocation:
-        """Its status alone: the server takes nothing else from a PUT of `/status`, and a spec may be large."""
+        """PUT only the status: the server ignores everything else in a PUT of `/status`, and a spec may be large."""
         return await self._kube.replace_status(
             ALLOCATIONS, {"metadata": written.metadata.fence, "status": written.status}
         )
 
     async def _retried(self, namespace: str, name: str, write: Write, seen: Allocation | None = None) -> AppliedEffect:
-        """Read, write; on a stale read do both again, a few times."""
+        """Read, then write; after a stale read, repeat both a few times."""
         for attempt in range(STALE_ATTEMPTS_MAX):
             found, seen = seen, None
             try:
@@ -308,7 +310,7 @@ class Applier:
 
 
 def _told_of(found: Allocation, decision: Decision, now: str) -> list[Preempted]:
-    """Whom it made room for, with this time; what nobody gains by is no preemption."""
+    """Return its list of preemptions, with this one; an eviction that is for no other allocation is no preemption."""
     known = found.status.preemptions
     if not decision.by:
         return known

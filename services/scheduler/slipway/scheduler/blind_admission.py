@@ -1,9 +1,9 @@
-"""Builds an allocation object that was never written to from its fact alone, which saves a read.
+"""Builds the object of an unwritten allocation from its fact, which saves a read.
 
-The read is saved before the admission, and before users are told why the allocation waits. Pure. Owns the rule of when
-a fact is enough: nothing but "why it waits" may have been written to the object. The object that is built has the
-fields from which a first status is made, and the version at which the fact was seen. If the object has changed since,
-the write under that version is refused, and the object is read after all.
+The read is saved before the admission, and before the first explanation of why it waits. Pure. Owns the rule of when a
+fact is enough: only that explanation may have been written to the object. The built object has the fields that a first
+status needs, and the version at which the fact was seen. If the object has changed since, the write under that version
+is refused, and the object is read after all.
 """
 
 from slipway.crd.facts import CONDITION_ADMITTED
@@ -15,14 +15,14 @@ from slipway.model.lifecycle import Kind
 
 
 def allocation_of(decision: Decision, fact: AllocationFact | None) -> Allocation | None:
-    """The object of an admission, as far as its admission needs it; None: read it."""
+    """Return the object of an admission, with the fields that the admission needs; None when it has to be read."""
     if decision.kind is not DecisionKind.ADMIT or fact is None or fact.invalid or fact.uid != decision.uid:
         return None
     return object_of(fact)
 
 
 def object_of(fact: AllocationFact) -> Allocation | None:
-    """The object, as far as a first write of its status needs it; None: read it."""
+    """Return the object, with the fields that a first write of its status needs; None when it has to be read."""
     known = fact.untouched
     if known is None or fact.deleting or fact.desired != "Running":
         return None
@@ -52,7 +52,7 @@ def object_of(fact: AllocationFact) -> Allocation | None:
 
 
 def _told(fact: AllocationFact, known: Untouched) -> list[Condition]:
-    """What it was told of why it waits."""
+    """Return the condition that already explains why it waits, if there is one."""
     if not known.told_at:
         return []
     return [
@@ -68,7 +68,7 @@ def _told(fact: AllocationFact, known: Untouched) -> list[Condition]:
 
 
 def is_same_spec(fact: AllocationFact, written: Allocation) -> bool:
-    """Whether what the fact says of the spec holds for the object as it was written."""
+    """Whether the fact's part about the spec is valid for the written object."""
     known = fact.untouched
     meta = written.metadata
     return known is not None and (meta.uid, meta.generation) == (fact.uid, known.generation)

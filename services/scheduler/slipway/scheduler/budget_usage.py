@@ -1,9 +1,9 @@
-"""What the queues of a pool have used, for their budgets: read now and then, and only while a queue has a budget.
+"""Reads what the queues of a pool have used, for their budgets: at intervals, and only while a queue has a budget.
 
-Owns the reads: the allocations, then the daily totals that the watcher writes. Nothing is kept beyond the process, so a
-new leader knows as much as the old one. Between two reads what is held goes on to be used (`QueueUsage`).
+Owns the reads: the allocations, then the daily totals that the watcher writes. Nothing is stored outside the process,
+so a new leader knows as much as the old one. Between two reads the held GPUs are counted as used (`QueueUsage`).
 
-Promises: what was read before stays when it cannot be read again; a pool without budgets costs nothing.
+Promises: when a read fails, the figures of the last read stay; a pool without budgets costs no call.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from slipway.scheduler.plan.state.budgets import QueueUsage
 from slipway.scheduler.ports import Kube
 
 LOOK_S = 5.0
-"""A budget that is new counts from so much later on, at the latest."""
+"""The pause between two checks: a new budget takes effect after at most this time."""
 READ_S = 60.0
 READS_AT_ONCE = 8
 
@@ -33,7 +33,7 @@ _log = log.get_logger(__name__)
 
 
 class Spending:
-    """Keeps `cluster.accounts` for one leadership of `pool`; `namespace` holds the totals."""
+    """Keeps `cluster.accounts` current for one leadership of `pool`; the totals are in `namespace`."""
 
     def __init__(self, kube: Kube, cluster: Cluster, pool: str, *, namespace: str, clock: Clock) -> None:
         self._kube = kube
@@ -45,7 +45,7 @@ class Spending:
         self._days: list[str] = []
 
     async def look(self) -> None:
-        """Read, if a queue has a budget and the last time was long ago or for fewer days."""
+        """Read the usage if a queue has a budget and the last read was long ago, or for fewer days."""
         now = self._clock.now()
         queues = {queue.name: queue for queue in self._cluster.queues.values() if queue.pool == self._pool}
         lengths = budgets.windows(queues)
@@ -68,7 +68,7 @@ class Spending:
         self._cluster.set_accounts(accounts)
 
     async def _read(self, days: Sequence[str]) -> QueueUsage:
-        """The objects come first: what goes into the totals meanwhile is marked there."""
+        """Read the allocations first, then the totals: usage that is added in between is marked in the totals."""
         listed = (await self._kube.list(ALLOCATIONS)).items
         stored = await read_days(self._kube, days, self._namespace)
         now = self._clock.now()
@@ -81,7 +81,7 @@ class Spending:
 
 
 async def read_days(kube: Kube, days: Sequence[str], namespace: str) -> dict[str, DayTotals]:
-    """The totals of these days. Raises as `read_totals` does."""
+    """Return the totals of these days. Raises like `read_totals`."""
     slots = asyncio.Semaphore(READS_AT_ONCE)
 
     async def read(day: str) -> DayTotals:
@@ -94,10 +94,10 @@ async def read_days(kube: Kube, days: Sequence[str], namespace: str) -> dict[str
 
 
 async def read_totals(kube: Kube, name: str, namespace: str) -> DayTotals:
-    """The totals of a day; none where nothing was added to them.
+    """Return the totals of a day; empty ones when nothing was added to them.
 
     Raises:
-        PermanentError: something else is written there, or they may not be read.
+        PermanentError: the ConfigMap does not contain totals, or may not be read.
         TransientError: the API server cannot be reached.
     """
     try:
@@ -111,6 +111,6 @@ async def read_totals(kube: Kube, name: str, namespace: str) -> DayTotals:
 
 
 def _days(begin: float, now: float) -> list[str]:
-    """The days (UTC) from `begin` to `now`."""
+    """Return the days (UTC) from `begin` to `now`."""
     first, last = round(begin * 1000) // DAY_MS * DAY_MS, round(now * 1000)
     return [day_of(at_ms) for at_ms in range(first, last + 1, DAY_MS)]

@@ -1,11 +1,12 @@
-"""Asks autoscalers for nodes: carries out what `plan/capacity` decides, and reads what has become of it.
+"""Requests nodes from autoscalers: carries out what `plan/capacity` decides, and reads the state of the requests.
 
-Owns when the API server is asked and what a refusal means. It belongs to one leadership of one pool. What is asked for
-is decided in `plan/capacity`; which objects that makes is known to `capacity_objects.py`.
+Owns when the API server is called and what a refusal means. It belongs to one leadership of one pool. `plan/capacity`
+decides what is requested; `capacity_objects.py` knows the objects of a request.
 
-Promises: a tick never waits for it. Without `SLIPWAY_AUTOSCALING` it makes no call. With it a leadership LISTs once,
-and again only while requests stand or the pool has an autoscaler. No write without a look at the lease. Names follow
-from the request, so a crash or a second leader asks for nothing twice; deletes carry the uid that was read.
+Promises: a tick never waits for it. Without `SLIPWAY_AUTOSCALING` it makes no call. With it, a leadership LISTs once,
+and again only while requests exist or the pool has an autoscaler. The lease is checked before each write. Names follow
+from the request, so after a crash, or with a second leader, nothing is requested twice; deletes carry the uid that was
+read.
 """
 
 import asyncio
@@ -34,17 +35,17 @@ from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.ports import CapacityKube
 
 OPEN_S = 5.0
-"""Between reads while nodes are asked for."""
+"""The pause between reads while nodes are requested."""
 FAILED_S = 60.0
-"""Between reads while nothing stands but requests that have failed."""
+"""The pause between reads while all existing requests have failed."""
 REST_S = 300.0
-"""Between reads while nothing stands, in a pool with an autoscaler."""
+"""The pause between reads while there are no requests, in a pool with an autoscaler."""
 PAUSE_S = 30.0
-"""After a refusal nothing is asked for so long."""
+"""The pause after a refusal, in which nothing is requested."""
 PASS_S = 60.0
-"""How long the calls of one pass may take."""
+"""The most seconds for the calls of one pass."""
 WRITES_MAX = 16
-"""Calls at the same time."""
+"""The number of concurrent calls."""
 
 NOT_ENABLED = "the scheduler may not ask for them; set scheduler.settings.autoscaling=true in the values of the chart"
 NOT_INSTALLED = (
@@ -56,7 +57,7 @@ _log = log.get_logger(__name__)
 
 
 class CapacityRequests:
-    """The requests of one leadership of `pool`. In the background once `go_on_in` has said where."""
+    """The requests of one leadership of `pool`. Calls are made in the background, after `go_on_in`."""
 
     def __init__(
         self,
@@ -86,25 +87,25 @@ class CapacityRequests:
         self._seen: Mapping[str, tuple[bool, float]] = {}
         self._trouble = ""
         self._lacks_kind = False
-        """there is no ProvisioningRequest in this cluster"""
+        """the cluster does not have the kind ProvisioningRequest"""
         self._paused_until = 0.0
         self._read_at = 0.0
         """when the next read is due (monotonic seconds)"""
         self.news = 0
-        """rises with everything that a decision depends on"""
+        """rises with each change that a decision depends on"""
 
     def go_on_in(self, tasks: TaskGroup, check: Callable[[], None]) -> None:
-        """From now on calls are made in the background; `check` raises once this leadership is over."""
+        """Make calls in the background from now on, in `tasks`; `check` raises once this leadership is over."""
         self._tasks, self._check = tasks, check
 
     def stop(self) -> None:
-        """End what is under way."""
+        """Cancel the pass that is running."""
         self._tasks = None
         if self._under_way is not None:
             self._under_way.cancel()
 
     def look(self) -> None:
-        """Begin the calls that are due."""
+        """Start a pass if calls are due."""
         if not self._is_enabled or self._tasks is None or self._under_way is not None:
             return
         now_s = self._clock.monotonic()
@@ -116,13 +117,13 @@ class CapacityRequests:
             self._under_way = self._tasks.create_task(self._pass())
 
     def decide(self, snapshot: PoolSnapshot, plan: Plan) -> CapacityPlan | None:
-        """What is to be asked for after `plan`; None where no autoscaler has to do with it."""
+        """Return what to request after `plan`; None when the pool has no autoscaler and no requests."""
         self._spec = snapshot.pool.autoscaling
         if self._spec is None and not self._requests:
             return None
         trouble = self._trouble_now()
         if self._standing is None and not trouble:
-            return None  # what stands is not known yet; the read of it brings another plan
+            return None  # the existing requests are not known yet; their read leads to another plan
         decided = plan_capacity(snapshot, plan, self._requests, self._seen, trouble=trouble)
         self._seen, self._todo = decided.seen, decided
         if not decided.is_empty:
@@ -130,7 +131,7 @@ class CapacityRequests:
         return decided
 
     def _trouble_now(self) -> str:
-        """Why nothing can be asked for at the moment; empty when it can."""
+        """Return why no nodes can be requested now; empty when they can."""
         if not self._is_enabled:
             return NOT_ENABLED
         is_needed = self._spec is not None and self._spec.mode == PROVISIONING_REQUEST
@@ -163,7 +164,8 @@ class CapacityRequests:
             await self._ask(ask)
 
     async def _ask(self, ask: CapacityAsk) -> None:
-        """The record first: what was begun is found again by it."""
+        """Create the objects of a request; the record (the first template) is first,
+        so that an unfinished request is found."""
         spec = self._spec
         if spec is None:
             return
@@ -184,14 +186,14 @@ class CapacityRequests:
         _log.info("capacity asked for", allocation=ask.allocation, request=name, ranks=ask.ranks)
 
     async def _settle(self, request: CapacityRequest) -> None:
-        """Store the state, then give back what must not stand any longer in it."""
+        """Store the state of a request, then delete the objects that must not exist in this state."""
         self._check()
         patch = capacity_objects.state_patch(request)
         try:
             name = capacity_objects.template_name(request.name, 0)
             await self._kube.patch(POD_TEMPLATES, name, patch, namespace=self._namespace)
         except NotFoundError:
-            return  # given back meanwhile
+            return  # it was deleted since
         _log.info("capacity request moved on", request=request.name, state=request.state.value, words=request.words)
         own = (self._standing or RequestObjects()).of(request.name)
         await self._delete(PODS, own.pods)
@@ -210,7 +212,7 @@ class CapacityRequests:
         try:
             await self._kube.create(resource, body, namespace=self._namespace)
         except AlreadyExistsError:
-            return  # by an earlier pass, or an earlier leader
+            return  # an earlier pass or an earlier leader has created it
 
     async def _delete(self, resource: Resource[Any], objects: Any) -> None:
         for start in range(0, len(objects), WRITES_MAX):
@@ -222,7 +224,7 @@ class CapacityRequests:
         try:
             await self._kube.delete(resource, meta.name, namespace=self._namespace, uid=meta.uid)
         except (NotFoundError, StaleError):
-            return  # gone, or another one by now
+            return  # it is gone, or the name belongs to another object by now
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -241,7 +243,7 @@ class CapacityRequests:
         known = {each.name for each in requests}
         asked = {capacity_objects.request_name(ask) for ask in self._todo.asks}
         for name in sorted(standing.names() - known - asked - {""}):
-            await self._give_back(name)  # begun and never finished, and not asked for any more
+            await self._give_back(name)  # it was begun and never finished, and is not requested any more
         if is_news:
             self._tell()
 

@@ -1,13 +1,13 @@
-"""Requests for capacity as objects of the API server, and back. Pure.
+"""Converts requests for capacity to objects of the API server, and back. Pure.
 
 Owns names, bodies, and what the conditions of an autoscaler mean. One request consists of a PodTemplate for each pod
-set, and of either one ProvisioningRequest that points to them, or of placeholder pods made of them. The first
-PodTemplate is the record: an annotation says what was asked for, another one the state once that is stored. All objects
+set, and of either one ProvisioningRequest that refers to them, or of placeholder pods made from them. The first
+PodTemplate is the record: one annotation contains the request, another one its state once that is stored. All objects
 are in the namespace of the services, so that no quota of a workspace counts them, and belong to the ResourcePool.
 
-Invariants: the names follow from the allocation, its attempt, the shape and the number of the try, so that to ask twice
-is to ask once. A request whose state is not stored and of which an object is missing is no request: it is asked for
-again, under the same names.
+Invariants: the names follow from the allocation, its attempt, the shape and the number of the try, so a repeated
+request creates nothing new. A request whose state is not stored and of which an object is missing is ignored: it is
+made again, under the same names.
 
 Source: kubernetes/autoscaler, autoscaling.x-k8s.io/v1 types.go; Kubernetes, "Pod Security Standards": restricted.
 """
@@ -38,20 +38,20 @@ from slipway.scheduler.plan.capacity.pod_sets import PodSet
 from slipway.scheduler.plan.capacity.requests import CapacityAsk, CapacityRequest, RequestState
 
 WORDS_MAX = 300
-"""At most so many characters of the autoscaler's message are kept."""
+"""At most so many characters of the autoscaler's message are stored."""
 USER = 65534
 """The user id of the account nobody."""
 
 
 class PlaceholderOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How placeholder pods are run."""
+    """The image and the PriorityClass of placeholder pods."""
 
     image: str
     priority_class: str
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for, as the record says."""
+    """The content of a request's record."""
 
     pool: str
     allocation: str
@@ -64,7 +64,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a request, as it is stored."""
+    """The state of a request in its annotation."""
 
     state: RequestState
     since: float
@@ -79,12 +79,12 @@ class RequestObjects(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[Pod, ...] = ()
 
     def names(self) -> set[str]:
-        """The requests of which anything stands."""
+        """Return the names of the requests of which any object exists."""
         found = (*self.templates, *self.requests, *self.pods)
         return {each.metadata.labels.get(LABEL_CAPACITY_REQUEST, "") for each in found}
 
     def of(self, name: str) -> "RequestObjects":
-        """The objects of one request."""
+        """Return the objects of one request."""
         return RequestObjects(
             templates=tuple(each for each in self.templates if _is_of(each.metadata, name)),
             requests=tuple(each for each in self.requests if _is_of(each.metadata, name)),
@@ -93,24 +93,24 @@ class RequestObjects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_name(ask: CapacityAsk) -> str:
-    """The name of a request: at most 62 characters, so that it can be a label."""
+    """Return the name of a request: at most 62 characters, so that it can be a label."""
     digest = sha256_hex(f"{ask.uid}/{ask.attempt}/{ask.shape}".encode())[:8]
     name = ask.allocation.split("/", 1)[-1][:40].rstrip("-.")
     return f"slipway-{name}-{digest}-{ask.number}"
 
 
 def selector_of(pool: str) -> str:
-    """The label selector of everything that was made for `pool`."""
+    """Return the label selector of all objects that were created for `pool`."""
     return f"{LABEL_POOL}={pool},{LABEL_CAPACITY_REQUEST}"
 
 
 def template_name(request: str, number: int) -> str:
-    """The name of the PodTemplate of pod set `number`; the first is the record."""
+    """Return the name of the PodTemplate of pod set `number`; the first one is the record."""
     return f"{request}-{number}"
 
 
 def templates(ask: CapacityAsk, owner: ObjectMeta, spec: AutoscalingFact, options: PlaceholderOptions) -> list[Any]:
-    """The PodTemplates of a request, the record first."""
+    """Return the PodTemplates of a request, the record first."""
     name = request_name(ask)
     record = RequestRecord(
         pool=owner.name,
@@ -133,7 +133,7 @@ def templates(ask: CapacityAsk, owner: ObjectMeta, spec: AutoscalingFact, option
 
 
 def provisioning_request(ask: CapacityAsk, owner: ObjectMeta, spec: AutoscalingFact) -> RawObject:
-    """The ProvisioningRequest over the templates of a request."""
+    """Return the ProvisioningRequest that refers to the templates of a request."""
     name = request_name(ask)
     body: RawObject = {
         "provisioningClassName": spec.class_name,
@@ -148,7 +148,7 @@ def provisioning_request(ask: CapacityAsk, owner: ObjectMeta, spec: AutoscalingF
 
 
 def placeholder_pods(ask: CapacityAsk, owner: ObjectMeta, options: PlaceholderOptions) -> list[RawObject]:
-    """A pod for each rank, which any other pod may take the place of."""
+    """Return a placeholder pod for each rank, which any other pod may preempt."""
     name, made = request_name(ask), list[RawObject]()
     for number, each in enumerate(ask.pod_sets):
         for index in range(each.count):
@@ -164,19 +164,19 @@ def placeholder_pods(ask: CapacityAsk, owner: ObjectMeta, options: PlaceholderOp
 
 
 def state_patch(request: CapacityRequest) -> RawObject:
-    """What stores the state of a request in its record."""
+    """Return the patch that stores the state of a request in its record."""
     stored = StoredState(state=request.state, since=request.since, words=request.words[:WORDS_MAX])
     return {"metadata": {"annotations": {ANNOTATION_CAPACITY_STATE: msgspec.json.encode(stored).decode()}}}
 
 
 def read_requests(standing: RequestObjects) -> tuple[CapacityRequest, ...]:
-    """The requests that stand whole, by name."""
+    """Return the requests that are complete, sorted by name."""
     found = (_read(template, standing) for template in standing.templates)
     return tuple(sorted((each for each in found if each is not None), key=lambda each: each.name))
 
 
 def _read(template: PodTemplate, standing: RequestObjects) -> CapacityRequest | None:
-    """The request of a record; None for what is no record, or of which an object is missing."""
+    """Return the request of a record; None if the template is no record, or if an object of the request is missing."""
     meta = template.metadata
     name = meta.labels.get(LABEL_CAPACITY_REQUEST, "")
     try:
@@ -208,7 +208,7 @@ def _read(template: PodTemplate, standing: RequestObjects) -> CapacityRequest | 
 
 
 def _of_conditions(request: CapacityRequest, conditions: list[Condition]) -> CapacityRequest:
-    """The request as the Cluster Autoscaler has it."""
+    """Return the request with the state that the Cluster Autoscaler's conditions show."""
     for type_, state in (
         ("Failed", RequestState.FAILED),
         ("CapacityRevoked", RequestState.FAILED),
@@ -225,7 +225,7 @@ def _of_conditions(request: CapacityRequest, conditions: list[Condition]) -> Cap
 
 
 def _of_pods(request: CapacityRequest, pods: tuple[Pod, ...]) -> CapacityRequest | None:
-    """The request by its pods: the nodes have come when each of them has one."""
+    """Return the request with the state that its pods show: it is provisioned when each pod has a node."""
     if len(pods) < request.ranks:
         return None
     waiting = [pod for pod in pods if not pod.spec.node_name]
@@ -260,13 +260,13 @@ def _metadata(name: str, request: str, owner: ObjectMeta) -> dict[str, Any]:
 
 
 def _pod_spec(pods: PodSet, options: PlaceholderOptions) -> dict[str, Any]:
-    """A pod that asks for the same as a rank, and does nothing."""
+    """Return the spec of a pod that requests the same resources as a rank, and does nothing."""
     resources: dict[str, Mapping[str, str]] = {"requests": pods.requests}
     if pods.limits:
         resources["limits"] = pods.limits
     spec: dict[str, Any] = {
         "restartPolicy": "Always",
-        "terminationGracePeriodSeconds": 1,  # not 0: the object would be gone before the node has let it go
+        "terminationGracePeriodSeconds": 1,  # not 0: the object would be gone before the node has freed its resources
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {

@@ -1,9 +1,9 @@
-"""What the leader knows of the cluster: tables of facts, each with the version it was seen at.
+"""The leader's view of the cluster: tables of facts, each with the version at which it was seen.
 
 Owns the merge of LISTs, feed deltas and our own writes into one view that never goes back: an older version of an
 object is ignored, and a deleted object stays deleted for every version up to its deletion, or up to that of the last
-LIST that did not have it. Only `rewind` goes back, with a server that has lost its history. Must not know where the
-facts came from. No IO.
+LIST that did not have it. Only `rewind` goes back, after the server has lost its history. Must not know the source of
+the facts. No IO.
 """
 
 import math
@@ -34,17 +34,17 @@ TOMBSTONES_MAX = 10_000
 
 
 class ChangedKeys:
-    """The keys that have changed since this reader last took them."""
+    """The keys that have changed since this reader last read them."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys: dict[str, None] = dict.fromkeys(keys)
 
     def note(self, key: str) -> None:
-        """It has changed."""
+        """Note that the fact of this key has changed."""
         self._keys[key] = None
 
     def take(self) -> list[str]:
-        """The keys, each once; then none until something changes."""
+        """Return the changed keys, each once, and forget them."""
         taken, self._keys = self._keys, {}
         return list(taken)
 
@@ -52,7 +52,7 @@ class ChangedKeys:
 class FactTable(Generic[T]):
     """Facts of one kind by key, each at its version (resourceVersion as an integer).
 
-    `read` makes of a fact, and of what was known before it, what is taken.
+    `read` converts a new fact, given the fact that was known before, to the fact that is stored.
     """
 
     def __init__(self, read: Callable[[T, T | None], T] = lambda fact, _before: fact) -> None:
@@ -61,22 +61,23 @@ class FactTable(Generic[T]):
         self._versions: dict[str, int] = {}
         self._gone: dict[str, int] = {}
         self._listed = 0
-        """the version of the last LIST: what was not in it, and is not newer, is gone"""
+        """the version of the last LIST: an object that was not in it, and is not newer, is gone"""
         self._changed: dict[str, T | None] = {}
         self._readers: list[ChangedKeys] = []
         self.generation = 0
         """Rises with each change, so that an unchanged table is cheap to recognise."""
 
     def put(self, key: str, fact: T, version: int, *, is_news: bool = True) -> bool:
-        """Take the fact unless a newer version, or a later deletion, is known. True when it changed something.
+        """Store the fact unless a newer version, or a later deletion, is known; return True when that is news for
+        planning.
 
-        What is no news is taken in like everything, but is no reason to plan again. The same version may come with
-        another fact: that of an allocation depends on the defaults of its pool, too.
+        A fact with `is_news=False` is stored too, but is no reason to plan again. The same version may have another
+        fact than before, because an allocation's fact also depends on the defaults of its pool.
         """
         if version < self._versions.get(key, -1) or version <= self._gone.get(key, -1):
             return False
         if key not in self._facts and version <= self._listed:
-            return False  # an entry of the feed that is as old comes too late, whoever sends it again
+            return False  # a feed entry that is as old as the LIST is outdated, even if it is sent again
         self._versions[key] = version
         before = self._facts.get(key)
         if fact is before:
@@ -91,12 +92,12 @@ class FactTable(Generic[T]):
         return is_news
 
     def drop(self, key: str, version: int) -> bool:
-        """Forget the object as of `version`. True when it was known."""
+        """Forget the object that was deleted at `version`; return True when it was known."""
         if version < self._versions.get(key, -1):
             return False
         self._gone[key] = version
         if len(self._gone) > TOMBSTONES_MAX:
-            # Oldest first: a delta that old has long been read, because the feed is read in order.
+            # The oldest one is dropped: a delta that old was read long ago, because the feed is read in order.
             del self._gone[next(iter(self._gone))]
         self._versions.pop(key, None)
         fact = self._facts.pop(key, None)
@@ -107,7 +108,7 @@ class FactTable(Generic[T]):
         return True
 
     def replace(self, facts: Mapping[str, tuple[T, int]], version: int) -> None:
-        """Take a consistent LIST made at `version`: what it lacks, and is not newer, is gone."""
+        """Store a consistent LIST made at `version`: objects that are not in it, and are not newer, are gone."""
         for key in [key for key in self._facts if key not in facts and self._versions.get(key, 0) <= version]:
             self.drop(key, version)
         self._listed = 0
@@ -116,42 +117,42 @@ class FactTable(Generic[T]):
         self._listed = version
 
     def rewind(self, facts: Mapping[str, tuple[T, int]]) -> None:
-        """Take a LIST of a server that has gone back in time: it is the truth, whatever was newer."""
+        """Store a LIST of a server that has gone back in time: it replaces newer versions too."""
         self._versions.clear()
         self._gone.clear()
         self.replace(facts, 0)
 
     def take_changes(self) -> list[tuple[T | None, T | None]]:
-        """(before, after) of every key that has changed since the last call; None: not there."""
+        """Return (before, after) of every key that has changed since the last call; None when it does not exist."""
         changed, self._changed = self._changed, {}
         return [(before, self._facts.get(key)) for key, before in changed.items()]
 
     def changes(self) -> ChangedKeys:
-        """Another reader of what changes, which begins with all there is."""
+        """Return a new reader of changes, which begins with all present keys."""
         reader = ChangedKeys(self._facts)
         self._readers.append(reader)
         return reader
 
     def get(self, key: str) -> T | None:
-        """The fact, if known."""
+        """Return the fact; None when it is not known."""
         return self._facts.get(key)
 
     def version(self, key: str) -> int:
-        """The version the object was last seen at; 0 when it is not known."""
+        """Return the version at which the object was last seen; 0 when it is not known."""
         return self._versions.get(key, 0)
 
     @property
     def newest(self) -> int:
-        """The highest version of any object in it."""
+        """The highest version of any object in the table."""
         return max(self._versions.values(), default=0)
 
     @property
     def seen(self) -> int:
-        """The highest version of anything that was ever told of it, deletions included."""
+        """The highest version of any object or remembered deletion in the table."""
         return max(self.newest, max(self._gone.values(), default=0))
 
     def values(self) -> Iterable[T]:
-        """All facts, in the order of their keys' first arrival."""
+        """Return all facts, in the order in which their keys were first seen."""
         return self._facts.values()
 
     def _note(self, key: str, before: T | None) -> None:
@@ -164,7 +165,7 @@ class FactTable(Generic[T]):
 
 
 class Cluster:
-    """Every table of one pool's leader. `now` tells its time (epoch seconds); without one, no clock is compared."""
+    """All tables of one pool's leader. `now` is its clock (epoch seconds); without it, no times are corrected."""
 
     def __init__(self, now: Callable[[], float] = lambda: math.inf) -> None:
         self.nodes: FactTable[NodeFact] = FactTable()
@@ -176,17 +177,17 @@ class Cluster:
         self.workspaces: FactTable[WorkspaceFact] = FactTable()
         self.quotas: FactTable[QuotaFact] = FactTable()
         self.ranges: FactTable[LimitRangeFact] = FactTable()
-        """what of them changes a plan is in the facts of allocations"""
+        """their effect on a plan is already in the facts of allocations"""
         self.volumes: FactTable[VolumeFact] = FactTable()
-        """the claims of waiting work, as they were read; they are not in the feed"""
+        """the claims of waiting allocations, as they were read; they are not in the feed"""
         self.accounts = QueueUsage()
-        """what the queues have used, where any has a budget"""
+        """what the queues have used, if any queue has a budget"""
         self._accounts_seen = 0
         self.decayed = DecayedUsage()
-        """what queues and users have used before, where the pool counts it"""
+        """the past usage of queues and users, if the pool has `fairShare`"""
 
     def table(self, kind: str) -> FactTable[Any] | None:
-        """The table of a feed kind (the plural of a resource), or None."""
+        """Return the table of a feed kind (the plural of a resource), or None."""
         return {
             "nodes": self.nodes,
             "pods": self.pods,
@@ -201,7 +202,7 @@ class Cluster:
 
     @property
     def generation(self) -> tuple[int, ...]:
-        """Changes whenever anything that planning reads has changed."""
+        """A value that changes whenever the input of planning has changed."""
         return (
             self.nodes.generation,
             self.pods.generation,
@@ -216,30 +217,30 @@ class Cluster:
         )
 
     def ranges_of(self, namespace: str) -> Ranges:
-        """The LimitRanges of a namespace, by name."""
+        """Return the LimitRanges of a namespace, sorted by name."""
         own = (fact for fact in self.ranges.values() if fact.namespace == namespace)
         return tuple(sorted(own, key=lambda fact: fact.name))
 
     def set_accounts(self, accounts: QueueUsage) -> None:
-        """What the queues have used, as it was just read."""
+        """Store what the queues have used, as it was just read."""
         self.accounts = accounts
         self._accounts_seen += 1
 
     def set_decayed(self, usage: DecayedUsage) -> None:
-        """What queues and users have used before, as it was just read or goes on from now."""
+        """Store the past usage of queues and users, as it was just read or updated."""
         self.decayed = usage
         self._accounts_seen += 1
 
     def epoch_max(self) -> int:
-        """The highest epoch on any allocation: a new leader's epoch is above it."""
+        """Return the highest epoch on any allocation: a new leader's epoch must be higher."""
         return max((fact.epoch for fact in self.allocations.values()), default=0)
 
 
 def by_our_clock(fact: AllocationFact, before: AllocationFact | None, now: float) -> AllocationFact:
-    """The fact, with a backoff that lasts no longer from now on than it was made for.
+    """Return the fact, with a backoff that ends no later than if it began now.
 
-    Whoever wrote it may have a clock that is ahead of ours: it would last longer by that. It is counted from when it
-    is first seen; `before` is what was known of the same key.
+    The clock of the process that wrote it may be ahead of ours, and the backoff would last too long. So it begins when
+    it is first seen; `before` is the fact that was known for the same key.
     """
     if fact.not_before <= now or fact.phase_since <= now:
         return fact

@@ -1,7 +1,7 @@
-"""How the leader reads the cluster: a consistent LIST of everything, then the deltas of the feed.
+"""Reads the cluster for the leader: a consistent LIST of each resource, then the deltas of the feed.
 
-Owns the LISTs and the translation of feed entries into the tables of `cluster.py`. The LIST is the truth; the feed only
-makes changes arrive sooner. Decides nothing.
+Owns the LISTs and the translation of feed entries into the tables of `cluster.py`. The LIST is the truth; with the feed
+changes only arrive sooner. Decides nothing.
 """
 
 import asyncio
@@ -40,24 +40,25 @@ from slipway.streams.ports import FeedOp
 _log = log.get_logger(__name__)
 
 FIRST: tuple[Resource[Any], ...] = (RESOURCE_POOLS, LIMIT_RANGES)
-"""What facts of allocations depend on."""
+"""The resources on which the facts of allocations depend."""
 LISTED: tuple[Resource[Any], ...] = (NAMESPACES, QUEUES, JOBS, RESOURCE_QUOTAS, NODES, PODS, ALLOCATIONS)
 
 
 async def list_everything(kube: Kube, cluster: Cluster, specs: Specs) -> int:
-    """Bring every table up to a consistent LIST; the version of that of the allocations.
+    """Update every table from a consistent LIST; return the version of the LIST of the allocations.
 
-    Pools and LimitRanges come first: an allocation's fact depends on the defaults of its pool, and on what its pods are
-    given in their namespace. Facts are made page by page, while the
-    next page is on its way: a cluster of any size neither holds up the loop, by which a lease is kept, nor is ever in
-    memory as a whole. The tables take all of it in one step, so that nobody sees half of a LIST.
+    Pools and LimitRanges are listed first, because an allocation's fact depends on the defaults of its pool and of its
+    namespace. Facts are made page by page, while the next page is being read. So a cluster of any size neither blocks
+    the event loop, which also renews the lease, nor is in memory as a whole. The tables are updated in one step, so
+    that no reader sees half of a LIST.
     """
-    # A consistent LIST is never below what was seen before it began, unless the server has gone back in time.
+    # A consistent LIST never has a lower version than one seen before it began,
+    # unless the server has gone back in time.
     tables = {each: cluster.table(each.plural) for each in (*FIRST, *LISTED)}
     floors = {each: table.seen for each, table in tables.items() if table is not None}
     pools, limit_ranges = await asyncio.gather(kube.list(RESOURCE_POOLS), kube.list(LIMIT_RANGES))
     beside = _Beside({pool.metadata.name: pool for pool in pools.items}, ranges_by_namespace(limit_ranges.items), specs)
-    # Else every fact of an allocation is made anew, also at the version that the table has.
+    # If they have changed, every fact of an allocation is made again, also at the version that the table has.
     are_other = [specs.take_pools(beside.pools), specs.take_ranges(beside.ranges)]
 
     def taken_of(resource: Resource[Any]) -> _Taken:
@@ -74,10 +75,9 @@ async def list_everything(kube: Kube, cluster: Cluster, specs: Specs) -> int:
 
 
 def take(cluster: Cluster, delta: Delta) -> bool:
-    """Apply one delta of the feed; True when it changed a table.
+    """Apply one delta of the feed; return True when that is news for planning.
 
-    Raises:
-        msgspec.ValidationError: the publisher speaks another version: LIST instead.
+    Raises: msgspec.ValidationError: the publisher uses another version of the format: LIST instead.
     """
     table = cluster.table(delta.kind)
     if table is None or not delta.rv.isdigit():
@@ -93,7 +93,7 @@ def take(cluster: Cluster, delta: Delta) -> bool:
 
 
 def _is_expected(cluster: Cluster, fact: Fact) -> bool:
-    """A rank of ours on the node that its admission names: planning counts with it already."""
+    """Whether the fact is a pod of ours on the node of its admission, which planning has already taken into account."""
     if not isinstance(fact, PodFact) or not (fact.live and fact.node and fact.allocation_uid):
         return False
     found = split_allocation_id(fact.name.rsplit("-", 2)[0])
@@ -104,7 +104,7 @@ def _is_expected(cluster: Cluster, fact: Fact) -> bool:
 
 
 def take_pages(cluster: Cluster, pages: Iterable[tuple[str, list[Told]]]) -> int:
-    """Take in what a snapshot of the feed tells; how many objects that is."""
+    """Store the pages of a snapshot of the feed; return the number of objects."""
     count = 0
     for kind, told in pages:
         table = cluster.table(kind)
@@ -116,7 +116,7 @@ def take_pages(cluster: Cluster, pages: Iterable[tuple[str, list[Told]]]) -> int
 
 
 class _Beside(NamedTuple):
-    """What facts of allocations depend on beside the objects themselves."""
+    """The other inputs of an allocation's fact, besides the object."""
 
     pools: dict[str, ResourcePool]
     ranges: RangesByNamespace
@@ -124,7 +124,7 @@ class _Beside(NamedTuple):
 
 
 class _Taken:
-    """One LIST as facts."""
+    """One LIST, converted to facts."""
 
     def __init__(
         self,
@@ -135,7 +135,8 @@ class _Taken:
         floor: int,
         keeps: bool,
     ) -> None:
-        """`floor`: what was seen before it began; `keeps`: a fact that the table has at an object's version stands."""
+        """`floor`: the highest version seen before it began; `keeps`:
+        a fact in the table at the same version is reused."""
         self.version = 0
         self._table = cluster.table(resource.plural)
         self._floor = floor
@@ -145,11 +146,11 @@ class _Taken:
         self._facts: dict[str, tuple[Fact, int]] = {}
 
     async def read(self, kube: Kube) -> None:
-        """All pages of one consistent LIST.
+        """Read all pages of one consistent LIST.
 
         Raises:
             TransientError: the API server cannot be reached.
-            ExpiredError: it forgets the LIST before it has given the last page, again and again.
+            ExpiredError: the LIST has expired before its last page, in every try.
         """
         for start in range(LIST_STARTS_MAX):
             self._facts.clear()
@@ -163,7 +164,7 @@ class _Taken:
                 return
 
     def take(self, items: list[Any], resource_version: str) -> None:
-        """Make facts of some of its objects; what the table has at that version already is no news."""
+        """Convert some objects to facts; a fact that the table has at the same version is reused."""
         self.version = int(resource_version) if resource_version.isdigit() else 0
         table = self._table
         if table is None:
@@ -179,7 +180,7 @@ class _Taken:
         return fact_of(item, self._beside.pools, self._beside.specs, ranges=self._beside.ranges)
 
     def replace(self) -> None:
-        """The table is as the LIST says."""
+        """Update the table from the LIST."""
         if self._table is None:
             return
         if self._is_rewound:
@@ -206,7 +207,7 @@ class _Taken:
                 if not page.continue_:
                     break
                 coming = tasks.create_task(kube.list(self._resource, limit=PAGE_SIZE, continue_=page.continue_))
-                # It is asked for before this one is taken in.
+                # The request for the next page is sent before this page is converted.
                 await asyncio.sleep(0)
                 self.take(page.items, page.resource_version)
             self.take(page.items, page.resource_version)

@@ -1,8 +1,8 @@
-"""Keeps the leader's tables current: first a LIST or a snapshot, then the feed; LISTs where the feed may have gaps.
+"""Keeps the leader's tables current: first by a LIST or a snapshot, then by the feed; by LISTs when the feed has gaps.
 
-Owns the choice between these sources. Promises: after `reach(version)` the tables hold every allocation up to that
-version, and everything else as it was a moment ago. Every later change arrives, by the feed or by the next LIST, at
-most `list_pause_s()` and one LIST late. Not promised: that intermediate states are seen.
+Owns the choice between these sources. Promises: after `reach(version)` the tables have every allocation up to that
+version, and all other objects as they were a moment ago. Every later change arrives, by the feed or by the next LIST,
+with a delay of at most `list_pause_s()` and one LIST. Not promised: that intermediate states are seen.
 """
 
 import asyncio
@@ -27,24 +27,24 @@ from slipway.streams.macs import ForgedError
 from slipway.streams.ports import Feed
 
 LIST_PAUSE_S = 0.2
-"""LISTs are at least this far apart, whoever asks for them."""
+"""The least time between two LISTs, whatever requests them."""
 RETRY_MAX_S = 10.0
 RECENT_S = 4.0
-"""A LIST that began so long ago is as good as what a leader without a feed works with."""
+"""A LIST that began at most so long ago is as current as the tables of a leader without a feed."""
 CATCH_UP_S = 1.5 * keys.FEED_BEAT_S
-"""A feed that has not told how far it has come for so long is not waited for."""
+"""The longest wait for the feed's next position."""
 START_S = 15.0
-"""A snapshot that the feed has gone so far beyond that reading it takes longer is no gain."""
+"""A start from a snapshot that takes longer than this is given up, because a LIST would be as quick."""
 _AT_ONCE = (BreakReason.NEW_EPOCH, BreakReason.GAP)
-"""Breaks after which the feed is there: a LIST mends them now."""
+"""Breaks after which the feed can be read again at once, so a LIST is made now."""
 _SILENT = (BreakReason.SILENCE, BreakReason.AWAY)
-"""Breaks after which nothing is known to have been missed."""
+"""Breaks in which no entry is known to be missed."""
 
 _log = log.get_logger(__name__)
 
 
 class Follower:
-    """Follows the cluster for one candidate."""
+    """Keeps the tables of one candidate current."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Follower:
         random: Random,
         list_pause_s: Callable[[], float],
     ) -> None:
-        """`list_pause_s` says how far LISTs are apart while there is no feed."""
+        """`list_pause_s` returns the time between LISTs while there is no feed."""
         self._kube = kube
         self._cluster = cluster
         self._feed = feed
@@ -74,15 +74,15 @@ class Follower:
         """the version of its allocations"""
         self._list_took_s = 0.0
         self._heard = asyncio.Event()
-        """set when something was read of the feed"""
+        """set when a batch was read from the feed"""
         self._told_at = -math.inf
-        """when that was"""
+        """when a batch was last read from the feed (monotonic seconds)"""
         self._has_missed = False
-        """whether the feed has told more since the last LIST than what was read"""
+        """whether entries of the feed were missed since the last LIST"""
 
     @property
     def is_fresh(self) -> bool:
-        """Whether changes come by the feed."""
+        """Whether changes arrive by the feed."""
         return self._reader.is_fresh
 
     @property
@@ -92,10 +92,10 @@ class Follower:
         return max(self._listed, int(told) if told.isdigit() else 0)
 
     async def reach(self, version: int) -> bool:
-        """Return when the tables hold the allocations up to `version` (0: as they are now), and the rest is recent.
+        """Wait until the tables have the allocations up to `version` (0: as they are now), and the rest is recent.
 
-        The answer is whether that took a LIST. A feed that is at work but has not come that far is waited for as long
-        as a LIST takes: beside a small cluster not at all, and beside a large one its next heartbeat comes sooner.
+        Return whether that needed a LIST. If the feed works but has not reached that version, the wait is as long as a
+        LIST would take: in a small cluster no wait at all, and in a large one the next heartbeat arrives sooner.
 
         Raises:
             TransientError: the API server cannot be reached.
@@ -105,25 +105,25 @@ class Follower:
         listed_at = self._listed_at
         async with self._turn():
             if version and not self._has_listed:
-                # What it has started from is as good as the heartbeat that follows.
+                # The start from a snapshot is complete with the next heartbeat, so wait for that.
                 await self._catch_up(version)
-            # A LIST that ended while it was waited for is as recent as it gets, however long it took.
+            # A LIST that ended during the wait is as recent as possible, however long it took.
             is_recent = self._is_recent or self._listed_at > listed_at
             is_reached = bool(version) and is_recent and self.position >= version
             if not is_reached:
                 _log.info("LIST before a term", feed=self.is_fresh, position=self.position, wanted=version)
-                # A reader that is at work goes on: what it gives and a LIST are merged by version.
+                # A working reader continues: its entries and the LIST are merged by version.
                 await self._list(restart=self._reader.is_broken)
-        # Without a feed, what has come since that LIST is found by the next.
+        # Without a feed, the next LIST finds the changes since that LIST.
         self.poke()
         return not is_reached
 
     async def follow(self) -> None:
-        """For ever: know all, then apply what the feed gives, and LIST when it breaks."""
+        """Fill the tables, then apply the feed for ever, and LIST when the feed breaks."""
         begun_at = self._clock.monotonic()
         async with self._turn():
             is_known = await self._start_from_snapshot()
-        # A term that began meanwhile has made the first LIST.
+        # A term that has begun since then may have made the first LIST.
         if not is_known and not self._has_listed:
             await self._list_since(begun_at)
         while True:
@@ -141,7 +141,7 @@ class Follower:
                 _log.warning("entry of the cluster feed refused", why=batch.reason.value, then="LIST")
             self._has_missed = batch.reason not in _SILENT
             broken_at = self._clock.monotonic()
-            # The API server has other things to do than to LIST for us: at most half of the time.
+            # LISTs must not load the API server for more than half of the time.
             pause_s = max(self._list_pause_s(), self._list_took_s)
             await self._pause(LIST_PAUSE_S if batch.reason in _AT_ONCE else pause_s)
             await self._list_since(broken_at)
@@ -151,8 +151,8 @@ class Follower:
         return self._changed.is_set()
 
     async def changed(self, within_s: float | None = None) -> None:
-        """Wait until something has changed since the last call, or so many seconds have passed."""
-        # At rest this is most of what a leader does: a timer that is heard like a change costs less than a timeout.
+        """Wait until a table has changed since the last call, or `within_s` seconds have passed."""
+        # An idle leader does little else, and a timer that acts like a change costs less than a timeout.
         timer = asyncio.get_running_loop().call_later(within_s, self.stir) if within_s is not None else None
         try:
             await self._changed.wait()
@@ -162,28 +162,28 @@ class Follower:
         self._changed.clear()
 
     def caught_up(self) -> None:
-        """What has changed until now is about to be looked at."""
+        """Forget the changes until now, because the caller is about to read them."""
         self._changed.clear()
 
     def stir(self) -> None:
-        """Something that is not of the cluster has changed: whoever waits looks again."""
+        """End the wait in `changed`, because something outside the tables has changed."""
         self._changed.set()
 
     def poke(self) -> None:
-        """Somebody says that there is news: LIST soon, unless it comes by the feed anyway."""
+        """LIST soon, because there may be changes; without effect while the feed works."""
         if not self.is_fresh:
             self._poked.set()
 
     @property
     def _is_recent(self) -> bool:
-        """Whether the tables are as good as a LIST: what one gives is as old as it takes, or a moment."""
+        """Whether the tables are as current as a LIST would be, which is as old as the time that it takes."""
         now = self._clock.monotonic()
         told_at = -math.inf if self._has_missed else self._told_at
         is_as_good = now - told_at <= max(RECENT_S, self._list_took_s)
         return self.is_fresh or is_as_good or now - self._listed_at <= RECENT_S
 
     async def _catch_up(self, version: int) -> None:
-        """Wait for the feed to say that it has told everything up to `version`, while that is quicker than a LIST."""
+        """Wait until the feed has reached `version`, as long as that is quicker than a LIST."""
         until_s = self._clock.monotonic() + min(CATCH_UP_S, self._list_took_s)
         while self.is_fresh and self.position < version and (left_s := until_s - self._clock.monotonic()) > 0:
             self._heard.clear()
@@ -198,9 +198,9 @@ class Follower:
         return self._listed_at > -math.inf
 
     async def _start_from_snapshot(self) -> bool:
-        """Begin with what the feed had told up to a snapshot of it, and all that it has told since; False: LIST.
+        """Fill the tables from a snapshot of the feed and all entries since; return False when a LIST is needed.
 
-        The tables take all of it in one step, once the publisher is heard of: what nobody publishes any more may be
+        The tables are updated in one step, once the publisher is known to be alive: a feed without a publisher may be
         of any age.
         """
         begun_at = self._clock.monotonic()
@@ -233,7 +233,7 @@ class Follower:
             count = take_pages(self._cluster, told)
             self._take(tuple(deltas))
         now = self._clock.monotonic()
-        # A LIST of as much would take longer than that.
+        # A LIST of the same objects would take longer than that.
         self._told_at, self._list_took_s = now, max(CATCH_UP_S, now - begun_at)
         _log.info(
             "started from a snapshot of the feed", objects=count, since=len(deltas), took_s=round(now - begun_at, 3)
@@ -242,7 +242,7 @@ class Follower:
         return True
 
     def _take(self, deltas: tuple[Delta, ...]) -> bool:
-        """Apply deltas; one that cannot be read is another version's, so the next LIST brings the object."""
+        """Apply deltas. A delta that cannot be decoded is from another version, so a LIST has to bring the object."""
         changed = False
         for delta in deltas:
             try:
@@ -254,7 +254,7 @@ class Follower:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None]:
-        """One LIST at a time; the loop that makes it is watched itself."""
+        """Let one loop at a time LIST; the loop that makes the LIST is watched itself."""
         with liveness.rest():
             await self._listing.acquire()
         try:
@@ -275,7 +275,8 @@ class Follower:
         self._poked.clear()
 
     async def _list(self, *, restart: bool) -> None:
-        """A consistent LIST of everything, made after the reader took its place at the end of the feed."""
+        """Make a consistent LIST of each resource; with `restart`,
+        after the reader has moved to the end of the feed."""
         began_at = self._clock.monotonic()
         if restart:
             try:
@@ -289,7 +290,7 @@ class Follower:
         self._changed.set()
 
     async def _list_since(self, moment: float) -> None:
-        """Try until a LIST has worked that began after `moment`."""
+        """Retry until a LIST that began after `moment` has succeeded."""
         failures = 0
         while True:
             try:

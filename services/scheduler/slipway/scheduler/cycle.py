@@ -1,10 +1,10 @@
 """The tick: observe, plan, check the plan, commit it to the ledger, apply it, explain what waits.
 
-Owns the order of these steps and nothing else: facts come from `cluster.py`, the choice from `plan/`, the fence
-from `ledger_store.py`, the effects from `apply.py`. One `Cycle` belongs to one leadership of one pool.
+Owns only the order of these steps: `cluster.py` has the facts, `plan/` decides, `ledger_store.py` is the fence,
+`apply.py` makes the writes. One `Cycle` belongs to one leadership of one pool.
 
-Invariants: nothing is applied that is not in the ledger. Entries of an earlier leader are completed before anything new
-is decided. A tick that decides nothing writes nothing.
+Invariants: only decisions in the ledger are applied. Entries of an earlier leader are completed before new decisions
+are made. A tick that decides nothing writes nothing.
 """
 
 import asyncio
@@ -57,25 +57,25 @@ from slipway.streams.ports import WorkHint
 
 HINT_DEADLINE_S = 2.0
 LOOK_AHEAD_MAX = 8
-"""So many objects are read while the ledger is written: a launch on an idle system saves a round trip. Of more
-decisions the later reads would be old by the time of their write."""
+"""The number of objects that are read while the ledger is written, which saves a round trip for a launch on an idle
+system. With more decisions, the later reads would be old by the time of their write."""
 
 FIRED_MAX = 256
-"""So many deadlines are fired in one tick."""
+"""The number of deadlines that are fired in one tick."""
 FIRE_AGAIN_S = 2.0
-"""Between attempts to fire one that the API server does not take."""
+"""The pause before a deadline is fired again, after the API server has refused the write."""
 
 NO_GATE = "None"
-"""Of what was never told why it waits."""
+"""The metric label for an allocation without any explanation yet."""
 
 Seen = Mapping[str, Allocation | None]
-"""{decision: its object, known from its fact or read while the ledger was written}"""
+"""{decision id: its object, built from its fact or read while the ledger was written}"""
 
 _log = log.get_logger(__name__)
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tick did."""
+    """The counts of one tick."""
 
     number: int
     planned: bool = False
@@ -121,7 +121,7 @@ class Cycle:
         self._ledger = Ledger()
         self._planned_at: tuple[int, ...] = ()
         self.due: float | None = None
-        """When time alone will give the cycle something to do (epoch seconds)."""
+        """When the passing of time alone makes a tick necessary (epoch seconds); None when it does not."""
         self._view = PlannerView(pool, cluster)
         self._policies = Policies()
         self._explainer = Explainer(pool, applier, clock, cluster)
@@ -137,25 +137,25 @@ class Cycle:
         self._calibration = Calibration(pool)
         self.gauges = Gauges(pool, cluster, clock)
         self._watched: tuple[Trail | None, Answers | None] = (None, None)
-        """of the last plan"""
+        """the trace and the extender answers of the last plan"""
 
     def warm(self) -> None:
-        """Bring the columns up to what is known, as the first tick would have to."""
+        """Update the planner's columns from the tables, as the first tick would have to."""
         self._policies.of(self._view.snapshot(self._ledger, self._clock.now()).pool)
 
     async def promote(self, reach: Callable[[int], Awaitable[bool]]) -> None:
         """Take over the ledger: raise the epoch under its version, so that every earlier leader is fenced off.
 
-        `reach` brings the tables up to a version of the allocations, and answers whether it had to LIST. Read, reached
-        and written in this order, what has left the ledger is in the tables: the write would be refused if anything had
-        left it meanwhile.
+        `reach` updates the tables to a version of the allocations, and returns whether it had to LIST. The order is
+        read, reach, write. So the tables show the effect of every decision that has left the ledger: the write would be
+        refused if one had left it since the read.
         """
         begun_s, tries, lists = self._clock.monotonic(), 0, 0
         while True:
             tries += 1
             liveness.beat()
             stored = await self._store.load()
-            # Before anything has left the ledger there is its own version: what is newer than that shows all of it.
+            # While no decision has left the ledger, `through` is 0, and the pool's own version is used instead.
             lists += await reach(stored.through or self._store.version)
             promoted = ledger.promote(stored, self._cluster.epoch_max())
             promoted = ledger.seen_through(promoted, self._cluster.allocations.newest)
@@ -177,10 +177,10 @@ class Cycle:
 
         Raises:
             DeposedError: another leader has taken over; stop at once.
-            TransientError: the API server did not answer; the next tick goes on from what is stored.
-            InvariantError: the plan breaks one of its own rules; nothing of it was committed.
+            TransientError: the API server did not answer; the next tick continues from the stored state.
+            InvariantError: the plan breaks one of its own rules; no part of it was committed.
         """
-        # 1. What the snapshot already shows is settled; what is still open is finished first.
+        # 1. Decisions whose effect the tables show are settled; open decisions are finished first.
         finished: list[AppliedEffect] = []
         if self._ledger.decisions:
             with _timed("finish"):
@@ -189,14 +189,14 @@ class Cycle:
                 self._settle()
         # 2. Deadlines that are stored in the objects.
         stopped = await self._fire_deadlines()
-        # 3. Plan, unless nothing that planning reads has changed.
+        # 3. Plan, unless the input of planning is unchanged.
         await self._volumes.look(is_planning=self._is_due(self._clock.now()))
         self._capacity.look()
         now = self._clock.now()
         if not self._is_due(now):
             return self._report(finished, stopped=stopped)
         generation = self._cluster.generation
-        # Whatever keeps this plan from being committed, the next tick plans again.
+        # If this plan is not committed, for any reason, the next tick plans again.
         self._planned_at = ()
         snapshot, plan, taken = await self._plan(now)
         liveness.beat()
@@ -222,14 +222,15 @@ class Cycle:
                 applied = await self._apply(decided, committed.nodes, seen)
         elif standing is not before:
             self._ledger = standing
-        # 5. Ask for nodes where a pool has an autoscaler, and say why the others wait.
+        # 5. Request nodes if the pool has an autoscaler, and write why the other allocations wait.
         explanations = self._with_capacity(snapshot, plan)
         with _timed("explain"):
             explained = await self._explainer.write(explanations, self._observe, is_deciding=bool(placed))
         self.due = _earlier(self.due, explained.again_at)
-        # A plan without decisions holds until something changes; one with decisions is followed by another look.
+        # A plan without decisions is valid until its input changes;
+        # after one with decisions, the next tick plans again.
         self._planned_at = () if placed or plan.dropped else generation
-        # 6. Behind everything that matters: what another policy would have done, and what is kept of the tick.
+        # 6. After all important work: the plan of the shadow policy, and the record of the tick.
         if isinstance(plan.explanations, Explained):
             self.gauges.measure(plan.explanations)
         self._calibration.note(plan.kept)
@@ -256,7 +257,8 @@ class Cycle:
         self._ledger = ledger.settle(self._ledger, ledger.pointless(self._ledger))
 
     async def _commit(self, committed: Ledger, decided: Sequence[Decision]) -> Seen | None:
-        """Write the ledger and, meanwhile, read what the first decisions are about; None: another write came first."""
+        """Write the ledger and, at the same time, read the objects of the first decisions;
+        None when another write came first."""
         known = {each.id: allocation_of(each, self._cluster.allocations.get(each.allocation)) for each in decided}
         first = [each for each in decided if known[each.id] is None and not ledger.is_held(each)][:LOOK_AHEAD_MAX]
         saved, found = await asyncio.gather(
@@ -287,8 +289,8 @@ class Cycle:
             try:
                 result = await self._applier.decision(decision, nodes, seen)
             except (StaleError, TransientError, DeniedError) as exc:
-                # It stays in the ledger: the next tick, or the next leader, finishes it. Where our account may not
-                # write, nobody else is to wait for that.
+                # The decision stays in the ledger, and the next tick or the next leader finishes it. If our account may
+                # not write it, the other decisions must not wait for that.
                 _log.warning("decision not applied yet", decision=decision.id, error=str(exc))
                 return None
             finally:
@@ -304,7 +306,7 @@ class Cycle:
         return result
 
     async def _fire_deadlines(self) -> int:
-        """Those that have passed, many at a time; the rest is the next tick's, so that planning goes on."""
+        """Fire passed deadlines, at most `FIRED_MAX`; the next tick fires the rest, so that planning is not delayed."""
         fired = self._deadlines.fired(self._clock.now())[:FIRED_MAX]
         if not fired:
             return 0
@@ -318,7 +320,7 @@ class Cycle:
             try:
                 applied = await self._applier.stop(fact.namespace, fact.name, fact.uid, fact.attempt, item.reason)
             except (StaleError, TransientError, PermanentError) as exc:
-                # It stands in the object: a later tick, or the next leader, fires it.
+                # The deadline is stored in the object, so a later tick or the next leader fires it.
                 _log.warning("deadline not fired yet", allocation=fact.key, error=str(exc))
                 self._deadlines.again(fact, self._clock.now() + FIRE_AGAIN_S)
                 return False
@@ -329,7 +331,8 @@ class Cycle:
         return True
 
     async def _without_use(self, due: Sequence[Fired]) -> list[Fired]:
-        """What has really come to its end: the idleness of what is in use is put off."""
+        """Return the deadlines that have really passed, without idle deadlines of allocations in use, which are
+        postponed."""
         idle = [item.allocation for item in due if item.reason is Reason.IDLE]
         now, used = self._clock.now(), set[str]()
         for fact, until in zip(idle, await self._idleness.until(idle), strict=True):
@@ -346,7 +349,7 @@ class Cycle:
         return self.due is not None and now >= self.due
 
     async def _plan(self, now: float) -> tuple[PoolSnapshot, Plan, Taken | None]:
-        """The plan, what it was made on, and what of it may be kept."""
+        """Return the snapshot, the plan, and what may be recorded of it."""
         with _timed("snapshot"):
             snapshot = self._view.snapshot(self._ledger, now)
             self._recorder.observe()
@@ -369,7 +372,8 @@ class Cycle:
         return planner.plan(snapshot, policy, now, self._ledger.tick, answers=answers, watch=trail, grows=True)
 
     async def _consulted(self, snapshot: PoolSnapshot, policy: PlacementPolicy, now: float) -> Plan:
-        """The plan with what extenders say, as far as they say it soon enough; the rest is the next tick's."""
+        """Return the plan with the extenders' answers, as far as they arrive in time;
+        the next tick uses the other answers."""
         extenders, clock = self._extenders, self._clock
         until_s = clock.monotonic() + PATIENCE_S
         self._news_seen = extenders.news
@@ -382,7 +386,7 @@ class Cycle:
         return self._planned(snapshot, policy, now, extenders.answers(snapshot.table))
 
     def _with_capacity(self, snapshot: PoolSnapshot, plan: Plan) -> Mapping[str, Explanation]:
-        """The explanations of a plan, with what an autoscaler is asked for."""
+        """Return the explanations of a plan, with the requests to an autoscaler."""
         self._capacity_seen = self._capacity.news
         decided = self._capacity.decide(snapshot, plan)
         if decided is None or not isinstance(plan.explanations, Explained):
@@ -390,7 +394,7 @@ class Cycle:
         self.due = _earlier(self.due, decided.look_again or None)
         return plan.explanations.with_own(decided.notes)
 
-    # --- small print ----------------------------------------------------------------------------------------------
+    # --- details ----------------------------------------------------------------------------------------------
 
     def _count(self, decided: Sequence[Decision]) -> None:
         for decision in decided:
@@ -400,9 +404,9 @@ class Cycle:
                 _log.info("preempted", allocation=decision.allocation, by=decision.by, ranks=len(decision.ranks))
 
     def _observe(self, key: str, allocation: Allocation | None, fact: AllocationFact | None = None) -> None:
-        """Take our own write into the tables at once; the feed's later delta of it changes nothing.
+        """Store our own write in the tables at once; the feed's later delta of it changes nothing.
 
-        `fact` is what was known before it.
+        `fact` is the allocation's fact before the write.
         """
         table = self._cluster.allocations
         if allocation is None:
@@ -418,7 +422,7 @@ class Cycle:
             async with asyncio.timeout(HINT_DEADLINE_S):
                 await self._hints.send(hints)
         except (TransientError, TimeoutError) as exc:
-            # The watcher sends one for every allocation whose phase demands work.
+            # The watcher sends a hint for every allocation whose phase needs work.
             _log.warning("hints not sent", count=len(hints), error=str(exc))
 
     def _report(
@@ -446,7 +450,8 @@ class Cycle:
             stopped=stopped,
         )
         if not tick.is_idle:
-            # Beside a long queue some tick writes a few reasons fifty times a second: nobody reads those.
+            # With a long queue, ticks may write a few explanations fifty times a second:
+            # those are not worth a log line.
             is_news = tick.decided or tick.applied or tick.void or tick.open or tick.stopped
             say = _log.info if is_news else _log.debug
             say("tick", pool=self._pool, **msgspec.structs.asdict(tick))
@@ -454,8 +459,10 @@ class Cycle:
 
 
 def _charged(committed: Ledger, decided: Sequence[Decision], snapshot: PoolSnapshot, plan: Plan) -> Ledger:
-    """The ledger with what its new evictions use of the eviction limits: written together, so that neither is without
-    the other."""
+    """Return the ledger with the usage of the eviction limits by its new evictions.
+
+    Both are in one write, so neither is stored without the other.
+    """
     kept = {each.uid for each in decided if each.kind is DecisionKind.EVICT}
     evictions = [each for each in plan.evictions if each.uid in kept]
     return msgspec.structs.replace(committed, evicted=levels_after(snapshot, evictions, snapshot.now))
@@ -470,7 +477,7 @@ def _needs_work(result: AppliedEffect) -> bool:
 
 
 def _hint(result: AppliedEffect) -> WorkHint:
-    """The hint that follows, with the span of what caused it, for the pod worker to link to."""
+    """Return the hint for an applied decision, with the span of its write, to which the pod worker links."""
     if result.allocation is None:
         raise InvariantError("a hint needs an object")
     meta, id_ = result.allocation.metadata, id_of(result.allocation)

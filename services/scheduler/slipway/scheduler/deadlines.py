@@ -1,11 +1,11 @@
-"""Which stored deadlines have passed, and when the next one will.
+"""Finds which stored deadlines have passed, and when the next one passes.
 
 Deadlines are times in the object (`status.deadlines`, and the pending timeout of the spec), so a restart of any service
-never resets one. The scheduler fires them as `status.stop`. Kept in order of time, in step with the leader's table: a
-tick costs what has changed, not the number of allocations. No IO.
+never resets one. The scheduler fires them as `status.stop`. They are sorted by time, and follow the changes of the
+leader's table: the cost of a tick depends on the changes, not on the number of allocations. No IO.
 
-Invariants: of several deadlines the earliest fires; nothing fires before its time, after the end or beside another
-stop. The deadline of idleness alone may be put off, by what `idleness.py` knows of the use.
+Invariants: of several deadlines the earliest fires; no deadline fires before its time, after the end, or while another
+stop is set. Only the idle deadline may be postponed, by the activity that `idleness.py` reads.
 """
 
 import msgspec
@@ -44,12 +44,12 @@ class Deadlines:
         self._ends = Alarms()
         self._backoffs = Alarms()
         self._put_off: dict[str, tuple[str, int, float]] = {}
-        """{key: (uid, attempt, until)} of idleness that was found to be none"""
+        """{key: (uid, attempt, until)} of postponed idle deadlines"""
         self._again_at: dict[str, float] = {}
-        """{key: when} of what could not be fired"""
+        """{key: when to retry} of deadlines that could not be fired"""
 
     def fired(self, now: float) -> list[Fired]:
-        """The earliest passed deadline of each allocation that nothing stops yet, in order of time."""
+        """Return the earliest passed deadline of each allocation without a stop, in order of time."""
         self._follow()
         found: list[Fired] = []
         for key in self._ends.due(now):
@@ -60,19 +60,20 @@ class Deadlines:
         return found
 
     def put_off(self, fact: AllocationFact, until: float) -> None:
-        """It was in use: its idleness is over at `until` (epoch seconds) at the earliest."""
+        """Postpone the idle deadline of an allocation in use to `until` (epoch seconds)."""
         self._put_off[fact.key] = (fact.uid, fact.attempt, until)
         self._set(fact.key)
 
     def again(self, fact: AllocationFact, at: float) -> None:
-        """It could not be fired: not before `at` (epoch seconds), so that it keeps nobody else from their turn."""
+        """Retry a deadline that could not be fired at `at` (epoch seconds),
+        so that it does not delay other deadlines."""
         self._again_at[fact.key] = at
         self._set(fact.key)
 
     def next_due(self, now: float) -> float | None:
-        """When the next deadline or backoff after `now` runs out (epoch seconds), or None."""
+        """Return when the next deadline or backoff after `now` ends (epoch seconds), or None."""
         self._follow()
-        # A backoff that is over is no reason to look again; a deadline that has passed fires in every tick anyway.
+        # A backoff that is over needs no further tick; a deadline that has passed fires in every tick anyway.
         for key in self._backoffs.due(now):
             self._backoffs.set(key, None)
         times = [self._ends.next(), self._backoffs.next()]

@@ -1,12 +1,13 @@
-"""Writes to each pending allocation, as a condition, why it waits: only what is new, and without delaying decisions.
+"""Writes why each pending allocation waits, as a condition: only new texts, and without delaying decisions.
 
-Owns the rate of these writes. The planner makes the text; `apply.py` makes the write. Allocations that are alike wait
-for the same reason, so a tick looks at what has changed and at groups whose text has changed, not at the whole queue.
+Owns the rate of these writes. The planner makes the text; `apply.py` makes the write. Similar allocations wait for the
+same reason, so a tick checks changed allocations and groups whose text has changed, not the whole queue.
 
-A new gate, or the first text, is written at once: up to `WRITES_MAX` per tick. While work is being admitted the rate is
-`TOLD_PER_S`, because most of what waits then is admitted before a user could read the reason. Another text under the
-same gate (mostly other numbers) is written at `RETOLD_PER_S`: for one allocation first after `INTERVAL_S`, then after
-twice that, up to `INTERVAL_MAX_S`. What cannot be written now is written later: `Said.again_at` says when.
+A new gate, or the first text, is written at once: up to `WRITES_MAX` per tick. While allocations are being admitted,
+the rate is `TOLD_PER_S`, because most waiting allocations are then admitted before a user could read the reason.
+Another text under the same gate (mostly with other numbers) is written at `RETOLD_PER_S`: for one allocation first
+after `INTERVAL_S`, then after twice that, up to `INTERVAL_MAX_S`. Texts that cannot be written now are written later,
+at `Said.again_at`.
 """
 
 import asyncio
@@ -33,34 +34,34 @@ from slipway.scheduler.plan.state.plan_types import Explanation
 from slipway.scheduler.rate_limit import RateLimit
 
 WRITES_MAX = 20
-"""Explanations written in one tick; the rest follow in the next ones."""
+"""The number of explanations that are written in one tick; later ticks write the rest."""
 LOOKS_MAX = 2000
-"""Members of groups with a new text, and allocations that have changed, that are looked at in one tick."""
+"""The number of allocations that one tick checks: changed ones, and members of groups with a new text."""
 BUSY_S = 1.0
-"""So long after a decision, work counts as being decided."""
+"""Allocations are regarded as being admitted until so long after the last decision."""
 TOLD_PER_S, TOLD_BURST = 10.0, WRITES_MAX
-"""First words and new gates written while work is being decided."""
+"""The rate and burst of first texts and new gates while allocations are being admitted."""
 RETOLD_PER_S, RETOLD_BURST = 2.0, 10
-"""Other texts under the same gate, of all allocations together."""
+"""The rate and burst of other texts under the same gate, for all allocations together."""
 INTERVAL_S, INTERVAL_MAX_S = 2.0, 64.0
-"""One allocation's text is rewritten no sooner than this after its last one, while its gate stays the same."""
+"""The least and the most time between two texts of one allocation under the same gate."""
 
 Observe = Callable[[str, Allocation | None, AllocationFact | None], None]
-"""Told of each write: the key, the object as it stands now, the fact that was known before."""
+"""Called after each write: (key, the object after the write, the fact before it)."""
 Text = tuple[Gate, str]
 
 _log = log.get_logger(__name__)
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """How many texts were written, and when (epoch seconds) there is more to write, if there is."""
+    """The number of written texts, and when there is more to write (epoch seconds; None: nothing more)."""
 
     written: int
     again_at: float | None
 
 
 class _News(Enum):
-    """How an explanation differs from what the object says."""
+    """How an explanation differs from the condition in the object."""
 
     NONE = "none"
     TEXT = "text"
@@ -68,7 +69,8 @@ class _News(Enum):
 
 
 class _Scan(msgspec.Struct):
-    """A group whose members are told its text one after another; `after` is the place of the last looked at."""
+    """The scan of a group whose members get its text one after another;
+    `after` is the place of the last one checked."""
 
     text: Text
     after: WorkKey | None = None
@@ -76,8 +78,8 @@ class _Scan(msgspec.Struct):
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """Until when (monotonic seconds) what one was told last is to stand while its gate stays the same, and for how long
-    that was."""
+    """Until when the last text of an allocation is kept while its gate stays the same (monotonic seconds), and how
+    long."""
 
     uid: str
     until: float
@@ -94,27 +96,27 @@ class Explainer:
         self._cluster = cluster
         self._changed = cluster.allocations.changes()
         self._noted: dict[str, None] = {}
-        """keys of what has changed and was not looked at yet"""
+        """keys of changed allocations that were not checked yet"""
         self._scans: dict[bytes, _Scan] = {}
         self._own: dict[str, Text] = {}
         self._untold: dict[str, None] = {}
-        """keys of those that may have to be told another gate, in the order in which that was noticed"""
+        """keys of allocations that may need a new gate written, in the order in which that was noticed"""
         self._outdated: dict[str, None] = {}
-        """the same of those whose gate has stayed"""
+        """keys of allocations that may need another text under the same gate, in the same order"""
         self._later: list[tuple[float, str]] = []
-        """(when, key): a heap of those that are to be looked at again"""
+        """a heap of (when, key): allocations that are to be checked again"""
         self._put_off: set[str] = set()
-        """the keys in it"""
+        """the keys in that heap"""
         self._refused: set[str] = set()
-        """those of them of which the API server would not take a word"""
+        """the keys in it whose write the API server refused"""
         self._told: dict[str, _Told] = {}
-        """{key: what it was told under its present gate}"""
+        """{key: the last text under its present gate}"""
         self._telling = RateLimit(TOLD_PER_S, TOLD_BURST)
         self._retelling = RateLimit(RETOLD_PER_S, RETOLD_BURST)
         self._decided_at = float("-inf")
 
     async def write(self, explanations: Mapping[str, Explanation], observe: Observe, *, is_deciding: bool) -> Said:
-        """Write what is news of a plan's explanations; `is_deciding`: work was decided in this tick."""
+        """Write the new texts of a plan's explanations; `is_deciding`: this tick has made decisions."""
         if not isinstance(explanations, Explained):
             return Said(written=0, again_at=None)
         explained, moment = explanations, self._clock.monotonic()
@@ -132,7 +134,7 @@ class Explainer:
     def _due(
         self, explained: Explained, moment: float, *, is_busy: bool
     ) -> dict[str, tuple[AllocationFact, Explanation]]:
-        """Who is told in this tick, and what."""
+        """Return {key: (fact, explanation)} of the texts that this tick writes."""
         left = self._telling.left(moment)
         told = self._take(self._untold, explained, min(left, WRITES_MAX) if is_busy else WRITES_MAX)
         self._telling.spend(min(len(told), left))
@@ -149,7 +151,7 @@ class Explainer:
     def _take(
         self, keys: dict[str, None], explained: Explained, most: int
     ) -> dict[str, tuple[AllocationFact, Explanation]]:
-        """The first `most` of `keys` for whom there still is news; they and those before them are gone from `keys`."""
+        """Return the first `most` of `keys` that still have news; remove them and the keys before them from `keys`."""
         taken: dict[str, tuple[AllocationFact, Explanation]] = {}
         while keys and len(taken) < most:
             key = next(iter(keys))
@@ -161,7 +163,7 @@ class Explainer:
         return taken
 
     def _again_at(self, moment: float, *, is_busy: bool) -> float | None:
-        """When there is more to do (epoch seconds)."""
+        """Return when there is more to do (epoch seconds); None when there is nothing."""
         waits_s: list[float] = []
         if self._noted or not all(scan.is_done for scan in self._scans.values()):
             waits_s.append(0.0)
@@ -173,10 +175,10 @@ class Explainer:
             waits_s.append(max(0.0, self._later[0][0] - moment))
         return self._clock.now() + min(waits_s) if waits_s else None
 
-    # --- whom there may be something to say to ------------------------------------------------------------------------
+    # --- which allocations may need a new text ------------------------------------------------------------------------
 
     def _notice(self, explained: Explained, moment: float) -> None:
-        """Whom this plan may have something new to say to."""
+        """Find the allocations that may need a new text after this plan."""
         self._noted |= dict.fromkeys(self._changed.take())
         own = {key: (why.gate, why.message) for key, why in explained.own.items()}
         for key in self._own.keys() | own.keys():
@@ -200,7 +202,7 @@ class Explainer:
         self._scans = {key: scan for key, scan in self._scans.items() if key in seen}
 
     def _scan(self, alike: Alike, most: int, moment: float) -> int:
-        """Go on through the members of a group whose text is new; answers how many were looked at."""
+        """Continue the scan of a group whose text is new; return how many members were checked."""
         text = (alike.why.gate, alike.why.message)
         scan = self._scans.get(alike.key)
         if scan is None or scan.text != text:
@@ -241,12 +243,12 @@ class Explainer:
         self._put_off.add(key)
         heappush(self._later, (at, key))
 
-    # --- saying it ----------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------------------------
 
     async def _write_one(
         self, key: str, fact: AllocationFact, explanation: Explanation, observe: Observe
     ) -> EffectOutcome | None:
-        """What became of it; None: the API server did not take it."""
+        """Write one explanation; return the outcome, or None when the API server did not accept the write."""
         try:
             applied = await self._applier.explain(fact, explanation.gate, explanation.message)
         except (StaleError, TransientError, DeniedError) as exc:

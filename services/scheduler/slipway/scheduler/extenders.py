@@ -1,12 +1,12 @@
-"""Asks HTTP extenders in the background what a plan needs to know, and caches their answers.
+"""Calls HTTP extenders in the background for a plan's questions, and caches their answers.
 
-Owns the rates and limits: how old an answer may be, how long a tick waits, which extender is not asked for a while.
+Owns the rates and limits: how old an answer may be, how long a tick waits, which extender is not called for a while.
 Does not know the protocol (`kube/extender_wire.py`), nor what an answer means for a plan (`placement/extenders.py`).
 
 Promises: a tick waits at most `PATIENCE_S` in all for extenders, and not at all for one that was slow or failed the
-last time. Each question is in progress at most once. An extender that fails is not asked for a while, which doubles
-with each failure; until then every question that it would answer is answered with that fault at once. An admission may
-change what an extender says, so the cached answers are dropped then. A late answer is used by the next tick.
+last time. There is at most one call per question at a time. An extender that fails is not called for a pause, which
+doubles with each failure; during the pause each of its questions is answered with that fault at once. An admission may
+change the answers of an extender, so the cached answers are dropped then. A late answer is used by the next tick.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from slipway.scheduler.plan.state.nodes import NodeTable
 PATIENCE_S = 0.25
 """How long one tick waits for extenders that answer quickly."""
 ANSWER_S = 10.0
-"""How long an answer counts before it is asked for again."""
+"""How long an answer is valid before it is requested again."""
 KEPT_S = 60.0
-"""How long an answer that nobody asks for is kept."""
+"""How long an expired answer is kept, to be used as stale."""
 PAUSE_FIRST_S = 1.0
 PAUSE_MAX_S = 30.0
 UNDER_WAY_MAX = 256
@@ -40,7 +40,7 @@ _log = log.get_logger(__name__)
 
 
 class ExtenderCalls(Protocol):
-    """One call of an extender."""
+    """Sends one call to an extender."""
 
     async def post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes: ...
 
@@ -48,12 +48,12 @@ class ExtenderCalls(Protocol):
 class _Known(msgspec.Struct):
     answer: ExtenderAnswer
     table: NodeTable | None
-    """the nodes that it speaks of; None: of any"""
+    """the node table that the answer is about; None: any"""
     until_s: float
 
 
 class _Contact(msgspec.Struct):
-    """How an extender has behaved at one verb."""
+    """The state of one verb of an extender: its failures and its pause."""
 
     slots: asyncio.Semaphore
     failures: int = 0
@@ -63,7 +63,7 @@ class _Contact(msgspec.Struct):
 
 
 class Extenders:
-    """The extenders of one leadership of one pool. In the background once `go_on_in` has said where that is."""
+    """The extenders of one leadership of one pool. Calls are made in the background, after `go_on_in`."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Extenders:
         on_news: Callable[[], None] = lambda: None,
         pods: Callable[[], Iterable[PodFact]] = tuple,
     ) -> None:
-        """`pods` are those that stand: extenders know who would go by the uids of these."""
+        """`pods` returns the existing pods: extenders identify the pods that would be evicted by their uids."""
         self._pods = pods
         self._client = client
         self._clock = clock
@@ -82,20 +82,20 @@ class Extenders:
         self._tasks: TaskGroup | None = None
         self.on_news = on_news
         self.news = 0
-        """Counts answers."""
+        """The number of answers so far."""
 
     def go_on_in(self, tasks: TaskGroup) -> None:
-        """From now on calls go on in the background."""
+        """Make calls in the background from now on, in `tasks`."""
         self._tasks = tasks
 
     def stop(self) -> None:
-        """End what is under way."""
+        """Cancel the calls that are in progress."""
         self._tasks = None
         for task in self._under_way.values():
             task.cancel()
 
     def answers(self, table: NodeTable) -> Answers:
-        """What is known of these nodes."""
+        """Return the cached answers about these nodes; expired answers are marked as stale."""
         now_s = self._clock.monotonic()
         found: dict[Key, ExtenderAnswer] = {}
         for key, known in list(self._known.items()):
@@ -109,12 +109,12 @@ class Extenders:
 
     @property
     def due_s(self) -> float | None:
-        """In how many seconds the next answer is to be asked for again."""
+        """In how many seconds the next answer expires; None without one."""
         now_s = self._clock.monotonic()
         return min((known.until_s - now_s for known in self._known.values() if known.until_s > now_s), default=None)
 
     async def ask(self, questions: Sequence[Question], table: NodeTable, patience_s: float) -> bool:
-        """Have `questions` asked; waits at most `patience_s`. Whether there is something new to plan with."""
+        """Start the calls for `questions` and wait at most `patience_s`; return whether there are new answers."""
         before, awaited = self.news, list[asyncio.Task[None]]()
         if self._tasks is None:
             await self._ask_now(questions, table)
@@ -129,12 +129,12 @@ class Extenders:
         return self.news != before
 
     async def _ask_now(self, questions: Sequence[Question], table: NodeTable) -> None:
-        """Without a background: to the end of each call, which its timeout bounds."""
+        """Without background tasks, wait for the end of each call, which has a timeout."""
         fresh = [question for question in questions if question.key not in self._known]
         await asyncio.gather(*(self._ask(question, table) for question in fresh[:UNDER_WAY_MAX]))
 
     def forget(self) -> None:
-        """Something was decided: what they say may be another thing now. Faults stay what they are."""
+        """Drop the cached answers, because a new decision may change them. Faults are kept."""
         self._known = {key: known for key, known in self._known.items() if known.answer.fault}
 
     def _begin(self, question: Question, table: NodeTable) -> "asyncio.Task[None] | None":
@@ -239,8 +239,8 @@ class Extenders:
 
 
 class NoExtenders:
-    """Where nobody may be called."""
+    """The extenders of a system that may not call any."""
 
     async def post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes:
-        """Refuses."""
+        """Raise ExtenderFault."""
         raise ExtenderFault("extenders are not called here")

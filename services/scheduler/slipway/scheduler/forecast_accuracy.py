@@ -1,6 +1,7 @@
-"""How accurate the start forecasts of the planner were: of each head with a reservation, the first one and the start.
+"""Measures the planner's start forecasts: compares the first forecast of each queue head with a reservation to its
+start.
 
-Owns the figures; decides nothing.
+Owns the metric; decides nothing.
 """
 
 from collections.abc import Iterable
@@ -14,14 +15,14 @@ TOLD_MAX: Final = 4_096
 
 
 class Calibration:
-    """The foreseen starts of one leadership of `pool`."""
+    """The first start forecasts in one leadership of `pool`."""
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
         self._told: dict[str, float] = {}
 
     def note(self, kept: Iterable[ReservedPlaces]) -> None:
-        """Remember what is foreseen for the first time."""
+        """Remember the first forecast of each allocation."""
         for each in kept:
             if each.start is not None and each.uid not in self._told:
                 self._told[each.uid] = each.start
@@ -29,7 +30,7 @@ class Calibration:
                     del self._told[next(iter(self._told))]
 
     def started(self, decided: Iterable[Decision], now: float) -> None:
-        """Hold what starts now against what was foreseen."""
+        """Compare the allocations that start now with their first forecasts."""
         for decision in decided:
             told = self._told.pop(decision.uid, None) if decision.kind is DecisionKind.ADMIT else None
             if told is not None:

@@ -1,8 +1,8 @@
-"""The gauges of a pool: how much waits, in which queue, for which reason and since when; how much is admitted.
+"""Sets the gauges of a pool: how many allocations wait, in which queue, why and since when; how many are admitted.
 
-Owns the gauges that only a leader can set, and their removal at the end of its leadership: two processes that report
-the same pool would be added up. Times are reported as the moment since when, so that they stay true while nothing
-changes.
+Owns the gauges that only a leader can set, and their removal at the end of its leadership: the values of two processes
+that report the same pool would be added. A wait is reported as the time at which it began, so that it stays true while
+nothing changes.
 """
 
 from collections.abc import Iterable
@@ -16,14 +16,14 @@ from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.plan.explanation.explanations import Explained
 
 EACH_MAX = 5_000
-"""So many allocations are looked at one by one after every plan; of more, every `EACH_S` seconds while it plans."""
+"""Up to so many allocations, each is read after every plan; with more, only every `EACH_S` seconds."""
 EACH_S = 5.0
 _GAUGES = (telemetry.PENDING, telemetry.PENDING_SINCE, telemetry.QUEUE_PENDING, telemetry.QUEUE_SINCE)
 _NO_PLACE = (Phase.PENDING, Phase.TERMINATED)
 
 
 class Gauges:
-    """Those of one leadership of one pool."""
+    """The gauges of one leadership of one pool."""
 
     def __init__(self, pool: str, cluster: Cluster, clock: Clock) -> None:
         self._pool = pool
@@ -32,7 +32,7 @@ class Gauges:
         self._looked_at = float("-inf")
 
     def measure(self, explained: Explained) -> None:
-        """After a plan."""
+        """Set the gauges after a plan."""
         gates = {gate.value: 0.0 for gate in Gate}
         queues = {each.name: 0.0 for each in self._cluster.queues.values() if each.pool == self._pool}
         for alike in explained.alike():
@@ -47,7 +47,7 @@ class Gauges:
             self._look(explained)
 
     def forget(self) -> None:
-        """Somebody else leads, or nobody."""
+        """Remove the gauges at the end of the leadership."""
         for gauge in _GAUGES:
             gauge.set_all((self._pool,), {})
         telemetry.PLACED.drop((self._pool,))

@@ -1,11 +1,11 @@
-"""Whether an allocation whose idle deadline has passed is really unused.
+"""Checks whether an allocation whose idle deadline has passed is really unused.
 
-Owns the reads of activity. The stored deadline is the earliest possible one. Use postpones it and is stored in Redis
-only, so that an idle system writes no objects. Stops nothing.
+Owns the reads of activity. The stored deadline is the earliest possible one. Activity postpones it and is stored only
+in Redis, so that an idle system writes no objects. It stops no allocation itself.
 
-Promises: an allocation that was used within its idle timeout is never called idle. Activity that cannot be read, or
-that was lost (the mark that is set when an attempt begins to run is missing), counts as use at this moment; a lost mark
-is set again. Without Redis no allocation is ever idle.
+Promises: an allocation that was used within its idle timeout is never reported as idle. Activity that cannot be read,
+or that was lost (the mark that is set when an attempt begins to run is missing), is treated as activity now; a lost
+mark is set again. Without Redis no allocation is ever idle.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _log = log.get_logger(__name__)
 
 
 class ActivityReads(Protocol):
-    """When allocations were last in use, by source."""
+    """Reads and writes when allocations were last used, by source."""
 
     async def touch(self, times: Mapping[AllocationId, Mapping[str, float]]) -> None: ...
 
@@ -34,14 +34,14 @@ class ActivityReads(Protocol):
 
 
 class Idleness:
-    """Asks Redis."""
+    """Reads the activity in Redis."""
 
     def __init__(self, activity: ActivityReads, clock: Clock) -> None:
         self._activity = activity
         self._clock = clock
 
     async def until(self, facts: Sequence[AllocationFact]) -> list[float]:
-        """When each is idle at the earliest (epoch seconds)."""
+        """Return for each allocation the earliest time at which it is idle (epoch seconds)."""
         if not facts:
             return []
         now = self._clock.now()
@@ -66,7 +66,7 @@ def _until(fact: AllocationFact, times: Mapping[str, float], now: float) -> floa
         return now + fact.idle_timeout
     since = times[keys.ACTIVITY_SINCE]
     if since > now and 0 < fact.started <= now:
-        # A clock that was ahead has set the mark; the start has been put right since.
+        # A clock that was ahead has set the mark; the recorded start was corrected since.
         since = fact.started
     last = max({**times, keys.ACTIVITY_SINCE: since}.values())
     return min(last, now) + fact.idle_timeout

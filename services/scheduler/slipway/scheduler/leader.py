@@ -1,10 +1,11 @@
-"""One candidate for one pool: competes for its Lease, stands by while another leads, and ticks while it leads itself.
+"""One candidate for one pool: competes for its Lease, stands by while another candidate leads, and ticks while it
+leads.
 
-Owns the rhythm: when to tick, whom to wake, and that everything ends the moment the lease or the epoch is lost. Must
-not know how anything is decided or written.
+Owns when to tick, when to wake other candidates, and that all work ends at once when the lease or the epoch is lost.
+Must not know how anything is decided or written.
 
-Promises: a leader that is told to stop finishes its tick, gives the lease back, and only then writes the last of its
-decision log and rings for who waits.
+Promises: a leader that has to stop finishes its tick and releases the lease. Only then it writes the rest of its
+decision log and wakes the waiting candidates.
 """
 
 import asyncio
@@ -27,9 +28,9 @@ BACKOFF_MAX_S = 5.0
 ONCE_TICKS_MAX = 1000
 RING_S = 0.5
 LISTEN_S = 30.0
-"""How long one wait for a wake-up may take. Who rings ends it at once."""
+"""The longest wait for a wake-up; a wake-up ends it at once."""
 RELEASED = "lease released"
-"""Rung after a release: whoever waits for the lease looks now."""
+"""The reason of a wake-up after a release: candidates check the lease at once."""
 
 _log = log.get_logger(__name__)
 
@@ -52,20 +53,20 @@ class PoolScheduler:
 
     @property
     def has_been_warm(self) -> bool:
-        """Whether it has read the cluster, once at least: a candidacy that begins anew follows a term of its own."""
+        """Whether this process has read the cluster at least once, also in an earlier candidacy."""
         self._was_warm = self._was_warm or self._standby.is_warm
         return self._was_warm
 
     @property
     def pools(self) -> frozenset[str] | None:
-        """The pools that there are, as this candidate knows without asking; None while it could be wrong.
+        """The names of all pools, as this candidate knows them without a read; None while they may be out of date.
 
-        Who hears neither of the cluster nor of its lease would not notice that the API server is away.
+        A candidate that gets no news of its lease would not notice that the API server is unreachable.
         """
         return None if self._elector.is_overdue else self._standby.pools
 
     async def compete(self, stop: StopSignal) -> None:
-        """Lead whenever the lease can be had, until `stop`; be ready for it all the while."""
+        """Compete for the lease until `stop`; lead while this candidate holds it, and stand by otherwise."""
         self._is_over = False
         try:
             async with TaskGroup() as tasks:
@@ -73,7 +74,7 @@ class PoolScheduler:
                 tasks.create_task(watched(CANDIDACY.of(self.pool), self._follow))
                 listening = tasks.create_task(watched(WAKE_UPS.of(self.pool), self._listen))
                 await self._elector.run(lambda leadership: self._lead(leadership, stop), stop)
-                # The lease is free: the rest takes its time.
+                # The lease is released, so the remaining work may take a while.
                 if self._has_led:
                     await self._ring()
                 listening.cancel()
@@ -83,7 +84,7 @@ class PoolScheduler:
             raise_only(group)
 
     async def run_once(self) -> bool:
-        """Tick until nothing changes, then give the lease back; False when a live holder leads."""
+        """Tick until nothing changes, then release the lease; return False when another live candidate leads."""
         return await self._elector.lead_once(self._lead_once)
 
     # --- standing by ------------------------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ class PoolScheduler:
         return Standby(self.pool, self._parts, is_overdue=lambda: self._elector.is_overdue)
 
     async def _follow(self) -> None:
-        """One candidacy after the other, each with empty hands."""
+        """Run one candidacy after the other; each one begins without any state of the previous one."""
         while not self._is_over:
             standby = self._standby
             async with TaskGroup() as tasks:
@@ -104,7 +105,7 @@ class PoolScheduler:
             await standby.recorder.finish()
 
     async def _listen(self) -> None:
-        """Wake-ups: a leader LISTs when the feed cannot be used; who waits looks at the lease when it was released."""
+        """Follow wake-ups: a leader LISTs if the feed cannot be used; a waiting candidate checks a released lease."""
         cursor: str | None = None
         while True:
             liveness.beat()
@@ -160,7 +161,7 @@ class PoolScheduler:
         for _ in range(ONCE_TICKS_MAX):
             leadership.check()
             tick = await standby.cycle.tick()
-            # One pass does not wait for backoff: what could not be written now is the next run's.
+            # One pass does not wait for a backoff: the next run makes the writes that have failed now.
             if tick.is_idle or not (tick.decided or tick.applied or tick.void or tick.explained):
                 break
         await standby.recorder.finish()
@@ -187,8 +188,10 @@ class PoolScheduler:
             await self._wait(standby.cycle, standby.follower, tick)
 
     async def _wait(self, cycle: Cycle, follower: Follower, tick: Tick) -> None:
-        """Until something changed, a time that matters has come, or the longest pause is over; never less than the
-        shortest pause, so that a burst is one plan."""
+        """Wait until a table has changed, a due time has come, or the longest pause is over.
+
+        Never wait less than the shortest pause, so that a burst of changes leads to one plan.
+        """
         least_s, begun_s = self._settings.tick_min_ms / 1000, self._clock.monotonic()
         if tick.decided or tick.open:
             await self._clock.sleep(least_s)
@@ -211,6 +214,6 @@ class PoolScheduler:
 
 
 async def _stir_at(stop: StopSignal, follower: Follower) -> None:
-    """A stop is something to look at, too."""
+    """End the leader's wait when it has to stop."""
     await stop.wait()
     follower.stir()

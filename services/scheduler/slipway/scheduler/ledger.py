@@ -1,12 +1,11 @@
-"""The ledger's moves as pure functions: promotion, committing a plan, settling what is applied.
+"""Pure functions on the ledger: promote a leader, commit a plan, settle applied decisions.
 
-Owns the encoding of placements (indexes into a node table, so that a name is written once) and the rule for
-when a decision may leave the ledger. Must not know how the ledger is stored; `ledger_store.py` does the
-compare-and-swap.
+Owns the encoding of placements (indexes into a node table, so that a name is written once) and the rule when a decision
+may leave the ledger. Must not know how the ledger is stored; `ledger_store.py` does the compare-and-swap.
 
-Invariants: the epoch and the tick never fall; a decision stands in the ledger before its admission is
-written, keeps the epoch it was made under, and leaves only when the leader has seen its effect or knows a
-fact, which cannot be undone, that makes it impossible.
+Invariants: the epoch and the tick never fall; a decision is in the ledger before its admission is written, keeps the
+epoch in which it was made, and leaves only when the leader has seen its effect, or knows an irreversible fact that
+makes it impossible.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ NOT_PLACED = -1
 
 
 class PlacedDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision with its node names: what the planner says and what is applied."""
+    """A decision with its node names, as the planner makes it and as it is applied."""
 
     kind: DecisionKind
     allocation: str
@@ -38,22 +37,23 @@ class PlacedDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def promote(ledger: Ledger, epoch_listed: int) -> Ledger:
-    """The ledger of a new leader: one epoch above its own and above every epoch found on an allocation."""
+    """Return the ledger of a new leader: its epoch is above the stored one and above the epoch of every allocation."""
     return msgspec.structs.replace(ledger, epoch=1 + max(ledger.epoch, epoch_listed))
 
 
 def seen_through(ledger: Ledger, version: int) -> Ledger:
-    """The ledger of a leader that knows every allocation up to `version`, at least."""
+    """Return the ledger of a leader that knows every allocation at least up to `version`."""
     return msgspec.structs.replace(ledger, through=max(ledger.through, version))
 
 
 def commit(
     ledger: Ledger, placed: Sequence[PlacedDecision], *, at: str, together: Sequence[Sequence[int]] = ()
 ) -> tuple[Ledger, tuple[Decision, ...]]:
-    """The ledger with new decisions, and those decisions; the tick rises by one.
+    """Return the ledger with new decisions, and those decisions; the tick rises by one.
 
-    Decisions that would make the ledger larger than its limit are left out: the next tick makes them again.
-    `together` are the places in `placed` of decisions that stand or fall together, as evictions and what they are for.
+    Decisions that would make the ledger larger than its limit are left out: the next tick makes them again. `together`
+    are indexes into `placed` of decisions that are committed all or none, such as evictions and the work that needs
+    them.
     """
     nodes: dict[str, int] = {}
     kept = [_reindexed(decision, ledger.nodes, nodes) for decision in ledger.decisions]
@@ -91,9 +91,9 @@ def commit(
 
 
 def settle(ledger: Ledger, settled: Iterable[str], through: int = 0) -> Ledger:
-    """The ledger without the decisions of those ids (kept in memory until the next commit writes it).
+    """Return the ledger without the decisions of those ids (in memory only, until the next commit writes it).
 
-    `through` is the highest version at which one of their allocations showed that it is settled.
+    `through` is the highest version at which one of their allocations showed that its decision is settled.
     """
     gone = frozenset(settled)
     if not gone:
@@ -105,8 +105,8 @@ def settle(ledger: Ledger, settled: Iterable[str], through: int = 0) -> Ledger:
 def is_applied(decision: Decision, fact: AllocationFact | None) -> bool:
     """Whether the snapshot already shows the decision's effect.
 
-    The fact must be of the same object and at or above the version of the admission: its decision id says so,
-    and a later attempt or phase can only come after it.
+    The fact must be of the same object, at the version of the admission or a later one. The decision id in it shows
+    that, and a later attempt or phase can only follow the admission.
     """
     if fact is None or fact.uid != decision.uid:
         return False
@@ -114,7 +114,7 @@ def is_applied(decision: Decision, fact: AllocationFact | None) -> bool:
         is_told = fact.stopping or (bool(decision.ranks) and set(decision.ranks) <= set(fact.leaving_ranks))
         return fact.attempt > decision.attempt or is_told or fact.phase is Phase.TERMINATED
     if decision.kind is DecisionKind.NOMINATE:
-        # It has no effect on its object: it stands until it is turned into an admission, or dropped.
+        # A nomination has no effect on its object: it stays until it becomes an admission, or is dropped.
         return False
     if decision.kind is DecisionKind.GROW:
         return fact.growth_decision == decision.id or fact.attempt > decision.attempt
@@ -124,12 +124,12 @@ def is_applied(decision: Decision, fact: AllocationFact | None) -> bool:
 
 
 def is_held(decision: Decision) -> bool:
-    """Whether it only holds places, and has no effect on its object."""
+    """Whether the decision only reserves places, and has no effect on its object."""
     return decision.kind is DecisionKind.NOMINATE
 
 
 def pointless(ledger: Ledger) -> frozenset[str]:
-    """Evictions (ids) for somebody for whom no place is held any more: they need not be applied."""
+    """Return the ids of evictions for allocations that have no reserved places any more: they need not be applied."""
     held = [decision for decision in ledger.decisions if is_held(decision)]
     awaited = {decision.allocation for decision in held}.union(*(decision.victims for decision in held))
     evictions = [decision for decision in ledger.decisions if decision.kind is DecisionKind.EVICT and decision.by]
@@ -139,8 +139,8 @@ def pointless(ledger: Ledger) -> frozenset[str]:
 def is_impossible(decision: Decision, fact: AllocationFact) -> bool:
     """Whether the decision can never be applied, for a reason that cannot be undone.
 
-    Only such reasons count, so that a predecessor that comes back finds the same answer: no stamp is needed to
-    keep it from applying what was voided here.
+    Only irreversible reasons are used, so that a former leader that comes back comes to the same result: it cannot
+    apply a decision that was voided here, without any mark on the object.
     """
     if fact.uid != decision.uid or fact.attempt > decision.attempt or fact.phase is Phase.TERMINATED:
         return True
@@ -149,7 +149,7 @@ def is_impossible(decision: Decision, fact: AllocationFact) -> bool:
     if decision.kind is DecisionKind.GROW:
         return fact.stopping or fact.desired == "Stopped" or fact.deleting or fact.phase is Phase.TERMINATING
     if fact.attempt < decision.attempt:
-        # A nomination of what moves: the attempt before has still to end.
+        # A nomination of an allocation that is moved: its previous attempt has not ended yet.
         return fact.desired == "Stopped" or fact.deleting
     return (
         fact.desired == "Stopped" or fact.deleting or (fact.phase is not Phase.PENDING and fact.decision != decision.id)
@@ -157,14 +157,14 @@ def is_impossible(decision: Decision, fact: AllocationFact) -> bool:
 
 
 def _bundles(count: int, together: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """The numbers below `count`, those that belong together side by side, in order of the first of each."""
+    """Return the numbers below `count` in bundles that are committed together, ordered by the first number of each."""
     bundle_of = {number: tuple(sorted(numbers)) for numbers in together for number in numbers}
     every = [bundle_of.get(number, (number,)) for number in range(count)]
     return [bundle for number, bundle in enumerate(every) if bundle[0] == number]
 
 
 def node_names(decision: Decision, nodes: Sequence[str]) -> dict[int, str]:
-    """{rank: node name} of the placed ranks."""
+    """Return {rank: node name} of the placed ranks."""
     return {rank: nodes[index] for rank, index in enumerate(decision.placements) if index != NOT_PLACED}
 
 

@@ -1,9 +1,9 @@
-"""A plan as entries of the ledger: admissions, nominations, and which of them are committed together.
+"""Converts a plan to entries of the ledger: admissions, nominations, and which of them are committed together.
 
-Pure. Owns the translation alone: the planner chooses, and `ledger.py` encodes.
+Pure. Owns only the conversion: the planner decides, and `ledger.py` encodes.
 
-Invariant: work that takes the room of an eviction is nominated, and never admitted before that room is free. An
-eviction and its nomination are committed together or not at all.
+Invariant: an allocation that needs the room of an eviction is nominated, and is admitted only after that room is free.
+An eviction and its nomination are committed together or not at all.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from slipway.scheduler.plan.state.plan_types import Admit, Plan
 
 
 def of(plan: Plan) -> list[ledger.PlacedDecision]:
-    """Evictions first, so that what they free is free when the rest applies."""
+    """Return the decisions of a plan. Evictions come first, so that their room is free when the rest is applied."""
     evictions = [
         ledger.PlacedDecision(
             kind=DecisionKind.EVICT,
@@ -44,12 +44,12 @@ def of(plan: Plan) -> list[ledger.PlacedDecision]:
 
 
 def together(plan: Plan, placed: Sequence[ledger.PlacedDecision]) -> list[list[int]]:
-    """The positions in `placed` of the decisions that are committed together or not at all."""
+    """Return the indexes into `placed` of the decisions that are committed together or not at all."""
     return [[at for at, item in enumerate(placed) if item.uid in bundle] for bundle in bundles(plan)]
 
 
 def standing(before: Ledger, plan: Plan) -> Ledger:
-    """The ledger without the nominations that have ended, or that the plan replaces."""
+    """Return the ledger without the nominations that the plan drops or replaces."""
     decided = {admit.uid for admit in plan.admits}
     over = [
         decision.id

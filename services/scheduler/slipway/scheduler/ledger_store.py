@@ -1,7 +1,7 @@
-"""The ledger in the API server: `ResourcePool.status`, written by compare-and-swap.
+"""Stores the ledger in the API server: in `ResourcePool.status`, written by compare-and-swap.
 
-Owns the translation between the stored form and `model/ledger.py`, and what a refused or unanswered write
-means. This is the fence of the whole system: whoever cannot write here decides nothing.
+Owns the translation between the stored form and `model/ledger.py`, and what a refused or unanswered write means. This
+is the fence of the whole system: a process that cannot write here cannot decide anything.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ from slipway.scheduler.ports import Kube
 
 
 class DeposedError(StaleError):
-    """Another leader has raised the epoch: this one's decisions count for nothing any more."""
+    """Another leader has raised the epoch, so this leader's decisions are not valid any more."""
 
 
 class LedgerStore:
@@ -35,7 +35,7 @@ class LedgerStore:
         return self.pool.metadata.version if self.pool is not None else 0
 
     async def load(self) -> Ledger:
-        """Read the ledger as it is stored now.
+        """Read the stored ledger.
 
         Raises:
             NotFoundError: the pool is gone.
@@ -48,9 +48,9 @@ class LedgerStore:
         return ledger
 
     async def save(self, ledger: Ledger) -> bool:
-        """Write the ledger; True when it is committed, False when somebody changed the pool: decide again.
+        """Write the ledger; return True when it is committed, False when the pool has changed: then decide again.
 
-        A write without an answer is looked up: the tick in the stored ledger tells whether it took effect.
+        After a write without a response the stored ledger is read, which shows whether the write took effect.
 
         Raises:
             DeposedError: another leader has raised the epoch.
@@ -121,7 +121,7 @@ def _encoded(decision: Decision) -> WireDecision:
         allocation=decision.allocation,
         uid=decision.uid,
         attempt=decision.attempt,
-        # A leader of a release without growth takes it for an admission that cannot be applied any more.
+        # An older release, which does not know growth, reads it as an admission that cannot be applied any more.
         kind=(DecisionKind.ADMIT if decision.kind is DecisionKind.GROW else decision.kind).value,
         grows=decision.kind is DecisionKind.GROW,
         placements=list(decision.placements),

@@ -1,15 +1,15 @@
-"""The loops of the scheduler, and how long the work of each may stand still.
+"""The loops of the scheduler, and how long each may make no progress.
 
-Owns the table. What a bound means is said in `runtime/liveness.py`. All but the first and the last run once per pool.
+Owns the table. `runtime/liveness.py` explains what a bound means. All but the first and the last run once per pool.
 """
 
 from slipway.runtime.liveness import Loop
 from slipway.streams.producer import WRITE_BEHIND
 
 STILL_S = 120.0
-"""Longer than any call with its deadline."""
+"""Longer than the deadline of any call."""
 LEADER_STILL_S = 60.0
-"""A queue that nobody looks at is felt at once."""
+"""Shorter, because users notice at once when a queue is not scheduled."""
 
 DISCOVER = Loop(name="discover", bound_s=STILL_S, moves="each LIST of the pools")
 POOL = Loop(name="pool", bound_s=LEADER_STILL_S, moves="each look at the lease, and each renewal")

@@ -31,7 +31,7 @@ def main() -> int:
 
 
 async def build(context: ServiceContext[Settings]) -> None:
-    """Make the clients and start competing; with `--once`, tick every pool until nothing changes."""
+    """Create the clients and start competing; with `--once`, tick every pool until nothing changes."""
     settings = context.settings
     kube = await context.resources.enter_async_context(
         client.connect(settings.kubeconfig or None, clock=context.clock, random=context.random)
@@ -50,7 +50,7 @@ async def build(context: ServiceContext[Settings]) -> None:
 
 
 def make_scheduler(context: ServiceContext[Settings], kube: KubeApi, streams: Streams) -> Scheduler:
-    """A scheduler on these clients."""
+    """Return a scheduler on these clients."""
     extenders = ExtenderClient()
     context.resources.push_async_callback(extenders.aclose)
     parts = SchedulerDeps(
@@ -67,7 +67,7 @@ def make_scheduler(context: ServiceContext[Settings], kube: KubeApi, streams: St
 
 
 def compose(context: ServiceContext[Settings], kube: KubeApi, streams: Streams) -> None:
-    """Start competing for every pool, on these clients: real ones in a process, models in the simulation."""
+    """Start competing for every pool, on these clients: real clients in a process, models in the simulation."""
     scheduler = make_scheduler(context, kube, streams)
     context.health.add_check("warm", scheduler.not_ready)
     context.tasks.create_task(_stop_with(scheduler, context.stop))
@@ -89,7 +89,8 @@ async def _run_once(scheduler: Scheduler, behind: BestEffort) -> None:
 
 
 def _compete(context: ServiceContext[Settings], candidate: PoolScheduler, stop: ServiceStop) -> None:
-    """Run one candidate under the shared loop: an error of a leadership is logged, backed off and tried again."""
+    """Run one candidate in the shared loop: after an error of a leadership it is logged and, after a backoff,
+    retried."""
     running = service.loop(
         POOL.of(candidate.pool),
         lambda: candidate.compete(stop),

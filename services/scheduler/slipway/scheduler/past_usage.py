@@ -1,11 +1,11 @@
-"""What queues and users have used before, for the fair shares of a pool that counts it.
+"""Reads the past usage of queues and users, for the fair shares of a pool with `fairShare`.
 
 Owns the reads of the leader: the allocations, then the daily totals that the watcher writes (decision 18). After the
-first time only those days are read again that may have grown. Between two reads what is held goes on to be used, as the
-leader's own tables have it, without a call. Nothing is kept beyond the process: what a new leader reads is what the old
-one would have read.
+first read only days that may have grown are read again. Between two reads the GPUs that are held in the leader's own
+tables are counted as used, without a call. Nothing is stored outside the process: a new leader reads what the old one
+would have read.
 
-Promises: what was read before stays when it cannot be read again; a pool without `fairShare` costs nothing.
+Promises: when a read fails, the figures of the last read stay; a pool without `fairShare` costs no call.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,17 +25,17 @@ from slipway.scheduler.plan.state.rank_request import requests_of
 from slipway.scheduler.ports import Kube
 
 READ_S = 600.0
-"""What goes on between two reads is known to some seconds, and an end that was missed is made good by the next."""
+"""The time between two reads. Usage in between is exact to some seconds, and the next read corrects it."""
 RETRY_S = 30.0
 AT_ONCE = 512
-"""Stretches that are added up before others have their turn."""
+"""The number of stretches that are added before other tasks may run."""
 _HOLDS_NOTHING = (Phase.PENDING, Phase.TERMINATED)
 
 _log = log.get_logger(__name__)
 
 
 class PastUsage:
-    """Keeps `cluster.decayed` for one leadership of `pool`; `namespace` holds the totals."""
+    """Keeps `cluster.decayed` current for one leadership of `pool`; the totals are in `namespace`."""
 
     def __init__(self, kube: Kube, cluster: Cluster, pool: str, *, namespace: str, clock: Clock) -> None:
         self._kube = kube
@@ -46,12 +46,12 @@ class PastUsage:
         self._half_life_ms = 0
         self._next_read = 0.0
         self._closed: dict[str, list[UsageStretch]] = {}
-        """{day: what was used on it} of days whose totals do not grow any more"""
+        """{day: its usage} of days whose totals do not grow any more"""
         self._seen = -1
-        """the generation of the allocations at the last look"""
+        """the generation of the allocations at the last check"""
 
     async def look(self) -> None:
-        """Bring `cluster.decayed` up to date: by a read when one is due, else by what is held now."""
+        """Update `cluster.decayed`: by a read when one is due, else by the GPUs that are held now."""
         pool = self._cluster.pools.get(self._pool)
         rule = pool.fair_share if pool is not None else None
         if rule is None:
@@ -71,7 +71,7 @@ class PastUsage:
                 self._cluster.set_decayed(self._cluster.decayed.going_on(now, held))
 
     async def _read(self, half_life_ms: int) -> None:
-        """The objects come first: what goes into the totals meanwhile is marked there."""
+        """Read the allocations first, then the totals: usage that is added in between is marked in the totals."""
         try:
             listed = (await self._kube.list(ALLOCATIONS)).items
             now = self._clock.now()
@@ -106,7 +106,7 @@ class PastUsage:
 
 
 def gpus_held(allocations: Iterable[AllocationFact], pool: str) -> ByUser:
-    """{queue: {user: GPUs that work of the pool holds, in `GPU_UNITS`}}."""
+    """Return {queue: {user: GPUs that allocations of the pool hold, in `GPU_UNITS`}}."""
     found: dict[str, dict[str, int]] = {}
     for fact in allocations:
         if fact.pool == pool and fact.phase not in _HOLDS_NOTHING and fact.placements:

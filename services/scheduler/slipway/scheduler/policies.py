@@ -1,6 +1,6 @@
-"""The scheduling policy of the led pool, and the mistakes in it.
+"""Reads the scheduling policy of the led pool, and reports the mistakes in it.
 
-Each mistake is reported once and never stops a tick. Only the score or argument that is wrong is ignored. An admin
+Each mistake is reported once and never stops a tick. Only the wrong score or argument is ignored. An administrator
 finds the mistake in the log, with its path in the ResourcePool, and as a number in `slipway_policy_faults`.
 """
 
@@ -19,7 +19,7 @@ class Policies:
         self._policy = PlacementPolicy()
 
     def of(self, pool: PoolFact) -> PlacementPolicy:
-        """The pool's policy; whatever is wrong with a new one is told."""
+        """Return the pool's policy; report the mistakes of a changed one."""
         if pool != self._pool:
             self._pool, self._policy = pool, policy_of(pool)
             faults = faults_of(pool)

@@ -1,7 +1,7 @@
-"""One pool's columns, kept in step with the leader's tables by their changes.
+"""Keeps the planner's columns of one pool current, by the changes of the leader's tables.
 
-Owns which nodes, allocations and decisions are this pool's. A tick costs what has changed since the last one, not
-the size of the cluster.
+Owns which nodes, allocations and decisions belong to this pool. The cost of a tick depends on the changes since the
+last one, not on the size of the cluster.
 """
 
 from slipway.crd.facts import is_settled
@@ -23,7 +23,8 @@ class PlannerView:
         self._windows: list[float] = []
 
     def snapshot(self, ledger: Ledger, now: float) -> PoolSnapshot:
-        """The pool as it is known now, with the ledger's open decisions standing for admissions not yet seen."""
+        """Return a snapshot of the pool; the ledger's open decisions are treated as admissions that were not seen
+        yet."""
         cluster, columns = self._cluster, self._columns
         if cluster.pools.take_changes():
             columns.set_pool(cluster.pools.get(self._pool) or PoolFact(name=self._pool))

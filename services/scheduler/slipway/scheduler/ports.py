@@ -9,18 +9,18 @@ from slipway.streams.ports import WorkHint
 
 
 class Kube(Gets, Lists, ReplacesStatus, Patches, Protocol):
-    """Reads of everything that placement depends on, and the two objects that the scheduler writes."""
+    """Reads the input of placement, and writes the two kinds of objects that the scheduler changes."""
 
 
 class CapacityKube(Gets, Lists, Creates, Patches, Deletes, Protocol):
-    """The requests for nodes, in our own namespace."""
+    """Reads and writes the requests for nodes, in our own namespace."""
 
 
 class RecordSink(Protocol):
     """The store of recorded ticks."""
 
     async def append(self, pool: str, entry: DecisionEntry, *, base: str | None) -> str | None:
-        """Store one entry and return its cursor; None, with nothing written, when its base (cursor `base`) is gone.
+        """Store one entry and return its cursor. Write nothing and return None when its base (cursor `base`) is gone.
 
         Raises `TransientError` (it may or may not have been stored) and `InvalidError` (it is too large).
         """
@@ -28,6 +28,6 @@ class RecordSink(Protocol):
 
 
 class LaunchHints(Protocol):
-    """Announces work to the pod workers; the watcher announces again what is lost here."""
+    """Sends hints about work to the pod workers; the watcher sends a lost hint again."""
 
     async def send(self, hints: Sequence[WorkHint]) -> None: ...

@@ -1,11 +1,11 @@
-"""A limit for writes that nothing waits for: a burst, then a number per second.
+"""A rate limit without waiting: a burst, then a number per second.
 
 Pure: the time is passed in.
 """
 
 
 class RateLimit:
-    """An allowance that fills up again by `per_s`, to at most `burst`."""
+    """A token bucket that fills by `per_s` a second, up to `burst`."""
 
     def __init__(self, per_s: float, burst: int) -> None:
         self._per_s = per_s
@@ -14,16 +14,16 @@ class RateLimit:
         self._at: float | None = None
 
     def left(self, now: float) -> int:
-        """How many may be made now (seconds of a clock that does not go back)."""
+        """Return how many operations are allowed at `now` (monotonic seconds)."""
         if self._at is not None:
             self._left = min(self._burst, self._left + (now - self._at) * self._per_s)
         self._at = now
         return int(self._left)
 
     def spend(self, count: int) -> None:
-        """So many were made, also beyond what was left: the rest is made up for later."""
+        """Subtract `count` operations; they may exceed the rest, which then fills up later."""
         self._left -= count
 
     def wait_s(self) -> float:
-        """How long until one may be made, from the last look on."""
+        """Return the seconds from the last call of `left` until one operation is allowed."""
         return max(0.0, (1.0 - self._left) / self._per_s)

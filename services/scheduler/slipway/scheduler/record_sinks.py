@@ -1,4 +1,4 @@
-"""Where the decision log is kept: in a stream, or in a file. Knows nothing of what an entry means."""
+"""The stores of the decision log: a stream, or a file. They do not know what an entry means."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ FILE_BYTES_MAX = 256 * 1024 * 1024
 
 
 class StreamSink:
-    """A stream in Redis, from where the api reads it."""
+    """A stream in Redis, which the api reads."""
 
     def __init__(self, decisions: DecisionLog, *, size_max: int) -> None:
         self._decisions = decisions
@@ -23,7 +23,8 @@ class StreamSink:
 
 
 class FileSink:
-    """A file of JSON lines, for a system without Redis. Beyond its cap it begins anew, and the old one is kept."""
+    """A file of JSON lines, for a system without Redis.
+    Beyond its maximum size it begins again, and one old file is kept."""
 
     def __init__(self, path: Path, *, size_max: int) -> None:
         self._path = path

@@ -1,8 +1,8 @@
-"""Writes the decision log: what each tick saw and decided, without slowing the tick.
+"""Writes the decision log: the input and the decisions of each tick, without slowing the tick.
 
-Owns the rate, the chains of records and the count of what is lost. `take` collects what has changed since the last
-recorded tick. `keep` hands it over once the ledger holds the decisions. Encoding and writing happen in `run`, a few
-facts at a time. A tick never waits for the log and never fails because of it: what does not fit or cannot be written is
+Owns the rate, the chains of records and the count of lost ticks. `take` collects the changes since the last recorded
+tick. `keep` queues them once the decisions are in the ledger. Encoding and writing happen in `run`, a few facts at a
+time. A tick never waits for the log and never fails because of it: a tick that does not fit or cannot be written is
 dropped and counted, and the next record is a new base. No decision is made from the log.
 """
 
@@ -36,15 +36,15 @@ from slipway.scheduler.ports import RecordSink
 from slipway.streams.decisions import CHAIN_MAX, DecisionEntry
 
 WAITING_MAX: Final = 32
-"""Ticks that wait to be written."""
+"""The most ticks that wait to be written."""
 BASE_WORTH: Final = 4
-"""A chain whose changes are so many times its base begins again."""
+"""A chain begins again when its changes are larger than so many times its base."""
 SLICE: Final = 128
-"""Facts that are encoded at a time."""
+"""The number of facts that are encoded at a time."""
 WRITE_DEADLINE_S: Final = 5.0
 FINISH_S: Final = 1.0
 AWAY_S: Final = 5.0
-"""Nothing is packed for so long after the log could not be written."""
+"""The pause after a failed write, in which ticks are dropped without encoding them."""
 
 FactKey = tuple[str, str]
 """(kind, key)"""
@@ -57,7 +57,7 @@ Kept = Fact | ExtenderAnswer | QueueUsage | DecayedUsage | VolumeFact | None
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan is made from, beside the snapshot."""
+    """The inputs of a plan, besides the snapshot."""
 
     ledger: Ledger
     at: float
@@ -67,10 +67,10 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Taken(msgspec.Struct, kw_only=True):
-    """A tick that may be kept."""
+    """A tick that may be recorded."""
 
     facts: dict[FactKey, Kept]
-    """what has changed since the tick that was kept before"""
+    """the changes since the last recorded tick"""
     inputs: Inputs
     decided: Decided
     version: str
@@ -85,7 +85,7 @@ class Recorder:
     def __init__(self, pool: str, cluster: Cluster, writers: Sequence["DecisionLogWriter"], *, version: str) -> None:
         self._pool = pool
         self.writers = writers
-        """each runs by itself: `run`"""
+        """each one has its own task (`run`)"""
         self._version = version
         self._readers: list[tuple[str, FactTable[Any], ChangedKeys]] = []
         for kind in FEED_KINDS if writers else ():
@@ -95,18 +95,18 @@ class Recorder:
         if writers:
             self._readers.append((VOLUMES, cluster.volumes, cluster.volumes.changes()))
         self._open: dict[FactKey, Kept] = {}
-        """changes that no kept tick has yet"""
+        """changes that no recorded tick contains yet"""
         self._answers: Answers = {}
         self._cluster = cluster
         self._accounts = cluster.accounts
         self._decayed = DecayedUsage()
 
     def trail(self) -> Trail | None:
-        """What a plan that is to be recorded is watched by; None when nothing is recorded."""
+        """Return the trace that a recorded plan fills in; None when nothing is recorded."""
         return Trail() if self.writers else None
 
     def observe(self) -> None:
-        """Note what a snapshot that was just taken holds; to be called before anything is awaited."""
+        """Note the changes in a snapshot that was just made. It must be called before the next await."""
         for kind, table, changes in self._readers:
             for key in changes.take():
                 self._open[kind, key] = self._own(table.get(key))
@@ -116,7 +116,7 @@ class Recorder:
             self._decayed = self._open[record.PAST, ""] = self._cluster.decayed
 
     def take(self, plan: Plan, trail: Trail | None, inputs: Inputs) -> Taken | None:
-        """The tick as it stands; None when there is nothing to keep."""
+        """Return the tick for `keep`; None when there is nothing to record."""
         if trail is None or plan.is_empty:
             return None
         self._hear(inputs.answers or {})
@@ -124,7 +124,7 @@ class Recorder:
         return Taken(facts=dict(self._open), inputs=inputs, decided=decided, version=self._version)
 
     def keep(self, taken: Taken | None, *, epoch: int, tick: int, shadow: Shadowed | None = None) -> None:
-        """The ledger holds the decisions of `taken`: write it, in time."""
+        """Queue a tick for writing, after its decisions were committed to the ledger."""
         if taken is None:
             return
         taken.epoch, taken.tick, taken.shadow = epoch, tick, shadow
@@ -133,12 +133,12 @@ class Recorder:
             writer.offer(taken)
 
     async def flush(self) -> None:
-        """Write what waits."""
+        """Write the queued ticks."""
         for writer in self.writers:
             await writer.flush()
 
     async def finish(self) -> None:
-        """Write what waits, if that is soon done: the leadership ends."""
+        """Write the queued ticks at the end of the leadership, for at most `FINISH_S`."""
         try:
             async with asyncio.timeout(FINISH_S):
                 await self.flush()
@@ -146,21 +146,21 @@ class Recorder:
             _log.warning("the last ticks are not recorded", pool=self._pool)
 
     def _hear(self, answers: Answers) -> None:
-        """What extenders have said is a fact like others."""
+        """Note changed answers of extenders, which are recorded like facts."""
         before, self._answers = self._answers, answers
         for key in before.keys() | answers.keys():
             if before.get(key) != answers.get(key):
                 self._open[record.ANSWERS, record.answer_name(key)] = answers.get(key)
 
     def _own(self, fact: Fact | None) -> Fact | None:
-        """What planning reads of it: allocations of other pools, and those that have ended, are nothing here."""
+        """Return the fact if planning reads it; None for allocations of other pools, and ended ones."""
         if isinstance(fact, AllocationFact) and (fact.pool != self._pool or is_settled(fact)):
             return None
         return fact
 
 
 class DecisionLogWriter:
-    """One place where the log is kept."""
+    """Writes the log to one sink."""
 
     def __init__(self, pool: str, sink: RecordSink, clock: Clock) -> None:
         self._pool = pool
@@ -170,19 +170,19 @@ class DecisionLogWriter:
         self._something = asyncio.Event()
         self._turn = asyncio.Lock()
         self._lost: dict[FactKey, Kept] = {}
-        """changes of ticks that were dropped: they go with the next"""
+        """the changes of dropped ticks, which are added to the next tick"""
         self._facts = EncodedFacts()
         self._chain = ""
-        """empty: a base is due"""
+        """the id of the chain; empty: the next record must be a base"""
         self._base: str | None = None
         self._number = 0
         self._grown = 0
-        """bytes of changes since the base"""
+        """the bytes of changes since the base"""
         self._tick = 0
         self._away_until = 0.0
 
     def offer(self, taken: Taken) -> None:
-        """Take a tick, or drop it."""
+        """Queue a tick, or drop it when too many wait."""
         if len(self._waiting) >= WAITING_MAX:
             self._lost |= taken.facts
             self._drop("dropped")
@@ -200,7 +200,7 @@ class DecisionLogWriter:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what waits now."""
+        """Write the queued ticks."""
         async with self._turn:
             while self._waiting:
                 await self._write(*self._waiting.popleft())
@@ -210,7 +210,7 @@ class DecisionLogWriter:
         try:
             changes = await self._encode(facts)
         except (msgspec.MsgspecError, TypeError, ValueError) as exc:
-            # Without this fact no later record would be whole.
+            # Without this fact every later record would be incomplete.
             _log.warning("a fact cannot be recorded: no more is, in this leadership", pool=self._pool, error=str(exc))
             self._away_until = math.inf
         if self._clock.monotonic() < self._away_until:
@@ -234,7 +234,7 @@ class DecisionLogWriter:
             self._drop("too_large" if isinstance(exc, InvalidError) else "dropped")
 
     async def _encode(self, facts: dict[FactKey, Kept]) -> record.Facts:
-        """The changes as they are kept, a few at a time; takes them in."""
+        """Encode the changes, a few at a time, and store them in the encoded facts."""
         changes: record.Facts = {}
         for number, ((kind, key), fact) in enumerate(facts.items(), 1):
             data = None if fact is None else _encoded(fact)
@@ -245,7 +245,7 @@ class DecisionLogWriter:
         return changes
 
     async def _begin(self, taken: Taken) -> None:
-        """A new chain with this tick as its base."""
+        """Begin a new chain with this tick as its base."""
         self._chain, self._number, self._grown = f"{taken.epoch}-{taken.tick}", 0, 0
         whole: record.Facts = {
             kind: {key: msgspec.Raw(data) for key, data in facts.items()} for kind, facts in self._facts.kinds.items()
@@ -254,7 +254,7 @@ class DecisionLogWriter:
         await self._append(taken, whole)
 
     async def _append(self, taken: Taken, facts: record.Facts) -> bool:
-        """False: the log has lost the base."""
+        """Append one record; return False when the log has lost the base."""
         made = self._record(taken, facts)
         text = record.text_of(made)
         data = await record_data(text, self._clock)
@@ -294,20 +294,20 @@ class DecisionLogWriter:
         )
 
     def _drop(self, outcome: str) -> None:
-        """A hole in the chain: the next record is a base."""
+        """Count a lost tick; the chain has a hole, so the next record must be a base."""
         self._chain = ""
         telemetry.DECISION_LOG.labels(pool=self._pool, outcome=outcome).inc()
 
 
 def _encoded(fact: Fact | ExtenderAnswer | QueueUsage | DecayedUsage | VolumeFact) -> bytes:
-    """As the feed has it; sets of node names in an order."""
+    """Return the fact as in the feed; sets of node names are sorted."""
     if isinstance(fact, ExtenderAnswer):
         return _answers.encode(fact)
     return msgspec.json.encode(fact) if isinstance(fact, QueueUsage | DecayedUsage | VolumeFact) else encode_fact(fact)
 
 
 async def record_data(text: bytes, clock: Clock) -> bytes:
-    """A record's text packed, so that others have their turn meanwhile."""
+    """Compress a record's text in parts, so that other tasks may run in between."""
     packing = record.packing()
     parts: list[bytes] = []
     for start in range(0, len(text), record.PACKED_AT_ONCE):

@@ -1,6 +1,7 @@
-"""The scheduler as a whole: one candidate for each pool that there is.
+"""The scheduler as a whole: one candidate for each existing pool.
 
-Owns finding pools as they come and go. Built from parts by `main.py`, and by the simulation with other parts.
+Owns the discovery of pools that are created and deleted. `main.py` builds it from real parts, the simulation from
+models.
 """
 
 import math
@@ -13,27 +14,27 @@ from slipway.scheduler.leader import PoolScheduler
 from slipway.scheduler.standby import SchedulerDeps
 
 LIST_S = 30.0
-"""The pools are listed so often at least, whatever the feed tells."""
+"""The pools are listed at least this often, whatever the feed shows."""
 LEASE_PREFIX = "slipway-scheduler-"
 
 _log = log.get_logger(__name__)
 
 
 class Scheduler:
-    """Makes the candidates."""
+    """Creates and stops the candidates."""
 
     def __init__(self, parts: SchedulerDeps) -> None:
         self._parts = parts
         self._stops: dict[str, ServiceStop] = {}
         self._candidates: dict[str, PoolScheduler] = {}
         self._there: frozenset[str] = frozenset()
-        """the pools of the last LIST"""
+        """the names of the pools in the last LIST"""
         self._listed_at = -math.inf
 
     async def discover(self) -> list[tuple[PoolScheduler, ServiceStop]]:
-        """Candidates for the pools that are new since the last call; those of pools that are gone are told to stop.
+        """Return candidates for the pools that are new since the last call, and stop the candidates of deleted pools.
 
-        What a candidate hears by the feed says when to look; a LIST says what there is.
+        The feed only shows when to LIST again; the LIST is the truth.
 
         Raises:
             TransientError: the API server cannot be reached.
@@ -55,20 +56,20 @@ class Scheduler:
         return [(self._candidates[name], self._stops[name]) for name in fresh]
 
     def _is_listed(self) -> bool:
-        """Whether the last LIST still holds."""
+        """Whether the last LIST is still valid."""
         if self._parts.clock.monotonic() >= self._listed_at + LIST_S:
             return False
         return any(candidate.pools == self._there for candidate in self._candidates.values())
 
     def not_ready(self) -> str | None:
-        """Why it could not take over soon, if so: whoever ends one scheduler after the other waits for the next."""
+        """Return why this process could not take over soon, else None: a rolling update waits for that."""
         if self._listed_at == -math.inf:
             return "which pools there are is not known yet"
         cold = sorted(name for name, candidate in self._candidates.items() if not candidate.has_been_warm)
         return f"the cluster is being read, for {', '.join(cold)}" if cold else None
 
     def stop(self) -> None:
-        """Tell every candidate to give its lease back and end."""
+        """Stop every candidate, which then releases its lease."""
         for stop in self._stops.values():
             stop.set()
 

@@ -8,7 +8,7 @@ from slipway.runtime.settings import CommonSettings
 
 
 class Settings(CommonSettings, kw_only=True, frozen=True):
-    """What an operator may set, from `SLIPWAY_*`."""
+    """The settings of an operator, from `SLIPWAY_*`."""
 
     listen: Annotated[str, Meta(description="host:port of /livez, /readyz and /metrics")] = "127.0.0.1:8081"
     identity: Annotated[str, Meta(description="name in the Lease; default: host name and process id")] = ""

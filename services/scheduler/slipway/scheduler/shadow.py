@@ -1,8 +1,8 @@
-"""Tries a second policy on the leader's real snapshots, and counts what it would have decided differently.
+"""Plans with a second policy on the leader's real snapshots, and counts the decisions that differ.
 
-Owns the rate: a shadow plan is made after the tick, when all of the tick is written, and only as often as it takes a
-small part of the time. Ticks that follow too soon are skipped and counted. The shadow plan is used for metrics and the
-decision log only.
+Owns the rate: a shadow plan is made at the end of a tick, after all its writes, and only so often that it uses a small
+part of the time. Ticks that follow too soon are skipped and counted. The shadow plan is used only for metrics and the
+decision log.
 """
 
 from typing import Final
@@ -21,9 +21,9 @@ from slipway.scheduler.plan.state.plan_types import Plan
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 PART: Final = 10
-"""A shadow takes at most one part in so many of the time."""
+"""Shadow plans use at most 1/PART of the time."""
 KEPT_MAX: Final = 32
-"""Decisions of one tick that are told apart in the log."""
+"""The number of different decisions of one tick that are in the log."""
 
 
 class Shadow:
@@ -37,7 +37,8 @@ class Shadow:
         self._memo_of: Memo | None = None
 
     def look(self, snapshot: PoolSnapshot, live: Plan, seed: int, answers: Answers | None = None) -> Shadowed | None:
-        """What the shadow says of the snapshot that `live` was made on; None when there is none, or not now."""
+        """Return the shadow plan's differences from `live`, on the same snapshot;
+        None without a shadow policy, or when skipped."""
         if snapshot.pool.shadow is None:
             return None
         begun_s = self._clock.monotonic()
@@ -56,7 +57,7 @@ class Shadow:
         pool = snapshot.pool.shadow or snapshot.pool
         policy = policy_of(pool)
         if snapshot.memo is not self._memo_of:
-            # What the live policy remembers is another's, and must not be lost to it.
+            # The cache of the live policy must be neither used nor changed, so the shadow has its own.
             self._memo_of, self._memo = snapshot.memo, Memo()
         seen = msgspec.structs.replace(snapshot, pool=pool, memo=self._memo)
         same, different = divergences(live, plan(seen, policy, snapshot.now, seed, answers=answers, grows=True))

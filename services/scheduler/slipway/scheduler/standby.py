@@ -1,11 +1,12 @@
-"""What one candidate knows of the cluster, and how it plans: kept current while another process leads.
+"""The tables and the planner of one candidate, kept current while another process leads.
 
 Owns the parts of one candidacy, from its start to the end of its term, and how often they are updated. Does not know
 leases, nor when to tick.
 
-Promises: while the candidate waits, its tables follow the feed as a leader's do, and the planner's columns follow the
-tables. So a term begins with the ledger and not with a LIST, if the feed reaches as far as the ledger. Without a feed
-the candidate LISTs: rarely while the holder of the lease renews it, and as often as a leader once it does not.
+Promises: while the candidate waits, its tables follow the feed like a leader's, and the planner's columns follow the
+tables. So a term begins with a read of the ledger and without a LIST, if the feed has reached the ledger's version.
+Without a feed the candidate LISTs: rarely while the holder of the lease renews it, and as often as a leader when it
+does not.
 """
 
 import asyncio
@@ -42,18 +43,18 @@ from slipway.scheduler.volumes import ClaimReads
 from slipway.streams.ports import Streams
 
 WARM_S = 1.0
-"""The columns are brought up to the tables so often, at most."""
+"""The least time between two updates of the columns."""
 HEAD_START_S = 0.1
-"""Between the first LIST and the first columns."""
+"""The pause between the first LIST and the first columns."""
 MANY = 2_000
-"""So many objects are worth keeping from the collector."""
+"""From so many objects on, they are excluded from the garbage collector."""
 SELDOM = 3
-"""So many times longer than a leader does who waits leave between LISTs, where there is no feed."""
+"""Without a feed, a waiting candidate LISTs so many times more rarely than a leader."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerDeps:
-    """What a scheduler is built from: real clients in a process, models in the simulation."""
+    """The dependencies of a scheduler: real clients in a process, models in the simulation."""
 
     kube: KubeApi
     streams: Streams
@@ -66,14 +67,14 @@ class SchedulerDeps:
 
 
 class Standby:
-    """One candidacy for one pool. `is_overdue` says whether a renewal of the lease's holder is missing."""
+    """One candidacy for one pool. `is_overdue` returns whether a renewal by the lease's holder is overdue."""
 
     def __init__(self, pool: str, parts: SchedulerDeps, *, is_overdue: Callable[[], bool]) -> None:
         self.is_leading = False
         self.is_warm = False
-        """Whether the cluster has been read, and the columns made of it: from then on it can take over at once."""
+        """Whether the cluster was read and the columns were made, so that it can take over at once."""
         self.ended = asyncio.Event()
-        """Set when its term is over: somebody else's knowledge counts now."""
+        """Set when its term is over, after which its tables are not used any more."""
         self._pool = pool
         self._parts = parts
         self._is_overdue = is_overdue
@@ -97,7 +98,7 @@ class Standby:
         self.cycle = self._cycle(pool)
 
     async def follow(self) -> None:
-        """For ever: keep the tables in step with the cluster, and write the decision log behind."""
+        """Keep the tables current and write the decision log, for ever."""
         watched = self._parts.health.supervise
         async with TaskGroup() as tasks:
             tasks.create_task(watched(FOLLOW.of(self._pool), self.follower.follow))
@@ -106,7 +107,7 @@ class Standby:
                 tasks.create_task(watched(RECORDER.of(self._pool), writer.run))
 
     async def _follow_usage(self) -> None:
-        """For ever: what was used, for the budgets, and for the fair shares while this candidate leads."""
+        """Keep the usage current, for ever: for the budgets, and for the fair shares while this candidate leads."""
         while True:
             await self._parts.clock.sleep(LOOK_S)
             await self.spending.look()
@@ -115,7 +116,7 @@ class Standby:
             liveness.beat()
 
     async def keep_warm(self) -> None:
-        """Until this candidate leads: keep the planner's columns in step with the tables."""
+        """Keep the planner's columns current, until this candidate leads."""
         with self._parts.health.watch(WARM.of(self._pool)):
             await self._keep_warm()
 
@@ -124,11 +125,11 @@ class Standby:
             with liveness.rest(self.follower.has_changed):
                 await self.follower.changed()
             if not self.is_warm:
-                # The first columns of a large cluster take a second: the feed is being read before that, so that its
-                # connection does not time out over it.
+                # The first columns of a large cluster take a second. The read of the feed is started before that, so
+                # that its connection does not time out.
                 await self._parts.clock.sleep(HEAD_START_S)
             if self.is_leading:
-                # The change is the leader's to look at.
+                # The leader has to handle this change.
                 self.follower.stir()
                 return
             self.cycle.warm()
@@ -138,7 +139,7 @@ class Standby:
 
     @property
     def pools(self) -> frozenset[str] | None:
-        """The pools that there are, as the feed tells; None while it cannot be used."""
+        """The names of all pools by the feed; None while the feed cannot be used."""
         if not self.follower.is_fresh:
             return None
         return frozenset(pool.name for pool in self._cluster.pools.values())
@@ -156,7 +157,8 @@ class Standby:
         await self.past_usage.look()
 
     def _settle(self) -> None:
-        """It is warm. One look of the collector at a large cluster would hold up everything that has to be in time."""
+        """Mark the candidate as warm. One run of the garbage collector over a large cluster would delay all timed
+        work."""
         if not self.is_warm and len(self._cluster.allocations) + len(self._cluster.pods) >= MANY:
             memory.settle()
         self.is_warm = True

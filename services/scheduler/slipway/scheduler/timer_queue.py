@@ -1,13 +1,13 @@
-"""Keys in order of a time: which are due, and when the next one is.
+"""A queue of keys ordered by time: which keys are due, and when the next one is due.
 
-Pure data. A key has one time; setting another one replaces it. Setting costs the logarithm of the number of keys,
-asking when the next is due costs nothing, asking which are due costs their number.
+Pure data. A key has one time; setting another one replaces it. `set` costs the logarithm of the number of keys, `next`
+costs next to nothing, `due` costs the number of due keys.
 """
 
 from heapq import heapify, heappop, heappush
 
 STALE_MAX = 1000
-"""So many replaced times are kept beyond as many as there are current ones."""
+"""The number of replaced times that are kept, in addition to as many as there are keys."""
 
 
 class Alarms:
@@ -16,10 +16,10 @@ class Alarms:
     def __init__(self) -> None:
         self._at: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
-        """Also holds times that were replaced since; those are dropped when they come up."""
+        """A heap that also contains replaced times, which are dropped when they become due."""
 
     def set(self, key: str, at: float | None) -> None:
-        """The time of `key` (epoch seconds), or none any more."""
+        """Set the time of `key` (epoch seconds), or remove it (None)."""
         if at is None:
             self._at.pop(key, None)
         elif self._at.get(key) != at:
@@ -31,11 +31,11 @@ class Alarms:
 
     @property
     def size(self) -> int:
-        """How many times are kept, the replaced ones included."""
+        """The number of times in the heap, including replaced ones."""
         return len(self._heap)
 
     def due(self, now: float) -> list[str]:
-        """The keys whose time has come, the earliest first; they stay due until they are set again."""
+        """Return the keys whose time has come, the earliest first; they stay due until they are set again."""
         found: dict[str, float] = {}
         while self._heap and self._heap[0][0] <= now:
             at, key = heappop(self._heap)
@@ -46,7 +46,7 @@ class Alarms:
         return list(found)
 
     def next(self) -> float | None:
-        """The earliest time, past or not."""
+        """Return the earliest time, even if it has passed; None without any key."""
         while self._heap and self._at.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None

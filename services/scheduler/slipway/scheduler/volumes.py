@@ -1,12 +1,13 @@
-"""Reads the volume claims of what waits, so that a plan knows from where each volume can be reached.
+"""Reads the volume claims of waiting allocations, so that a plan knows from which nodes each volume can be reached.
 
-Owns which claims are read and how often. What a claim means is said in `kube/volumes.py`, what follows for a plan in
-`plan/placement/filters/volume_zone.py`. Only pools with `binding: direct` need it: elsewhere kube-scheduler does it.
+Owns which claims are read and how often. `kube/volumes.py` explains what a claim means,
+`plan/placement/filters/volume_zone.py` what follows for a plan. Only pools with `binding: direct` need it: elsewhere
+kube-scheduler does it.
 
-Promises: work without claims costs no call; each claim is read by name, and only while work waits that names it. An
-allocation is not placed before each of its claims was read once. A tick waits at most `PATIENCE_S` for reads, and not
-at all while they are slow; a late one wakes the next tick. A claim that was read and cannot be read again counts as it
-was. Not promised: that a claim which could be mounted is read again while no plan is made.
+Promises: an allocation without claims costs no call; each claim is read by name, and only while a waiting allocation
+names it. An allocation is not placed before each of its claims was read once. A tick waits at most `PATIENCE_S` for
+reads, and not at all while they are slow; a late read wakes the next tick. If a claim cannot be read again, its last
+state is used. Not promised: that a claim which could be mounted is read again while no plan is made.
 """
 
 import asyncio
@@ -28,17 +29,17 @@ from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.rate_limit import RateLimit
 
 PATIENCE_S = 0.1
-"""How long one tick waits for reads that are quick."""
+"""The longest wait of one tick for quick reads."""
 READ_S = 5.0
-"""How long one read may take."""
+"""The timeout of one read."""
 FRESH_S = 60.0
-"""How long a claim that can be mounted counts before the next plan has it read again."""
+"""How long a claim that can be mounted is used before it is read again for the next plan."""
 UNBOUND_S = 1.0
-"""How long a claim counts that gets its volume with its first pod, or is made for it."""
+"""How long a claim is used that gets its volume with its first pod, or is created for it."""
 AGAIN_S = 5.0
-"""Between reads of a claim that cannot be mounted yet."""
+"""The pause between reads of a claim that cannot be mounted yet."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 1.0, 30.0
-"""Between reads of a claim that cannot be read."""
+"""The pause between reads of a claim that cannot be read: the first one, and the longest."""
 UNDER_WAY_MAX = 16
 READS_PER_S, READS_BURST = 50.0, 100
 
@@ -46,7 +47,7 @@ _log = log.get_logger(__name__)
 
 
 class _Claim(msgspec.Struct):
-    """A claim that waiting work names."""
+    """A claim that waiting allocations name."""
 
     wanted_by: set[str]
     """keys of allocations"""
@@ -55,7 +56,8 @@ class _Claim(msgspec.Struct):
 
 
 class ClaimReads:
-    """Keeps `cluster.volumes` for one leadership of `pool`. In the background once `go_on_in` has said where."""
+    """Keeps `cluster.volumes` current for one leadership of `pool`.
+    Reads are made in the background, after `go_on_in`."""
 
     def __init__(
         self, kube: Gets, cluster: Cluster, pool: str, clock: Clock, on_news: Callable[[], None] = lambda: None
@@ -73,11 +75,11 @@ class ClaimReads:
         self._timers: list[tuple[float, ClaimKey]] = []
         """(when its next read is due, claim), a heap"""
         self._due: dict[ClaimKey, None] = {}
-        """to be read as soon as possible"""
+        """claims to read as soon as possible"""
         self._stale: dict[ClaimKey, None] = {}
-        """to be read before the next plan"""
+        """claims to read before the next plan"""
         self._unknown: dict[ClaimKey, None] = {}
-        """of which the table says nothing"""
+        """claims that are not in the table yet"""
         self._under_way: dict[ClaimKey, asyncio.Task[None]] = {}
         self._tasks: TaskGroup | None = None
         self._rate = RateLimit(READS_PER_S, READS_BURST)
@@ -85,17 +87,17 @@ class ClaimReads:
         self._version = 0
 
     def go_on_in(self, tasks: TaskGroup) -> None:
-        """From now on reads go on in the background."""
+        """Make reads in the background from now on, in `tasks`."""
         self._tasks = tasks
 
     def stop(self) -> None:
-        """End what is under way."""
+        """Cancel the reads that are in progress."""
         self._tasks = None
         for task in self._under_way.values():
             task.cancel()
 
     async def look(self, *, is_planning: bool) -> None:
-        """Have the claims of waiting work read that are due; `is_planning`: also those that were read long ago."""
+        """Read the claims that are due; `is_planning`: also those that were read long ago."""
         self._follow()
         if not self._claims:
             return
@@ -103,7 +105,7 @@ class ClaimReads:
         while self._timers and self._timers[0][0] <= now_s:
             self._expire(heapq.heappop(self._timers)[1])
         if self._tasks is None:
-            # Without a background: to the end of each read, which has a deadline.
+            # Without background tasks, wait for the end of each read, which has a deadline.
             while batch := self._next(UNDER_WAY_MAX, is_planning=is_planning):
                 await asyncio.gather(*map(self._read, batch))
             return
@@ -118,7 +120,7 @@ class ClaimReads:
     # --- which claims -----------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Note what the changed allocations name."""
+        """Note the claims that changed allocations name."""
         allocations, keys = self._cluster.allocations, self._changes.take()
         pool = self._cluster.pools.get(self._pool)
         is_direct = pool is None or pool.binding == DIRECT
@@ -130,7 +132,8 @@ class ClaimReads:
             self._name(key, self._claims_of(fact) if fact is not None and is_direct else ())
 
     def _claims_of(self, fact: AllocationFact) -> tuple[ClaimKey, ...]:
-        """The claims of what a plan may place: the work that waits, and gangs that may get more ranks."""
+        """Return the claims of an allocation that a plan may place:
+        one that waits, or a gang that may get more ranks."""
         is_growing = fact.phase is Phase.RUNNING and len(fact.placements) < fact.rank_count
         is_waiting = fact.phase is Phase.PENDING and not (fact.hold or fact.waits_for)
         if fact.pool != self._pool or not fact.is_wanted or not (is_waiting or is_growing):
@@ -157,7 +160,7 @@ class ClaimReads:
                 self._forget(key)
 
     def _forget(self, key: ClaimKey) -> None:
-        """No waiting work names it any more."""
+        """Forget a claim that no waiting allocation names any more."""
         del self._claims[key]
         for keys in (self._due, self._stale, self._unknown):
             keys.pop(key, None)
@@ -172,7 +175,7 @@ class ClaimReads:
             (self._due if fact.waits else self._stale)[key] = None
 
     def _next(self, most: int, *, is_planning: bool) -> list[ClaimKey]:
-        """The claims to be read now, at most so many."""
+        """Return the claims to read now, at most `most`."""
         ready = itertools.chain(self._due, self._stale if is_planning else ())
         keys = list(itertools.islice(ready, max(0, most)))
         for key in keys:
