@@ -1,6 +1,6 @@
-"""The work of `slipway replay`: a log in, what to print and the exit code out. Knows nothing of files and servers.
+"""The logic of `slipway replay`: a log in, the text to print and the exit code out. Knows no files and no servers.
 
-Exit codes: 0 everything was reproduced (or another policy was tried), 1 something was not. Bad input is an error.
+Exit codes: 0 all decisions were reproduced (or another policy was tried), 1 some were not. Bad input raises an error.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ from slipway.scheduler.plan.placement.policy import unknown_scores
 from slipway.streams.decisions import DecisionEntry
 
 SHOWN_MAX = 50
-"""Lines of one sort that are printed; the JSON has all."""
+"""The most lines of one kind that are printed; the JSON has all."""
 
 __all__ = [
     "DecisionEntry",
@@ -38,15 +38,15 @@ __all__ = [
 
 
 def entry_of(chain: str, number: int, tick: int, data: bytes) -> DecisionEntry:
-    """An entry as the API has it."""
+    """Return a log entry from the fields of the API."""
     return DecisionEntry(chain=chain, number=number, tick=tick, data=data)
 
 
 def of_file(lines: Iterable[bytes], pool: str) -> Iterator[DecisionEntry]:
-    """The entries of a file, of the one pool that it holds, or of `pool`.
+    """Return the entries of a file: those of `pool`, or of the only pool in it.
 
     Raises:
-        InvalidError: a line is damaged, or it holds several pools and none was named.
+        InvalidError: a line is damaged, or the file has several pools and `pool` is empty.
     """
     seen = pool
     for name, entry in entries_of(lines, pool):
@@ -57,10 +57,10 @@ def of_file(lines: Iterable[bytes], pool: str) -> Iterator[DecisionEntry]:
 
 
 def under(text: str) -> OtherPolicy:
-    """The policy that a text describes (YAML or JSON: any of the fields of a pool's `shadow`).
+    """Return the policy in a text (YAML or JSON with any of the fields of a pool's `shadow`).
 
     Raises:
-        InvalidError: which field is wrong.
+        InvalidError: a field is wrong; the message names it.
     """
     try:
         document = yaml_reader.parse(text, yaml_reader.MANIFEST)
@@ -84,7 +84,7 @@ def under(text: str) -> OtherPolicy:
 
 
 def shadow(pool: PoolFact) -> PoolFact | None:
-    """The policy that was the pool's shadow at that time."""
+    """Return the shadow policy that the pool had at that time."""
     return pool.shadow
 
 
@@ -94,24 +94,24 @@ def run(
     """Replay the entries.
 
     Raises:
-        InvalidError: the log is damaged, or there is nothing in it.
+        InvalidError: the log is damaged, or empty.
     """
     replayer = Replayer(first=first or 0, last=last, other=other)
     return replay(((entry.data, entry.tick) for entry in entries), replayer)
 
 
 def exit_code(report: ReplayReport) -> int:
-    """1 when something was not reproduced."""
+    """Return 1 when a decision was not reproduced, else 0."""
     return 1 if report.differences else 0
 
 
 def as_json(report: ReplayReport) -> bytes:
-    """The whole report."""
+    """Return the whole report as JSON."""
     return msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(report, str_keys=True)), indent=2) + b"\n"
 
 
 def as_table(report: ReplayReport, *, is_other: bool) -> str:
-    """For people."""
+    """Return the report as text for users."""
     lines = [_head(report, is_other=is_other)]
     if is_other:
         lines += _cut([_otherwise(would.tick, each) for would in report.would for each in would.different])

@@ -1,4 +1,4 @@
-"""What is kept of a plan, and how two plans differ. Pure."""
+"""Extracts the recorded part of a plan, and compares two plans. Pure."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -12,11 +12,11 @@ from slipway.scheduler.plan.placement.plan_trace import Trail
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Grow, Plan, as_data
 
 REASONS_MAX = 32
-"""Sorts of waiting that are told of one tick."""
+"""The most groups of waiting allocations whose reason is recorded for one tick."""
 
 
 def decided_of(plan: Plan, trail: Trail) -> Decided:
-    """What is kept of `plan`, and of how it came to it; of what waits, one of each sort."""
+    """Return the recorded part of `plan` and its trace; of the waiting allocations, one of each group."""
     waiting: dict[str, int] = {}
     reasons: dict[str, dict[str, Any]] = {}
     for alike in _alike(plan):
@@ -40,7 +40,7 @@ def decided_of(plan: Plan, trail: Trail) -> Decided:
 
 
 def divergences(live: Decided | Plan, other: Decided | Plan) -> tuple[int, list[Divergence]]:
-    """(decisions that both took, those that only one took or took otherwise), by allocation."""
+    """Return (number of decisions that both plans made, the other decisions of either plan), by allocation."""
     of_live, of_other = _decisions(live), _decisions(other)
     same, found = 0, list[Divergence]()
     for kind, allocation in sorted(of_live.keys() | of_other.keys()):
@@ -53,7 +53,7 @@ def divergences(live: Decided | Plan, other: Decided | Plan) -> tuple[int, list[
 
 
 def _decisions(plan: Decided | Plan) -> dict[tuple[str, str], dict[str, Any]]:
-    """{(kind, allocation): the decision as data}"""
+    """Return {(kind, allocation): the decision as plain data}."""
     found = {("admit", admit.allocation): _data(admit) for admit in plan.admits}
     for evict in plan.evictions:
         found["evict", evict.allocation] = _data(evict)
@@ -67,12 +67,12 @@ def _data(decision: Admit | Evict | Grow) -> dict[str, Any]:
 
 
 def _alike(plan: Plan) -> Iterable[Alike]:
-    """What waits, in groups, without walking all of it."""
+    """Return the groups of waiting allocations, without a loop over all of them."""
     if isinstance(plan.explanations, Explained):
         return plan.explanations.alike()
     return ()
 
 
 def _said(data: dict[str, Any]) -> dict[str, Any]:
-    """Without the place in the queue, which is another for each of the group."""
+    """Return the explanation without the position in the queue, which differs within the group."""
     return dict(islice(((key, value) for key, value in data.items() if key not in ("position", "ahead")), 16))

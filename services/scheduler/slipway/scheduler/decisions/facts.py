@@ -1,7 +1,7 @@
-"""The inputs of a pool's planner as encoded facts, with a digest that does not depend on the way there. Pure.
+"""The inputs of a pool's planner as encoded facts, with a digest that does not depend on their order. Pure.
 
-The facts are those of the cluster feed, by the kinds of the feed. The digest is a sum over the facts, so that a change
-costs what has changed: equal facts have equal digests, whoever gathered them and in whatever order.
+The facts are those of the cluster feed, by the kinds of the feed. The digest is a sum over the facts, so its update
+costs only the changed facts. Equal facts have equal digests, whichever process gathered them and in whatever order.
 """
 
 import hashlib
@@ -18,16 +18,16 @@ class EncodedFacts:
     def __init__(self) -> None:
         self.kinds: Kinds = {}
         self.size = 0
-        """bytes of all facts"""
+        """the bytes of all facts"""
         self._sum = 0
 
     @property
     def digest(self) -> str:
-        """Equal for equal facts."""
+        """The digest, which is equal for equal facts."""
         return f"{self._sum:032x}"
 
     def put(self, kind: str, key: str, data: bytes | None) -> bool:
-        """Take one fact, or its end; answers whether that changed anything."""
+        """Store one fact, or remove it (None); return whether that changed anything."""
         known = self.kinds.setdefault(kind, {})
         before = known.get(key)
         if before == data:

@@ -1,7 +1,7 @@
-"""Records in, the planner's snapshots out: a chain folded back into the tables of a leader. Pure.
+"""Rebuilds the planner's snapshots from a chain of records, by the tables of a leader. Pure.
 
-The very tables and the very view of the live leader are used, so that what a fold gives is what the leader saw; the
-digest of the facts and the hash of the inputs say so, or it is an error.
+It uses the same tables and the same view as the live leader, so a fold returns what the leader saw. The digest of the
+facts and the hash of the inputs are compared; a difference is an error.
 """
 
 import msgspec
@@ -20,11 +20,11 @@ from slipway.scheduler.pool_view import PlannerView
 
 
 class BrokenChainError(InvalidError):
-    """A record does not follow the one before it: something between them is not there."""
+    """A record does not follow the previous one, because a record between them is missing."""
 
 
 class Fold:
-    """One chain, as far as it has been read."""
+    """One chain, up to the last record that was applied."""
 
     def __init__(self, base: DecisionRecord) -> None:
         if base.number != 0:
@@ -38,15 +38,15 @@ class Fold:
 
     @property
     def answers(self) -> Answers:
-        """What extenders had said."""
+        """The answers of extenders."""
         return self._answers
 
     def apply(self, record: DecisionRecord) -> PoolSnapshot:
-        """The snapshot that `record` was planned on.
+        """Apply the next record and return the snapshot on which it was planned.
 
         Raises:
-            BrokenChainError: a record before it is missing.
-            InvalidError: these are not the inputs that were recorded.
+            BrokenChainError: an earlier record is missing.
+            InvalidError: the rebuilt inputs differ from the recorded ones.
         """
         if (record.chain, record.number) != (self.chain, self._next):
             raise BrokenChainError(f"tick {record.tick}: what it builds on is not there any more")

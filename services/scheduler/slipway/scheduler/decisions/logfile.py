@@ -28,17 +28,17 @@ _lines = msgspec.json.Decoder(DecisionLine)
 
 
 def line_of(pool: str, entry: DecisionEntry) -> bytes:
-    """The line of an entry."""
+    """Return the line of an entry."""
     data = base64.b64encode(entry.data).decode()
     line = DecisionLine(pool=pool, chain=entry.chain, number=entry.number, tick=entry.tick, data=data)
     return msgspec.json.encode(line) + b"\n"
 
 
 def entries_of(lines: Iterable[bytes], pool: str = "") -> Iterator[tuple[str, DecisionEntry]]:
-    """(pool, entry) of each line, in order; with `pool`, only its own.
+    """Return (pool, entry) of each line, in order; with `pool`, only its entries.
 
     Raises:
-        InvalidError: a line is damaged; the message says which.
+        InvalidError: a line is damaged; the message has its number.
     """
     for number, text in enumerate(lines, 1):
         if not text.strip():

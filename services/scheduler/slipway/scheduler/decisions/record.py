@@ -1,8 +1,8 @@
-"""One recorded tick: what the planner saw, and what it said. The form in which it is kept. Pure.
+"""One recorded tick: the inputs of the planner, and its decisions, in the form in which they are stored. Pure.
 
-A record is self-sufficient but for its facts: those of a base are all there are, those of any other record are what has
-changed since the record before it in its chain. Field names only get added; a record of another format is none of ours,
-and said to be so.
+A record contains everything except some facts: a base has all facts, every other record has only the facts that have
+changed since the previous record of its chain. Fields are only ever added. A record of another format raises
+OtherFormatError.
 """
 
 import hashlib
@@ -20,73 +20,73 @@ from slipway.scheduler.plan.state.plan_types import Admit, Evict, Grow, Reserved
 
 FORMAT = 1
 LEVEL = 1
-"""of the compression: facts are much alike, and time matters more"""
+"""the compression level: facts are similar, and speed matters more than size"""
 PACKED_AT_ONCE = 1 << 17
-"""bytes of text that are packed in one go, where others wait"""
+"""the bytes of text that are compressed at a time, while other tasks wait"""
 SEAL_BYTES = 8
 UNPACKED_MAX = 1 << 29
-"""bytes; more is no record of ours"""
+"""in bytes; a larger text cannot be a record of ours"""
 
 ANSWERS = "answers"
-"""The kind of what extenders have said, beside the kinds of the cluster feed."""
+"""The kind of the facts about extender answers, in addition to the kinds of the cluster feed."""
 ACCOUNTS = "accounts"
-"""The kind of what queues have used, for their budgets; it is one fact, without a name."""
+"""The kind of the usage of queues, for their budgets; it is one fact, without a name."""
 PAST = "past"
-"""The kind of what queues and users have used before, for fair shares; it is one fact, without a name."""
+"""The kind of the past usage of queues and users, for fair shares; it is one fact, without a name."""
 
 GONE = msgspec.Raw(b"null")
 Facts = dict[str, dict[str, msgspec.Raw]]
-"""{kind: {key: the fact as JSON; null when it is gone}}"""
+"""{kind: {key: the fact as JSON; null when it was removed}}"""
 
 
 class OtherFormatError(InvalidError):
-    """Another version wrote it."""
+    """Another version has written the record."""
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What the planner said. Everything of it is reproduced bit for bit by a replay."""
+    """The decisions of the planner. A replay reproduces all of them bit for bit."""
 
     admits: tuple[Admit, ...] = ()
     evictions: tuple[Evict, ...] = ()
     grows: tuple[Grow, ...] = ()
     deferred: tuple[str, ...] = ()
-    """uids of `admits` that start once the places of their victims are really free"""
+    """uids of `admits` that start only when the places of their victims are free"""
     dropped: tuple[str, ...] = ()
-    """ids of open decisions that hold no places any more"""
+    """ids of open decisions that reserve no places any more"""
     kept: tuple[ReservedPlaces, ...] = ()
-    """places that are kept for blocked heads, and from when"""
+    """places that are reserved for blocked queue heads, and from when"""
     looked: tuple[str, ...] = ()
-    """keys of the allocations that a place was sought for, in that order; the first ones"""
+    """the first keys of allocations for which places were searched, in that order"""
     scores: dict[str, Scores] = {}
-    """{allocation key: best nodes -> plugin -> value} of the first ones that were looked at"""
+    """{allocation key: best nodes -> plugin -> value} of the first allocations that were searched for"""
     waiting: dict[str, int] = {}
-    """{code of the first blocking gate: allocations}"""
+    """{code of the first blocking gate: number of allocations}"""
     reasons: dict[str, dict[str, Any]] = {}
-    """{allocation key: its explanation} of one of each sort that waits"""
+    """{allocation key: its explanation} of one allocation of each waiting group"""
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One decision that two plans on the same inputs do not share; a side that did not decide is empty."""
+    """One decision that differs between two plans on the same inputs; the side of a plan without it is empty."""
 
     allocation: str
     kind: str
-    """admit or evict"""
+    """admit, evict or grow"""
     live: dict[str, Any] = {}
     other: dict[str, Any] = {}
 
 
 class Shadowed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What the shadow policy would have done."""
+    """The comparison with the plan of the shadow policy."""
 
     policy_hash: str
     same: int = 0
     different: int = 0
     divergences: tuple[Divergence, ...] = ()
-    """the first of them"""
+    """the first differences"""
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One tick. `seed` and `at` are the planner's arguments, `ledger` what was open when it looked."""
+    """One tick. `seed` and `at` are the planner's arguments; `ledger` has the decisions that were open then."""
 
     format: int
     pool: str
@@ -105,7 +105,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     planner: str = ""
     """the version of Slipway that planned"""
     consulted: bool = False
-    """extenders had a say; what they have said is among the facts"""
+    """extenders were consulted; their answers are among the facts"""
     shadow: Shadowed | None = None
     grows: bool = False
     """the plan could add ranks to running gangs"""
@@ -121,30 +121,30 @@ _head = msgspec.json.Decoder(_Head)
 
 
 def text_of(record: DecisionRecord) -> bytes:
-    """The record as JSON."""
+    """Return the record as JSON."""
     return _encoder.encode(record)
 
 
 def pack(record: DecisionRecord) -> bytes:
-    """The record as it is kept."""
+    """Return the record in its stored form."""
     return sealed(zlib.compress(text_of(record), LEVEL))
 
 
 def sealed(packed: bytes) -> bytes:
-    """With a digest behind it: a change may leave what is unpacked the same, and is damage nevertheless."""
+    """Append a digest: changed bytes are damage, even if they decompress to the same text."""
     return packed + hashlib.blake2b(packed, digest_size=SEAL_BYTES).digest()
 
 
 def packing() -> "zlib._Compress":  # pyright: ignore[reportPrivateUsage] - the only name that the type has
-    """What packs a record's text piece by piece."""
+    """Return a compressor for a record's text in pieces."""
     return zlib.compressobj(LEVEL)
 
 
 def unpack(data: bytes) -> DecisionRecord:
-    """The record that was kept.
+    """Return the record of stored data.
 
     Raises:
-        OtherFormatError: another version wrote it.
+        OtherFormatError: another version has written it.
         InvalidError: it is damaged.
     """
     unzip = zlib.decompressobj()
@@ -166,33 +166,33 @@ def unpack(data: bytes) -> DecisionRecord:
 
 
 def answer_name(key: Key) -> str:
-    """What an answer is kept under."""
+    """Return the fact key of an extender answer."""
     url, verb, ask = key
     return f"{verb} {ask.hex()} {url}"
 
 
 def answer_key(name: str) -> Key:
-    """The key of a name. Raises `ValueError` when it is none."""
+    """Return the extender key of such a fact key. Raises `ValueError` when it is invalid."""
     verb, ask, url = name.split(" ", 2)
     return url, ExtenderVerb(verb), bytes.fromhex(ask)
 
 
 def policy_hash(policy: PlacementPolicy) -> str:
-    """The version of a policy: equal for policies that say the same."""
+    """Return a hash of a policy, which is equal for equal policies."""
     return _short_hash(msgspec.json.encode(policy, order="sorted"))
 
 
 def input_hash(digest: str, ledger: Ledger, at: float, seed: int) -> str:
-    """Of everything that a plan is a function of, but for the policy: facts (their digest), ledger, time, seed."""
+    """Return a hash of all inputs of a plan except the policy: facts (their digest), ledger, time, seed."""
     said = msgspec.to_builtins(ledger)
     if not ledger.evicted:
-        # A record of a version without eviction limits has the hash that it had then.
+        # A record of an older version, without eviction limits, must keep its hash.
         del said["evicted"]
     return _short_hash(msgspec.json.encode((digest, said, at, seed), order="sorted"))
 
 
 def canonical(value: Any) -> bytes:
-    """Equal bytes for equal values."""
+    """Return equal bytes for equal values."""
     return msgspec.json.encode(msgspec.to_builtins(value, str_keys=True), order="sorted")
 
 

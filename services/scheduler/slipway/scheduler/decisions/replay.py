@@ -1,7 +1,7 @@
-"""Recorded ticks planned again. Pure.
+"""Plans recorded ticks again. Pure.
 
-Without another policy a replay must say, bit for bit, what was recorded; every difference is reported. With another
-policy (one that is given, or the shadow of the pool as it stood then) it says what would have been decided otherwise.
+Without another policy a replay must yield the recorded decisions, bit for bit; every difference is reported. With
+another policy (a given one, or the shadow policy that the pool had then) it reports the decisions that would differ.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,14 +29,14 @@ from slipway.scheduler.plan.state.extender_results import Answers
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 CHAINS_MAX = 2
-"""Chains that are folded at the same time: a leader's, and one that was just replaced."""
+"""The number of chains that are folded at the same time: that of a leader, and one that was just replaced."""
 
 OtherPolicy = Callable[[PoolFact], PoolFact | None]
-"""The pool as it shall be for a replay; None: this tick has no other policy."""
+"""Returns the pool with the policy for a replay; None when this tick has no other policy."""
 
 
 class ReplayDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a replay does not reproduce. `allocation` is empty where it is about the whole tick."""
+    """One value that a replay does not reproduce. `allocation` is empty when it is about the whole tick."""
 
     tick: int
     what: str
@@ -46,14 +46,14 @@ class ReplayDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """Entries that could not be replayed, for no fault of theirs."""
+    """An entry that could not be replayed, although it is not damaged."""
 
     tick: int
     why: str
 
 
 class Would(msgspec.Struct, frozen=True, kw_only=True):
-    """What another policy would have decided otherwise in one tick."""
+    """The decisions of one tick that would differ under another policy."""
 
     tick: int
     same: int
@@ -61,26 +61,26 @@ class Would(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayReport(msgspec.Struct, kw_only=True, rename="camel"):
-    """What became of a replay."""
+    """The result of a replay."""
 
     pool: str = ""
     first: int | None = None
-    """ticks that were replayed"""
+    """the first replayed tick; None while there is none"""
     last: int | None = None
     ticks: int = 0
     decisions: int = 0
-    """recorded decisions in them"""
+    """the number of recorded decisions in these ticks"""
     same: int = 0
     differences: list[ReplayDifference] = []
     would: list[Would] = []
-    """by another policy; ticks in which it would have done the same are left out"""
+    """the ticks in which another policy would decide differently"""
     skipped: list[Skipped] = []
     planners: list[str] = []
-    """versions of Slipway that recorded them"""
+    """the versions of Slipway that recorded these ticks"""
 
 
 class Replayer:
-    """Takes entries in the order of the log, of one pool, and keeps the report."""
+    """Replays the entries of one pool's log, in order, and collects the report."""
 
     def __init__(self, *, first: int = 0, last: int | None = None, other: OtherPolicy | None = None) -> None:
         self.report = ReplayReport()
@@ -90,10 +90,10 @@ class Replayer:
         self._folds: dict[str, Fold] = {}
 
     def take(self, data: bytes, tick: int) -> None:
-        """One entry of the log; `tick` is what the log says of it, for what cannot be read.
+        """Replay one entry of the log; `tick` is its number by the log, for an entry that cannot be read.
 
         Raises:
-            InvalidError: it is damaged, or its inputs are not those that were recorded.
+            InvalidError: it is damaged, or its rebuilt inputs differ from the recorded ones.
         """
         try:
             record = unpack(data)
@@ -146,7 +146,7 @@ class Replayer:
 
 
 def replayed(record: DecisionRecord, snapshot: PoolSnapshot, answers: Answers | None = None) -> Decided:
-    """What the planner says of a recorded tick now, under the policy of the snapshot's pool."""
+    """Return the planner's decisions for a recorded tick, under the policy of the snapshot's pool."""
     trail = Trail()
     policy = policy_of(snapshot.pool)
     return decided_of(
@@ -155,7 +155,7 @@ def replayed(record: DecisionRecord, snapshot: PoolSnapshot, answers: Answers | 
 
 
 def differences(record: DecisionRecord, again: Decided, policy: str) -> list[ReplayDifference]:
-    """Everything in which a replay differs from what was recorded."""
+    """Return all differences between a record and its replay."""
     found: list[ReplayDifference] = []
     if policy != record.policy_hash:
         found.append(ReplayDifference(tick=record.tick, what="policy", recorded=record.policy_hash, replayed=policy))
@@ -177,7 +177,7 @@ def differences(record: DecisionRecord, again: Decided, policy: str) -> list[Rep
 
 
 def _parts(before: Decided, after: Decided) -> Iterator[tuple[str, Any, Any]]:
-    """(name, recorded, replayed) of all that must be the same; of the trail, where both have looked."""
+    """Return (name, recorded, replayed) of all values that must be equal; of the trace, only allocations in both."""
     for name in ("admits", "evictions", "grows", "deferred", "dropped", "kept", "waiting", "reasons"):
         yield name, getattr(before, name), getattr(after, name)
     looked = set(before.looked) & set(after.looked)
@@ -189,8 +189,11 @@ def _parts(before: Decided, after: Decided) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _is_within(part: Sequence[str], whole: Sequence[str]) -> bool:
-    """Whether `part` is in `whole` in its order. What a planner remembers it does not look at again, so that of several
-    looks at one allocation some may be in one trail alone."""
+    """Whether the items of `part` are in `whole`, in the same order.
+
+    A planner does not search again when its cache has the result, so some of several searches for one allocation may be
+    in only one of the two traces.
+    """
     rest = iter(whole)
     return all(key in rest for key in part)
 
@@ -207,10 +210,10 @@ def _of_part(tick: int, name: str, before: Any, after: Any) -> list[ReplayDiffer
 
 
 def replay(entries: Iterable[tuple[bytes, int]], replayer: Replayer) -> ReplayReport:
-    """All of (data, tick), in order.
+    """Replay all (data, tick), in order.
 
     Raises:
-        InvalidError: there is nothing to replay, or what is there is damaged.
+        InvalidError: there is no entry to replay, or an entry is damaged.
     """
     for data, tick in entries:
         replayer.take(data, tick)

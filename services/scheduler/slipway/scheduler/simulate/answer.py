@@ -1,4 +1,5 @@
-"""The answer of a simulation as data: the contract of `slipway simulate -o json`. Pure; `table.py` shows it."""
+"""The result of a simulation as data: the contract of `slipway simulate -o json`.
+Pure; `table.py` formats it as text."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -21,7 +22,7 @@ Estimates = Mapping[str, Estimate]
 
 
 def as_json(outcome: SimulationOutcome, warnings: Sequence[str], estimates: Estimates = MappingProxyType({})) -> Json:
-    """The whole answer; `estimates` say when what waits will start."""
+    """Return the whole answer; `estimates` are the expected starts of waiting allocations."""
     answer: Json = {
         "allocations": {
             name: _estimated(allocation_data(outcome, life), estimates.get(name))
@@ -42,7 +43,7 @@ def as_json(outcome: SimulationOutcome, warnings: Sequence[str], estimates: Esti
 
 
 def allocation_data(outcome: SimulationOutcome, life: Life) -> Json:
-    """One allocation of the answer."""
+    """Return one allocation of the answer."""
     why = outcome.explanations.get(f"{NAMESPACE}/{life.fact.name}")
     flavor = outcome.world.flavor_of(life)
     is_waiting = life.is_submitted and life.phase is Phase.PENDING and why is not None

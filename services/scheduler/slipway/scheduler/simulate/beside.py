@@ -1,7 +1,8 @@
-"""What a role of a scenario wants of nodes and of pods beside it: the shapes that Kubernetes accepts, checked strictly.
+"""The constraints of a scenario's role on nodes and other pods, in the shapes that Kubernetes accepts, checked
+strictly.
 
-Owns the complaints about affinities, spread constraints and selectors, each with the path of the field. What they mean
-is the planner's.
+Owns the errors about affinities, spread constraints and selectors, each with the path of the field. The planner
+implements their meaning.
 """
 
 from collections.abc import Mapping
@@ -94,7 +95,7 @@ class SpreadPart(_Shape, frozen=True, kw_only=True, omit_defaults=True):
     match_label_keys: list[Key] = []
 
     def as_kubernetes(self) -> dict[str, Any]:
-        """As Kubernetes has it."""
+        """Return the constraint in the form of Kubernetes."""
         return msgspec.to_builtins(self)
 
 
@@ -103,29 +104,31 @@ class VolumeAffinityShape(_Shape, frozen=True, kw_only=True):
 
 
 class VolumePart(_Shape, frozen=True, kw_only=True):
-    """A volume claim: `zones` are the values of node labels from which its volume can be reached; `node_affinity` is
-    that of its PersistentVolume."""
+    """A volume claim.
+
+    `zones` are the values of node labels from which its volume can be reached; `node_affinity` is that of its
+    PersistentVolume.
+    """
 
     name: Key
     zones: dict[str, str | list[str]] = {}
     node_affinity: VolumeAffinityShape | None = None
 
     def reached_from(self) -> dict[str, tuple[str, ...]]:
-        """{label: values}; a text is one value."""
+        """Return `zones` as {label: values}; a text is one value."""
         return {
             key: (values,) if isinstance(values, str) else tuple(sorted(values)) for key, values in self.zones.items()
         }
 
     def terms(self) -> tuple[dict[str, Any], ...]:
-        """The nodeSelectorTerms of its volume."""
+        """Return the nodeSelectorTerms of its volume."""
         required = self.node_affinity.required if self.node_affinity is not None else None
         return tuple(msgspec.to_builtins(term) for term in required.node_selector_terms) if required is not None else ()
 
 
 def check_affinity(affinity: Mapping[str, Any]) -> None:
-    """Accepts what Kubernetes would.
+    """Check an affinity like Kubernetes does.
 
-    Raises:
-        msgspec.ValidationError: what is wrong, with its path below the affinity.
+    Raises: msgspec.ValidationError: a field is wrong; the message has its path below the affinity.
     """
     msgspec.convert(affinity, AffinityShape)

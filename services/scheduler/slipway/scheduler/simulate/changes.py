@@ -1,8 +1,7 @@
-"""What-if changes to a pool as it stands: decoded strictly, then applied to its facts. Pure.
+"""What-if changes to a real pool: decoded strictly, then applied to its facts. Pure.
 
-Every complaint carries the path of the offending field in the request. Nodes, queues and further allocations are
-written as in a scenario file. A change names what is there; what is not there is refused, but for nodes that are added
-and queues, which come into being.
+Every error has the path of the wrong field in the request. Nodes, queues and additional allocations have the form of a
+scenario file. A change must name an existing object, except for added nodes and for queues, which are created.
 """
 
 from typing import Annotated, Any
@@ -45,8 +44,11 @@ class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class AllocationChange(_Strict, frozen=True, kw_only=True):
-    """`allocation` is its id, `<workspace>/<name>`, or its name where there is one of it; `id` is another word for it.
-    What is absent stays."""
+    """A change of one allocation.
+
+    `allocation` is its id, `<workspace>/<name>`, or its name if that is unique; `id` is an alias for it. Absent fields
+    are not changed.
+    """
 
     allocation: str = ""
     id: str = ""
@@ -60,7 +62,7 @@ class AllocationChange(_Strict, frozen=True, kw_only=True):
 
 
 class PolicyChange(_Strict, frozen=True, kw_only=True):
-    """Another policy for the pool. What is absent stays."""
+    """Another policy for the pool. Absent fields are not changed."""
 
     scores: dict[str, Annotated[int, Meta(ge=0, le=1_000_000)]] | None = None
     args: dict[str, dict[str, Any]] | None = None
@@ -71,7 +73,7 @@ class PolicyChange(_Strict, frozen=True, kw_only=True):
 
 
 class WhatIfChanges(_Strict, frozen=True, kw_only=True):
-    """All changes of a request. Without any, the answer shows what will happen as things are."""
+    """All changes of a request. Without any, the answer shows the future of the unchanged pool."""
 
     pool: str = lower.POOL
     add_nodes: list[dict[str, Any]] = []
@@ -81,14 +83,14 @@ class WhatIfChanges(_Strict, frozen=True, kw_only=True):
     allocations: list[AllocationChange] = []
     add_allocations: list[dict[str, Any]] = []
     workspace: str = lower.NAMESPACE
-    """of the allocations that are added"""
+    """the namespace of the added allocations"""
     queues: list[dict[str, Any]] = []
     policy: PolicyChange = PolicyChange()
     until: Annotated[Seconds, Meta(le=30 * 86_400)] = 86_400.0
 
 
 class PoolStanding(msgspec.Struct, kw_only=True):
-    """One pool as it stands: what changes are applied to."""
+    """The present state of one pool, to which changes are applied."""
 
     pool: PoolFact
     nodes: dict[str, NodeFact]
@@ -96,25 +98,25 @@ class PoolStanding(msgspec.Struct, kw_only=True):
     jobs: list[JobFact]
     spaces: list[WorkspaceFact]
     allocations: dict[str, AllocationFact]
-    """{`<namespace>/<name>`: those that have not ended and are not being stopped}"""
+    """{`<namespace>/<name>`: fact} of allocations that have not ended and are not being stopped"""
     pods: list[PodFact]
     quotas: list[QuotaFact] = []
     volumes: list[VolumeFact] = []
     added: list[AllocationPart] = []
-    """hypothetical allocations, submitted so many seconds from now"""
+    """hypothetical allocations; their `submit` is in seconds from now"""
 
     def copy(self) -> "PoolStanding":
-        """The allocation to change."""
+        """Return a copy whose nodes, queues and allocations may be changed."""
         return msgspec.structs.replace(
             self, nodes=dict(self.nodes), queues=dict(self.queues), allocations=dict(self.allocations)
         )
 
 
 def decode(document: dict[str, Any]) -> WhatIfChanges:
-    """The changes that a request asks for.
+    """Return the changes in a request.
 
     Raises:
-        InvalidError: what is wrong and at which field.
+        InvalidError: a field is wrong; the message has its path.
     """
     try:
         return msgspec.convert(document, WhatIfChanges)
@@ -123,10 +125,10 @@ def decode(document: dict[str, Any]) -> WhatIfChanges:
 
 
 def apply(standing: PoolStanding, changes: WhatIfChanges) -> PoolStanding:
-    """The pool as it would stand.
+    """Return the pool after the changes.
 
     Raises:
-        InvalidError: what a change names is not there, or its value makes no sense; with the path.
+        InvalidError: a change names an unknown object, or has an invalid value; the message has the path.
     """
     changed = standing.copy()
     for index, raw in enumerate(changes.queues):
@@ -140,8 +142,8 @@ def apply(standing: PoolStanding, changes: WhatIfChanges) -> PoolStanding:
 
 
 def _add(standing: PoolStanding, changes: WhatIfChanges) -> None:
-    """The added nodes and allocations, checked by the rules of a scenario file."""
-    # What they refer to is the pool's, and exists as far as the file's own rules are concerned.
+    """Add nodes and allocations, after the checks of a scenario file."""
+    # Jobs and flavors of the pool are passed to these checks, because the added allocations may refer to them.
     names = {str(part.get("job") or "") for part in changes.add_allocations}
     jobs = [
         {"name": name}
@@ -261,7 +263,7 @@ def _change_queue(standing: PoolStanding, raw: dict[str, Any], path: str) -> Non
 
 
 def _joined(flat: Resources | None, of_flavors: Resources | None) -> Resources | None:
-    """The amounts of `flat` for no flavor, and those of `of_flavors` for each flavor."""
+    """Return the amounts of `flat` without a flavor, together with those of `of_flavors` for each flavor."""
     amounts = {} if flat is None else flat.amounts
     plain = {name: amount for name, amount in amounts.items() if not flavor_in(name)}
     typed = {name: amount for name, amount in (of_flavors or Resources()).amounts.items() if flavor_in(name)}
@@ -270,7 +272,7 @@ def _joined(flat: Resources | None, of_flavors: Resources | None) -> Resources |
 
 
 def _flavors_of(standing: PoolStanding) -> dict[str, Any]:
-    """The pool's flavors, as a scenario has them."""
+    """Return the pool's flavors in the form of a scenario."""
     return {"flavors": [{"name": each.name, "nodeLabels": each.node_labels} for each in standing.pool.flavors]}
 
 

@@ -1,6 +1,6 @@
-"""A scenario as a whole: names that name nothing, numbers that are absurd, places that nobody could have.
+"""Checks a scenario as a whole: unknown names, impossible numbers, impossible places.
 
-Owns every complaint that a field alone cannot give. Each carries the path of the offending field.
+Owns every error that a check of a single field cannot find. Each error has the path of the wrong field.
 """
 
 import math
@@ -42,17 +42,17 @@ LIMITS = ("nominal", "borrowing_limit", "lending_limit", "limit")
 NODES_MAX = 100_000
 RANKS_MAX = 500_000
 GPUS_MAX = 1024
-"""of one node"""
+"""the most GPUs of one node"""
 PRIORITY_MAX = 2**31 - 1
 TIME_MAX = 1e10
-"""seconds: three hundred years"""
+"""in seconds: three hundred years"""
 
 
 def check(scenario: Scenario) -> None:
-    """All of it.
+    """Run all checks.
 
     Raises:
-        InvalidError: the first complaint.
+        InvalidError: the first error.
     """
     _check_sizes(scenario)
     _check_names(scenario)
@@ -66,7 +66,7 @@ def check(scenario: Scenario) -> None:
 
 
 def located(message: str) -> tuple[str, str]:
-    """(path, complaint) of a message of msgspec; an unknown or missing field becomes part of the path."""
+    """Return (path, error) of a message of msgspec; an unknown or missing field becomes part of the path."""
     text, _, where = message.partition(" - at `")
     if where.startswith("key` in `"):
         where, text = where.removeprefix("key` in `"), f"{text} as a key"
@@ -127,7 +127,7 @@ def _check_names(scenario: Scenario) -> None:
 
 
 def _check_after(scenario: Scenario) -> None:
-    """What an allocation waits for is in the file, and before it: so nothing waits for itself."""
+    """Check that an allocation waits only for allocations before it in the file, so that there is no cycle."""
     before: set[str] = set()
     for index, item in enumerate(scenario.allocations):
         for number, name in enumerate(item.after):
@@ -138,10 +138,10 @@ def _check_after(scenario: Scenario) -> None:
 
 
 def check_references(scenario: Scenario) -> None:
-    """A whole file: what its allocations name is in it.
+    """Check that the queues and nodes that allocations name are in the file.
 
     Raises:
-        InvalidError: the first name that is nothing's.
+        InvalidError: the first unknown name.
     """
     queues = {queue.name for queue in scenario.queues} or {"default"}
     nodes = {name for node in scenario.nodes for name in node_names(node)}
@@ -164,7 +164,7 @@ def _unique(names: Iterable[tuple[str, str]]) -> None:
 
 
 def _check_queues(scenario: Scenario) -> None:
-    """The tree, the spans and the places."""
+    """Check the queue tree, the durations and the positions."""
     parents = {queue.name: queue.parent for queue in scenario.queues}
     for index, queue in enumerate(scenario.queues):
         if queue.name in ROOT_NAMES:
@@ -191,7 +191,7 @@ def _check_queues(scenario: Scenario) -> None:
 
 
 def _check_past(scenario: Scenario) -> None:
-    """What was used before, and whether it counts."""
+    """Check the past usage, and that the pool has a fair-share rule for it."""
     rule = scenario.pool.fair_share
     if rule is not None:
         _check_span("pool.fairShare.halfLife", rule.half_life, least=1.0)
@@ -210,7 +210,7 @@ def _check_eviction_limit(path: str, limit: EvictionLimitPart | None) -> None:
 
 
 def _check_flavors(scenario: Scenario) -> None:
-    """The flavors of the pool, and what queues and work say of them."""
+    """Check the flavors of the pool, and how queues and allocations use them."""
     names = [flavor.name for flavor in scenario.pool.flavors]
     _unique((f"pool.flavors[{index}].name", name) for index, name in enumerate(names))
     for index, name in enumerate(names):
@@ -241,7 +241,7 @@ def _check_flavors(scenario: Scenario) -> None:
 
 
 def _check_windows(scenario: Scenario) -> None:
-    """The windows of the pool, each by itself and with the queues and nodes of the file."""
+    """Check the windows of the pool: each one alone, and against the queues and nodes of the file."""
     _unique((f"pool.windows[{index}].name", part.name) for index, part in enumerate(scenario.pool.windows))
     queues = {queue.name for queue in scenario.queues} or {"default"}
     nodes = {name for node in scenario.nodes for name in node_names(node)}
@@ -372,7 +372,7 @@ def _is_whole(value: QuantityValue) -> bool:
 
 
 def amount_milli(value: QuantityValue) -> int:
-    """A quantity in thousandths."""
+    """Return a quantity in thousandths."""
     return amount(CPU, value)[1]
 
 

@@ -1,10 +1,11 @@
-"""A simulation as a process of its own: one request on standard input, one answer on standard output, both JSON.
-A forecast has its answer twice, each on a line: without the likely start, and as soon as that is known with it.
+"""A simulation in its own process: one request on standard input, one answer on standard output, both JSON.
 
-Owns its own bounds: the memory that it may use is set before anything large is read, so that a request that is too
-large ends this process and no other. Whoever starts it owns the deadline. The api starts it
-(`python -m slipway.scheduler.simulate.child BYTES`): planning never runs on an event loop that serves others, and the
-process that serves never loads the planner.
+A forecast is answered twice, each time in one line: first without the likely start, then with it, as soon as it is
+known.
+
+Owns its memory limit, which is set before the request is read, so that a request that is too large ends only this
+process. The parent process owns the deadline. The api starts it (`python -m slipway.scheduler.simulate.child BYTES`):
+so planning never blocks an event loop that serves requests, and the serving process never loads the planner.
 """
 
 import json
@@ -22,8 +23,11 @@ from slipway.scheduler.simulate.support import check_scores, unsupported
 
 
 class SimulationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked: `body` as a client sent it. With a `scenario` in it, `facts` are not looked at. Or `explain`, the
-    key of an allocation of `pool` that waits."""
+    """A request.
+
+    Either `body`, as a client sent it; with a `scenario` in it, `facts` are ignored. Or `explain`, the key of a waiting
+    allocation of `pool`.
+    """
 
     body: dict[str, Any] = {}
     explain: str = ""
@@ -31,11 +35,11 @@ class SimulationRequest(msgspec.Struct, frozen=True, kw_only=True):
     now: float = 0.0
     facts: dict[str, dict[str, msgspec.Raw]] = {}
     past: live.PoolPast | None = None
-    """with `explain`: what is known of the pool's past"""
+    """with `explain`: the known past of the pool; None for a forecast without the likely start"""
 
 
 def main() -> int:
-    """Answer one request: `{"answer": ...}`, or `{"error": ...}` with what is wrong with it."""
+    """Answer one request: `{"answer": ...}`, or `{"error": ...}` with the reason why it is invalid."""
     limit = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     if limit:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -51,8 +55,11 @@ def main() -> int:
 
 
 def _foreseen(request: SimulationRequest) -> dict[str, Any]:
-    """The forecast of one allocation. What is certain is said at once, on a line of its own: the likely bounds cost
-    many times as much, and the process may be ended before they are there."""
+    """Return the forecast of one allocation.
+
+    The certain part is written at once, in its own line: the likely bounds cost many times as much, and the process may
+    be killed before they are known.
+    """
     standing = live.standing_of(request.facts, request.pool)
     answer = live.foreseen(standing, request.explain, request.now)
     if request.past is None:
@@ -70,7 +77,7 @@ def _say(said: dict[str, Any]) -> None:
 
 
 def answered(request: SimulationRequest) -> dict[str, Any]:
-    """The answer to a body.
+    """Return the answer to a body.
 
     Raises:
         InvalidError: the request is not valid; the message starts with the path of the field.

@@ -1,7 +1,7 @@
 """The `simulate` verb: `slipway simulate FILE [--trace FILE --mapping FILE] [-o json|table|summary]`.
 
-Exit codes: 0 answered; 2 the file or the arguments are bad (the message names the file and the path of the field);
-1 the planner broke one of its own rules. Standard output holds the whole answer or nothing.
+Exit codes: 0 answered; 2 the file or the arguments are invalid (the message names the file and the path of the field);
+1 the planner broke one of its own rules. Standard output has the whole answer or nothing.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever reads has seen enough. What Python would still write at its end goes nowhere.
+        # The reader has closed the pipe, so the output that Python flushes at its end must go to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
@@ -56,13 +56,13 @@ def _answer(arguments: argparse.Namespace) -> str:
 
 
 def _complain(text: str, code: int) -> int:
-    """One line, of which nothing reaches the terminal's own language."""
+    """Write the error as one line, without any control characters for the terminal."""
     sys.stderr.write("".join(char if char.isprintable() else "?" for char in " ".join(text.split())) + "\n")
     return code
 
 
 def _read(arguments: argparse.Namespace) -> tuple[Scenario, Sequence[str]]:
-    """The scenario, with the work of the trace if there is one, and what is to be said about that."""
+    """Return the scenario, with the allocations of the trace if there is one, and warnings about the trace."""
     name, told = arguments.file, ()
     if arguments.trace or arguments.mapping:
         if not (arguments.trace and arguments.mapping):

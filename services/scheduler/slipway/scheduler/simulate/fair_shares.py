@@ -1,4 +1,4 @@
-"""What queues and users have used by the end of a simulation, and what the queues deserve by that. Pure.
+"""The usage of queues and users at the end of a simulation, and the shares that the queues then deserve. Pure.
 
 Only for a pool with `fairShare`; the tree is the planner's own.
 """
@@ -13,11 +13,11 @@ from slipway.scheduler.simulate.run import SimulationOutcome
 Json = dict[str, Any]
 GPU_HOUR_MS = 3_600_000
 USERS_MAX = 20
-"""of a queue, those who have used most"""
+"""the number of users of a queue that are shown, those with the most usage"""
 
 
 def fair_shares(outcome: SimulationOutcome) -> Json:
-    """{queue: what it and all below it have used, and what it deserves}; empty where the past does not count."""
+    """Return {queue: usage of it and all queues below it, and its deserved share}; empty without `fairShare`."""
     world = outcome.world
     world.columns.set_decayed(world.past)
     snapshot = world.columns.snapshot((), outcome.end)

@@ -1,11 +1,11 @@
-"""When what waits will start, with bounds, as far as anybody can know.
+"""Forecasts when waiting allocations will start, as bounds.
 
-The latest start is found by running the planner itself on from where things stand: everything that runs uses up its run
-limit, what has none never ends, and nothing new comes. So it is unknown for whatever waits for something without a
-limit. The earliest is at once, or when its backoff is over: what runs may end at any time. Both are instants, which
-change only when something happens.
+The latest start is found by a run of the planner from the present state: every running allocation uses its whole run
+limit, an allocation without a limit never ends, and no new allocation arrives. So the latest start is unknown for an
+allocation that waits for one without a limit. The earliest start is now, or when its backoff is over, because running
+allocations may end at any time. Both are times that change only with events.
 
-The likely bounds (`futures.py`) are there without run limits too, and know of new work. Pure.
+The likely bounds (`futures.py`) exist without run limits too, and take new arrivals into account. Pure.
 """
 
 from typing import Any
@@ -21,19 +21,19 @@ from slipway.scheduler.simulate.world import Life
 
 LIVES_MAX = 500
 NODES_MAX = 2_000
-"""Of more work, or more nodes, nothing is foretold: it would cost more than it tells."""
+"""With more allocations or more nodes there is no forecast, because it would cost too much."""
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """Instants of the virtual or real clock (seconds); None: nobody knows."""
+    """The bounds of a start, as times of the virtual or real clock (seconds); None: unknown."""
 
     earliest: float | None
     latest: float | None
     likely: Bounds | None = None
-    """by what ran and arrived before; None: too little has ended"""
+    """the likely bounds by past run times and arrivals; None: too few allocations have ended"""
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the bounds for JSON."""
         bounds: dict[str, Any] = {"earliest": self.earliest, "latest": self.latest}
         if self.likely is not None:
             bounds["likely"] = {"earliest": self.likely[0], "latest": self.likely[1]}
@@ -41,7 +41,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forecast(scenario: Scenario, outcome: SimulationOutcome) -> dict[str, Estimate]:
-    """{name: when it starts} of what waits at the end of a run; empty where there is too much of it."""
+    """Return {name: forecast} of the allocations that wait at the end of a run; empty when there are too many."""
     lives = [life for life in outcome.world.lives.values() if life.is_submitted and life.phase is not Phase.TERMINATED]
     waiting = [life for life in lives if life.phase is Phase.PENDING]
     if not waiting or len(lives) > LIVES_MAX or len(outcome.world.nodes) > NODES_MAX:
@@ -67,7 +67,7 @@ def forecast(scenario: Scenario, outcome: SimulationOutcome) -> dict[str, Estima
 
 
 def past(scenario: Scenario, outcome: SimulationOutcome) -> Past:
-    """What a run has shown of run times and arrivals."""
+    """Return the run times and arrivals in a simulation run."""
     now = outcome.end
     lives = [life for life in outcome.world.lives.values() if life.is_submitted]
     fresh = lower.given(scenario).allocations
@@ -93,7 +93,7 @@ def past(scenario: Scenario, outcome: SimulationOutcome) -> Past:
 
 
 def _ran_s(life: Life, now: float) -> float:
-    """What counts of its run so far, or of all of it."""
+    """Return for how long it has run, with its saved work, in seconds."""
     return life.saved + (0.0 if life.start is None else (now if life.end is None else life.end) - life.start)
 
 
@@ -103,7 +103,7 @@ def _work(life: Life, now: float) -> Work:
 
 
 def _part(life: Life, now: float) -> AllocationPart:
-    """It runs where it runs, or waits."""
+    """Return the allocation's part for a run from `now`: placed where it runs, or waiting."""
     placed = [
         PlacedPart(rank=place.rank, node=place.node, since=place.start, device=list(place.device) or None)
         for place in life.places

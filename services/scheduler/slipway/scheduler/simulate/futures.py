@@ -1,20 +1,21 @@
-"""When what waits is likely to start: the planner runs on through possible futures of its pool. Pure.
+"""Estimates when waiting allocations are likely to start, by runs of the planner through possible futures. Pure.
 
-Where everything ahead has a run limit, the bounds are those of two plays, with all work as short as the shortest tenth
-of its like, and as long as all but the longest tenth: more starts were within them than within those of futures.
+If all allocations ahead have a run limit, the bounds are those of two runs: one in which every run time is at the 10th
+percentile of similar allocations, and one in which it is at the 90th. More real starts were within these bounds than
+within those of futures.
 
-Owns what a future is. In each one work runs as long as work like it did (`run_times.py`), and new work arrives as it
-arrived during the last day: at the same times of day, each piece one that arrived before. So new work passes what
-waits as the policy of the pool lets it. A future takes its run times and its arrivals from a resampling of the past
-(the bootstrap): a short past gives wider bounds than a long one.
+Owns what a future is. In each future an allocation runs as long as similar ones did (`run_times.py`), and new
+allocations arrive as they did during the last day: at the same times of day, each one a copy of an earlier arrival. So
+new allocations overtake waiting ones as the policy of the pool allows. A future draws its run times and its arrivals
+from a resampling of the past (the bootstrap): a short past gives wider bounds than a long one.
 
 Promises
-- Without run limits the bounds are the first and the last start over `FUTURES` futures, and the first one earlier by
-  `FIRST_PART`. Where the real future is like them, at least `NOMINAL` of the starts are within;
-  docs/scheduling-quality.md says how many were.
-- The same question has the same answer: chance is a hash of the number of the future and of what is drawn.
+- Without run limits the bounds are the first and the last start over `FUTURES` futures, with the first one moved
+  earlier by `FIRST_PART`. If the real future is like them, at least `NOMINAL` of the starts are within;
+  docs/scheduling-quality.md shows how many were.
+- Equal questions have equal answers: each random number is a hash of the future's number and of the drawn value's name.
 
-Not promised: work that differs from all that came before, nodes that come and go.
+Not promised: bounds for allocations unlike all earlier ones, or while nodes are added and removed.
 
 Source: Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979; Vovk, Gammerman and Shafer, "Algorithmic
 Learning in a Random World", 2005 (bounds from ranks among exchangeable draws).
@@ -39,42 +40,42 @@ from slipway.scheduler.simulate.run_times import SAMPLES_MIN, PastRun, RunTimes
 
 FUTURES = 11
 NOMINAL = (FUTURES - 1) / (FUTURES + 1)
-"""the part of starts that is between the first and the last start of all futures, if these are as likely as the real
-one: then each order of the real one among them is equally likely"""
+"""the expected part of starts between the first and the last start of all futures, if the futures are as likely as the
+real one: then each position of the real start among them is equally likely"""
 FIRST_PART = 1 / 3
-"""The first bound is at this part of the time to the first start of all futures. Starts come early together: one large
-piece that ends decides for all that wait, and a few futures may miss it."""
+"""The first bound is at this part of the time to the first start of all futures. Early starts are correlated: the end
+of one large allocation decides for all waiting ones, and a few futures may miss it."""
 HORIZON_S = 30 * 86_400.0
-"""What would start later than this is not foreseen."""
+"""Starts later than this are not forecast."""
 DAY_S = 86_400.0
 SHORT, LONG = 0.1, 0.9
-"""parts of the run times of like work between which all work is taken to be, where it has run limits"""
+"""the quantiles of similar run times that are used for the two bounds with run limits"""
 SPAN_MIN_S = 3_600.0
-"""Arrivals of less than this say nothing of how often they come: they come again after as long."""
+"""Arrivals over a shorter time do not show their rate, so they are repeated after at least this time."""
 ARRIVALS_MAX = 200
-"""Of one future; then nothing new comes. Each is worked out anew for each future, while a user waits."""
+"""The most arrivals in one future; after them no new allocation arrives. Each future is computed while a user waits."""
 
 _ARRIVAL: Final = "arrival "
-"""No allocation has a space in its name."""
+"""The prefix of the names of arrivals; no real allocation has a space in its name."""
 T = TypeVar("T")
 Bounds = tuple[float, float | None]
-"""(first, last) instant; None: later than is foreseen"""
+"""(first, last) time in seconds; None: later than `HORIZON_S`"""
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs or waits."""
+    """An allocation that runs or waits."""
 
     part: AllocationPart
-    """where it runs, or when it comes"""
+    """where it runs, or when it arrives"""
     fact: AllocationFact
-    """as it is before the world has done anything with it; its uid is the name of the part"""
+    """the fact before the simulation; its uid is the name of the part"""
     ran_s: float = 0.0
     saved_s: float = 0.0
-    """of that time: what earlier attempts saved"""
+    """the part of `ran_s` that earlier attempts have saved"""
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """Work that arrived before, as what may arrive again."""
+    """An earlier arrival, which may arrive again in a future."""
 
     part: AllocationPart
     fact: AllocationFact
@@ -83,23 +84,23 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the time before now."""
+    """The known past of a pool."""
 
     runs: Sequence[PastRun]
     since: float
-    """from when on all arrivals are known"""
+    """the time from which all arrivals are known"""
     arrivals: Sequence[float]
-    """instants, in order"""
+    """times in order"""
     pieces: Sequence[Piece]
 
     @property
     def is_enough(self) -> bool:
-        """Whether it tells anything."""
+        """Whether enough runs have ended for an estimate."""
         return sum(run.has_ended for run in self.runs) >= SAMPLES_MIN
 
 
 class Now(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool as it stands: all facts but those of allocations, and the work."""
+    """The present state of a pool: all facts except those of allocations, and the allocations as `work`."""
 
     at: float
     given: lower.Given
@@ -107,9 +108,12 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def likely_starts(now: Now, past: Past, latest: Mapping[str, float | None]) -> dict[str, Bounds]:
-    """{name: its likely bounds} of the work of these names; `latest` has its start if all work uses its run limit, None
-    where that is not known. What does not start although all other work ends and nothing new comes has no likely
-    bounds; so has everything where the past is not enough."""
+    """Return {name: likely bounds} of the allocations in `latest`.
+
+    `latest` has their starts if all allocations use their run limits, None when that is unknown. An allocation that
+    does not start although all others end and no new one arrives has no bounds. There are no bounds at all when the
+    past is too short.
+    """
     if not past.is_enough:
         return {}
     times = RunTimes(past.runs)
@@ -118,7 +122,7 @@ def likely_starts(now: Now, past: Past, latest: Mapping[str, float | None]) -> d
 
 
 def _by_run_limits(now: Now, times: RunTimes, latest: Mapping[str, float]) -> dict[str, Bounds]:
-    """Where run limits bound what can come: once all work is short, once all is long."""
+    """Return the bounds by run limits: from one run with short run times, and one with long ones."""
     if not latest:
         return {}
     ends = [_starts(now, _work_of(now, times, lambda _, part=part: part), [], latest) for part in (SHORT, LONG)]
@@ -143,12 +147,12 @@ def _by_futures(now: Now, past: Past, times: RunTimes, names: Collection[str]) -
 
 
 def gpus_of(fact: AllocationFact) -> int:
-    """The whole GPUs that it asks for."""
+    """Return the whole GPUs that an allocation requests."""
     return sum(role.count * requests_of(role).gpu_units() for role in fact.roles) // GPU_UNITS
 
 
 def as_run(fact: AllocationFact, ran_s: float, *, has_ended: bool = False) -> PastRun:
-    """Its run, so far or to its end."""
+    """Return the run of an allocation, so far or to its end."""
     return PastRun(
         queue=fact.queue,
         user=fact.user,
@@ -160,7 +164,7 @@ def as_run(fact: AllocationFact, ran_s: float, *, has_ended: bool = False) -> Pa
 
 
 def _future(now: Now, past: Past, awaited: Collection[str], number: int) -> Mapping[str, float | None]:
-    """When these start in one future."""
+    """Return {name: start} of these allocations in one future."""
     times = RunTimes(_resampled(past.runs, number, "run"))
     arriving = list(itertools.islice(_arriving(now.at, past, times, number), ARRIVALS_MAX))
     return _starts(now, _work_of(now, times, partial(_chance, number, "work")), arriving, awaited)
@@ -177,7 +181,7 @@ def _starts(
 
 
 def _work_of(now: Now, times: RunTimes, chance: Callable[[str], float]) -> list[Work]:
-    """The work of the pool, each piece with the run time at the chance of its name."""
+    """Return the allocations of the pool, each with a run time drawn by `chance` of its name."""
     found: list[Work] = []
     for work in now.work:
         whole_s = times.draw(as_run(work.fact, work.ran_s), chance(work.part.name))
@@ -187,7 +191,8 @@ def _work_of(now: Now, times: RunTimes, chance: Callable[[str], float]) -> list[
 
 
 def _arriving(now: float, past: Past, times: RunTimes, number: int) -> Iterator[Work]:
-    """What arrives after now, day after day. What was there when the knowledge of the past begins did not arrive."""
+    """Return the arrivals after now, repeated day after day.
+    Allocations at the very beginning of the past are no arrivals."""
     span_s = min(DAY_S, max(SPAN_MIN_S, now - past.since))
     recent = [at for at in past.arrivals if max(past.since, now - span_s) < at <= now]
     pieces = _resampled(past.pieces, number, "piece")
@@ -207,12 +212,12 @@ def _arriving(now: float, past: Past, times: RunTimes, number: int) -> Iterator[
 
 
 def _resampled(values: Iterable[T], number: int, what: str) -> list[T]:
-    """As many of them, drawn with replacement."""
+    """Return as many values, drawn with replacement."""
     every = list(values)
     return [every[int(_chance(number, what, place) * len(every))] for place in range(len(every))]
 
 
 def _chance(number: int, what: str, which: str | int) -> float:
-    """0 to 1, without 1."""
+    """Return a number from 0 to 1, without 1, which depends only on the arguments."""
     drawn = hashlib.blake2b(f"{number}/{what}/{which}".encode(), digest_size=6).digest()
     return int.from_bytes(drawn, "big") / (1 << 48)

@@ -1,11 +1,11 @@
-"""What if: a pool as it stands, run on in virtual time twice, without and with changes; the answer is the difference.
+"""What-if runs: a real pool is simulated twice from now, without and with changes; the answer is the difference.
 
-What runs ends when its run limit says so, and not before: nobody knows more. What is being stopped counts as gone. The
-planner, its policy and the virtual world are those of `slipway simulate`; only what the world begins with is real.
-Times in the answer are seconds from now. Pure.
+A running allocation ends exactly at its run limit, because nothing else is known. An allocation that is being stopped
+is treated as gone. The planner, its policy and the virtual world are those of `slipway simulate`; only the initial
+state is real. Times in the answer are seconds from now. Pure.
 
-Of one allocation that waits it also says when it is likely to start (`futures.py`), by the work of the pool that the
-request tells of.
+For one waiting allocation it also estimates when it is likely to start (`futures.py`), from the past of the pool in the
+request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,9 +35,9 @@ from slipway.scheduler.simulate.world import Life
 
 Json = dict[str, Any]
 SHOWN_MAX = 1000
-"""Allocations that differ and are shown; the rest is counted."""
+"""The most differing allocations that are shown; the others are counted."""
 SUPPOSED = "supposed"
-"""What stands in place of an id for an allocation that is only supposed."""
+"""The text in place of an id for a hypothetical allocation."""
 ASSUMPTIONS = (
     "what runs ends when its run limit says so; what has none runs on",
     "what is being stopped is gone; nothing else is launched, ended or fails",
@@ -47,29 +47,30 @@ ASSUMPTIONS = (
 WORK_MAX = 500
 NODES_MAX = 2_000
 TOO_LONG = "it takes too long to work it out"
-"""With more allocations that run or wait, or more nodes, nothing likely is said: a page would wait for it too long."""
+"""The reason why the likely start is missing in the first answer of a forecast. With more allocations than `WORK_MAX`,
+or more nodes than `NODES_MAX`, there is none at all, because a page would wait for it too long."""
 
 
 class PastPiece(msgspec.Struct, frozen=True, kw_only=True):
-    """Work of the pool that has ended, as the api sends it."""
+    """An ended allocation of the pool, as the api sends it."""
 
     fact: AllocationFact
     ran_s: float
 
 
 class PoolPast(msgspec.Struct, frozen=True, kw_only=True):
-    """What the api knows of the pool's past. Times are epoch seconds."""
+    """The past of the pool that the api knows. Times are epoch seconds."""
 
     runs: list[PastRun] = []
-    """that have ended"""
+    """runs that have ended"""
     since: float = 0.0
     arrivals: list[float] = []
     pieces: list[PastPiece] = []
-    """the last of those that have ended"""
+    """the last allocations that have ended"""
 
 
 def answer(facts: Mapping[str, Mapping[str, msgspec.Raw]], body: Json, now: float) -> Json:
-    """The answer to a request over the facts of a cluster: {kind of the feed: {key: fact}}.
+    """Return the answer to a request, on the facts of a cluster: {kind of the feed: {key: fact}}.
 
     Raises:
         InvalidError: the request is not valid; the message starts with the path of the field.
@@ -99,11 +100,12 @@ def answer(facts: Mapping[str, Mapping[str, msgspec.Raw]], body: Json, now: floa
 
 
 def foreseen(standing: PoolStanding, key: str, now: float) -> Json:
-    """What the planner says now of one allocation that waits: its explanation with what would help, and when it starts
-    (epoch seconds; null: nobody knows).
+    """Return the explanation of one waiting allocation, the changes that would help, and its start.
+
+    Times are epoch seconds; null: unknown.
 
     Raises:
-        InvalidError: it does not wait in that pool.
+        InvalidError: the allocation does not wait in that pool.
     """
     fact = standing.allocations.get(key)
     if fact is None or fact.phase is not Phase.PENDING:
@@ -123,7 +125,8 @@ def foreseen(standing: PoolStanding, key: str, now: float) -> Json:
 
 
 def with_likely(answer: Json, standing: PoolStanding, key: str, now: float, past: PoolPast) -> Json:
-    """The answer of `foreseen` with likely bounds by what the pool has seen in the `past`, or why there are none."""
+    """Return the answer of `foreseen` with the likely bounds by the pool's `past`,
+    or with the reason why there are none."""
     start: Json = {name: at for name, at in answer["estimatedStart"].items() if name != "likelyUnknown"}
     if start["earliest"] is None:
         return answer
@@ -148,7 +151,7 @@ def _likely(standing: PoolStanding, fact: AllocationFact, latest: float | None, 
 
 
 def _history(standing: PoolStanding, past: PoolPast, now: float) -> Past:
-    """What has ended, and what runs or waits still."""
+    """Return the past with the ended allocations, and with those that still run or wait."""
     live = standing.allocations.values()
     pieces = [_piece(each.fact, each.ran_s, has_ended=True) for each in past.pieces]
     return Past(
@@ -160,7 +163,8 @@ def _history(standing: PoolStanding, past: PoolPast, now: float) -> Past:
 
 
 def _piece(fact: AllocationFact, ran_s: float, *, has_ended: bool) -> Piece:
-    """What asks for the same, and has no history. Its volumes are taken to be reached from everywhere."""
+    """Return an allocation with the same requests and without history.
+    Its volumes are assumed reachable from every node."""
     fresh = AllocationFact(
         namespace=fact.namespace,
         name=fact.name,
@@ -185,15 +189,15 @@ def _piece(fact: AllocationFact, ran_s: float, *, has_ended: bool) -> Piece:
 
 
 def _ran_s(fact: AllocationFact, now: float) -> float:
-    """How long its attempt has run so far."""
+    """Return how long its attempt has run so far, in seconds."""
     return max(0.0, now - fact.started) if fact.started else 0.0
 
 
 def standing_of(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str) -> PoolStanding:
-    """The pool as the facts have it.
+    """Return the present state of the pool from the facts.
 
     Raises:
-        InvalidError: there is no such pool.
+        InvalidError: the pool does not exist.
     """
     every = {kind: [decode_fact(kind, bytes(raw)) for raw in facts.get(kind, {}).values()] for kind in FEED_KINDS}
     pools = _of(every, "resourcepools")
@@ -221,7 +225,7 @@ def _of(every: Mapping[str, list[Fact]], kind: str) -> list[Any]:
 
 
 def _of_others(quota: QuotaFact, work: Iterable[AllocationFact]) -> QuotaFact:
-    """The quota as others than the pool's own work use it: what that uses is counted while it runs here."""
+    """Return the quota without the usage of the pool's own allocations, which the simulation itself counts."""
     used = dict(quota.used)
     for fact in work:
         if fact.namespace != quota.namespace or not fact.released or fact.phase is Phase.TERMINATED:
@@ -260,13 +264,13 @@ def _given(standing: PoolStanding, allocations: dict[str, AllocationFact]) -> lo
         quotas=standing.quotas,
         volumes=standing.volumes,
         namespaces={space.name: space.labels for space in standing.spaces},
-        # The ledger is not among the facts: what the allocations tell of their evictions stands for it.
+        # The ledger is not among the facts, so its eviction levels are rebuilt from the evictions in the allocations.
         evicted=remembered(standing.pool, standing.queues.values(), standing.allocations.values()),
     )
 
 
 def _part(fact: AllocationFact, standing: PoolStanding, now: float) -> AllocationPart:
-    """When it comes, and where it runs already; everything else is in its fact."""
+    """Return when it arrives, and where it runs already; everything else is in its fact."""
     since = fact.started or fact.phase_since or now
     is_whole = all(node in standing.nodes for node in fact.placements.values())
     placed = [
@@ -278,7 +282,7 @@ def _part(fact: AllocationFact, standing: PoolStanding, now: float) -> Allocatio
 
 
 def _at_first(fact: AllocationFact) -> AllocationFact:
-    """As it is before the world has done anything with it. Its name there is its uid."""
+    """Return the fact before the simulation. In the simulation, its name is its uid."""
     return msgspec.structs.replace(
         fact,
         phase=Phase.PENDING,
@@ -297,7 +301,7 @@ def _supposed(part: AllocationPart, pool: PoolFact) -> AllocationFact:
 
 
 def _views(outcome: SimulationOutcome, now: float) -> dict[str, Json]:
-    """{allocation key: what becomes of it}"""
+    """Return {allocation key: its state at the end of the run}."""
     return {life.fact.key: _view(outcome, life, now) for life in outcome.world.lives.values()}
 
 
@@ -318,7 +322,7 @@ def _view(outcome: SimulationOutcome, life: Life, now: float) -> Json:
 
 
 def _fate(view: Json | None) -> Json | None:
-    """What counts as a difference: a wait for the same reason is the same in other numbers."""
+    """Return the part of a view that is compared: waits for the same reason are equal, even with other numbers."""
     if view is None or view["explain"] is None:
         return view
     return {**view, "explain": view["explain"]["code"]}
@@ -338,5 +342,5 @@ def _summary(outcome: SimulationOutcome, views: Mapping[str, Json]) -> Json:
 
 
 def _from_now(at: float | None, now: float) -> float | None:
-    """Seconds from now, to the millisecond: what is left of an epoch time after the comma is noise."""
+    """Return seconds from now, rounded to the millisecond, because more digits of an epoch time are noise."""
     return None if at is None else round(at - now, 3)

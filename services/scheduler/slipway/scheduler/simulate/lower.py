@@ -1,6 +1,6 @@
-"""Scenario -> the facts that the planner reads. Pure.
+"""Converts a scenario to the facts that the planner reads. Pure.
 
-Everything of a scenario is in one namespace and one pool; an allocation's uid is its name, so that ties fall by name.
+All parts of a scenario are in one namespace and one pool. An allocation's uid is its name, so ties are broken by name.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ DEFAULT_QUEUE = "default"
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What a world is made of: all facts, those of allocations as they are before anything has happened."""
+    """The initial facts of a simulated world; those of allocations are from before any event."""
 
     pool: PoolFact
     nodes: list[NodeFact]
@@ -66,22 +66,22 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     jobs: list[JobFact]
     workspaces: frozenset[str]
     allocations: dict[str, AllocationFact]
-    """{name of the scenario's part: its fact, of phase Pending}; the uid is that name"""
+    """{name of the scenario's part: its fact, in phase Pending}; the uid is that name"""
     pods: list[PodFact] = []
-    """those that are nobody's here, and take room"""
+    """pods that belong to no allocation here, and use resources"""
     namespaces: dict[str, dict[str, str]] = {}
     """{namespace: its labels}"""
     volumes: list[VolumeFact] = []
     quotas: list[QuotaFact] = []
-    """ResourceQuotas; what the allocations above use is not in their `used`"""
+    """ResourceQuotas, without the usage of the allocations above in their `used`"""
     evicted: tuple[EvictionLevel, ...] = ()
-    """what is used of the eviction limits"""
+    """the usage of the eviction limits"""
     past: DecayedUsage = DecayedUsage()
-    """what queues and users have used before, where the pool counts it"""
+    """the past usage of queues and users, if the pool has `fairShare`"""
 
 
 def given(scenario: Scenario) -> Given:
-    """The facts of a scenario."""
+    """Return all facts of a scenario."""
     return Given(
         pool=pool(scenario),
         nodes=nodes(scenario),
@@ -95,12 +95,12 @@ def given(scenario: Scenario) -> Given:
 
 
 def nodes(scenario: Scenario) -> list[NodeFact]:
-    """All nodes."""
+    """Return all nodes."""
     return [_node(node, name) for node in scenario.nodes for name in node_names(node)]
 
 
 def pool(scenario: Scenario) -> PoolFact:
-    """The one pool."""
+    """Return the only pool."""
     part = scenario.pool
     return PoolFact(
         name=POOL,
@@ -119,7 +119,7 @@ def pool(scenario: Scenario) -> PoolFact:
 
 
 def window(part: WindowPart) -> WindowFact:
-    """One window of the pool."""
+    """Return one window of the pool."""
     repeat = part.repeat
     return WindowFact(
         name=part.name,
@@ -139,12 +139,12 @@ def window(part: WindowPart) -> WindowFact:
 
 
 def queues(scenario: Scenario) -> list[QueueFact]:
-    """The queues; one default queue when the scenario has none."""
+    """Return the queues; one default queue when the scenario has none."""
     return [_queue(queue) for queue in scenario.queues] or [QueueFact(name=DEFAULT_QUEUE, pool=POOL)]
 
 
 def volumes(scenario: Scenario) -> list[VolumeFact]:
-    """The volume claims."""
+    """Return the volume claims."""
     return [
         VolumeFact(namespace=NAMESPACE, name=volume.name, zones=volume.reached_from(), terms=volume.terms())
         for volume in scenario.volumes
@@ -152,7 +152,7 @@ def volumes(scenario: Scenario) -> list[VolumeFact]:
 
 
 def jobs(scenario: Scenario) -> list[JobFact]:
-    """The jobs."""
+    """Return the jobs."""
     return [
         JobFact(
             namespace=NAMESPACE,
@@ -167,7 +167,7 @@ def jobs(scenario: Scenario) -> list[JobFact]:
 
 
 def allocation(part: AllocationPart) -> AllocationFact:
-    """A pending allocation; a role without a minimum needs none of its ranks if the allocation gives one, else all."""
+    """Return a pending allocation. A role's default minimum is 0 if the allocation states one, else all its ranks."""
     roles = tuple(role(rank, part.min_available is not None, part.name) for rank in part.ranks)
     minimum = max(1, sum(role.minimum for role in roles), part.min_available or 0)
     return AllocationFact(
@@ -212,7 +212,7 @@ def _node(part: NodePart, name: str) -> NodeFact:
 
 
 def _requests(part: NodePart | RankPart) -> dict[str, int]:
-    """What it says in fields of their own and among its resources; nothing stands in both."""
+    """Return the resources from their own fields and from `resources`; no resource is in both."""
     own = dict(amount(key, value) for key, value in ((CPU, part.cpu), (MEMORY, part.memory), (GPU, part.gpus)))
     others = dict(amount(key, value) for key, value in part.resources.items())
     return others | {key: value for key, value in own.items() if value}
@@ -256,7 +256,7 @@ def _fair_share(part: FairSharePart | None) -> FairShareFact | None:
 
 
 def past_use(scenario: Scenario) -> DecayedUsage:
-    """What was used before time 0, also by what runs since then, as it counts at time 0."""
+    """Return the usage before time 0, as weighted at time 0; also that of allocations which already run then."""
     rule = scenario.pool.fair_share
     if rule is None:
         return DecayedUsage()
@@ -283,7 +283,7 @@ def _place(place: str | float) -> str:
 
 
 def _amounts(quantities: Quantities | None, of_flavors: Mapping[str, Quantities | None]) -> Resources | None:
-    """A quota of zero is a quota: zeros are kept."""
+    """Return the quota, or None without one. Zeros are kept, because a quota of zero is a quota."""
     stated = {flavor: of for flavor, of in of_flavors.items() if of is not None}
     if quantities is None and not stated:
         return None
@@ -298,7 +298,7 @@ def _topology(part: TopologyPart | None) -> TopologyFact | None:
 
 
 def role(part: RankPart, has_gang_minimum: bool, owner: str = "") -> RoleFact:
-    """One role of the allocation `owner`."""
+    """Return one role of the allocation `owner`."""
     spread = tuple(each.as_kubernetes() for each in part.topology_spread_constraints)
     amounts = _requests(part)
     minimum = part.min_available

@@ -1,6 +1,6 @@
-"""How good the schedule of a simulation was: figures over all of its work. Pure.
+"""Measures the quality of a simulated schedule, over all its allocations. Pure.
 
-Owns what each figure means; docs/scenarios.md says it for users.
+Owns the definition of each figure; docs/scenarios.md explains them to users.
 """
 
 import math
@@ -14,7 +14,8 @@ from slipway.scheduler.simulate.run import SimulationOutcome, UseSample
 from slipway.scheduler.simulate.world import Life, LostWork
 
 SLOWDOWN_BOUND_S = 10.0
-"""Work that runs for less counts as if it ran so long: else what takes no time would decide the mean slowdown.
+"""An allocation that runs for less is treated as if it ran so long. Otherwise very short ones would dominate the mean
+slowdown.
 
 Source: Feitelson and Rudolph, "Metrics and benchmarking for parallel job scheduling", 1998.
 """
@@ -22,7 +23,7 @@ _HOUR_S = 3600.0
 
 
 def metrics(outcome: SimulationOutcome) -> dict[str, Any]:
-    """{figure: its value}; None where no work has ended that it could be about."""
+    """Return {figure: value}; None when no allocation has ended on which the figure is based."""
     lives = list(outcome.world.lives.values())
     whole = total(node.allocatable for node in outcome.world.nodes)
     gpus = counted_gpus(whole.amounts) / GPU_UNITS
@@ -55,15 +56,15 @@ def metrics(outcome: SimulationOutcome) -> dict[str, Any]:
 
 
 def slowdown(life: Life) -> float:
-    """The bounded slowdown of work that has ended: the time from its arrival to its end, over the time for which it ran
-    without what evictions undid."""
+    """Return the bounded slowdown of an ended allocation:
+    the time from its arrival to its end, divided by its run time without the work that evictions undid."""
     ended, started = life.end or 0.0, life.start or 0.0
     ran = max(life.saved + ended - started, SLOWDOWN_BOUND_S)
     return max(1.0, (ended - life.part.submit) / ran)
 
 
 def jain(values: Sequence[float]) -> float | None:
-    """Jain's fairness index: 1 if all are alike, 1/n if one of n has everything; None of nothing.
+    """Return Jain's fairness index: 1 if all values are equal, 1/n if one of n has everything; None for no values.
 
     Source: Jain, Chiu and Hawe, DEC-TR-301, 1984.
     """
@@ -72,8 +73,10 @@ def jain(values: Sequence[float]) -> float | None:
 
 
 def _fairness(lives: Iterable[Life], owner: Callable[[Life], str]) -> float | None:
-    """Jain's index over the mean speeds (1 / slowdown) of the owners of ended work. Slowdowns have no bound: the index
-    over them would be that of the one owner who waits for work of its own."""
+    """Return Jain's index over the mean speeds (1 / slowdown) of the owners of ended allocations.
+
+    Slowdowns have no upper bound, so an index over slowdowns would depend on a single slow owner.
+    """
     found: dict[str, list[float]] = {}
     for life in lives:
         if life.end is not None:
@@ -86,7 +89,7 @@ def _used(sample: UseSample | LostWork, name: str) -> float:
 
 
 def _utilisation(outcome: SimulationOutcome, name: str, capacity: float, end: float) -> float:
-    """From the first tick to `end`."""
+    """Return the utilisation from the first tick to `end`."""
     samples = outcome.samples
     if not samples or capacity <= 0 or end <= samples[0].at:
         return 0.0
@@ -95,7 +98,7 @@ def _utilisation(outcome: SimulationOutcome, name: str, capacity: float, end: fl
 
 
 def _area(outcome: SimulationOutcome, name: str, end: float) -> float:
-    """Amount times seconds in use from the first tick to `end`."""
+    """Return amount times seconds in use, from the first tick to `end`."""
     samples = outcome.samples
     following = [*(sample.at for sample in samples[1:]), end]
     return sum(
@@ -105,7 +108,7 @@ def _area(outcome: SimulationOutcome, name: str, end: float) -> float:
 
 
 def _lost(outcome: SimulationOutcome, name: str, end: float) -> float:
-    """Amount times seconds of that which evictions undid."""
+    """Return amount times seconds of the work that evictions undid."""
     if not outcome.samples:
         return 0.0
     begin = outcome.samples[0].at
@@ -117,5 +120,5 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float:
-    """By nearest rank: one of the values, never one between two; 0 of none."""
+    """Return the percentile by nearest rank: always one of the values; 0 for no values."""
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else 0.0

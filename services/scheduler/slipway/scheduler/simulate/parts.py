@@ -1,6 +1,6 @@
-"""The parts of a scenario file, as strict structs: its format, field by field. Knows nothing of planning.
+"""The format of a scenario file, field by field, as strict structs. Knows nothing of planning.
 
-The format is docs/scenarios.md.
+docs/scenarios.md describes the format.
 """
 
 from typing import Annotated, Any, Literal
@@ -24,12 +24,12 @@ Moment = float | str
 Place = str | Annotated[float, Meta(ge=0, lt=10**15)]
 Quantities = dict[str, QuantityValue]
 AMOUNT_MAX = 2**50
-"""Base units of one resource of one node or rank: a PiB of memory, a trillion cores. Sums of them stay exact."""
+"""The most base units of a resource in one node or rank: a PiB of memory, a trillion cores. Their sums stay exact."""
 ROOT_NAMES = ("", "root")
 FLAVORS_MAX = 16
 WINDOWS_MAX = 32
 GPUS = "gpus"
-"""In quotas, short for whole GPUs."""
+"""The short name for whole GPUs in quotas."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -69,7 +69,7 @@ class NodePart(_Part, frozen=True, kw_only=True):
 
 
 class FlavorPart(_Part, frozen=True, kw_only=True):
-    """A named kind of nodes: those that have all of these labels."""
+    """A named kind of nodes: the nodes that have all these labels."""
 
     name: str
     node_labels: Annotated[dict[str, str], Meta(min_length=1)]
@@ -107,7 +107,8 @@ class WindowPart(_Part, frozen=True, kw_only=True):
 
 
 class FairSharePart(_Part, frozen=True, kw_only=True):
-    """Half of a past use counts after each `half_life`; `history_weight` 0: it only orders queues and users."""
+    """The weight of past usage halves with each `half_life`;
+    with `history_weight` 0 it only orders queues and users."""
 
     half_life: Span
     history_weight: Annotated[float, Meta(ge=0, le=4)] = 1.0
@@ -128,7 +129,7 @@ class PoolPart(_Part, frozen=True, kw_only=True):
     """{score: its args}"""
     sampling: bool = False
     autoscaling: bool = False
-    """an autoscaler adds and removes nodes: work is packed; the nodes of the scenario stay as they are"""
+    """an autoscaler adds and removes nodes, so allocations are packed; the nodes of the scenario do not change"""
     backfill: bool = True
     aging: Span = 86_400
     """0: never"""
@@ -137,7 +138,7 @@ class PoolPart(_Part, frozen=True, kw_only=True):
     eviction_limit: EvictionLimitPart | None = None
     windows: Annotated[list[WindowPart], Meta(max_length=WINDOWS_MAX)] = []
     fair_share: FairSharePart | None = None
-    """absent: past use does not count"""
+    """absent: past usage is ignored"""
 
 
 class PreemptionPart(_Part, frozen=True, kw_only=True):
@@ -153,7 +154,7 @@ class BudgetPart(_Part, frozen=True, kw_only=True):
 
 
 class FlavorLimitsPart(_Part, frozen=True, kw_only=True):
-    """What a queue has of one flavor; only GPUs are counted by flavor."""
+    """The quota of a queue for one flavor; only GPUs are counted by flavor."""
 
     name: str
     nominal: Quantities | None = None
@@ -201,7 +202,7 @@ class TopologyPart(_Part, frozen=True, kw_only=True):
 
 
 class RankPart(_Part, frozen=True, kw_only=True):
-    """A role: `count` ranks that are alike."""
+    """A role: `count` identical ranks."""
 
     name: str = "worker"
     count: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
@@ -222,7 +223,7 @@ class RankPart(_Part, frozen=True, kw_only=True):
     """one per container"""
     node_name: str = ""
     volumes: list[str] = []
-    """claims, by name"""
+    """the names of volume claims"""
 
 
 class PlacedPart(_Part, frozen=True, kw_only=True):
@@ -247,7 +248,7 @@ class AllocationPart(_Part, frozen=True, kw_only=True):
     duration: Seconds | None = None
     max_runtime: Seconds | None = None
     checkpoint_every: Annotated[float, Meta(gt=0)] | None = None
-    """it saves its work every so many seconds of running, and goes on from there when it was evicted"""
+    """it saves its work every so many seconds of running, and continues from there after an eviction"""
     preemptible: bool = False
     min_available: Count | None = None
     hold: bool = False
@@ -256,11 +257,11 @@ class AllocationPart(_Part, frozen=True, kw_only=True):
     position: Place = ""
     avoid_nodes: list[str] = []
     flavors: Annotated[list[str], Meta(max_length=FLAVORS_MAX)] = []
-    """those that it accepts, the best first"""
+    """the flavors that it accepts, the best first"""
     gpu_type: str = ""
-    """short for one flavor"""
+    """short for `flavors` with one entry"""
     topology: TopologyPart | None = None
-    """of all roles together"""
+    """the topology of all roles together"""
     ranks: Annotated[list[RankPart], Meta(min_length=1)]
     placed: list[PlacedPart] = []
 
@@ -274,31 +275,31 @@ class Scenario(_Part, frozen=True, kw_only=True):
     queues: list[QueuePart] = []
     jobs: list[JobPart] = []
     history: list[PastUsePart] = []
-    """what was used before time 0"""
+    """the usage before time 0"""
     allocations: list[AllocationPart] = []
     volumes: list[VolumePart] = []
     until: float | None = None
 
 
 def _without_sign(part: _Part, field: str) -> None:
-    """A time of minus zero is zero."""
+    """Replace a time of minus zero by zero."""
     if getattr(part, field) == 0:
         msgspec.structs.force_setattr(part, field, 0.0)
 
 
 def node_names(node: NodePart) -> list[str]:
-    """The names that a node entry stands for."""
+    """Return the names of the nodes of one entry."""
     return [node.name] if node.count == 1 else [f"{node.name}-{index}" for index in range(node.count)]
 
 
 def amount(name: str, value: QuantityValue) -> tuple[str, int]:
-    """(resource, base units) of one entry of a quota or resource map."""
+    """Return (resource, base units) of one entry of a quota or resource map."""
     resource = GPU if name == GPUS else name
     return resource, parse_quantity(value, scale=scale_of(resource))
 
 
 def seconds(span: Span) -> float:
-    """A span in seconds.
+    """Return a duration in seconds.
 
     Raises:
         ValueError: not a duration, or longer than ten years.
@@ -307,7 +308,7 @@ def seconds(span: Span) -> float:
 
 
 def moment(value: Moment) -> float:
-    """A time in seconds of virtual time.
+    """Return a time in seconds of virtual time.
 
     Raises:
         ValueError: not an RFC 3339 time.

@@ -1,7 +1,7 @@
-"""What runs already at time 0: whether it could.
+"""Checks whether the allocations that already run at time 0 are possible.
 
-Owns the complaints about `placed`: ranks, nodes and devices that do not exist, and more than a node holds. Filters do
-not count: what runs may run where it would not be put today.
+Owns the errors about `placed`: ranks, nodes and devices that do not exist, and more than the capacity of a node.
+Filters are not applied: a running rank may be on a node where it would not be placed today.
 """
 
 from slipway.errors import InvalidError
@@ -13,7 +13,7 @@ from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, RankPar
 
 
 class _Node:
-    """What is left of a node."""
+    """The free resources of a node."""
 
     def __init__(self, fact: NodeFact) -> None:
         self.left = dict(fact.allocatable.amounts)
@@ -22,10 +22,10 @@ class _Node:
 
 
 def check_placed(scenario: Scenario) -> None:
-    """Accepts places that all ranks could have at once.
+    """Check that all ranks can have their places at the same time.
 
     Raises:
-        InvalidError: the first that could not.
+        InvalidError: the first place that is impossible.
     """
     if not any(item.placed for item in scenario.allocations):
         return
@@ -37,14 +37,14 @@ def check_placed(scenario: Scenario) -> None:
             path, rank = f"allocations[{index}].placed[{number}]", role_of(item, placed.rank)
             _take(path, placed, rank, nodes[placed.node], has_minimum=item.min_available is not None)
             open_.append((path, placed, rank))
-    # Devices that are named come first; those that are not get what is left, the larger parts first.
+    # Ranks with named devices are first; the others get the remaining devices, the larger parts first.
     open_.sort(key=lambda each: (each[1].device is None, -each[2].gpu_milli))
     for path, placed, rank in open_:
         _take_devices(path, placed, rank, nodes[placed.node])
 
 
 def role_of(item: AllocationPart, number: int) -> RankPart:
-    """The role of a rank that exists."""
+    """Return the role of an existing rank."""
     for rank in item.ranks[:-1]:
         if number < rank.count:
             return rank

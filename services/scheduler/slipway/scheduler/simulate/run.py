@@ -1,7 +1,7 @@
-"""The run: the planner of the live scheduler over a scenario, in virtual time.
+"""Runs the planner of the live scheduler over a scenario, in virtual time.
 
-At each instant at which something ends or arrives, plans are made and carried out until one changes nothing. So
-work that ends at the instant at which it starts frees its places for others at that same instant.
+At each time at which an allocation ends or arrives, plans are made and carried out until one changes nothing. So an
+allocation that ends at the time at which it starts frees its places for others at that same time.
 """
 
 import heapq
@@ -24,34 +24,34 @@ from slipway.scheduler.simulate.world import SimulatedWorld
 
 SEED = 0
 OFFERED_MAX = 64
-"""Of so many that wait at the end it is said what would help."""
+"""For so many of the allocations that wait at the end, the explanation includes the changes that would help."""
 IDLE_WAKES_MAX = 64
-"""Windows that repeat begin and end for ever: after so many of them in a row a run without an `until` is over."""
+"""Repeated windows begin and end for ever: a run without `until` ends after so many idle wake-ups in a row."""
 TICKS_MAX = 1_000_000
-"""of one instant"""
+"""the most ticks at one time"""
 _ENDS, _ARRIVES, _WAKES = 0, 1, 2
 Scores = dict[str, dict[str, int]]
 
 
 class UseSample(msgspec.Struct, frozen=True):
-    """GPUs and cpu in use from `at` on."""
+    """The resources in use from `at` on."""
 
     at: float
     used: Mapping[str, int]
 
 
 class SimulationOutcome(msgspec.Struct, kw_only=True):
-    """Everything that the answer is made of."""
+    """The result of a run, from which the answer is made."""
 
     world: SimulatedWorld
     ticks: int = 0
     end: float = 0.0
     explanations: Mapping[str, Explanation] = {}
     scores: dict[str, Scores] | None = None
-    """{allocation: node -> plugin -> value}, as first looked at; None when nobody asked for them"""
+    """{allocation: node -> plugin -> value}, as first computed; None when the caller did not request scores"""
     samples: list[UseSample] = []
     kept: dict[str, list[tuple[float, ReservedPlaces]]] = {}
-    """{allocation: (when it was found, what was kept for it)}, each time that it was news"""
+    """{allocation: [(when, its reserved places)]}, with an entry for each change"""
 
 
 def simulate(
@@ -62,8 +62,10 @@ def simulate(
     start: float = 0.0,
     awaited: Collection[str] | None = None,
 ) -> SimulationOutcome:
-    """Run `scenario` from `start` to its `until`, or until nothing more can happen; with `awaited`, until all of these
-    have started, and without explanations."""
+    """Run `scenario` from `start` to its `until`, or until nothing more can happen.
+
+    With `awaited`, run until all these allocations have started, and without explanations.
+    """
     return _Run(scenario, with_scores=with_scores, given=given, start=start, awaited=awaited).run()
 
 
@@ -84,18 +86,19 @@ class _Run:
         self.world = self.outcome.world
         self.policy = policy_of(self.world.columns.snapshot().pool)
         self.brief = msgspec.structs.replace(self.policy, changes_max=0)
-        """the same decisions, without what would help those that wait: that is worth its time at the end only"""
+        """the same decisions, without the changes that would help waiting allocations:
+        these are only computed at the end"""
         self.looked_at = start
         self.is_explained = False
         self.is_new = False
-        """something has arrived since the last look"""
+        """an allocation has arrived since the last plan"""
         self.outcome.scores = {} if with_scores else None
         self.events: list[tuple[float, int, str, int]] = []
         self.wakes: set[float] = set()
         self.idle_wakes = 0
-        """how often in a row time alone changed nothing, and nothing else could happen"""
+        """the number of consecutive wake-ups that changed nothing, while nothing else could happen"""
         self.evicts_by_time = any(window.evicts for window in self.world.columns.snapshot().pool.windows)
-        """what runs may be evicted although nothing waits"""
+        """running allocations may be evicted although none waits"""
 
     def run(self) -> SimulationOutcome:
         for part in self.scenario.allocations:
@@ -116,7 +119,7 @@ class _Run:
         return self.outcome
 
     def _instant(self, now: float) -> None:
-        """All that happens at `now`."""
+        """Handle all events at `now`."""
         self.outcome.end = now
         while self.events and self.events[0][0] <= now:
             _, kind, name, attempt = heapq.heappop(self.events)
@@ -129,8 +132,10 @@ class _Run:
                 self._settle(now)
 
     def _wake(self, now: float) -> None:
-        """Time alone may change the plan: something ages, a window of a budget begins. Where it changes nothing, and
-        nothing else can happen, the run ended before."""
+        """Plan again because of the time alone: an allocation has aged, or a window of a budget begins.
+
+        If that changes nothing, and nothing else can happen, the run is treated as ended before.
+        """
         outcome = self.outcome
         is_last = self.scenario.until is None and all(event[1] == _WAKES for event in self.events)
         if is_last:
@@ -148,7 +153,7 @@ class _Run:
             self.idle_wakes = 0
 
     def _settle(self, now: float) -> None:
-        """Tick until a plan changes nothing; what ends at once is left to the caller."""
+        """Tick until a plan changes nothing; the caller handles allocations that end at once."""
         self.looked_at, self.is_explained = now, False
         for _ in range(TICKS_MAX):
             decided = self._decide(now)
@@ -169,7 +174,7 @@ class _Run:
         raise InvariantError(f"the plans of time {now:g} never end")
 
     def _decide(self, now: float) -> Plan:
-        """The plan of one tick. Where nothing waits and nothing is new there is nothing to decide."""
+        """Return the plan of one tick; an empty plan when no allocation waits and none has arrived."""
         if not (self.is_new or self.world.waiting or self.world.below_count or self.evicts_by_time):
             return Plan()
         self.is_new = False
@@ -190,7 +195,7 @@ class _Run:
         return self.world.columns.snapshot((), now, evicted=self.world.evicted)
 
     def _explain(self) -> None:
-        """Why what waits now does, with what would help; as of the last tick, and of nothing later."""
+        """Explain why allocations wait, and what would help, in the state of the last tick."""
         if self.is_explained:
             return
         self.is_explained, self.outcome.explanations = True, {}
@@ -218,7 +223,7 @@ class _Run:
         self.outcome.samples.append(UseSample(now, dict(self.world.used)))
 
     def _watch(self, fact: AllocationFact, whatif: WhatIf) -> None:
-        """Keep the scores of the first rank, as the planner first saw them."""
+        """Store the scores of the first rank, as the planner first computed them."""
         scores = self.outcome.scores
         if scores is not None and fact.name not in scores:
             scores[fact.name] = whatif.row(fact.roles[0]).scores_by_node()

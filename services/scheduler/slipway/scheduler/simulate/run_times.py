@@ -1,12 +1,12 @@
-"""How long work runs, by what ran before. Pure.
+"""Estimates how long an allocation runs, from past run times. Pure.
 
-Owns which work is alike (of the same queue, user and size; with too little of it, more counts as alike), and how a run
-limit is used: for work with a limit the part of the limit that was used is what repeats, for work without one it is
-the run time itself. Work that still runs is known to take at least as long as it has run. Without it long work would
-seem rarer than it is, so the run times are the Kaplan-Meier estimate.
+Owns which allocations are similar (same queue, user and size; with too few of them, larger groups), and how a run limit
+is used: with a limit, the used part of the limit is what repeats; without one, the run time itself. An allocation that
+still runs is known to need at least its time so far. Without these, long run times would seem rarer than they are, so
+the Kaplan-Meier estimate is used.
 
 Source: Kaplan and Meier, "Nonparametric Estimation from Incomplete Observations", 1958; Efron, "The Two Sample Problem
-with Censored Data", 1967 (the weight of what still runs is spread over all that is longer).
+with Censored Data", 1967 (the weight of a running allocation is distributed to all longer run times).
 """
 
 import bisect
@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 SAMPLES_MIN = 10
-"""With fewer of them, more work counts as alike; with fewer of all, nothing is known."""
+"""With fewer similar runs, a larger group is used; with fewer runs in all, nothing is known."""
 
 
 class PastRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Work that has run."""
+    """The run of one allocation."""
 
     queue: str
     user: str
@@ -29,11 +29,11 @@ class PastRun(msgspec.Struct, frozen=True, kw_only=True):
     ran_s: float
     limit_s: float | None = None
     has_ended: bool = True
-    """False: it still runs"""
+    """False while it still runs"""
 
 
 class RunTimes:
-    """The run times of work."""
+    """The distributions of run times, by groups of similar allocations."""
 
     def __init__(self, runs: Iterable[PastRun]) -> None:
         found: dict[tuple[bool, tuple[str, ...]], list[tuple[float, bool]]] = {}
@@ -45,9 +45,12 @@ class RunTimes:
         self._known = {group: _Lengths(values) for group, values in found.items()}
 
     def draw(self, like: PastRun, chance: float) -> float | None:
-        """The run time at `chance` (0 to 1, without 1) among those of work like this that ran for more than its
-        `ran_s`; None where too little of it has ended. Where nothing ran so long, it is one that is longer by as much
-        as the longest runs differ among each other."""
+        """Return the run time at quantile `chance` (0 to 1, without 1) of similar runs that were longer than
+        `like.ran_s`.
+
+        None when too few similar runs have ended. If no run was so long, the result is longer than `ran_s` by a factor
+        by which the longest runs differ from one another.
+        """
         unit_s = like.limit_s or 1.0
         ran = like.ran_s / unit_s
         groups = _groups(like.queue, like.user, like.gpus)
@@ -57,11 +60,11 @@ class RunTimes:
 
 
 class _Lengths:
-    """The lengths of some work, each with its weight."""
+    """The lengths of a group of runs, each with its weight."""
 
     def __init__(self, lengths: Iterable[tuple[float, bool]]) -> None:
-        """Each with whether it has ended."""
-        # At the same length what has ended comes first: what still runs takes longer.
+        """`lengths`: (length, whether the run has ended)."""
+        # At the same length, ended runs are first, because running ones will be longer.
         ordered = sorted(lengths, key=lambda each: (each[0], not each[1]))
         self._ended = [length for length, has_ended in ordered if has_ended]
         self._longest = ordered[-1][0]
@@ -74,19 +77,19 @@ class _Lengths:
                 weight += weight / left
         self._sums = list(itertools.accumulate(weights, initial=0.0))
         self._beyond = 0.0 if ordered[-1][1] else weight
-        """the weight of what is longer than everything that was seen"""
+        """the weight of lengths beyond the longest one that was seen"""
 
     @property
     def count(self) -> int:
-        """How many have ended."""
+        """The number of ended runs."""
         return len(self._ended)
 
     def longer_count(self, ran: float) -> int:
-        """How many of those were longer than `ran`."""
+        """Return how many ended runs were longer than `ran`."""
         return len(self._ended) - bisect.bisect_right(self._ended, ran)
 
     def draw(self, ran: float, chance: float) -> float:
-        """The length at `chance` of all that are longer than `ran`."""
+        """Return the length at quantile `chance` of all lengths longer than `ran`."""
         begin = self._sums[bisect.bisect_right(self._ended, ran)]
         inside = self._sums[-1] - begin
         at = chance * (inside + self._beyond)
@@ -97,13 +100,16 @@ class _Lengths:
 
 
 def _growth(ended: Sequence[float], chance: float) -> float:
-    """How many times as long: what the longest runs are of the one below them (peaks over a threshold)."""
+    """Return a growth factor: the ratio of one of the longest runs to the run below them (peaks over a threshold)."""
     longest = ended[-SAMPLES_MIN:]
     below = ended[-SAMPLES_MIN - 1] if len(ended) > SAMPLES_MIN else longest[0]
     return longest[int(chance * len(longest))] / below if below > 0 else 1.0
 
 
 def _groups(queue: str, user: str, gpus: int) -> tuple[tuple[str, ...], ...]:
-    """From what is most alike to all. Sizes are alike within a factor of four: up to 1 GPU, to 7, to 31, to 127 ..."""
+    """Return the groups of a run, from the most similar one to all runs.
+
+    Sizes are grouped by a factor of four: up to 1 GPU, to 7, to 31, to 127 ...
+    """
     size = str(gpus.bit_length() // 2)
     return ((queue, user, size), (queue, "", size), (queue, user), (queue,), ())

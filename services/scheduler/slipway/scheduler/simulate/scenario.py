@@ -1,6 +1,6 @@
-"""Text -> Scenario, or the path of what is wrong with it.
+"""Parses text to a Scenario, or raises an error with the path of the wrong field.
 
-Owns the order in which a scenario is looked at: as text (`slipway.yaml_reader`), field by field (`parts.py`), then as a
+Owns the order of the checks of a scenario: as text (`slipway.yaml_reader`), field by field (`parts.py`), then as a
 whole (`checks.py`).
 """
 
@@ -51,10 +51,10 @@ _TRIED_MAX = 10_000
 
 
 def load(path: Path | str) -> Scenario:
-    """The scenario in a file (YAML or JSON), or in standard input for `-`.
+    """Return the scenario in a file (YAML or JSON), or from standard input for `-`.
 
     Raises:
-        InvalidError: what is wrong and at which field.
+        InvalidError: a field is wrong; the message has its path.
     """
     text = yaml_reader.read_text(str(path), yaml_reader.SCENARIO)
     try:
@@ -65,19 +65,19 @@ def load(path: Path | str) -> Scenario:
 
 
 def decode(text: str) -> Scenario:
-    """The scenario in `text`.
+    """Return the scenario in `text`.
 
     Raises:
-        InvalidError: what is wrong and at which field.
+        InvalidError: a field is wrong; the message has its path.
     """
     return whole(document_of(text))
 
 
 def document_of(text: str) -> Any:
-    """The plain data of a scenario's text.
+    """Return the plain data of a scenario's text.
 
     Raises:
-        InvalidError: what is wrong and at which line; there is nothing in it.
+        InvalidError: a line is wrong (the message has its number), or the text is empty.
     """
     document = yaml_reader.parse(text, yaml_reader.SCENARIO)
     if document is None:
@@ -86,10 +86,10 @@ def document_of(text: str) -> Any:
 
 
 def whole(document: object) -> Scenario:
-    """The scenario of a whole file: what its allocations name is in it.
+    """Return the scenario of a whole file, which must contain all queues and nodes that its allocations name.
 
     Raises:
-        InvalidError: what is wrong and at which field.
+        InvalidError: a field is wrong; the message has its path.
     """
     scenario = checked(document)
     checks.check_references(scenario)
@@ -97,10 +97,10 @@ def whole(document: object) -> Scenario:
 
 
 def checked(document: object) -> Scenario:
-    """The scenario that `document` (plain data) describes.
+    """Return the scenario in `document` (plain data).
 
     Raises:
-        InvalidError: what is wrong and at which field.
+        InvalidError: a field is wrong; the message has its path.
     """
     try:
         scenario = msgspec.convert(document, Scenario)
@@ -111,13 +111,13 @@ def checked(document: object) -> Scenario:
 
 
 def located(message: str) -> str:
-    """A message of msgspec as `path: complaint`."""
+    """Return a message of msgspec as `path: error`."""
     path, text = checks.located(message)
     return f"{path or 'the file'}: {text}"
 
 
 def _located(message: str, document: Any) -> str:
-    """msgspec's complaint with the whole path, where it leaves out under which key of a map the value stands."""
+    """Return msgspec's error with the whole path: msgspec leaves out the key of a value in a map."""
     path, text = checks.located(message)
     while _KEY in path:
         key = _culprit(document, path, text)
@@ -128,7 +128,7 @@ def _located(message: str, document: Any) -> str:
 
 
 def _of_number(document: Any, path: str, text: str) -> str:
-    """The complaint about a number that YAML reads as a word, in the words of the number."""
+    """Return a better error for a number that YAML reads as a string; other errors unchanged."""
     if not re.match(r"Expected `(float|int)\b.*got `str`", text):
         return text
     found = document
@@ -144,7 +144,7 @@ def _of_number(document: Any, path: str, text: str) -> str:
 
 
 def _culprit(document: Any, path: str, text: str) -> str | None:
-    """The key for the first `[...]` of `path`: the one that alone gives the same complaint."""
+    """Return the key for the first `[...]` of `path`: the one that alone causes the same error."""
     steps: list[str | int] = []
     head = path.partition(_KEY)[0]
     for name, index in re.findall(r"\.?([^.\[\]]+)|\[(\d+)\]", head):
@@ -165,8 +165,7 @@ def _culprit(document: Any, path: str, text: str) -> str | None:
 
 
 def _only(document: Any, steps: list[str | int], entries: dict[str, Any]) -> Any:
-    """The document with `entries` alone where the steps lead to, and of every list on the way nothing that is not
-    needed."""
+    """Return the document with only `entries` at the end of `steps`."""
     if not steps:
         return entries
     first, rest = steps[0], steps[1:]

@@ -1,4 +1,4 @@
-"""What a scenario may ask for and the planner does not do: each gives one warning, never a silent miss."""
+"""Warns about features of a scenario that the planner does not support, so that none is ignored silently."""
 
 from collections.abc import Iterator
 
@@ -8,10 +8,10 @@ from slipway.scheduler.simulate.parts import Scenario
 
 
 def check_scores(scenario: Scenario) -> None:
-    """Refuse names that are no score at all.
+    """Check that all names of scores are known.
 
     Raises:
-        InvalidError: with the path of the name.
+        InvalidError: a name is unknown; the message has its path.
     """
     for name in scenario.pool.scores:
         if name not in SCORES:
@@ -19,7 +19,7 @@ def check_scores(scenario: Scenario) -> None:
 
 
 def unsupported(scenario: Scenario) -> tuple[str, ...]:
-    """One sentence per feature that the run went without."""
+    """Return one sentence for each feature that was ignored."""
     return tuple(dict.fromkeys(_of_work(scenario)))
 
 

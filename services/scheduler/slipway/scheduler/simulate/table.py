@@ -1,7 +1,7 @@
-"""The answer of a simulation as text for people: nothing wider than the terminal, nothing said twice. Pure.
+"""Formats the result of a simulation as text for users: not wider than the terminal, and without repetitions. Pure.
 
-One row per allocation; below it why the others wait (those with the same reason together), who was evicted for whom,
-scores, figures. What is cut off is counted, and stands in the JSON answer.
+One row per allocation; below the rows the reasons of waiting allocations (grouped by reason), the evictions, the scores
+and the figures. Omitted lines are counted, and the JSON answer has them.
 """
 
 import textwrap
@@ -31,7 +31,7 @@ NODES_MIN = 10
 def as_table(
     outcome: SimulationOutcome, warnings: Sequence[str], estimates: Estimates = MappingProxyType({}), width: int = WIDTH
 ) -> str:
-    """The whole answer."""
+    """Return the whole answer as text."""
     width = max(width, WIDTH_MIN)
     lines = [*_rows(outcome, width)]
     for text in (*_reasons(outcome, estimates), *_evictions(outcome.world.evictions), *_fair_shares(outcome)):
@@ -46,7 +46,7 @@ def as_table(
 
 
 def as_summary(outcome: SimulationOutcome, warnings: Sequence[str], width: int = WIDTH) -> str:
-    """The figures alone, one a line."""
+    """Return only the figures, one per line."""
     figures = {**metrics(outcome), "ticks": outcome.ticks}
     name_width = max(map(len, figures))
     lines = [f"{name.ljust(name_width)}  {number(value)}" for name, value in figures.items()]
@@ -56,7 +56,7 @@ def as_summary(outcome: SimulationOutcome, warnings: Sequence[str], width: int =
 
 
 def _fair_shares(outcome: SimulationOutcome) -> list[str]:
-    """One sentence for each queue, where past use counts."""
+    """Return one sentence for each queue, if the pool has `fairShare`."""
     found: list[str] = []
     for name, share in fair_shares(outcome).items():
         users = ", ".join(f"{user or '(no user)'} {number(hours)}" for user, hours in share["users"].items())
@@ -70,7 +70,7 @@ def _fair_shares(outcome: SimulationOutcome) -> list[str]:
 
 
 def number(value: float | None) -> str:
-    """Short, and exact to the thousandth."""
+    """Return a number as short text, exact to the thousandth; `-` for None."""
     if value is None:
         return "-"
     text = f"{value:.3f}".rstrip("0").rstrip(".")
@@ -110,7 +110,7 @@ def _line(row: Sequence[str], widths: Sequence[int], gap: int) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """The beginning and the end: names differ at either."""
+    """Return the beginning and the end of a text that is too long, because names may differ at either."""
     if len(text) <= width:
         return text
     tail = (width - 2) // 2
@@ -122,7 +122,7 @@ def _node_names(nodes: Sequence[str]) -> str:
 
 
 def _cut_nodes(nodes: Sequence[str], width: int) -> str:
-    """As many names as there is room for and how many there are besides, or just how many."""
+    """Return as many names as fit and the number of the others, or only the number."""
     text = _node_names(nodes)
     if len(nodes) == 1:
         return _cut(text, width)
@@ -134,7 +134,7 @@ def _cut_nodes(nodes: Sequence[str], width: int) -> str:
 
 
 def _reasons(outcome: SimulationOutcome, estimates: Estimates) -> list[str]:
-    """Why what waits does, each reason once."""
+    """Return the reasons of waiting allocations, each reason once."""
     groups: dict[str, list[str]] = {}
     for name, life in outcome.world.lives.items():
         why = outcome.explanations.get(f"{NAMESPACE}/{name}")
@@ -160,7 +160,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _evictions(evictions: Sequence[Json]) -> list[str]:
-    """One line for all ranks that went together."""
+    """Return one line for all ranks of an allocation that were evicted together."""
     groups: dict[tuple[float, str, str | None], list[int]] = {}
     for item in evictions:
         groups.setdefault((item["time"], item["allocation"], item["for"]), []).append(item["rank"])

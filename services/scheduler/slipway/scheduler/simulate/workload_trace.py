@@ -1,8 +1,8 @@
-"""A workload trace: what a cluster was asked to run, as CSV or JSON lines, read as the allocations of a scenario.
+"""Reads a workload trace (CSV or JSON lines of the jobs of a cluster) as the allocations of a scenario.
 
-Owns the mapping file, which says what the columns of a trace mean, and where a complaint about a row belongs: file,
-line and column. Knows nothing of planning; what the rows become is checked as a scenario is. The format is
-docs/scenarios.md.
+Owns the mapping file, which states what the columns of a trace mean, and the position of an error about a row: file,
+line and column. Knows nothing of planning; the resulting allocations are checked like a scenario. docs/scenarios.md
+describes the format.
 """
 
 import csv
@@ -30,11 +30,11 @@ from slipway.scheduler.simulate.scenario import document_of, located, whole
 Json = dict[str, Any]
 Cell = str | float | bool
 TRACE = yaml_reader.TextLimits(64 * 1024 * 1024, 0)
-"""Some hundred thousand rows."""
+"""The limits of a trace file: some hundred thousand rows."""
 _UNIT_S = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MILLI_UNITS = {"": 1, "gpu": MILLI}
 _CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
-"""[days-][hours:]minutes:seconds, as Slurm writes a span"""
+"""[days-][hours:]minutes:seconds, as Slurm writes a duration"""
 _QUANTITIES = {"cpu": CPU, "memory": MEMORY, "gpus": GPU}
 _SHOWN_MAX = 60
 _COLUMNS_SHOWN_MAX = 12
@@ -42,7 +42,7 @@ _TRUE, _FALSE = frozenset({"true", "yes", "1"}), frozenset({"false", "no", "0"})
 
 
 class FieldRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Where a field of an allocation comes from: a column, two columns with times, or the same value for all rows."""
+    """The source of a field of an allocation: a column, two columns with times, or the same value for all rows."""
 
     column: str = ""
     value: Cell | None = None
@@ -51,21 +51,22 @@ class FieldRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     to: str = ""
     """with `from`: the time between two columns"""
     unit: str = ""
-    """of a number: ms, s, m, h, d for times; a suffix of a Kubernetes quantity for cpu and memory; gpu for gpuMilli"""
+    """the unit of a number: ms, s, m, h, d for times; a suffix of a Kubernetes quantity for cpu and memory; gpu for
+    gpuMilli"""
     per: Literal["rank", "allocation"] = "rank"
-    """allocation: the amount is that of all ranks together, and is divided"""
+    """allocation: the amount is that of all ranks together, and is divided among them"""
     values: dict[str, Cell] = {}
-    """{cell: what stands for it}; other cells stay as they are"""
+    """{cell: its replacement}; other cells are not changed"""
     default: Cell | None = None
-    """what stands for an empty cell"""
+    """the replacement of an empty cell"""
 
 
 Rule = FieldRule | str
-"""A word is short for its column."""
+"""A text is short for a rule with that column."""
 
 
 class TraceColumns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The fields of an allocation that a trace gives; each means the same as in a scenario."""
+    """The fields of an allocation that a trace contains; each has the same meaning as in a scenario."""
 
     submit: Rule
     duration: Rule
@@ -76,7 +77,7 @@ class TraceColumns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     memory: Rule | None = None
     gpus: Rule | None = None
     gpu_milli: Rule | None = None
-    """a part of one GPU; 1000 or more means that gpus says it"""
+    """a part of one GPU; with 1000 or more, gpus is used instead"""
     max_runtime: Rule | None = None
     queue: Rule | None = None
     user: Rule | None = None
@@ -93,13 +94,13 @@ class TraceMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """absent: jsonl for a file that ends in .jsonl or .ndjson, else csv"""
     delimiter: Annotated[str, Meta(min_length=1, max_length=1)] = ","
     time_zone: str = ""
-    """of times that state no offset, such as Europe/Berlin"""
+    """the time zone of times without an offset, such as Europe/Berlin"""
     skip: dict[str, list[Cell]] = {}
     """{column: cells}: rows with such a cell are left out; "" is an empty cell"""
 
 
 class TracedScenario(msgspec.Struct, frozen=True, kw_only=True):
-    """A scenario with the allocations of a trace, and what is to be said about them."""
+    """A scenario with the allocations of a trace, and warnings about them."""
 
     scenario: Scenario
     warnings: tuple[str, ...]
@@ -111,17 +112,18 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """One cell, after the mapping's words for it, and where it stands."""
+    """One cell, after the replacements of the mapping, and its position for errors."""
 
     text: str
     where: str
 
 
 def load(file: str, trace: str, mapping: str) -> TracedScenario:
-    """The scenario of `file` with the work of `trace` added.
+    """Return the scenario of `file` with the allocations of `trace` added.
 
     Raises:
-        InvalidError: the file, and its line and column, or the path of the field, with what to write instead.
+        InvalidError: a file is wrong; the message has the line and column, or the path of the field, and the
+            correction.
     """
     if [file, trace, mapping].count("-") > 1:
         raise InvalidError("only one of FILE, --trace and --mapping can be -, the standard input")
@@ -145,10 +147,10 @@ def load(file: str, trace: str, mapping: str) -> TracedScenario:
 
 
 def read_mapping(name: str) -> TraceMapping:
-    """The mapping of a file.
+    """Return the mapping in a file.
 
     Raises:
-        InvalidError: the file and the path of what is wrong.
+        InvalidError: a field is wrong; the message has the file and the path.
     """
     text = yaml_reader.read_text(name, yaml_reader.MANIFEST)
     try:
@@ -186,7 +188,7 @@ def _check_mapping(mapping: TraceMapping) -> None:
 
 
 def _units_of(field: str) -> tuple[str, ...] | None:
-    """The units that a field may be in; None for a field without any."""
+    """Return the units that a field may have; None for a field without a unit."""
     if field in ("submit", "duration", "maxRuntime"):
         return tuple(_UNIT_S)
     if field == "cpu":
@@ -197,7 +199,7 @@ def _units_of(field: str) -> tuple[str, ...] | None:
 
 
 def _rules(columns: TraceColumns) -> dict[str, FieldRule]:
-    """{field as in a scenario: its rule}, of those that the mapping has."""
+    """Return {field as in a scenario: its rule} of the fields in the mapping."""
     names = zip(columns.__struct_fields__, columns.__struct_encode_fields__, strict=True)
     found = {wire: cast("Rule | None", getattr(columns, name)) for name, wire in names}
     return {
@@ -208,7 +210,7 @@ def _rules(columns: TraceColumns) -> dict[str, FieldRule]:
 
 
 class _TraceReader:
-    """The rows of one trace, and where each allocation came from."""
+    """Reads the rows of one trace, and remembers the line of each allocation."""
 
     def __init__(self, trace: str, mapping_name: str, mapping: TraceMapping) -> None:
         self._trace = trace
@@ -217,11 +219,11 @@ class _TraceReader:
         self._rules = _rules(mapping.columns)
         self._zone = ZoneInfo(mapping.time_zone) if mapping.time_zone else None
         self._lines: list[int] = []
-        """of the allocations, in their order"""
+        """the lines of the allocations, in their order"""
         self.skipped = 0
 
     def allocations(self, text: str) -> list[Json]:
-        """The rows as allocations of a scenario; the first arrival is time 0."""
+        """Return the rows as allocations of a scenario; the first arrival is time 0."""
         found: list[Json] = []
         names: dict[str, int] = {}
         skip = {column: {_plain(cell) for cell in cells} for column, cells in self._mapping.skip.items()}
@@ -245,7 +247,7 @@ class _TraceReader:
         return found
 
     def told(self, message: str, own: int, file: str) -> str:
-        """A complaint about a scenario with `own` allocations of its own, as one about the row that it is about."""
+        """Return an error about a scenario with `own` allocations of its own as an error about the row of the trace."""
         match = re.fullmatch(r"allocations\[(\d+)\](?:\.ranks\[0\])?\.?(\w*)[^:]*: (.*)", message, re.DOTALL)
         if match is None or not own <= int(match[1]) < own + len(self._lines):
             return message if file == "-" else f"{file}: {message}"
@@ -255,7 +257,7 @@ class _TraceReader:
         return f"{self._where(self._lines[at], 'ranks' if field == 'count' else field)}: {text}"
 
     def _where(self, line: int, field: str) -> str:
-        """Where the cell of a field stands."""
+        """Return the position of a field's cell."""
         rule = self._rules.get(field)
         if rule is not None and rule.value is not None:
             return f"{self._mapping_name}: columns.{field}.value"
@@ -285,7 +287,7 @@ class _TraceReader:
             raise InvalidError(f"{self._trace}, line {reader.line_num}: not CSV: {exc}") from exc
 
     def _check_head(self, head: Sequence[str]) -> None:
-        """Every column that the mapping names is there, once."""
+        """Check that every column in the mapping exists exactly once."""
         named = {f"columns.{field}": rule.column for field, rule in self._rules.items() if rule.column}
         for field, rule in self._rules.items():
             named |= {f"columns.{field}.from": rule.from_, f"columns.{field}.to": rule.to} if rule.from_ else {}
@@ -334,7 +336,7 @@ class _TraceReader:
         return item
 
     def _gpus(self, row: _Row, gpus: int) -> Json:
-        """Whole GPUs, or a part of one where the trace says so."""
+        """Return whole GPUs, or a part of one if the trace has that."""
         found = self._cell(row, "gpuMilli", is_needed=True)
         if found is None:
             return {"gpus": gpus}
@@ -349,7 +351,7 @@ class _TraceReader:
         return {"gpuMilli": milli}
 
     def _cell(self, row: _Row, field: str, *, is_needed: bool = False) -> _Text | None:
-        """The cell of a field; None where the mapping has no such field, or the cell is empty and need not be there."""
+        """Return the cell of a field; None when the mapping has no such field, or the cell is empty and optional."""
         rule = self._rules.get(field)
         if rule is None:
             return None
@@ -405,7 +407,7 @@ class _TraceReader:
         return (moment if moment.tzinfo is not None else moment.replace(tzinfo=self._zone)).timestamp()
 
     def _amount(self, row: _Row, field: str, ranks: int) -> int:
-        """Base units of one rank."""
+        """Return the base units of one rank."""
         found = self._cell(row, field, is_needed=True)
         if found is None:
             return 0
@@ -423,7 +425,7 @@ class _TraceReader:
 
 
 def _seconds(found: _Text, unit: str) -> float:
-    """A span: a number of its unit, 2h45m, or [days-][hours:]minutes:seconds."""
+    """Return a duration in seconds, from a number of its unit, 2h45m, or [days-][hours:]minutes:seconds."""
     text, number = found.text, _float(found.text)
     if number is not None:
         if number < 0:
@@ -465,7 +467,7 @@ def _truth(found: _Text) -> bool:
 
 
 def _digits(found: _Text) -> str:
-    """A number without an exponent, which a quantity with a suffix does not have."""
+    """Return a number without an exponent, because a quantity with a suffix cannot have one."""
     try:
         return format(Decimal(found.text), "f")
     except InvalidOperation as exc:
@@ -481,7 +483,7 @@ def _float(text: str) -> float | None:
 
 
 def _plain(cell: Any) -> str:
-    """A value of JSON or YAML as the text of a cell."""
+    """Return a value of JSON or YAML as the text of a cell."""
     if cell is None:
         return ""
     if isinstance(cell, bool):

@@ -1,7 +1,7 @@
-"""The virtual world: nodes on which admitted ranks run for their duration, in virtual time.
+"""The simulated world: nodes on which admitted ranks run for their duration, in virtual time.
 
-Owns what has happened to each allocation (attempts, places, devices, times). Knows nothing of why; plans come in
-and are carried out as they are. Devices are given as a node's device plugin would: the lowest free numbers.
+Owns the history of each allocation (attempts, places, devices, times). Decides nothing: it carries out plans exactly as
+they are. It assigns devices like a node's device plugin: the lowest free numbers.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ Devices = tuple[int, ...]
 
 
 _AT_ZERO = 1e-9
-"""A checkpoint at time 0, which means none in a fact."""
+"""The value for a checkpoint at time 0, because 0 means no checkpoint in a fact."""
 
 
 class SimulatedRank(msgspec.Struct, kw_only=True):
@@ -47,7 +47,7 @@ class SimulatedRank(msgspec.Struct, kw_only=True):
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of a queue's work that were in use for some time."""
+    """GPUs that a queue used for some time."""
 
     queue: str
     gpu_units: int
@@ -56,7 +56,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LostWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank used for work that an eviction undid."""
+    """The resources that a rank used for work that an eviction undid."""
 
     used: Mapping[str, int]
     """base units, by resource"""
@@ -65,7 +65,7 @@ class LostWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Life(msgspec.Struct, kw_only=True):
-    """What has happened to one allocation so far."""
+    """The history of one allocation so far."""
 
     part: AllocationPart
     fact: AllocationFact
@@ -76,15 +76,15 @@ class Life(msgspec.Struct, kw_only=True):
     end: float | None = None
     ends_at: float | None = None
     saved: float = 0.0
-    """seconds of running that its checkpoints have saved in earlier attempts"""
+    """the seconds of running that its checkpoints have saved in earlier attempts"""
     places: list[SimulatedRank] = []
 
 
 class SimulatedWorld:
-    """All lives, and the columns that the planner sees."""
+    """The histories of all allocations, and the columns that the planner reads."""
 
     def __init__(self, scenario: Scenario, given: lower.Given | None = None) -> None:
-        """`given` stands for what the scenario says of everything but times."""
+        """`given` replaces everything in the scenario except times."""
         given = given or lower.given(scenario)
         self.columns = Columns(given.pool)
         self.nodes = given.nodes
@@ -97,7 +97,7 @@ class SimulatedWorld:
         self._stretches: list[Stretch] = []
         self._past = given.past
         self._held: dict[str, dict[str, int]] = {}
-        """{queue: {user: GPUs in use, in `GPU_UNITS`}}, where the past counts"""
+        """{queue: {user: GPUs in use, in `GPU_UNITS`}}, if the pool has `fairShare`"""
         self.columns.set_jobs(given.jobs)
         self.columns.set_workspaces(given.workspaces)
         self.columns.set_namespaces(given.namespaces)
@@ -109,28 +109,29 @@ class SimulatedWorld:
         self._dependents = [life for life in self.lives.values() if life.fact.waits_for]
         self._saving = [life for life in self.lives.values() if life.part.checkpoint_every]
         self.waiting: set[str] = set()
-        """names of what has arrived and does not run"""
+        """names of allocations that have arrived and do not run"""
         self.below_count: set[str] = set()
-        """names of what runs with fewer ranks than it asks for"""
+        """names of allocations that run with fewer ranks than they request"""
         self.used: dict[str, int] = {}
-        """base units in use, by resource"""
+        """{resource: base units in use}"""
         self._told: dict[str, dict[int, Devices]] = {}
         self.evictions: list[dict[str, Any]] = []
         self.evicted = given.evicted
-        """what is used of the eviction limits"""
+        """the usage of the eviction limits"""
         self.lost: list[LostWork] = []
         self._left = {node.name: [MILLI] * node.allocatable.get(GPU) for node in self.nodes}
-        """{node: thousandths left of each device}"""
+        """{node: free thousandths of each device}"""
 
     def flavor_of(self, life: Life) -> str:
-        """The flavor that the GPUs of its last attempt are counted in; "" for none."""
+        """Return the flavor of the GPUs of its last attempt; "" for none."""
         if self._flavored is None:
             return ""
         fact = where_it_stands(life.fact, {place.rank: place.node for place in life.places}, self._flavored)
         return next((role.flavor for role in fact.roles if role.flavor), "")
 
     def submit(self, name: str) -> float | None:
-        """It arrives, running already if the scenario says so; answers when it will end, if that is known."""
+        """Let an allocation arrive, running already if the scenario places it;
+        return when it will end, if that is known."""
         life = self.lives[name]
         life.is_submitted = True
         if life.part.placed:
@@ -141,7 +142,7 @@ class SimulatedWorld:
         return life.ends_at
 
     def admit(self, admit: Admit, now: float) -> float | None:
-        """It starts; answers when it will end, if that is known."""
+        """Start an allocation; return when it will end, if that is known."""
         self._remember(now)
         life = self.lives[admit.uid]
         chosen = admit.devices
@@ -151,7 +152,7 @@ class SimulatedWorld:
         return life.ends_at
 
     def grow(self, grow: Grow, now: float) -> None:
-        """It goes on with more ranks; it ends when it would have ended."""
+        """Add ranks to a running allocation; the time of its end does not change."""
         self._remember(now)
         life = self.lives[grow.uid]
         added = [self._place(life, rank, node, now, grow.devices.get(rank)) for rank, node in grow.placements.items()]
@@ -159,7 +160,8 @@ class SimulatedWorld:
         self._publish(life)
 
     def evict(self, evict: Evict, now: float) -> None:
-        """It is taken down and waits again, as the next attempt; or it goes on without the ranks that are named."""
+        """Stop an allocation, which then waits as the next attempt;
+        or only the ranks in `evict`, while the rest goes on."""
         self._remember(now)
         life = self.lives[evict.uid]
         gone = [place for place in life.places if place.end is None and (not evict.ranks or place.rank in evict.ranks)]
@@ -184,7 +186,7 @@ class SimulatedWorld:
         self._publish(life)
 
     def save_work(self, now: float) -> None:
-        """What saves its work every so often has done so up to `now`."""
+        """Update the checkpoints of running allocations up to `now`."""
         for life in self._saving:
             if life.phase is Phase.RUNNING and life.start is not None:
                 saved = _last_checkpoint(life, now)
@@ -194,7 +196,7 @@ class SimulatedWorld:
                     self._publish(life)
 
     def finish(self, name: str, now: float) -> None:
-        """Its time is over."""
+        """End an allocation."""
         self._remember(now)
         life = self.lives[name]
         life.phase, life.end, life.ends_at = Phase.TERMINATED, now, None
@@ -207,7 +209,7 @@ class SimulatedWorld:
         self._met(life)
 
     def _met(self, ended: Life) -> None:
-        """What waits for it to end waits no longer; work in this world succeeds."""
+        """Remove an ended allocation from the dependencies of others; every allocation here ends with success."""
         names = {ended.fact.name, allocation_id(ended.fact.name, ended.fact.uid)}
         for life in self._dependents:
             left = tuple(
@@ -219,7 +221,7 @@ class SimulatedWorld:
                     self._publish(life)
 
     def spent(self, now: float) -> budgets.Spent:
-        """What the queues have used in the windows of their budgets."""
+        """Return what the queues have used in the windows of their budgets."""
         if not self._windows:
             return {}
         running = [
@@ -278,19 +280,22 @@ class SimulatedWorld:
             self._past = msgspec.structs.replace(self._past, held=_copied(self._held))
 
     def _remember(self, now: float) -> None:
-        """What is held was used up to `now`."""
+        """Count the held GPUs as used up to `now`."""
         if self._past.half_life_ms:
             self._past = self._past.going_on(now, self._past.held)
 
     @property
     def past(self) -> DecayedUsage:
-        """What queues and users have used, and hold."""
+        """The past usage of queues and users, and the GPUs that they hold."""
         return self._past
 
     def _devices_of(self, life: Life) -> dict[int, Devices]:
-        """{rank: its devices} of what runs from the beginning: those that the scenario names, then for all others
-        the lowest that nobody names, whole devices for whole ones and the fullest that does for a part; by name, so
-        that it does not matter in which order the scenario has them."""
+        """Return {rank: devices} of an allocation that runs from the beginning.
+
+        Devices that the scenario names are assigned first. The other ranks get the lowest remaining devices: whole
+        ones, or for a part of a GPU the fullest one that is sufficient. They are assigned in the order of names, so the
+        order in the scenario does not matter.
+        """
         if not self._told:
             standing = [(each, item) for each in self.lives.values() for item in each.part.placed]
             standing.sort(key=_turn_for_devices)
@@ -304,7 +309,7 @@ class SimulatedWorld:
         return self._told[life.fact.name]
 
     def _publish(self, life: Life) -> None:
-        """Show the planner what stands now."""
+        """Update the planner's columns with the state of an allocation."""
         is_running = life.phase is Phase.RUNNING
         (self.waiting.add if life.phase is Phase.PENDING else self.waiting.discard)(life.fact.name)
         standing = [place for place in life.places if is_running and place.end is None]
@@ -321,7 +326,7 @@ class SimulatedWorld:
 
 
 def _stretches(life: Life, places: list[SimulatedRank], now: float) -> "list[Stretch]":
-    """What `places` used of GPUs, up to `now` where they still do."""
+    """Return the GPU usage of `places`, up to `now` for those that are still in use."""
     found: list[Stretch] = []
     for place in places:
         requests = requests_of(_role_of(life.fact, place.rank))
@@ -337,7 +342,7 @@ def _copied(amounts: ByUser) -> dict[str, dict[str, int]]:
 
 
 def _lowest(left: list[int], gpus: int, milli: int) -> Devices:
-    """As a device plugin would: the lowest free devices; for a part of one the fullest that does."""
+    """Return devices like a device plugin: the lowest free ones; for a part of one, the fullest that is sufficient."""
     if milli:
         return tuple(number for _, number in sorted((free, at) for at, free in enumerate(left) if free >= milli)[:1])
     return tuple([number for number, free in enumerate(left) if free == MILLI][:gpus]) if gpus else ()
@@ -354,7 +359,7 @@ def _told(item: PlacedPart) -> Devices:
 
 
 def _last_checkpoint(life: Life, now: float) -> float:
-    """Seconds from its start to the last time that it saved its work; 0 when it never did."""
+    """Return the seconds from its start to its last checkpoint; 0 without one."""
     every = life.part.checkpoint_every
     if not every or life.start is None:
         return 0.0
