@@ -5,9 +5,9 @@ often to try (`worker.py`): every method may be called again at any time, by any
 that exist.
 
 Promises: no pod is bound before the release that lists its uid is committed; the release lists exactly the pods of all
-placed ranks; an existing pod is adopted only when it is ours, of the same content, unbound and not being deleted; a
-launch that exceeds a quota deletes the pods that it has created before it waits, so that gangs that each use a part of
-the quota do not block one another.
+placed ranks; an existing pod is adopted only when it is ours, of the same content, unbound and not being deleted. A
+launch that exceeds a quota deletes the pods that it has created, and then waits: gangs that each keep a part of the
+quota would block one another.
 Not promised: that the pods of a failed launch are gone. The teardown deletes them; they are unbound, so they run
 nowhere.
 

@@ -5,9 +5,9 @@ fail. It does not know the source of the hints: the stream, the poll and `--once
 
 Promises: an allocation is read before each decision, and again before each retry. Work on one key never overlaps within
 this process. A conflict leads to a new decision. A transient error is never reported as the user's failure. Work that
-takes longer than the patience of one hint is left to the next hint (the watcher sends one every 30 s), so that an
-allocation that cannot progress does not block others. After `stuck_after_s` of this, the condition Stuck becomes True
-and the hint goes to the dead letters.
+takes longer than the patience of one hint is left to the next hint, which the watcher sends at its next resync. So an
+allocation that cannot progress does not block others. After `stuck_after_s`, the condition Stuck becomes True, and the
+hint becomes a dead letter.
 """
 
 import contextlib
@@ -187,7 +187,7 @@ class Worker:
             except NotFoundError:
                 return "gone"
             except DeniedError as error:
-                # As with a teardown: the hint is delivered again until the operator has repaired the permissions.
+                # Like in a teardown, the hint is delivered again until the operator has repaired the permissions.
                 raise UnavailableError(f"the allocation cannot be read: {error}") from error
             if not allocation.metadata.uid.startswith(uid_prefix):
                 return "another object"

@@ -1,9 +1,9 @@
 """The leader's view of the cluster: tables of facts, each with the version at which it was seen.
 
 Owns the merge of LISTs, feed deltas and our own writes into one view that never goes back: an older version of an
-object is ignored, and a deleted object stays deleted for every version up to its deletion, or up to that of the last
-LIST that did not have it. Only `rewind` goes back, after the server has lost its history. Must not know the source of
-the facts. No IO.
+object is ignored. A deleted object stays deleted for every version up to its deletion, or up to the version of the last
+LIST without it. Only `rewind` goes back, after the server has lost its history. Must not know the source of the facts.
+No IO.
 """
 
 import math

@@ -3,8 +3,8 @@
 Owns the encoding of placements (indexes into a node table, so that a name is written once) and the rule when a decision
 may leave the ledger. Must not know how the ledger is stored; `ledger_store.py` does the compare-and-swap.
 
-Invariants: the epoch and the tick never fall; a decision is in the ledger before its admission is written, keeps the
-epoch in which it was made, and leaves only when the leader has seen its effect, or knows an irreversible fact that
+Invariants: the epoch and the tick never fall; a decision is in the ledger before its admission is written, and keeps
+the epoch in which it was made. It leaves only when the leader has seen its effect, or knows an irreversible fact that
 makes it impossible.
 """
 

@@ -1,8 +1,8 @@
 """Deletes uploaded archives that no allocation needs any more.
 
 Owns when: an archive is deleted when no unended allocation names it, and `keep_s` seconds (an hour by default) have
-passed since it was uploaded or used by a launch, and since the last of its allocations ended. Its pieces belong to its
-index, and are deleted with it.
+passed. They begin at its upload, its last use by a launch, or the end of its last allocation, whichever is latest. Its
+pieces belong to its index, and are deleted with it.
 
 The watched allocations show which archives look unused. Only if there are such archives, the allocations are LISTed,
 page by page, with only the fields that are needed here.

@@ -71,7 +71,7 @@ class Awaited(NamedTuple):
 Find = Callable[[str, str], Allocation | None]
 """(namespace, name) -> the newest version of the allocation that is known; None when there is none"""
 
-# --- who they are
+# --- finding dependencies
 
 
 def awaited_by(allocation: Allocation) -> list[Awaited]:
@@ -133,7 +133,7 @@ def _waits_for(found: Allocation, wanted: Allocation, find: Find) -> bool:
     return False
 
 
-# --- what follows
+# --- effects on the waiting allocation
 
 
 def problem_of(allocation: Allocation, seen: Seen) -> End | None:

@@ -151,7 +151,7 @@ class LogArchiver:
         self._retry_at = -math.inf
         self._expiry_after = ""
 
-    # --- what others tell and ask -----------------------------------------------------------------------------------
+    # --- calls from other parts -------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Begin a term: check every allocation whose archive may be behind."""

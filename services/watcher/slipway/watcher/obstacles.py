@@ -1,8 +1,8 @@
 """Detects obstacles to the start of a released rank, from the reports of the kubelet or of another scheduler.
 
-Owns which pods and Events about pods show an obstacle, the condition StartBlocked that reports the first obstacle to
-users, and the time at which a start without `pendingTimeout` is given up. Pure. `causes.py` then ends the attempt; the
-scheduler fires the deadline of `pendingTimeout` (`crd/facts.py`).
+Owns which pods and Events about pods show an obstacle, and the condition StartBlocked, which reports the first obstacle
+to users. Also owns the time at which a start without `pendingTimeout` is given up. Pure. `causes.py` then ends the
+attempt; the scheduler fires the deadline of `pendingTimeout` (`crd/facts.py`).
 
 Invariants
 - Absence is no evidence: an obstacle remains until its pod, or a later Event, shows that it is overcome. The views of

@@ -5,7 +5,7 @@ decides what a line is. The store decides which lines are retained, and makes su
 
 Promises
 - The process with the lease follows the logs of running pods. Any process reads the log of an ended pod to its end
-  before it removes the pod's finalizer, so a log does not depend on which process led while it was written.
+  before it removes the pod's finalizer. So it does not matter which process led while the log was written.
 - A log is read no faster than its lines are stored: unread lines wait on their node. If a log is written faster than it
   can be stored, for so long that its node would remove lines unread, lines are left out and counted: a reader finds the
   number of missing lines in their place. The last lines are always stored.

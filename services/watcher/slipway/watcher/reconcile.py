@@ -261,8 +261,7 @@ class Reconciler:
         """Return how many seconds to delay the write that ends an attempt; 0: write it now.
 
         One rank has failed, so the pod worker will delete the pods of the other ranks, and their nodes remove their
-        logs. The logs of ranks that began a moment ago may not be open yet. An attempt that was told to stop does not
-        wait.
+        logs. The logs of ranks that began a moment ago may not be open yet. An attempt that has to stop does not wait.
         """
         uid, after = before.metadata.uid, reduction.allocation
         ends = after.status.phase in _OVER or after.status.attempt != before.status.attempt
@@ -427,7 +426,7 @@ class Reconciler:
         waiting = [self._latest(each.metadata.uid) for each in self._world.waiting_for(ended)]
         return dependencies.is_awaited(ended, [each for each in waiting if each is not None])
 
-    # --- what comes next --------------------------------------------------------------------------------------------
+    # --- hints and the next check -----------------------------------------------------------------------------------
 
     def _hint(self, reduction: Reduction) -> None:
         allocation = reduction.allocation

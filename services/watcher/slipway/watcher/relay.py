@@ -4,8 +4,8 @@ Owns what is being sent, and the last known entry of each stream. `producer.miss
 stream lacks, and the server refuses entries that are out of order, so several relays may run.
 
 Promises: a transition is sent to the streams as soon as its status is observed or written. `check` finds entries that
-were lost on the way, or by the server, and they are sent again, for every allocation that has not ended or whose stream
-has not expired. Without Redis no stream exists, and nothing here waits for one.
+were lost on the way, or by the server, and sends them again. It does so for every allocation that has not ended, or
+whose stream has not expired. Without Redis no stream exists, and nothing here waits for one.
 """
 
 import asyncio

@@ -8,8 +8,8 @@ only their metadata. An object that looks like an orphan is read again before it
 
 Invariants: an object is read before its owner is read, so an object whose owner is not found has no owner. After any
 error of a read nothing is deleted. Every delete carries the uid. Objects of a recently changed owner are left to the
-pod worker, and a pod that ended by itself is left until its log is read and its finalizer is gone. The watched objects
-only show where to look: a watch that is behind delays the sweep of an orphan, and never causes a delete.
+pod worker. A pod that ended by itself is left until its log is read and its finalizer is gone. The watched objects only
+show where to look: a watch that is behind delays the sweep of an orphan, and never causes a delete.
 """
 
 import math

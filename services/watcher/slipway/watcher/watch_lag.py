@@ -7,8 +7,9 @@ did, at the time of highest load. Does not know what a missing pod means.
 Pods are created before their release, so a pod watch that has reached the version of the release has shown them. The
 versions of two resources can be compared if one etcd stores both; otherwise time decides.
 
-Promises: there is no wait for a pod that was seen and is gone, nor once the ranks run or have to end, nor once the pod
-watch has reached that version. A missing pod is read `LATE_S` after it was first missed, and again after each `LATE_S`.
+Promises: there is no wait for a pod that was seen and is gone. There is none either once the ranks run or have to end,
+or once the pod watch has reached that version. A missing pod is read `LATE_S` after it was first missed, and again
+after each `LATE_S`.
 """
 
 from collections.abc import Callable, Iterable, Set
