@@ -1,8 +1,9 @@
 """Binds pods through a pool's extender: finds the extender, calls it, and checks that it did what was decided.
 
 Owns what the extender's response means. Must not know releases. The response is never trusted: the pod is read
-afterwards, and shows its node. An extender that answers "bound" and has not bound the pod has failed, so the bind
-is retried. An extender that has bound the pod to another node has broken the attempt.
+afterwards, and shows its node. An extender that answers "bound" and has not bound the pod has failed like any other:
+the bind is retried, or the pod worker binds the pod if the extender is ignorable. An extender that has bound the pod to
+another node has broken the attempt.
 """
 
 from typing import Protocol

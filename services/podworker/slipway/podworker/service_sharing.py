@@ -7,7 +7,7 @@ Promises: a Service that we did not create is never written; the last owner is r
 so no Service is left without an owner; each write is fenced by the version that was read. Every method may be called
 again, by any replica. If a pod worker dies before it has removed an allocation, Kubernetes deletes the Service when the
 last of its owners is deleted.
-Not promised: a Service that a user deletes by hand is created again only by the next launch of one of its allocations.
+Not promised: that a Service that a user deletes by hand is created again before the next launch of its allocations.
 
 Decision: docs/adr/0071-allocations-share-a-service-by-its-name.md.
 """

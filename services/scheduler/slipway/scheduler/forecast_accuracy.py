@@ -1,5 +1,4 @@
-"""Measures the planner's start forecasts: compares the first forecast of each queue head with a reservation to its
-start.
+"""Measures the planner's forecasts: compares the first forecast of each queue head with a reservation to its start.
 
 Owns the metric; decides nothing.
 """

@@ -1,5 +1,4 @@
-"""One candidate for one pool: competes for its Lease, stands by while another candidate leads, and ticks while it
-leads.
+"""One candidate for one pool: competes for its Lease, ticks while it leads, and stands by while another one leads.
 
 Owns when to tick, when to wake other candidates, and that all work ends at once when the lease or the epoch is lost.
 Must not know how anything is decided or written.

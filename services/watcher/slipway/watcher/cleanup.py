@@ -1,5 +1,4 @@
-"""Finds what has to be cleaned up after an attempt: finalizers, pods that no node will ever end, work for the pod
-worker.
+"""Finds what to clean up after an attempt: finalizers, pods that no node will ever end, work for the pod worker.
 
 Pure. Does not know why the attempt ended.
 

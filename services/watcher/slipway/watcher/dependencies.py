@@ -1,5 +1,4 @@
-"""Dependencies between allocations (`spec.after`): which allocations one waits for, how they ended, and which wait for
-it.
+"""Dependencies between allocations (`spec.after`): which ones an allocation waits for, and how they ended.
 
 Owns the search for them in the stores, and what their ends change in the status. An end is recorded once, in the status
 of the waiting allocation. After that record the ended object is not needed any more and may be deleted. So the last

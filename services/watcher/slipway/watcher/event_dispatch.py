@@ -1,5 +1,4 @@
-"""Forwards each change of an object to the parts that need it: the queue, the relay, the logs, the consistent reads,
-and the scheduler.
+"""Forwards each change of an object to the parts that need it: queue, relay, logs, consistent reads, scheduler.
 
 Owns the mapping from a change of any object to the allocations that it affects. Decides nothing about them: a key in
 the queue only means "reconcile this allocation".

@@ -1,5 +1,4 @@
-"""Publishes the cluster feed: the objects that this process observes, as compact facts, while it holds the feed's
-lease.
+"""Publishes the observed objects as compact facts in the cluster feed, while this process holds the feed's lease.
 
 Owns which changes are published, and when the publisher must begin a new epoch. The order, the numbers and the
 heartbeats are in `streams/feed.py`.

@@ -1,5 +1,4 @@
-"""The tasks that one replica does for all while it holds the lease: the feed, lost streams, logs, Events, sweeps,
-retention.
+"""The tasks of the replica with the lease, for all replicas: the feed, lost streams, logs, Events, sweeps, retention.
 
 Owns the intervals of these tasks. No allocation needs any of them to make progress.
 """

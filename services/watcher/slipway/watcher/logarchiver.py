@@ -445,8 +445,8 @@ class LogArchiver:
         return True
 
     async def _close(self, copy: _Copy, positions: dict[LogKey, LogPosition]) -> None:
-        """Close the archive of an allocation that has ended and whose logs have ends:
-        its record then has `ended_at`."""
+        """Close the archive of an ended allocation, once its logs have ends or `CLOSE_S` is over: its record gets
+        `ended_at`."""
         if copy.ended_at == math.inf:
             return
         logs = {source: position for source, position in positions.items() if source.stream == STDOUT}

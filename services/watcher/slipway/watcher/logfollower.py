@@ -88,7 +88,8 @@ BURST_BYTES = 64 * 1024
 BURST_S = 0.01
 """The least duration that is assumed for such a log."""
 PROMPT_S = 2.0
-"""A program whose first line comes within this time after its start had no time to fill a file before."""
+"""A program whose first line comes within this time after its start, and is no flood, had no time to fill a file
+before."""
 
 _SECOND_CHARS = 19
 

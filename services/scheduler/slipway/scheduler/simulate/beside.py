@@ -1,5 +1,4 @@
-"""The constraints of a scenario's role on nodes and other pods, in the shapes that Kubernetes accepts, checked
-strictly.
+"""The constraints of a scenario's role on nodes and other pods, in the shapes of Kubernetes, checked strictly.
 
 Owns the errors about affinities, spread constraints and selectors, each with the path of the field. The planner
 implements their meaning.

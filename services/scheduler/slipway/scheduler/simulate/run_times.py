@@ -2,8 +2,8 @@
 
 Owns which allocations are similar (same queue, user and size; with too few of them, larger groups), and how a run limit
 is used: with a limit, the used part of the limit is what repeats; without one, the run time itself. An allocation that
-still runs is known to need at least its time so far. Without these, long run times would seem rarer than they are, so
-the Kaplan-Meier estimate is used.
+still runs is known to need at least its time so far. If running allocations were left out, long run times would seem
+rarer than they are, so the Kaplan-Meier estimate is used.
 
 Source: Kaplan and Meier, "Nonparametric Estimation from Incomplete Observations", 1958; Efron, "The Two Sample Problem
 with Censored Data", 1967 (the weight of a running allocation is distributed to all longer run times).
