@@ -82,7 +82,7 @@ def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> In
     """Return what to do for `allocation` in its present state."""
     status = allocation.status
     if status.admission is None:
-        # Every admission leaves a record; without one, no object was ever created.
+        # Every admission is recorded in the status, so without a record no object was ever created.
         return Nothing("never admitted")
     past = status.attempt - 1
     is_stopping = stop_reason(allocation, namespace_terminating=namespace_terminating) is not None

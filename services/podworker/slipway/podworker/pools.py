@@ -26,7 +26,7 @@ WORKSPACES_MAX = 1024
 
 
 class Pinned(msgspec.Struct, frozen=True, tag=True):
-    """The spec as it was admitted, and its pool."""
+    """The admitted spec, and its pool."""
 
     spec: AllocationSpec
     pool: ResourcePool

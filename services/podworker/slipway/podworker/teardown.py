@@ -54,7 +54,7 @@ class AttemptRemover:
         self._clock = clock
         self._bundles = bundles
         self._asked: OrderedDict[str, int] = OrderedDict()
-        """{uid of an allocation that was torn down: the attempt that was Terminating then, or 0}"""
+        """{uid of a torn-down allocation: the attempt that was Terminating then; 0 if it was not Terminating}"""
 
     async def remove(self, allocation: Allocation, through: int) -> int:
         """Delete the remaining objects of the attempts up to `through`; return how many deletes were sent.
@@ -63,13 +63,14 @@ class AttemptRemover:
         """
         is_current = through >= allocation.status.attempt
         keeps_shared = is_current and allocation.status.phase is Phase.TERMINATING
-        # The memory is used once: a caller that repeats the same teardown has a reason.
+        # The entry is used only once, because a caller that repeats the same teardown wants it to be done again.
         asked = self._asked.pop(allocation.metadata.uid, None)
         with step("deletes", self._clock, through=through) as span:
             found = await self._pods(allocation, through, asked)
             doomed: list[tuple[Resource[Any], ObjectMeta]] = [(PODS, meta) for meta in found]
             if is_current and not keeps_shared and allocation.spec.service is not None:
-                # Before the ConfigMap is deleted: as long as it exists, the next worker sees that there is work left.
+                # This comes before the ConfigMap is deleted,
+                # because its existence shows the next worker that work is left.
                 await self._sharing.leave(allocation, allocation.spec.service)
             if not keeps_shared:
                 shared: list[Resource[Any]] = [SERVICES, CONFIG_MAPS] if _rank_count(allocation) > 1 else [CONFIG_MAPS]

@@ -40,7 +40,7 @@ from slipway.scheduler.plan.capacity.requests import CapacityAsk, CapacityReques
 WORDS_MAX = 300
 """At most so many characters of the autoscaler's message are stored."""
 USER = 65534
-"""The user id of the account nobody."""
+"""The user id of the account `nobody`."""
 
 
 class PlaceholderOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class StoredState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestObjects(msgspec.Struct, frozen=True, kw_only=True):
-    """All objects of a pool's requests, as they were read."""
+    """All objects of a pool's requests, as last read."""
 
     templates: tuple[PodTemplate, ...] = ()
     requests: tuple[ProvisioningRequest, ...] = ()

@@ -65,7 +65,7 @@ class FactTable(Generic[T]):
         self._changed: dict[str, T | None] = {}
         self._readers: list[ChangedKeys] = []
         self.generation = 0
-        """Rises with each change, so that an unchanged table is cheap to recognise."""
+        """A number that rises with each change that is news, so that an unchanged table is cheap to recognise."""
 
     def put(self, key: str, fact: T, version: int, *, is_news: bool = True) -> bool:
         """Store the fact unless a newer version, or a later deletion, is known; return True when that is news for

@@ -44,7 +44,8 @@ TOLD_PER_S, TOLD_BURST = 10.0, WRITES_MAX
 RETOLD_PER_S, RETOLD_BURST = 2.0, 10
 """The rate and burst of other texts under the same gate, for all allocations together."""
 INTERVAL_S, INTERVAL_MAX_S = 2.0, 64.0
-"""The least and the most time between two texts of one allocation under the same gate."""
+"""The least time between two texts of one allocation under the same gate:
+its first value, and the limit of its doubling."""
 
 Observe = Callable[[str, Allocation | None, AllocationFact | None], None]
 """Called after each write: (key, the object after the write, the fact before it)."""

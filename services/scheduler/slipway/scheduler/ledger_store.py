@@ -27,7 +27,7 @@ class LedgerStore:
         self._pool_name = pool_name
         self._epoch: int | None = None
         self.pool: ResourcePool | None = None
-        """The pool object that the ledger is the status of."""
+        """The pool whose status contains the ledger, as last read or written."""
 
     @property
     def version(self) -> int:

@@ -11,7 +11,7 @@ STALE_MAX = 1000
 
 
 class Alarms:
-    """Times by key."""
+    """The time of each key, and a heap of these times."""
 
     def __init__(self) -> None:
         self._at: dict[str, float] = {}

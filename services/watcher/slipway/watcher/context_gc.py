@@ -64,7 +64,7 @@ HOLDERS = Resource(
 
 
 class ArchiveSweeper:
-    """Sweeps archives."""
+    """Deletes unused archives."""
 
     def __init__(self, kube: Kube, world: Informers, clock: Clock, *, keep_s: float) -> None:
         self.pause_s = min(PAUSE_MAX_S, max(PAUSE_S, keep_s * PAUSE_PART))

@@ -83,7 +83,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     daemon: bool = False
     placed_on: str = ""
     grown: bool = False
-    """it was added while the others ran"""
+    """it was added while the other ranks ran"""
     leaving: bool = False
     """it is evicted while the rest of the gang goes on"""
     ended_by: str = ""

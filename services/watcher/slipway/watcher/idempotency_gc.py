@@ -23,7 +23,7 @@ _log = log.get_logger(__name__)
 
 
 class ClaimSweeper:
-    """Sweeps claims."""
+    """Deletes unused claims."""
 
     def __init__(self, kube: Kube, world: Informers, clock: Clock) -> None:
         self._kube = kube

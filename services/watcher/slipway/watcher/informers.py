@@ -58,7 +58,7 @@ def _pods() -> ObjectStore[Pod]:
 
 @dataclass(frozen=True)
 class Informers:
-    """The stores."""
+    """The store of each watched resource."""
 
     allocations: ObjectStore[Allocation] = field(default_factory=_allocations)
     pods: ObjectStore[Pod] = field(default_factory=_pods)

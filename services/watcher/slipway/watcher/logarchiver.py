@@ -76,7 +76,7 @@ _log = log.get_logger(__name__)
 
 
 class LogCopySource(Protocol):
-    """The stream that is copied."""
+    """Reads the log stream that is copied."""
 
     async def page(self, allocation: AllocationId, *, after: str | None = None) -> list[StoredLine]: ...
 
@@ -96,9 +96,9 @@ class _Copy(msgspec.Struct):
     since: float = math.inf
     """when the first of these bytes were stored; infinite when there are none"""
     asked_at: float = math.inf
-    """since when the end of a pod waits for the copy"""
+    """since when the end of a pod waits for the copy; infinite when none waits"""
     ended_at: float = math.inf
-    """when this process saw that the allocation has ended"""
+    """when this process saw that the allocation has ended; infinite while it has not"""
     look_at: float = 0.0
     """when the copy of an ended allocation is checked again"""
     is_urgent: bool = False

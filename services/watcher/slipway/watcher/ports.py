@@ -12,7 +12,7 @@ from slipway.streams.ports import Appended, StreamEntry, WorkHint
 
 
 class ConsistentReader(Gets, Lists, Protocol):
-    """Consistent reads."""
+    """Consistent reads of the API server."""
 
 
 class WatcherWriter(ReplacesStatus, Patches, Deletes, Protocol):
@@ -24,7 +24,7 @@ class Kube(ConsistentReader, WatcherWriter, Protocol):
 
 
 class DailyTotals(Gets, Creates, Replaces, Protocol):
-    """The daily totals."""
+    """Reads and writes of the daily totals."""
 
 
 class EventDesk(Creates, Gets, Patches, Protocol):

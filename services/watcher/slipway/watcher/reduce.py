@@ -205,7 +205,7 @@ def _unstarted_again(view: ReductionView, again: Again) -> _Moved:
     return _Moved(allocation=record(allocation, Event.TERMINATING, now=view.now, reason=again.reason.value))
 
 
-# --- after it
+# --- after the release
 
 
 def _started(view: ReductionView) -> _Moved:

@@ -132,7 +132,7 @@ class PoolPart(_Part, frozen=True, kw_only=True):
     """an autoscaler adds and removes nodes, so allocations are packed; the nodes of the scenario do not change"""
     backfill: bool = True
     aging: Span = 86_400
-    """0: never"""
+    """the wait after which an allocation goes before all others of its queue; 0: never"""
     topology: list[str] = []
     flavors: Annotated[list[FlavorPart], Meta(max_length=FLAVORS_MAX)] = []
     eviction_limit: EvictionLimitPart | None = None
