@@ -59,7 +59,7 @@ CLOSE_S: Final = 60.0
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 SAY_AFTER_S: Final = 10.0
-"""Logs that wait for the archive report it after it has not answered for so long."""
+"""Logs that wait for the archive report it after it has not answered for so long; the first one reports it at once."""
 COMPRESSION: Final = 2
 """The least compression of text in the stream: it estimates the size of a pack before the pack is encoded."""
 EXPIRY_S: Final = 600.0
