@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
 import msgspec
-from hiredis import pack_command  # the return type is not declared
+from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] - its return type is not declared
 
 from slipway.errors import BusyError, ControlPlaneError, DeadlineError, DeniedError, UnavailableError
 from slipway.runtime import telemetry

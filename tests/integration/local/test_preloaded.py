@@ -52,7 +52,9 @@ def test_it_is_a_child_with_a_session_words_and_an_environment_of_its_own(tmp_pa
         assert int(stat[1]) == os.getpid()
         assert os.getsid(process.pid) == process.pid
         assert f"SLIPWAY_MARK={tmp_path}" in Path(f"/proc/{process.pid}/environ").read_text().split("\0")
-        opened = {os.readlink(each) for each in Path(f"/proc/{process.pid}/fd").iterdir() if each.name in ("0", "1", "2")}
+        opened = {
+            os.readlink(each) for each in Path(f"/proc/{process.pid}/fd").iterdir() if each.name in ("0", "1", "2")
+        }
         assert opened == {os.devnull, str(log)}
     finally:
         process.send_signal(signal.SIGKILL)
