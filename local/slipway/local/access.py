@@ -1,17 +1,19 @@
-"""Who may use a local stack: the account that started it, by one token that is made with the stack's folder.
+"""Access to a local stack: the account that started the stack uses it with one token, made with the stack's folder.
 
-Owns that token, its record for the API, and the names under which a browser reaches the stack. Files are written, no
-socket is opened.
+Owns that token, its record for the API, and the names under which a browser reaches the stack. This module writes files
+and opens no socket.
 
-A workload listens on a loopback address too. Its programs of ours, and JupyterLab, answer the proxy of the API only, by
-a token that both are given (`ENV_WORKLOAD_TOKEN`).
+A workload listens on a loopback address too. Our own programs in a workload, and JupyterLab, answer only the proxy of
+the API. The proxy and these programs share a token (`ENV_WORKLOAD_TOKEN`).
 
-The token is the administrator's at the API server, at the REST API and for `/metrics`. It stands in files of mode 0600
-only. In the REST API it may speak for any user by name (`--user`), as everybody could on a machine of one's own.
+The stack's token has administrator rights at the API server, at the REST API and for `/metrics`. Only files of mode
+0600 contain it. In the REST API its bearer may act as any user by name (`--user`), because the machine belongs to one
+person.
 
-A browser keeps cookies by host name, not by port: a cookie of 127.0.0.1 goes to every other program that listens there,
-also to that of another account. So the stack has a host name of its own, which nobody can guess, below `.localhost`,
-which browsers resolve to the loopback themselves; and a second one, below which each workload has its own origin.
+A browser stores cookies by host name, not by port. It would send a cookie of 127.0.0.1 to every other program that
+listens there, even to a program of another account. So the stack has its own host name below `.localhost`, which cannot
+be guessed. Browsers resolve `.localhost` to the loopback address themselves. Below a second host name each workload has
+its own origin.
 """
 
 import base64
@@ -35,14 +37,14 @@ _UNFIT = re.compile(r"[^\x21-\x7e]")
 
 
 class Names(NamedTuple):
-    """Host names for browsers: of the API and its pages, and the domain of the origins of workloads."""
+    """Host names for browsers: the host of the API and its pages, and the domain of the workloads' origins."""
 
     host: str
     workloads: str
 
 
 def make_token(layout: Layout, now: float) -> str:
-    """The token of the folder, made with its record when one of the two is missing."""
+    """Return the folder's token. Creates the token and its record when one of the two is missing."""
     try:
         token = layout.token.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -66,21 +68,24 @@ def make_token(layout: Layout, now: float) -> str:
 
 
 def make_workload_token(layout: Layout) -> str:
-    """The token by which workloads know the proxy; another one than what opens the stack, since they all have it."""
+    """Create the token by which workloads recognize the proxy.
+
+    It differs from the stack's token, because every workload receives it.
+    """
     token = secrets.token_urlsafe(32)
     private_files.write(layout.workload_token, token.encode())
     return token
 
 
 def make_session_key(layout: Layout) -> None:
-    """The key that seals the cookies of browsers, made once: they stay logged in over a restart."""
+    """Create the key that seals browser cookies, if it is missing, so that browsers stay logged in over a restart."""
     path = layout.session_keys / "1.key"
     if not path.exists():
         private_files.write(path, base64.urlsafe_b64encode(secrets.token_bytes(32)))
 
 
 def make_names(layout: Layout) -> Names:
-    """The host names of the folder, made once: bookmarks outlive a restart."""
+    """Return the folder's host names. They are created once, so that bookmarks work after a restart."""
     path: Path = layout.names
     try:
         label = path.read_text(encoding="ascii").strip()

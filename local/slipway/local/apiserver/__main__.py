@@ -26,7 +26,7 @@ _GRACE_S = 2
 
 
 class _Server(LimitedServer):
-    """Ends the watches first: a server waits for its connections before it stops."""
+    """Ends the watches first, because a server waits for its connections before it stops."""
 
     def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
         super().__init__(config, ListenerLimits())
@@ -38,7 +38,7 @@ class _Server(LimitedServer):
 
 
 def build_core(*, allow_unknown_rules: bool = False) -> ClusterCore:
-    """A core on real time, with the twins of our own rules."""
+    """Return a core on the real clock, with the Python twins of our own CEL rules."""
     from slipway.crd import rules
 
     return ClusterCore(
@@ -50,7 +50,7 @@ def build_core(*, allow_unknown_rules: bool = False) -> ClusterCore:
 
 
 def _accounts_key(folder: Path) -> bytes:
-    """The key of this cluster, made once: tokens outlive a restart."""
+    """Return the key of this cluster. It is created once, so that tokens stay valid after a restart."""
     path = folder / "accounts.key"
     if not path.exists():
         private_files.write(path, secrets.token_bytes(32))
@@ -58,7 +58,7 @@ def _accounts_key(folder: Path) -> bytes:
 
 
 def _token(path: Path) -> str:
-    """The administrator's token; made when the file is not there. Raises ValueError when it is empty."""
+    """Return the administrator's token. Creates it when the file is missing. Raises ValueError when it is empty."""
     if not path.exists():
         private_files.write(path, secrets.token_urlsafe(32).encode())
     token = path.read_text(encoding="ascii").strip()

@@ -1,8 +1,9 @@
-"""Who may do what at the door of the API server: web pages, authentication, impersonation, authorization.
+"""Access checks of the API server: web pages, authentication, impersonation, authorization.
 
-Owns the reading of a request into what it wants to do, and the refusals. Decides nothing about objects. Invariants:
-with rules enforced, nothing is answered before the rules were asked; credentials that do not count are refused, they
-never count as none; a web page of any site is refused before its credentials are looked at.
+Owns the translation of a request into the action that it wants, and the refusals. Decides nothing about objects.
+Invariants: with RBAC enforced, no request is answered before its rules were checked; invalid credentials are refused
+and never treated as missing credentials; a request from a web page of any site is refused before its credentials are
+read.
 
 Source: staging/src/k8s.io/apiserver/pkg/endpoints (filters, request/requestinfo.go; behaviour, v1.37).
 """
@@ -42,9 +43,9 @@ _OF_NAMESPACES = frozenset({"status", "finalize"})
 class AccessGate:
     """Admits the calls to one core.
 
-    token: the administrator's. With authorization "open" everybody may do everything (with a token: everybody who has
-    it, or one of a service account); with "rbac" roles and bindings decide. hosts: names of the server beyond those of
-    the loopback.
+    token: the administrator's token. With authorization "open" every caller may do everything; when a token is set, the
+    caller must send it or a token of a service account. With "rbac" roles and bindings decide. hosts: names of the
+    server in addition to those of the loopback address.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class AccessGate:
         self._is_enforced = authorization == "rbac"
 
     def admit(self, call: Call) -> User:
-        """Who calls, after all that was checked. Raises: StatusError 400, 401, 403, 421."""
+        """Return the calling user after all checks. Raises: StatusError 400, 401, 403, 421."""
         foreign = web_guard.check(lambda name: call.header(name.encode()), hosts=self._hosts)
         if foreign is not None:
             raise StatusError(foreign.status, _PAGES[foreign.status], foreign.detail)
@@ -74,12 +75,12 @@ class AccessGate:
             wanted = attributes_of(call)
             self._authorize(user, wanted)
             if call.is_upgrade:
-                # A WebSocket is a GET, and runs a command all the same: who may only read may not.
+                # A WebSocket is a GET, but it runs a command, so a user with read access only must not open it.
                 self._authorize(user, msgspec.structs.replace(wanted, verb="create"))
         return user
 
     def authenticate(self, call: Call) -> User:
-        """Raises: StatusError 401."""
+        """Return the user of the request's own credentials. Raises: StatusError 401."""
         given = call.header(b"authorization")
         if not given:
             if self._is_enforced:
@@ -95,7 +96,7 @@ class AccessGate:
             return ADMIN
 
     def read_token(self, token: str) -> User:
-        """Raises: TokenError."""
+        """Return the user of a token. Raises: TokenError."""
         if self._token and hmac.compare_digest(token.encode(), self._token.encode()):
             return ADMIN
         return self._accounts.read(token)[0]
@@ -127,7 +128,7 @@ class AccessGate:
 
 
 def attributes_of(call: Call) -> Attributes:
-    """What a request wants to do, read from its path alone."""
+    """Return the action that a request wants, read from its method, path and query."""
     verb = _VERBS.get(call.method, call.method.lower())
     parts = [part for part in call.path.split("/") if part]
     if parts[:1] == ["api"] and len(parts) > 2:
@@ -161,7 +162,10 @@ def attributes_of(call: Call) -> Attributes:
 
 
 def _selected_name(selector: str) -> str:
-    """A list of one object by its name counts as a call on that object."""
+    """Return the object name that a field selector selects, or "".
+
+    A list of one object by its name is authorized like a call on that object.
+    """
     for term in selector.split(","):
         field, _, value = term.replace("==", "=").partition("=")
         if field.strip() == "metadata.name":

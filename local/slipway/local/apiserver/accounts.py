@@ -1,8 +1,8 @@
-"""Tokens of service accounts: issued for a while, bound to an object, and checked against what is there now.
+"""Tokens of service accounts: issued for a limited time, bound to an object, checked against the current objects.
 
-Owns the form of a token (a JWT signed with the key of this cluster), its claims, and what makes it void. Reads the
-store through the core and writes nothing. Invariants: a token is void as soon as its account, or the object that it is
-bound to, is gone or has another uid; nobody without the key can make one.
+Owns the form of a token (a JWT signed with the key of this cluster), its claims, and the conditions that make it
+invalid. Reads the store through the core and writes nothing. Invariants: a token becomes invalid when its account, or
+the object that it is bound to, is deleted or has another uid; a token cannot be made without the key.
 
 Source: pkg/registry/core/serviceaccount/storage/token.go, pkg/serviceaccount/claims.go (behaviour, v1.37).
 """
@@ -42,7 +42,7 @@ LIFE_S = 3600
 LIFE_S_MIN = 600
 LIFE_S_MAX = 2**32
 GONE_GRACE_S = 60.0
-"""A bound object that is being deleted still counts for so long after its time."""
+"""Seconds after its deletionTimestamp for which a bound object that is being deleted still keeps a token valid."""
 _EXTRA = "authentication.kubernetes.io"
 _BOUND = {"Pod": "pods", "Node": "nodes", "Secret": "secrets"}
 
@@ -59,7 +59,7 @@ class ServiceAccountTokens:
         self._key = key
 
     def issue(self, namespace: str, name: str, request: Json) -> Json:
-        """The TokenRequest with its token. Raises: StatusError 400, 404, 409, 422."""
+        """Return the TokenRequest with its token. Raises: StatusError 400, 404, 409, 422."""
         account = self._core.get(ACCOUNTS, namespace, name)
         self._check_subject(account, metadata(request))
         spec = mapping(request, "spec")
@@ -94,7 +94,7 @@ class ServiceAccountTokens:
         }
 
     def read(self, token: str, audiences: Sequence[str] = (ISSUER,)) -> tuple[User, list[str]]:
-        """Whose token it is, and which of the audiences it is for. Raises: TokenError."""
+        """Return the user of the token, and those of `audiences` that it is valid for. Raises: TokenError."""
         claims = self._claims(token)
         own = [str(item) for item in listing(claims, "aud")]
         meant = [item for item in audiences if item in own]
@@ -142,7 +142,7 @@ class ServiceAccountTokens:
             raise status.conflict(_KIND, name_of(account), words.format(asked["uid"], uid_of(account)))
 
     def _bound_claims(self, account: Json, reference: object) -> Json:
-        """The claims about the object that the token is to end with. Raises: StatusError 400, 404, 409."""
+        """Return the claims about the object that the token is bound to. Raises: StatusError 400, 404, 409."""
         if not isinstance(reference, dict):
             return {}
         wanted: Json = reference  # pyright: ignore[reportUnknownVariableType]

@@ -1,8 +1,9 @@
-"""Strategies: what a kind does with an object on its way in.
+"""Strategies: how a kind decodes, completes and validates an object that a client writes.
 
 Owns the hooks that the core calls on create, update and status update, and the simple built-in kinds. Pods and custom
-resources have modules of their own. A strategy knows only its own kind, and no store. Invariants: the status of a kind
-with a status subresource changes only through it, and only the status does; hooks change only the object given first.
+resources have modules of their own. A strategy knows only its own kind, and no store. Invariants: when a kind has a
+status subresource, only writes to this subresource change the status, and they change nothing else; hooks change only
+their first argument.
 """
 
 import base64
@@ -23,7 +24,7 @@ _DATA_KEY = re.compile(r"^[-._a-zA-Z0-9]{1,253}$")
 
 
 class Strategy:
-    """A plain kind: any content, nothing defaulted."""
+    """The strategy of a plain kind: accepts any content and sets no defaults."""
 
     name_form: ClassVar[meta.NameForm] = meta.SUBDOMAIN
     allows_unconditional_update: ClassVar[bool] = True
@@ -34,19 +35,21 @@ class Strategy:
     has_status: bool = False
     keeps_status_on_create: ClassVar[bool] = False
     completes_late: bool = False
-    """A new object is shown with defaults that only the next write stores: that one is a write even if it changes
-    nothing."""
+    """Whether a new object is shown with defaults that only its next write stores.
+
+    Then the next write takes effect even if it changes nothing else.
+    """
 
     def decode(self, obj: Json, options: WriteOptions) -> None:
-        """Brings what a client sent into shape: pruning and defaulting. Raises: StatusError 400."""
+        """Prune and default an object that a client sent. Raises: StatusError 400."""
 
     def prepare(self, obj: Json) -> None:
-        """Completes a new object."""
+        """Complete a new object."""
         if self.has_status and not self.keeps_status_on_create:
             obj.pop("status", None)
 
     def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
-        """What is wrong with `obj`; `old` is None on create."""
+        """Return the validation errors of `obj`; `old` is None on create."""
         return []
 
     def prepare_update(self, new: Json, old: Json) -> None:
@@ -54,15 +57,18 @@ class Strategy:
             _carry(new, old, "status")
 
     def claimed(self, sent: Json, new: Json) -> Json:
-        """The replacement as its writer claims it: `new` without what admission put into what was sent."""
+        """Return the fields that the writer of a replacement claims: `new` without the values that admission added."""
         return new
 
     def broken_rules(self, obj: Json) -> list[FieldCause]:
-        """The rules that a new object breaks, whatever its kind is said to be."""
+        """Return the rules that a new object breaks. The core checks them whatever kind the object names."""
         return []
 
     def prepare_status(self, new: Json, old: Json) -> None:
-        """Keeps everything but the status (and, as the server does for built-in kinds, labels and annotations)."""
+        """Keep all fields of `old` except the status.
+
+        Labels and annotations may change too, as on a real server for built-in kinds.
+        """
         for field in [name for name in new if name not in ("status", "metadata")]:
             del new[field]
         for field, value in old.items():
@@ -120,7 +126,7 @@ class SecretStrategy(Strategy):
 
 
 class NamespaceStrategy(Strategy):
-    """Deletion of a namespace is a state of its own: the finalizer `kubernetes` in its spec goes last."""
+    """Namespaces. A namespace under deletion keeps the finalizer `kubernetes` in its spec until it is empty."""
 
     name_form = meta.LABEL
     has_status = True
@@ -207,14 +213,14 @@ class PriorityClassStrategy(Strategy):
 
 
 def complete_conditions(obj: Json, *times: str) -> None:
-    """The times of conditions of a built-in kind are shown also when nobody has set them."""
+    """Set the missing times of conditions to null, because built-in kinds show them even when they are not set."""
     for condition in maps(listing(mapping(obj, "status"), "conditions")):
         for field in times:
             condition.setdefault(field, None)
 
 
 def carry_status(new: Json, old: Json) -> None:
-    """The new object keeps the status of the old one."""
+    """Copy the status of the old object to the new one."""
     _carry(new, old, "status")
 
 
@@ -235,7 +241,7 @@ def _spec(obj: Json) -> Json:
 
 
 def _data_causes(obj: Json, *, encoded: str, plain: str = "") -> list[FieldCause]:
-    """What is wrong with keys and size; what is base64 on the wire counts as what it means."""
+    """Return the errors in keys and total size. A base64 value is measured by its decoded size."""
     causes = list[FieldCause]()
     size = 0
     for field in (plain, encoded) if plain else (encoded,):

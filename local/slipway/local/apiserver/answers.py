@@ -1,7 +1,7 @@
-"""One call in, one answer out: the HTTP form of what the core says.
+"""HTTP requests and responses of the API server: the parsed call, and the encoding of results of the core.
 
 Owns the parsed request line and headers, content negotiation (objects, Tables, metadata only) and the encoding of
-answers. Knows nothing of verbs. Invariant: an object is encoded once per version, whoever asks for it.
+answers. Knows nothing of verbs. Invariant: each version of an object is encoded once for all callers.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _JSON = "application/json"
 
 
 class Call:
-    """One request. `stream_type` is the content type if the answer turns out to be a stream."""
+    """One request. `stream_type` is the content type of the answer if the answer is a stream."""
 
     def __init__(self, scope: Scope) -> None:
         self.method: str = scope.get("method", "GET")
@@ -44,7 +44,7 @@ class Call:
         return self._headers.get(name, b"").decode("latin-1")
 
     def headers(self, name: bytes) -> list[str]:
-        """Every value of a header that may come several times."""
+        """Return every value of a header that may occur several times."""
         return [value.decode("latin-1") for key, value in self._pairs if key == name]
 
     @property
@@ -87,7 +87,7 @@ def refusal(error: StatusError) -> HttpAnswer:
 def written(
     call: Call, core: ClusterCore, kind: ResourceKind, obj: Json, options: WriteOptions, code: int
 ) -> HttpAnswer:
-    """The object after a write, with the warnings it earned."""
+    """Return the answer to a write: the object as written, and the warnings about it."""
     headers = tuple((b"warning", f'299 - "{_escape(words)}"'.encode()) for words in options.warnings)
     if call.wants_table:
         body = msgspec.json.encode(table.render(kind, [obj], {}, core.clock()))
@@ -126,7 +126,7 @@ def collection(call: Call, kind: ResourceKind, listing: Listing, now: float) -> 
 
 
 def event_encoder(call: Call, kind: ResourceKind, clock: Callable[[], float]) -> Callable[[ServedEvent], bytes]:
-    """How this watcher wants its events."""
+    """Return the function that encodes events in the form that this watch requested."""
     if call.wants_table:
         include = call.query.get("includeObject", "Metadata")
 

@@ -1,6 +1,6 @@
-"""The controller of disruption budgets: keeps their status in step with their pods.
+"""The controller of disruption budgets: updates their status when their pods change.
 
-Owns when a budget is looked at again. Works through the core. Invariant: at rest nothing is written.
+Owns the decision when a budget is checked again. Works through the core. Invariant: at rest it writes nothing.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ _SCALED = frozenset({"replicasets.apps", "deployments.apps", "statefulsets.apps"
 
 
 class Budgets:
-    """Remembers which namespaces' budgets may be out of step, and which have a time to look again."""
+    """Stores the namespaces whose budgets may be out of date, and the time at which a budget must be checked again."""
 
     def __init__(self, core: "ClusterCore") -> None:
         self._core = core
@@ -53,7 +53,7 @@ class Budgets:
             self._core.commit_update(self._core.kind(BUDGETS), {**clone(current.obj), "status": status})
 
     def _scale_of(self, controller: Json, namespace: str) -> int:
-        """Raises: ScaleError; LookupError when the controller is not there."""
+        """Return the desired replicas of a controller. Raises: ScaleError; LookupError when it does not exist."""
         kind = self._core.registry.of_kind(str(controller.get("apiVersion")), str(controller.get("kind")))
         if kind is None:
             raise LookupError

@@ -1,6 +1,6 @@
 """The built-in kinds that the local cluster serves.
 
-Owns one table. Invariant: what is not in it and not declared by a definition is a 404.
+Owns one table. Invariant: a kind that is neither in this table nor declared by a CustomResourceDefinition is a 404.
 """
 
 from slipway.local.apiserver import (
@@ -92,7 +92,7 @@ def builtin_kinds(definitions: custom.DefinitionStrategy) -> tuple[ResourceKind,
 
 
 def pod_group_kinds() -> tuple[ResourceKind, ...]:
-    """Groups of pods, and pods that may name theirs."""
+    """Return the kinds PodGroup and Pod, where a pod may name its group."""
     groups = ResourceKind(
         group=podgroups.GROUP,
         version=podgroups.VERSION,

@@ -1,7 +1,7 @@
 """The printer columns of the built-in kinds.
 
-Owns what `kubectl get` shows. Pure readers of one object; ages are given as creation times (the Table turns them into
-durations).
+Owns the columns that `kubectl get` shows. Each reader is a pure function of one object. An age is returned as the
+creation time, which the Table turns into a duration.
 """
 
 from typing import Any

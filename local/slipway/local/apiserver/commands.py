@@ -1,10 +1,11 @@
-"""Commands in containers (`pods/exec`): from the API server's WebSocket to the one of the node.
+"""Commands in containers (`pods/exec`): relays messages between the client's WebSocket and the node's WebSocket.
 
-Owns what may be asked, and the way from a pod to its node's endpoint, which is that of logs. It runs nothing.
-Invariants: messages are passed on once and in order, and a side that reads slowly makes the other one wait; a refusal
-of the node is the last message, as a real API server has it, because its handshake was answered before.
+Owns the validation of the query, and the way from a pod to its node's endpoint, which is also the endpoint for logs. It
+runs nothing itself. Invariants: each message is relayed once and in order; a side that reads slowly makes the other
+side wait. A refusal of the node is sent as the last message, as by a real API server, because the client's handshake
+was already answered.
 
-Only WebSockets of `v5.channel.k8s.io` are spoken; SPDY, which older clients use, is refused.
+Only WebSockets of `v5.channel.k8s.io` are supported. SPDY, which older clients use, is refused.
 
 Source: k8s.io/kubernetes pkg/registry/core/pod/rest/subresources.go, pkg/registry/core/pod/strategy.go (v1.37).
 """
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 5.0
 CLOSE_S = 5.0
 PING_S = 20.0
-"""The node ends a connection on which nothing came for a minute."""
+"""Seconds between pings. The node closes a connection on which it received nothing for a minute."""
 QUEUE_MAX = 16
 NO_UPGRADE = "Upgrade request required"
 NORMAL, GOING_AWAY = 1000, 1001
 
 
 class CommandQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The command of a request. Clients always get `stdout` and `stderr`."""
+    """The command of a request. A client always receives `stdout` and `stderr`."""
 
     container: str
     command: tuple[str, ...]
@@ -45,10 +46,10 @@ class CommandQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SocketPeer(Protocol):
-    """The client's WebSocket, accepted; what `apiserver/http.py` makes of ASGI."""
+    """The client's accepted WebSocket. `apiserver/http.py` implements it on ASGI."""
 
     async def receive(self) -> bytes | None:
-        """The next message; None when the client has left."""
+        """Return the next message, or None when the client has disconnected."""
         ...
 
     async def send(self, message: bytes) -> None: ...
@@ -57,7 +58,7 @@ class SocketPeer(Protocol):
 
 
 def asked_of(pod: Json, query: bytes) -> CommandQuery:
-    """The valid query of one call. Raises StatusError 400."""
+    """Return the validated query of one call. Raises StatusError 400."""
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     given = dict(pairs)
     command = tuple(value for name, value in pairs if name == "command")
@@ -76,7 +77,7 @@ def asked_of(pod: Json, query: bytes) -> CommandQuery:
 
 
 async def run(peer: SocketPeer, pod: Json, node: Json, asked: CommandQuery) -> None:
-    """Passes messages on until the command has ended, or either side has left."""
+    """Relay messages until the command has ended, or one side has disconnected."""
     upstream = await _connect(pod, node, asked)
     if isinstance(upstream, str):
         await peer.send(bytes((exec_channels.STATUS,)) + exec_channels.failure(upstream))
@@ -96,7 +97,7 @@ async def run(peer: SocketPeer, pod: Json, node: Json, asked: CommandQuery) -> N
 
 
 async def _connect(pod: Json, node: Json, asked: CommandQuery) -> "ClientConnection | str":
-    """The node's WebSocket, or why there is none."""
+    """Return the node's WebSocket, or the reason why the connection failed."""
     from websockets.asyncio.client import connect
     from websockets.exceptions import InvalidHandshake, InvalidStatus
     from websockets.typing import Subprotocol
@@ -116,7 +117,7 @@ async def _connect(pod: Json, node: Json, asked: CommandQuery) -> "ClientConnect
                 open_timeout=None,
                 close_timeout=CLOSE_S,
                 ping_interval=PING_S,
-                # The node answers as fast as the command reads its input.
+                # The node answers a ping only after the command has read its earlier input, so there is no timeout.
                 ping_timeout=None,
                 max_size=exec_channels.MESSAGE_BYTES_MAX,
                 max_queue=QUEUE_MAX,
@@ -139,13 +140,13 @@ async def _to_node(peer: SocketPeer, upstream: "ClientConnection") -> None:
         try:
             await upstream.send(message)
         except ConnectionClosed:
-            await asyncio.Event().wait()  # the other direction has the end of the command, and tells the client
+            await asyncio.Event().wait()  # the other direction receives the command's end and reports it to the client
 
 
 async def _to_peer(upstream: "ClientConnection", peer: SocketPeer) -> None:
     from websockets.exceptions import ConnectionClosed
 
-    with contextlib.suppress(ConnectionClosed, OSError):  # OSError: the client has left
+    with contextlib.suppress(ConnectionClosed, OSError):  # OSError: the client has disconnected
         while True:
             message = await upstream.recv()
             if isinstance(message, bytes):

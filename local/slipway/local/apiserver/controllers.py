@@ -1,9 +1,9 @@
-"""The controllers a cluster cannot do without: garbage, namespaces, definitions, pods without a node, old Events.
+"""The controllers that every cluster needs: garbage, namespaces, definitions, pods without a node, old Events.
 
-Owns when dependents, contents and leftovers go. Works only through the core, one explicit step at a time and in a fixed
-order, so that the simulation decides when. Invariants: nothing is deleted whose owner lives; within a Terminating
-namespace pods go first and other content only when no pod is left; an absent owner counts only when no object of that
-kind, name and uid exists.
+Owns the decision when dependents, namespace contents and leftovers are deleted. Works only through the core, one
+explicit step at a time and in a fixed order, so that the simulation decides when a step runs. Invariants: the garbage
+collector deletes no object that has a living owner; in a Terminating namespace pods are deleted first, and other
+content only when no pod remains; an owner is absent only when no object of its kind, name and uid exists.
 """
 
 from itertools import islice
@@ -43,7 +43,7 @@ Entry = tuple[str, ObjectKey]
 
 
 class Controllers:
-    """Remembers what changed since the last step; a new one looks at everything once."""
+    """Stores what changed since the last step, and works on it in the next step."""
 
     def __init__(self, core: "ClusterCore", *, pod_gc_delay_s: float, event_ttl_s: float, node_grace_s: float) -> None:
         self._core = core
@@ -65,7 +65,7 @@ class Controllers:
         core.store.subscribe(self.note)
 
     def note(self, change: Commit) -> None:
-        """Marks what the next step has to look at."""
+        """Mark the objects that the next step must check."""
         entry = (change.resource, change.key)
         obj = change.record.obj
         if change.type == "DELETED":
@@ -99,7 +99,7 @@ class Controllers:
             self._quotas[change.key[0]] = None
 
     def run(self) -> bool:
-        """One step; whether it changed anything."""
+        """Run one step. Return whether it changed an object."""
         before = self._store.version
         self._collect_owned()
         self._finish_deletions()
@@ -138,7 +138,7 @@ class Controllers:
             self._lost.setdefault(name, self._core.clock())
 
     def _recheck_owner(self, owner: Json, namespace: str) -> None:
-        """A dependent is gone: an owner in foreground deletion may have waited for it."""
+        """Mark an owner in foreground deletion, which may have waited for a dependent that is now deleted."""
         kind = self._core.registry.of_kind(str(owner.get("apiVersion")), str(owner.get("kind")))
         if kind is not None:
             key = (namespace if kind.namespaced else "", str(owner.get("name")))
@@ -257,7 +257,7 @@ class Controllers:
                 self._lost.pop(node, None)
 
     def _collect_pod(self, key: ObjectKey) -> None:
-        """A pod whose node is gone: nobody will ever report its end."""
+        """Fail and delete a pod whose node no longer exists, because no kubelet will report its end."""
         record = self._store.find("pods", *key)
         if record is None:
             return
@@ -270,7 +270,7 @@ class Controllers:
             self._core.delete("pods", *key, DeleteOptions(grace_period_s=0))
 
     def _expire_events(self) -> None:
-        """An Event lives for so long after its last write."""
+        """Delete Events whose last write is older than the time to live."""
         horizon = self._core.clock() - self._event_ttl_s
         for key, written in list(islice(self._events.items(), _EVENTS_PER_STEP)):
             if written > horizon:

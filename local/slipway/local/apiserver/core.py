@@ -1,11 +1,11 @@
-"""The Kubernetes API server without IO: every verb a plain function call.
+"""The Kubernetes API server without IO: every verb is a plain function call.
 
-Owns the verbs. Knows no HTTP and no asyncio; time and uids are injected, so equal calls give
-equal answers. It is both what the local cluster serves over HTTP and the model of Kubernetes in the simulation.
-Invariants: one resourceVersion for everything; a stale version, uid or precondition never writes; nobody but
-`run_controllers` acts on its own; all calls come from one thread.
+Owns the verbs. Knows no HTTP and no asyncio. Time and uids are injected, so equal calls return equal answers. The local
+cluster serves this core over HTTP, and the simulation uses it as its model of Kubernetes. Invariants: all objects share
+one resourceVersion counter; a write with a stale version, uid or precondition changes nothing; objects change without a
+caller's verb only in `run_controllers`; all calls come from one thread.
 
-Objects that come back are the stored ones: read them, never change them. Objects that go in are copied.
+Returned objects are the stored objects: callers read them and never change them. Objects passed in are copied.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,9 +45,10 @@ class ClusterCore:
     """One cluster.
 
     clock: epoch seconds. new_uid: a fresh uid at each call. twins: the Python twins of the CEL rules that definitions
-    may use; a definition with another rule is refused unless allow_unknown_rules. history_limit: changes kept per
-    resource for watches. pod_gc_delay_s: how long a pod outlives its node. event_ttl_s: how long Events are kept.
-    node_grace_s: how old a node's Lease may be before the node counts as silent.
+    may use; a definition with another rule is refused unless allow_unknown_rules. history_limit: number of changes
+    stored per resource for watches. pod_gc_delay_s: seconds from the loss of a node to the deletion of its pods.
+    event_ttl_s: lifetime of an Event in seconds. node_grace_s: age in seconds of a node's Lease from which the node
+    is treated as silent.
     """
 
     def __init__(
@@ -79,11 +80,11 @@ class ClusterCore:
         return self.store.version
 
     def serve_pod_groups(self) -> None:
-        """From now on serves the groups of kube-scheduler, as a Kubernetes does where that is asked for."""
+        """Serve the PodGroups of kube-scheduler from now on. In Kubernetes this API is optional too."""
         self.registry.install(pod_group_kinds())
 
     def bootstrap(self) -> None:
-        """Creates the system namespaces and the roles that are missing. A new cluster's history begins after that."""
+        """Create the missing system namespaces and roles. The history of a new cluster begins after these writes."""
         is_new = not self.store.resources()
         for name in SYSTEM_NAMESPACES:
             if self.store.find(_NAMESPACES, "", name) is None:
@@ -93,7 +94,7 @@ class ClusterCore:
             self.store.start_at(self.store.version)
 
     def kind(self, resource: str) -> ResourceKind:
-        """Raises: StatusError 404."""
+        """Return the kind of a resource. Raises: StatusError 404."""
         found = self.registry.get(resource)
         if found is None:
             raise status.no_such_path()
@@ -103,16 +104,19 @@ class ClusterCore:
         return self.record(self.kind(resource), namespace, name).obj
 
     def record(self, kind: ResourceKind, namespace: str, name: str) -> ObjectVersion:
-        """Raises: StatusError 404."""
+        """Return the stored version of an object. Raises: StatusError 404."""
         return self._writer.record(kind, namespace, name)
 
     def list(self, resource: str, namespace: str | None = None, query: paging.ListQuery | None = None) -> Listing:
-        """Namespace None means all. Raises: StatusError 400 (selector), 410 (continue or version too old)."""
+        """Return a list of objects; namespace None means all.
+
+        Raises: StatusError 400 (selector), 410 (continue or version too old).
+        """
         kind = self.kind(resource)
         return paging.read(self.store, kind, namespace if kind.namespaced else None, query or paging.ListQuery())
 
     def create(self, resource: str, namespace: str, obj: Json, options: WriteOptions | None = None) -> Json:
-        """Raises: StatusError 400, 403, 404, 409 AlreadyExists, 422."""
+        """POST. Raises: StatusError 400, 403, 404, 409 AlreadyExists, 422."""
         made = self._writer.create(self.kind(resource), namespace, obj, options or WriteOptions())
         if resource == _NAMESPACES:
             self.furnish(metadata(made)["name"])
@@ -125,7 +129,7 @@ class ClusterCore:
     def update_status(
         self, resource: str, namespace: str, name: str, obj: Json, options: WriteOptions | None = None
     ) -> Json:
-        """PUT on /status: nothing but the status changes. Raises: as `update`."""
+        """PUT on /status: changes only the status. Raises: as `update`."""
         kind = self.kind(resource)
         return self._writer.put(kind, namespace, name, obj, options or WriteOptions(), subresource="status")
 
@@ -140,12 +144,15 @@ class ClusterCore:
         subresource: str = "",
         options: WriteOptions | None = None,
     ) -> Json:
-        """PATCH of one of the media types of `patch`; an apply creates what is missing. Raises: as `update`, 415."""
+        """PATCH with one of the media types of `patch`. An apply creates a missing object. Raises: as `update`, 415."""
         patched = Patch(change, media, subresource)
         return self._writer.patch(self.kind(resource), namespace, name, patched, options or WriteOptions())
 
     def delete(self, resource: str, namespace: str, name: str, options: DeleteOptions | Json | None = None) -> Json:
-        """Answers the object while it remains (and last), or a success Status. Raises: StatusError 404, 409."""
+        """DELETE. Return the object while it still exists, else a success Status. Raises: StatusError 404, 409.
+
+        Kinds with `returns_deleted` return the object in both cases.
+        """
         asked = self.kind(resource)
         kind = self.kind(asked.resource)
         record = self.record(kind, namespace, name)
@@ -160,7 +167,10 @@ class ClusterCore:
     def _carry_out(
         self, kind: ResourceKind, record: ObjectVersion, planned: deletion.Deletion, *, dry_run: bool
     ) -> Json:
-        """The last that is told of the object: what goes at once goes unmarked, but a pod is marked in any case."""
+        """Store the result of a delete, and return the object as the watches see it last.
+
+        An object that is removed at once gets no deletion mark. A pod is always marked before it is removed.
+        """
         marks = ("deletionTimestamp", "deletionGracePeriodSeconds")
         is_new = any(metadata(planned.obj).get(mark) != metadata(record.obj).get(mark) for mark in marks)
         is_marked = not planned.removes or (kind.strategy.is_graceful and is_new)
@@ -174,7 +184,7 @@ class ClusterCore:
         return left
 
     def _commit(self, kind: ResourceKind, type: ChangeType, obj: Json) -> None:
-        """Stores a copy; `obj` gets its version."""
+        """Store a copy of `obj`, and set the new resourceVersion on `obj`."""
         change = self.store.commit(kind.resource, type, kind.kept(clone(obj)))
         obj["metadata"]["resourceVersion"] = str(change.version)
 
@@ -185,7 +195,7 @@ class ClusterCore:
         query: paging.ListQuery | None = None,
         options: DeleteOptions | None = None,
     ) -> Sequence[Json]:
-        """Deletes what a list with the same query answers; the objects as they were."""
+        """Delete the objects that a list with the same query returns. Return them as they were before."""
         found = self.list(resource, namespace, query).items
         for obj in found:
             self.delete(resource, str(metadata(obj).get("namespace") or ""), metadata(obj)["name"], options)
@@ -202,59 +212,59 @@ class ClusterCore:
         return status.success(code=201)
 
     def evict(self, namespace: str, name: str, eviction: Json, *, dry_run: bool = False) -> Json:
-        """Lets a pod go if its disruption budget can spare it. Raises: StatusError 400, 404, 409, 429."""
+        """Evict a pod if its disruption budget allows it. Raises: StatusError 400, 404, 409, 429."""
         self._writer.check_namespace(self.kind(_PODS), namespace, name)
         return evictions.evict(self, namespace, name, eviction, dry_run=dry_run)
 
     def finalize(self, name: str, obj: Json) -> Json:
-        """PUT on a namespace's /finalize: its spec.finalizers change."""
+        """PUT on a namespace's /finalize: changes its spec.finalizers."""
         return self._writer.put(self.kind(_NAMESPACES), "", name, obj, WriteOptions(), subresource="finalize")
 
     def watch_since(
         self, resource: str, version: int, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Sequence[ServedEvent]:
-        """The events after `version` as a selecting watcher sees them. Raises: StatusError 410, 400."""
+        """Return the events after `version` for a watch with these selectors. Raises: StatusError 410, 400."""
         kind = self.kind(resource)
         matches = selector(labels, fields, kind.readers)
         seen = (visible(change, namespace, matches) for change in self.changes_since(resource, version))
         return [event for event in seen if event is not None]
 
     def changes_since(self, resource: str, version: int) -> Sequence[Commit]:
-        """Raises: StatusError 410 when `version` has left the history."""
+        """Return the commits after `version`. Raises: StatusError 410 when `version` is older than the history."""
         try:
             return self.store.changes_since(resource, version)
         except CompactedError as exc:
             raise status.expired(f"too old resource version: {version} ({exc.floor})") from exc
 
     def subscribe(self, subscriber: Callable[[Commit], None]) -> Callable[[], None]:
-        """Calls `subscriber` at every commit; it must not write. The answer ends it."""
+        """Call `subscriber` at every commit; it must not write. The returned function ends the subscription."""
         return self.store.subscribe(subscriber)
 
     def furnish(self, namespace: str) -> None:
-        """Gives a namespace the account that its pods run as unless they name another."""
+        """Create a namespace's default service account, which its pods use unless they name another account."""
         found = self.store.find(_NAMESPACES, "", namespace)
         is_open = found is not None and not is_deleting(found.obj)
         if is_open and self.store.find(ACCOUNTS, namespace, DEFAULT_ACCOUNT) is None:
             self._writer.create(self.kind(ACCOUNTS), namespace, {"metadata": {"name": DEFAULT_ACCOUNT}}, WriteOptions())
 
     def run_controllers(self) -> bool:
-        """Garbage collection, namespaces, definitions, orphaned pods: one step. Whether anything changed."""
+        """Run one step of all controllers. Return whether it changed an object."""
         return self.controllers.run()
 
     def settle(self, steps_max: int = 1000) -> None:
-        """Runs the controllers until they have nothing to do."""
+        """Run the controllers until a step changes nothing, at most `steps_max` steps."""
         for _ in range(steps_max):
             if not self.run_controllers():
                 return
 
     def remove_finalizer(self, record: ObjectVersion, kind: ResourceKind, name: str) -> None:
-        """For controllers: drops one finalizer, and the object with the last one."""
+        """For controllers: remove one finalizer. With its last finalizer an object under deletion is removed too."""
         new = clone(record.obj)
         new["metadata"]["finalizers"] = [item for item in metadata(new).get("finalizers", []) if item != name]
         self.commit_update(kind, new)
 
     def commit_update(self, kind: ResourceKind, new: Json) -> None:
-        """For controllers: stores a new state without admission."""
+        """For controllers: store a new state without admission."""
         if not metadata(new).get("finalizers"):
             new["metadata"].pop("finalizers", None)
         found = self.store.find(kind.resource, str(metadata(new).get("namespace") or ""), metadata(new)["name"])
@@ -264,7 +274,7 @@ class ClusterCore:
             self.store.commit(kind.resource, "MODIFIED", new)
 
     def follow_definitions(self, change: Commit) -> None:
-        """Serves, or stops serving, the kinds of a definition."""
+        """Start or stop serving the kinds of a definition that has changed."""
         if change.resource != custom.CRD_RESOURCE:
             return
         resource = change.key[1]

@@ -1,7 +1,7 @@
 """Custom resources: the strategy of a kind that a CustomResourceDefinition declares, and of the definitions themselves.
 
-Owns the reading of a definition into `ResourceKind`s. Knows no store. Invariants: objects without their defaults are
-never stored; a rule without a twin is refused when the definition is registered, not met later.
+Owns the translation of a definition into `ResourceKind`s. Knows no store. Invariants: an object is never stored without
+its defaults; a CEL rule without a Python twin is refused when its definition is written, not at the first use.
 """
 
 import re
@@ -52,7 +52,7 @@ class CustomStrategy(Strategy):
         return validation.broken_rules(self.schema, obj, None, self._twins)
 
     def prepare_status(self, new: Json, old: Json) -> None:
-        """Through /status a custom object's metadata stays as it is too."""
+        """Keep the metadata of `old` as well: a write to /status changes no metadata of a custom object."""
         super().prepare_status(new, old)
         version = new["metadata"].get("resourceVersion")
         new["metadata"] = clone(old["metadata"])
@@ -65,7 +65,7 @@ class CustomStrategy(Strategy):
 
 
 class DefinitionStrategy(Strategy):
-    """CustomResourceDefinitions: established at once."""
+    """CustomResourceDefinitions. A new definition is established at once."""
 
     has_status = True
     allows_unconditional_update = False
@@ -152,7 +152,7 @@ class DefinitionStrategy(Strategy):
 
 
 def read_kinds(definition: Json, twins: validation.RuleTwins) -> list[ResourceKind]:
-    """What a definition serves, the version that is stored coming first. Objects are converted by name only."""
+    """Return the kinds that a definition declares, the stored version first. Conversion changes only apiVersion."""
     spec = definition["spec"]
     names = spec["names"]
     versions = maps(listing(spec, "versions"))
@@ -219,7 +219,7 @@ def _column(column: Json) -> TableColumn:
 
 
 def _stored_causes(definition: Json) -> list[FieldCause]:
-    """A version that objects may still be stored under stays."""
+    """Return an error for each version that objects may still be stored under and that the definition lacks."""
     stored = listing(mapping(definition, "status"), "storedVersions")
     versions = maps(listing(definition["spec"], "versions"))
     names = [entry.get("name") for entry in versions]

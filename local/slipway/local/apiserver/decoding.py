@@ -1,8 +1,8 @@
-"""Decoding: from a document that a client sent to an object of the kind.
+"""Decoding: turns a document that a client sent into an object of the kind.
 
-Owns identity checks (apiVersion, kind, namespace), the shape of metadata and of built-in kinds, and what is said of
-fields that do not exist or come twice. Pure. Invariants: the document is not changed; with `Strict` nothing is dropped
-silently; what comes out has a metadata object.
+Owns the identity checks (apiVersion, kind, namespace), the shape of metadata and of built-in kinds, and the warnings
+about unknown and duplicate fields. Pure. Invariants: the document is not changed; with `Strict` no field is dropped
+silently; the resulting object has metadata.
 """
 
 from typing import Any
@@ -19,11 +19,11 @@ from slipway.local.apiserver.status import StatusError
 
 
 class UndecodableError(Exception):
-    """The document is no object of the kind; the words come after who could not handle what."""
+    """The document is not an object of the kind. Its message is the last part of a refusal's message."""
 
 
 def decode(kind: ResourceKind, shape: Shape, namespace: str, document: Any, options: WriteOptions) -> Json:
-    """A new object. Raises: StatusError 400, 422; UndecodableError."""
+    """Return a new object. Raises: StatusError 400, 422; UndecodableError."""
     if not is_map(document):
         raise status.bad_request("the body of the request is not an object")
     new: Json = {"apiVersion": kind.api_version, "kind": kind.kind, **clone(document)}
@@ -43,19 +43,19 @@ def decode(kind: ResourceKind, shape: Shape, namespace: str, document: Any, opti
 
 
 def refusal(kind: ResourceKind, words: str) -> StatusError:
-    """How a create or a replace answers an `UndecodableError`."""
+    """Return the error with which a create or a replace answers an `UndecodableError`."""
     return status.bad_request(f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {words}')
 
 
 def patch_refusal(words: str, document: Any) -> StatusError:
-    """How a patch answers one."""
+    """Return the error with which a patch answers an `UndecodableError`."""
     shown = msgspec.json.encode(document, order="sorted").decode()
     cause = status.bad_value("patch", shown, words)
     return StatusError(422, "Invalid", f' "" is invalid: {cause}', {"causes": [cause.to_json()]})
 
 
 def complain(options: WriteOptions, dropped: list[str]) -> None:
-    """Tells of fields that were dropped, and of those that came twice. Raises: UndecodableError when strict."""
+    """Warn about dropped fields and duplicate fields. Raises: UndecodableError when validation is strict."""
     if options.field_validation == "Ignore" or not (dropped or options.duplicates):
         return
     order = options.order

@@ -1,8 +1,8 @@
-"""What a delete does to one object: marks it, shortens its grace, or removes it.
+"""Deletion of one object: a delete marks the object, shortens its grace period, or removes it.
 
-Owns preconditions, grace periods, and the finalizers that propagation policies add. Pure: an object and options in, the
-next state out. Invariants: an object with finalizers is never removed; a bound, running pod is removed only by a delete
-with grace 0; a deletion that has begun is never taken back, and its time never moves later.
+Owns preconditions, grace periods, and the finalizers that propagation policies add. Pure: takes an object and options,
+returns the next state. Invariants: an object with finalizers is never removed; a bound, running pod is removed only by
+a delete with grace 0; a deletion that has begun is never undone, and its deletionTimestamp never moves later.
 """
 
 import msgspec
@@ -19,7 +19,7 @@ NAMESPACES = "namespaces"
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """`obj` is the next state; the last one if `removes`."""
+    """The result of a delete. `obj` is the next state, or the last state if the delete removes the object."""
 
     obj: Json
     removes: bool
@@ -27,7 +27,7 @@ class Deletion(msgspec.Struct, frozen=True):
 
 
 def check_preconditions(kind: ResourceKind, obj: Json, options: DeleteOptions) -> None:
-    """Compares the uid and the version with those that the client expects. Raises: StatusError 409."""
+    """Compare the uid and the version with those that the client expects. Raises: StatusError 409."""
     meta = metadata(obj)
     words = "the {0} in the precondition ({1}) does not match the {0} in record ({2}). The object might have been {3}"
     if options.uid and options.uid != meta["uid"]:
@@ -39,12 +39,12 @@ def check_preconditions(kind: ResourceKind, obj: Json, options: DeleteOptions) -
 
 
 def plan(kind: ResourceKind, obj: Json, options: DeleteOptions, now: float) -> Deletion:
-    """The state after a delete of `obj`. Raises: StatusError 409 when a precondition fails."""
+    """Return the state after a delete of `obj`. Raises: StatusError 409 when a precondition fails."""
     check_preconditions(kind, obj, options)
     if kind.strategy.is_graceful and metadata(obj).get("deletionTimestamp"):
         begun = metadata(obj).get("deletionGracePeriodSeconds", 0)
         if begun and (options.grace_period_s is None or options.grace_period_s >= begun):
-            # It is being deleted already; only a shorter time changes anything.
+            # The pod is already being deleted, so only a shorter grace period changes it.
             return Deletion(obj, removes=False, changes=False)
     new = clone(obj)
     meta = new["metadata"]
@@ -65,7 +65,7 @@ def plan(kind: ResourceKind, obj: Json, options: DeleteOptions, now: float) -> D
 
 
 def is_over(kind: ResourceKind, obj: Json) -> bool:
-    """Whether the object is being deleted and nothing keeps it any more."""
+    """Whether the object is under deletion and no finalizer or grace period delays its removal."""
     meta = metadata(obj)
     if not meta.get("deletionTimestamp") or finalizers_of(obj):
         return False
@@ -81,7 +81,7 @@ def _grace(kind: ResourceKind, obj: Json, options: DeleteOptions) -> int:
 
 
 def _shorten(meta: Json, grace: int, now: float) -> None:
-    """Shortens the grace, but not into the past; unless the new one is 0, the kubelet still removes the pod."""
+    """Shorten the grace period, but not into the past. Unless it becomes 0, the kubelet still removes the pod."""
     begun = (parse_time(meta["deletionTimestamp"]) or now) - meta["deletionGracePeriodSeconds"]
     end = begun + grace
     if end < now:

@@ -1,6 +1,6 @@
-"""Discovery documents: which groups, versions and resources there are.
+"""Discovery documents: the groups, versions and resources that the server serves.
 
-Owns both forms, the old one (a document per group version) and the aggregated one. Pure functions of the registry.
+Owns both forms: the old form (one document per group version) and the aggregated form. Pure functions of the registry.
 """
 
 from slipway.local.apiserver.objects import Json
@@ -24,11 +24,11 @@ _SUBRESOURCES = {
     "scale": ("autoscaling", "v1", "Scale"),
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }
-"""{subresource: (group, version, kind) of what it takes}, where that is not the object itself."""
+"""{subresource: (group, version, kind) of its body}, for subresources whose body is not the object itself."""
 
 
 def versions_of(registry: KindRegistry) -> dict[str, list[str]]:
-    """{group: its versions}, the core group as an empty name."""
+    """Return {group: its versions}; the name of the core group is empty."""
     groups: dict[str, list[str]] = {"": ["v1"]}
     for group in _REVIEWS:
         groups[group] = ["v1"]
@@ -143,7 +143,7 @@ def _kinds(registry: KindRegistry, group: str, version: str) -> list[ResourceKin
 
 
 def _taken(kind: ResourceKind, subresource: str) -> Json:
-    """The kind of a subresource's body, with its group and version where they are others."""
+    """Return the kind of a subresource's body, with group and version where they differ from the object's."""
     group, version, name = _SUBRESOURCES.get(subresource, ("", "", kind.kind))
     return {"group": group, "version": version, "kind": name} if group else {"kind": name}
 

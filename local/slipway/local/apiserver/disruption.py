@@ -1,8 +1,8 @@
-"""Disruption budgets: what an eviction may take, and what a budget shows of its pods.
+"""Disruption budgets: whether an eviction is allowed, and the status of a budget computed from its pods.
 
-Owns the strategy of PodDisruptionBudget, the question an eviction asks of one, and the status that its pods give it.
-Pure: budgets, pods and the time in, the next status or a refusal out. Invariants: a budget whose status is older than
-its spec allows nothing; a pod that was let go counts as gone for `DELETION_TIMEOUT_S`, also while it still runs.
+Owns the strategy of PodDisruptionBudget, the check that an eviction makes, and the computation of a budget's status.
+Pure: takes budgets, pods and the time, returns the next status or a refusal. Invariants: a budget whose status is older
+than its spec allows no eviction; an evicted pod is treated as gone for `DELETION_TIMEOUT_S`, even while it still runs.
 
 Source: pkg/registry/core/pod/storage/eviction.go, pkg/controller/disruption (behaviour, v1.37).
 """
@@ -39,11 +39,11 @@ _ALLOWED = "DisruptionAllowed"
 _EMPTY: Json = {"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0}
 
 ScaleOf = Callable[[Json, str], int]
-"""(controller reference, namespace) -> how many pods it wants. Raises: ScaleError."""
+"""(controller reference, namespace) -> desired number of pods. Raises: ScaleError; LookupError when it is missing."""
 
 
 class ScaleError(Exception):
-    """How many pods a budget has to count with cannot be told."""
+    """The number of pods that a budget must expect cannot be determined."""
 
 
 class BudgetStrategy(Strategy):
@@ -72,7 +72,7 @@ class BudgetStrategy(Strategy):
 
 
 def disrupted(pod: Json, reason: str, message: str, now_text: str) -> Json:
-    """The pod with the condition that says who ends it."""
+    """Return the pod with the condition that names the reason of its disruption."""
     marked: Json = clone(pod)
     status = marked.setdefault("status", {})
     conditions = maps(listing(status, "conditions"))
@@ -85,7 +85,7 @@ def disrupted(pod: Json, reason: str, message: str, now_text: str) -> Json:
 
 
 def ignores_budgets(pod: Json) -> bool:
-    """A pod that does not run disrupts nobody when it goes."""
+    """Whether budgets do not apply to a pod, because it does not run or is already being deleted."""
     phase = mapping(pod, "status").get("phase")
     return phase in FINISHED_PHASES or phase == "Pending" or is_deleting(pod)
 
@@ -95,7 +95,7 @@ def guards(budget: Json, pod: Json) -> bool:
 
 
 def is_free_to_go(budget: Json, pod: Json) -> bool:
-    """A pod that is not ready, under a budget that lets such pods go."""
+    """Whether the pod is not ready and the budget allows the eviction of pods that are not ready."""
     if is_ready(pod):
         return False
     if mapping(budget, "spec").get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
@@ -106,7 +106,7 @@ def is_free_to_go(budget: Json, pod: Json) -> bool:
 
 
 def spend(budget: Json, pod: Json, now: float) -> Json:
-    """The budget's status after letting `pod` go. Raises: StatusError 429 when it may not."""
+    """Return the budget's status after the eviction of `pod`. Raises: StatusError 429 when the budget forbids it."""
     status, name = mapping(budget, "status"), name_of(budget)
     if int(status.get("observedGeneration", 0)) < int(metadata(budget).get("generation", 0)):
         raise still_processing(name)
@@ -119,12 +119,12 @@ def spend(budget: Json, pod: Json, now: float) -> Json:
 
 
 def still_processing(name: str) -> StatusError:
-    """The answer that asks to come again."""
+    """Return the error that asks the client to retry later."""
     return _violates(f"The disruption budget {name} is still being processed by the server.", retry_after_s=_WAITING_S)
 
 
 def observe(budget: Json, pods: Sequence[Json], scale_of: ScaleOf, now: float) -> tuple[Json, float | None]:
-    """The status that a budget should show, and when to look again."""
+    """Return a budget's new status, and the time of its next check (None when only changes require one)."""
     guarded = [pod for pod in pods if guards(budget, pod)]
     status = mapping(budget, "status")
     try:
@@ -166,7 +166,7 @@ def _count_causes(field: str, value: Any) -> list[FieldCause]:
 
 
 def _expected(spec: Json, pods: list[Json], scale_of: ScaleOf) -> tuple[int, int]:
-    """(how many pods there should be, how many of them healthy)."""
+    """Return (expected number of pods, required number of healthy pods)."""
     most_gone, least = spec.get("maxUnavailable"), spec.get("minAvailable")
     if most_gone is not None:
         expected = _scale(pods, scale_of)
@@ -197,7 +197,7 @@ def _share(value: Any, whole: int) -> int:
 
 
 def _going(disrupted: Json, pods: list[Json], now: float) -> Json:
-    """The pods that were let go and are still there, as long as that may take."""
+    """Return the evicted pods that are not yet being deleted and whose `DELETION_TIMEOUT_S` has not passed."""
     waiting = {name_of(pod) for pod in pods if not is_deleting(pod)}
     return {
         name: moment

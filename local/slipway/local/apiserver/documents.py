@@ -1,6 +1,6 @@
-"""The documents of the server that name no object: health, version, discovery, OpenAPI.
+"""The server's documents that belong to no object: health, version, discovery, OpenAPI.
 
-Owns their paths. Pure but for the registry it reads.
+Owns their paths. Pure, except that it reads the registry.
 """
 
 from slipway.local.apiserver import answers, discovery, openapi
@@ -23,7 +23,7 @@ _VERSION: Json = {
 
 
 def find(registry: KindRegistry, call: Call) -> HttpAnswer | None:
-    """The document under the call's path, None when the path names none."""
+    """Return the document at the call's path, or None when no document has this path."""
     path = call.path.rstrip("/")
     if path in HEALTH:
         return answers.text("ok")

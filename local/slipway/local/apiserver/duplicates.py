@@ -1,7 +1,7 @@
-"""Fields that a JSON document names twice: the parser keeps the last, the server tells of each.
+"""Duplicate fields in a JSON document: the parser keeps the last value, and the server reports each duplicate.
 
-Pure. Invariant: a document without duplicates costs one encoding and two counts; only one that may have some is read
-again.
+Pure. Invariant: a document without duplicates costs one encoding and two counts. Only a document that may contain
+duplicates is parsed again.
 """
 
 import json
@@ -16,7 +16,7 @@ _SPACED = re.compile(rb'"\s+:')
 
 
 def find(body: bytes, document: Any) -> tuple[list[str], dict[str, int]]:
-    """(paths that come twice, {path: where it first stands}); both empty when none does."""
+    """Return (paths of duplicates, {path: position of its first occurrence}); both are empty without duplicates."""
     if body.count(b'":') == msgspec.json.encode(document).count(b'":') and not _SPACED.search(body):
         return [], {}
     found = list[str]()
@@ -26,7 +26,7 @@ def find(body: bytes, document: Any) -> tuple[list[str], dict[str, int]]:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object as the document has it."""
+    """A JSON object as pairs in document order, duplicates included."""
 
 
 def _walk(value: Any, path: str, found: list[str], order: dict[str, int]) -> None:

@@ -1,7 +1,7 @@
-"""Events: what somebody says happened to an object, in the core form and in that of events.k8s.io.
+"""Event objects, which report what happened to an object: the form of the core group and the form of events.k8s.io.
 
-Owns both kinds: one room, two forms, and the checks of each. Pure. Invariants: what is written in one form reads the
-same in the other; the newer form is checked strictly and does not change but for its series.
+Owns both kinds: they share one storage room, and each form has its own checks. Pure. Invariants: an Event written in
+one form can be read in the other without loss; the newer form is checked strictly, and only its series may change.
 
 Source: pkg/apis/core/validation/events.go, pkg/apis/events/v1/conversion.go, pkg/registry/core/event (v1.37).
 """

@@ -1,7 +1,7 @@
-"""Watch events as one watcher sees them.
+"""Watch events as one watch receives them.
 
-Owns the translation of a commit for a watcher with a namespace and selectors. Pure. Invariant: an object that leaves
-the selection is reported as DELETED in its last selected state, at the version of the change that made it leave.
+Owns the translation of a commit for a watch with a namespace and selectors. Pure. Invariant: an object that no longer
+matches the selectors is reported as DELETED in its last matching state, at the version of the change.
 
 Source: staging/src/k8s.io/apiserver/pkg/storage/cacher, convertToWatchEvent (behaviour).
 """
@@ -14,7 +14,7 @@ from slipway.local.apiserver.store import ChangeType, Commit
 
 
 class ServedEvent(msgspec.Struct):
-    """`change` is the commit behind the event; `obj` may differ from its record when the selection is left."""
+    """One watch event. `change` is its commit; `obj` differs from the commit's record when it no longer matches."""
 
     type: ChangeType
     obj: Json
@@ -23,14 +23,14 @@ class ServedEvent(msgspec.Struct):
 
     @property
     def line(self) -> bytes:
-        """The event on the wire."""
+        """The event as sent to the client: one line of JSON."""
         if self.type == self.change.type and self.obj is self.change.record.obj:
             return self.change.line
         return b'{"type":"' + self.type.encode() + b'","object":' + msgspec.json.encode(self.obj) + b"}\n"
 
 
 def visible(change: Commit, namespace: str | None, matches: Predicate | None) -> ServedEvent | None:
-    """The event that a watcher gets for a commit, None for none."""
+    """Return the event that a watch receives for a commit, or None when it receives none."""
     if namespace is not None and change.key[0] != namespace:
         return None
     obj = change.record.obj

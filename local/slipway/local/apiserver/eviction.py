@@ -1,7 +1,7 @@
-"""The eviction of one pod: asks its budget, marks the pod, deletes it.
+"""The eviction of one pod: checks its budget, marks the pod, deletes it.
 
-Owns the order of these steps. Works through the core's own verbs. Invariants: a refused eviction changes nothing; what
-the budget allowed is taken from it before the pod goes; a dry run asks and changes nothing.
+Owns the order of these steps. Works through the core's own verbs. Invariants: a refused eviction changes nothing; the
+budget's allowance is decreased before the pod is deleted; a dry run checks the budget and changes nothing.
 
 Source: pkg/registry/core/pod/storage/eviction.go (behaviour, v1.37).
 """
@@ -33,7 +33,7 @@ _MANY = "This pod has more than one PodDisruptionBudget, which the eviction subr
 
 
 def evict(core: "ClusterCore", namespace: str, name: str, eviction: Json, *, dry_run: bool) -> Json:
-    """A Status. Raises: StatusError 400, 404, 409, 429, 500."""
+    """Evict a pod and return a Status. Raises: StatusError 400, 404, 409, 429, 500."""
     if name_of(eviction) != name:
         raise bad_request("name in URL does not match name in Eviction object")
     options = read_delete_options(mapping(eviction, "deleteOptions"))
@@ -69,13 +69,13 @@ def _let_go(core: "ClusterCore", pod: Json, options: DeleteOptions) -> None:
 
 
 def _fenced(options: DeleteOptions, pod: Json) -> DeleteOptions:
-    """Also holds the delete to this very state of the pod, unless the caller named one."""
+    """Return options that delete only this version of the pod, unless the caller already named a version."""
     version = options.resource_version or str(metadata(pod)["resourceVersion"])
     return msgspec.structs.replace(options, resource_version=version)
 
 
 def _check(pod: Json, options: DeleteOptions) -> None:
-    """The preconditions, asked before the pod is marked. Raises: StatusError 409."""
+    """Check the preconditions before the pod is marked. Raises: StatusError 409."""
     words = "the {0} in the precondition ({1}) does not match the {0} in record ({2}). The object might have been {3}"
     if options.uid and options.uid != uid_of(pod):
         raise conflict("Pod", name_of(pod), words.format("UID", options.uid, uid_of(pod), "deleted and then recreated"))

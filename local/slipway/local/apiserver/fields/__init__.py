@@ -1,5 +1,6 @@
-"""What fields an object has, and whose they are.
+"""The fields of objects, and which field manager owns each field.
 
-`shapes` says which fields a kind has, `reading` brings a client's document into that shape, `paths` and `merging` are
-the arithmetic of server-side apply, and `ownership` keeps who set what. Nothing here knows a store or HTTP.
+`shapes` defines the fields of a kind, `reading` brings a client's document into that shape, `paths` and `merging` are
+the operations of server-side apply, and `ownership` records which manager set which field. No module here knows a store
+or HTTP.
 """

@@ -1,7 +1,7 @@
-"""One apply request: what it must carry, and how its refusals read.
+"""One apply request: its required content, and the wording of its refusals.
 
-Owns the checks of an applied document against its path and its shape, the rule for objects that `kubectl apply` made
-on the client's side, and the wording of conflicts. Knows no store. Invariant: an apply that conflicts changes nothing.
+Owns the checks of an applied document against its path and its shape, the rule for objects that a client-side
+`kubectl apply` created, and the wording of conflicts. Knows no store. Invariant: a conflicting apply changes nothing.
 
 Source: k8s.io/apimachinery/pkg/util/managedfields, k8s.io/apiserver/pkg/endpoints/handlers (behaviour, v1.37).
 """
@@ -27,7 +27,7 @@ _MANAGED = "metadata.managedFields must be nil"
 
 
 def check(kind: ResourceKind, shape: Shape, at: ObjectKey, document: Any, options: WriteOptions) -> Json:
-    """The document to apply to the object `at` (namespace, name). Raises: StatusError 400, 409, 422, 500."""
+    """Return the document to apply to the object `at` (namespace, name). Raises: StatusError 400, 409, 422, 500."""
     namespace, name = at
     if not options.writer:
         cause = status.missing("fieldManager", "is required for apply patch")
@@ -56,7 +56,7 @@ def check(kind: ResourceKind, shape: Shape, at: ObjectKey, document: Any, option
 def apply(
     scope: FieldScope, record: ObjectVersion | None, document: Json, writer: Author, time: str, *, force: bool
 ) -> ApplyResult:
-    """Raises: StatusError 409 with a cause for each field that somebody else set; 500 for duplicate items."""
+    """Apply a document. Raises: StatusError 409 with a cause per field of another manager; 500 for duplicate items."""
     request = ApplyRequest(writer=writer, time=time, force=force)
     live = None if record is None else record.obj
     claims = ownership.NOBODY if record is None else record.ownership
@@ -94,7 +94,7 @@ def _conflict(error: FieldConflictError) -> StatusError:
 
 
 def _was_ours(scope: FieldScope, live: Json, error: FieldConflictError) -> bool:
-    """Whether `kubectl apply` on the client's side had set every field in conflict, and it still stands as set."""
+    """Whether a client-side `kubectl apply` had set every field in conflict, and all still have the value it set."""
     text = mapping(metadata(live), "annotations").get(LAST_APPLIED)
     try:
         last: Any = msgspec.json.decode(text) if text else None
@@ -112,7 +112,7 @@ def _was_ours(scope: FieldScope, live: Json, error: FieldConflictError) -> bool:
 
 
 def _with_last_applied(result: ApplyResult, document: Json) -> ApplyResult:
-    """The annotation follows, so that a later apply on the client's side knows what was applied."""
+    """Update the last-applied annotation, so that a later client-side apply knows what was applied."""
     annotations: Json = {**mapping(metadata(result.obj), "annotations")}
     kept = {key: value for key, value in mapping(metadata(document), "annotations").items() if key != LAST_APPLIED}
     shown = {**document, "metadata": {**metadata(document), "annotations": kept}}
@@ -122,7 +122,7 @@ def _with_last_applied(result: ApplyResult, document: Json) -> ApplyResult:
 
 
 def _undeclared(shape: Shape, value: Any, path: str) -> list[str]:
-    """The paths of fields that the schema does not declare."""
+    """Return the paths of fields that the schema does not declare."""
     if is_map(value) and shape.sort in ("struct", "map"):
         found = list[str]()
         for name, item in value.items():
@@ -146,6 +146,6 @@ def _place(shape: Shape, item: Any, index: int) -> str:
 
 
 def _all(unknown: list[str]) -> str:
-    """One complaint bare, several in a list."""
+    """Return the message for undeclared fields: a single error alone, several errors as a list."""
     told = [f"{path}: field not declared in schema" for path in unknown]
     return told[0] if len(told) == 1 else "errors:\n" + "\n".join(f"  {each}" for each in told)

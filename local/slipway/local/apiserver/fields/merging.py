@@ -1,7 +1,7 @@
-"""The arithmetic of server-side apply on values: compare, merge, remove, and the fields that a value sets.
+"""The operations of server-side apply on values: compare, merge, remove, and the fields that a value sets.
 
-Owns how a shape decides whether a map or a list is one value or many. Pure. Invariants: arguments are never changed,
-and results may share parts with them; a list whose items cannot be told apart is one value.
+Owns the rule by which a shape decides whether a map or a list is atomic or granular. Pure. Invariants: arguments are
+never changed, and results may share parts with them; a list whose items cannot be distinguished is one value.
 
 Source: sigs.k8s.io/structured-merge-diff, typed (behaviour).
 """
@@ -19,14 +19,14 @@ _ABSENT: Any = msgspec.UNSET
 
 
 class FieldDifference(msgspec.Struct, frozen=True):
-    """The fields that a new value sets, and those of the old value that it lacks."""
+    """The fields that a new value changes, and the fields of the old value that the new value lacks."""
 
     changed: FieldSet
     removed: FieldSet
 
 
 class Ignored(msgspec.Struct, frozen=True):
-    """The fields that a comparison leaves out: at the top level, and of the metadata."""
+    """The fields that a comparison ignores: top-level fields, and fields of the metadata."""
 
     fields: frozenset[str] = frozenset()
     of_metadata: frozenset[str] = frozenset()
@@ -40,7 +40,7 @@ class DuplicateError(Exception):
 
 
 def compare(shape: Shape, old: Json, new: Json, *, ignored: Ignored = NOTHING) -> FieldDifference:
-    """What `new` changes and removes, without the `ignored` fields."""
+    """Return the fields that `new` changes and removes, without the `ignored` fields."""
     found = FieldDifference(FieldSet(), FieldSet())
     for name in {**old, **new}:
         if name in ignored.fields:
@@ -54,19 +54,19 @@ def compare(shape: Shape, old: Json, new: Json, *, ignored: Ignored = NOTHING) -
 
 
 def fields_of(shape: Shape, value: Any) -> FieldSet:
-    """The fields that an applied value claims."""
+    """Return the fields that an applied value claims."""
     found = FieldSet()
     _collect(shape, value, (), found)
     return found
 
 
 def merge(shape: Shape, live: Any, applied: Any) -> Any:
-    """`applied` laid over `live`. Raises: DuplicateError."""
+    """Merge `applied` into `live`. Raises: DuplicateError."""
     return _merge(shape, live, applied)
 
 
 def remove(shape: Shape, value: Any, gone: FieldSet) -> Any:
-    """`value` without the members of `gone`; None when nothing is left."""
+    """Return `value` without the members of `gone`, or None when it becomes empty."""
     if is_map(value) and _is_granular(shape, value):
         kept: Json = {}
         for name, item in value.items():
@@ -88,14 +88,14 @@ def remove(shape: Shape, value: Any, gone: FieldSet) -> Any:
 
 
 def _is_granular(shape: Shape, value: Any) -> bool:
-    """Whether a map or list is many values rather than one."""
+    """Whether the entries of a map or list are separate values, so that the whole is not one value."""
     if is_map(value):
         return not shape.atomic
     return shape.is_granular_list and all(paths.element_of(shape, item) is not None for item in value)
 
 
 def _splits(shape: Shape, left: Any, right: Any) -> str:
-    """ "map" or "list" if the two are compared part by part, "" if each is one value."""
+    """Return "map" or "list" if the two values are compared entry by entry, "" if each is one value."""
     shown = right if right is not None and right is not _ABSENT else left
     other = left if shown is right else right
     if not shown and not other:
@@ -141,7 +141,7 @@ def _compare(shape: Shape, old: Any, new: Any, element: str, found: FieldDiffere
 
 
 def _turn(shape: Shape, old: Any, new: Any, element: str, found: FieldDifference) -> None:
-    """An untyped value became a map, or was one: the fields below it came or went with it."""
+    """Record the fields below an untyped value that became a map, or that was a map before."""
     below = FieldSet()
     _add(shape, new if is_map(new) else old, element, below)
     into = found.changed if is_map(new) else found.removed
@@ -149,7 +149,7 @@ def _turn(shape: Shape, old: Any, new: Any, element: str, found: FieldDifference
 
 
 def _add(shape: Shape, value: Any, element: str, found: FieldSet) -> None:
-    """A value that one side lacks, with all fields below it."""
+    """Record a value that one side lacks, with all fields below it."""
     found.members.add(element)
     if not value or shape.atomic:
         return
@@ -164,12 +164,12 @@ def _add(shape: Shape, value: Any, element: str, found: FieldSet) -> None:
 
 
 def _rest(value: Any, ignored: frozenset[str]) -> Any:
-    """The metadata without the ignored fields; empty when there is none."""
+    """Return the metadata without the ignored fields; {} when there is no metadata."""
     return {name: item for name, item in value.items() if name not in ignored} if is_map(value) else {}
 
 
 def _by_element(shape: Shape, value: Any) -> Json:
-    """{element: item}; the first of several items with the same keys."""
+    """Return {element: item}, with the first of several items that have the same keys."""
     found: Json = {}
     for item in value if is_list(value) else ():
         found.setdefault(str(paths.element_of(shape, item)), item)
@@ -211,7 +211,7 @@ def _merge(shape: Shape, live: Any, applied: Any) -> Any:
 
 
 def _check_different(shape: Shape, value: Any) -> None:
-    """Raises DuplicateError for a list with two items of the same keys, also inside a value that is applied as one."""
+    """Raise DuplicateError for a list with two items of the same keys, also inside an atomic value."""
     if is_map(value):
         for name, item in value.items():
             _check_different(shape.child(name), item)
@@ -229,7 +229,7 @@ def _refuse_twins(elements: list[str]) -> None:
 
 
 def _merge_lists(shape: Shape, live: list[Any], applied: list[Any]) -> list[Any]:
-    """The applied items in their order; the other items keep their places among them."""
+    """Return the applied items in their order. The other items keep their relative places among them."""
     item = shape.item or ANY
     lefts = [str(paths.element_of(shape, each)) for each in live]
     rights = [str(paths.element_of(shape, each)) for each in applied]
