@@ -1,7 +1,8 @@
-"""Scheduling gates: what a gated pod says of itself, and what may change while a gate holds it back.
+"""Scheduling gates: the condition that a gated pod shows, and the fields that may change while it is gated.
 
-Owns the rules of gates, of node affinity as far as they are checked, and of narrowing where a gated pod may go. Pure;
-knows no other part of a pod. Invariant: while a pod is gated the set of nodes that it may go to only shrinks.
+Owns the rules of gates, the checked part of the rules of node affinity, and the rules for narrowing the nodes of a
+gated pod. Pure; knows no other part of a pod. Invariant: while a pod is gated, the set of its eligible nodes only
+shrinks.
 
 Source: pkg/apis/core/validation (ValidatePodUpdate, validateNodeAffinityMutation, ValidateNodeSelector), behaviour of
 v1.37.
@@ -26,7 +27,7 @@ def names_of(spec: Json) -> list[str]:
 
 
 def told(spec: Json, now_text: str) -> list[Json]:
-    """The conditions that a new pod starts with."""
+    """Return the initial conditions of a new pod."""
     if not names_of(spec):
         return []
     message = "Scheduling is blocked due to non-empty scheduling gates"
@@ -35,7 +36,7 @@ def told(spec: Json, now_text: str) -> list[Json]:
 
 
 def causes(spec: Json, old: Json | None) -> list[FieldCause]:
-    """What is wrong with gates and node affinity, by themselves and against the pod before."""
+    """Return the errors in gates and node affinity. `old` is the pod's spec before the write, None on create."""
     found = _own_causes(spec, is_new=old is None)
     if old is None:
         return found
@@ -49,7 +50,10 @@ def causes(spec: Json, old: Json | None) -> list[FieldCause]:
 
 
 def without_places(spec: Json, *, is_gated: bool) -> Json:
-    """The spec without what a gated pod may narrow, so that the rest can be compared; that of a free pod as it is."""
+    """Return the spec without the fields that a gated pod may narrow, so that the other fields can be compared.
+
+    The spec of a pod without gates is returned unchanged.
+    """
     if not is_gated:
         return spec
     rest = {name: value for name, value in spec.items() if name not in ("nodeSelector", "affinity")}
@@ -135,7 +139,7 @@ def _narrowing_causes(spec: Json, old: Json) -> list[FieldCause]:
 
 
 def _is_narrower(term: Json, was: Json) -> bool:
-    """Whether the term has all of its old requirements, first; an empty one matches nothing, and stays so."""
+    """Whether the term starts with all of its old requirements. An empty term matches no node and must stay empty."""
     fields = ("matchExpressions", "matchFields")
     if not any(listing(was, field) for field in fields):
         return not any(listing(term, field) for field in fields)

@@ -1,6 +1,7 @@
 """The API server over HTTP: an ASGI application around the core.
 
-Owns routing by verb, content negotiation, bodies, and when the controllers run. It decides nothing about objects.
+Owns routing by verb, content negotiation, bodies, and the times at which the controllers run. Decides nothing about
+objects.
 Invariants: every refusal is a Status object; a body larger than 3 MiB is refused (413) before it is read to the end;
 controllers run soon after every write and at least every `CONTROLLER_PERIOD_S`.
 """
@@ -57,7 +58,7 @@ _PATCHES = (patch.JSON, patch.MERGE, patch.STRATEGIC, patch.APPLY)
 
 
 class Doors(msgspec.Struct, frozen=True, kw_only=True):
-    """How callers are told apart; see `create_app`."""
+    """How callers are authenticated and authorized; see `create_app`."""
 
     token: str = ""
     authorization: Authorization = "open"
@@ -86,13 +87,13 @@ class ApiServer:
         core.subscribe(lambda _: self._call_controllers())
 
     def close(self) -> None:
-        """Ends all watches and commands, so that the server can stop."""
+        """End all watches and commands, so that the server can stop."""
         self._wakers.close()
         for peer in self._commands:
             peer.leave()
 
     def stop_soon(self) -> None:
-        """`close`, from another thread."""
+        """Call `close` from another thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self.close)
 
@@ -115,7 +116,7 @@ class ApiServer:
             await answers.refusal(exc).send(send)
 
     async def _run_command(self, peer: "_SocketPeer") -> None:
-        """`pods/exec`, which is the only WebSocket."""
+        """Serve `pods/exec`, the only WebSocket endpoint."""
         call = Call(peer.scope)
         await peer.connected()
         try:
@@ -139,7 +140,7 @@ class ApiServer:
             self._commands.discard(peer)
 
     async def run_controllers(self) -> None:
-        """Runs the controllers now and then, for what depends on time alone."""
+        """Run the controllers periodically, because some of their work depends on time alone."""
         self._loop = asyncio.get_running_loop()
         while True:
             self._call_controllers()
@@ -147,7 +148,7 @@ class ApiServer:
 
     def _call_controllers(self) -> None:
         if not self._controllers_due:
-            with contextlib.suppress(RuntimeError):  # no loop: the core is driven by hand
+            with contextlib.suppress(RuntimeError):  # no event loop: a caller runs the core's controllers itself
                 asyncio.get_running_loop().call_later(CONTROLLER_DELAY_S, self._run_controllers)
                 self._controllers_due = True
 
@@ -239,7 +240,7 @@ class ApiServer:
         return answers.written(call, core, kind, core.create(kind.key, place, body, options), options, 201)
 
     def _post_unstored(self, call: Call, parts: list[str]) -> HttpAnswer | None:
-        """Creates that store no object of their own: reviews, Bindings and tokens."""
+        """Answer the creates that store no object of their own: reviews, Bindings and tokens. None for other paths."""
         if parts[0] == "apis" and len(parts) in (4, 6):
             namespace = parts[4] if parts[3:4] == ["namespaces"] else ""
             review = self._reviews.answer(
@@ -332,7 +333,7 @@ class _SocketPeer:
         self._leaving = asyncio.Event()
 
     async def connected(self) -> None:
-        """Takes the event that the client has connected; nothing can be answered before."""
+        """Receive the ASGI connect event, which must precede every answer."""
         await self._receive()
 
     async def accept(self, protocol: str) -> None:
@@ -340,17 +341,17 @@ class _SocketPeer:
         self._is_open = True
 
     async def refuse(self, answer: HttpAnswer) -> None:
-        """An ordinary HTTP answer instead of a WebSocket."""
+        """Send an ordinary HTTP answer instead of accepting the WebSocket."""
         headers = [(b"content-type", answer.content_type), *answer.headers]
         await self._send({"type": "websocket.http.response.start", "status": answer.code, "headers": headers})
         await self._send({"type": "websocket.http.response.body", "body": answer.body})
 
     def leave(self) -> None:
-        """The server stops."""
+        """End the connection, because the server stops."""
         self._leaving.set()
 
     async def receive(self) -> bytes | None:
-        """The next binary message; None when the client has left, or the server stops."""
+        """Return the next binary message, or None when the client has disconnected or the server stops."""
         coming = asyncio.ensure_future(self._receive())
         leaving = asyncio.ensure_future(self._leaving.wait())
         try:
@@ -371,7 +372,7 @@ class _SocketPeer:
     async def close(self, code: int) -> None:
         if self._is_open:
             self._is_open = False
-            with contextlib.suppress(OSError):  # the client has left
+            with contextlib.suppress(OSError):  # the client has disconnected
                 await self._send({"type": "websocket.close", "code": code})
 
 
@@ -385,11 +386,12 @@ def create_app(
     hosts: tuple[str, ...] = (),
     bookmark_interval_s: float = 60.0,
 ) -> Starlette:
-    """The application; `app.state.server` is its ApiServer.
+    """Return the application; `app.state.server` is its ApiServer.
 
-    logs: where pods/log reads, the nodes by default. token: the administrator's bearer token; with authorization
-    "open", calls without it are refused, unless it is empty. accounts_key: signs the tokens of service accounts, a
-    fresh one by default. hosts: names that it is reached under, beyond those of the loopback.
+    logs: the source of pods/log, by default the nodes. token: the administrator's bearer token; with authorization
+    "open", a call without credentials is refused, unless the token is empty. accounts_key: the key that signs the
+    tokens of service accounts, by default a new random key. hosts: host names of the server in addition to those of
+    the loopback address.
     """
     doors = Doors(token=token, authorization=authorization, accounts_key=accounts_key, hosts=hosts)
     server = ApiServer(core, logs=logs, doors=doors, bookmark_interval_s=bookmark_interval_s)
@@ -413,9 +415,9 @@ async def _broken(_: Request, exc: Exception) -> Response:
 
 
 def _dated(send: Send, clock: Callable[[], float]) -> Send:
-    """`send` with the Date of the second in which an answer begins: clients keep their clocks to it.
+    """Return `send` with a Date header of the second in which an answer begins. Clients correct their clocks by it.
 
-    uvicorn's own Date is made anew about once in a second, so it may be as late as a second.
+    uvicorn updates its own Date about once a second, so that Date may be a second late.
     """
 
     async def dated(message: Message) -> None:
@@ -447,7 +449,10 @@ async def _read_body(call: Call, receive: Receive) -> bytes:
 
 
 async def _stream(chunks: AsyncIterator[bytes], receive: Receive, send: Send, *, content_type: bytes) -> None:
-    """Sends the chunks as they come until they or the client end. Raises: StatusError before anything is sent."""
+    """Send the chunks as they arrive, until they end or the client disconnects.
+
+    Raises: StatusError, only before the answer has begun.
+    """
     first = await anext(chunks, None)
     headers = [(b"content-type", content_type), (b"cache-control", b"no-cache, private")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -477,7 +482,7 @@ def _options(call: Call, kind: str, *, is_apply: bool = False) -> WriteOptions:
 def _decode(call: Call, options: WriteOptions | None = None) -> Any:
     if call.content_type == wire.MEDIA_TYPE:
         return wire.decode(call.body)
-    # A browser sends text, a form or no type at all for any page, without asking first.
+    # For any web page a browser sends text, a form or no type at all without a CORS preflight request.
     if call.content_type not in (*_DOCUMENTS, *_PATCHES):
         raise status.unsupported_media([*_DOCUMENTS, wire.MEDIA_TYPE])
     try:
@@ -499,7 +504,7 @@ def _object(call: Call, options: WriteOptions | None = None) -> Json:
 
 
 def _check_subresource(target: RouteTarget) -> None:
-    """Raises: StatusError 404."""
+    """Check that the kind has the target's subresource. Raises: StatusError 404."""
     if target.subresource in ("", *discovery.subresources_of(target.kind)):
         return
     raise status.not_found(target.kind.resource, target.name) if target.kind.is_custom else status.no_such_path()

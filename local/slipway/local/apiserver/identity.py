@@ -1,6 +1,6 @@
-"""Who calls: names, groups, and what a service account is called.
+"""Users of the API server: names, groups, and the user names of service accounts.
 
-Pure. Invariant: everybody who gave valid credentials is in `system:authenticated`, and nobody else is.
+Pure. Invariant: exactly the users with valid credentials are in `system:authenticated`.
 """
 
 import msgspec
@@ -22,7 +22,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, list[str]] = {}
 
     def to_json(self) -> Json:
-        """As `UserInfo`, without what is empty."""
+        """Return the user as a `UserInfo`, without empty fields."""
         shown: Json = {"username": self.name}
         if self.uid:
             shown["uid"] = self.uid
@@ -46,7 +46,7 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 
 
 def account_of(user: str) -> tuple[str, str] | None:
-    """(namespace, name) of a user that is a service account."""
+    """Return (namespace, name) of a user that is a service account, else None."""
     parts = tuple(user.removeprefix(ACCOUNT_PREFIX).split(":"))
     is_account = user.startswith(ACCOUNT_PREFIX) and len(parts) == _ACCOUNT_PARTS and all(parts)
     return (parts[0], parts[1]) if is_account else None

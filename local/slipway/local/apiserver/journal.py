@@ -1,8 +1,9 @@
 """Persistence: an append-only log of commits and a snapshot, one JSON document per line.
 
-Owns the files in the data folder. Knows the store's changes and no rule. Invariants: a commit is in the log before it
-is answered; a kill -9 at any instant loses nothing answered (a torn last line was not); versions continue where they
-stopped. It guards against the death of the process, not of the machine: nothing is synced but the snapshot.
+Owns the files in the data folder. Knows the store's changes, but no rules about objects. Invariants: a commit is in the
+log before its request is answered; a kill -9 at any instant loses no answered commit (a torn last line was never
+answered); versions continue where they stopped. The journal survives the death of the process, but not of the machine:
+only the snapshot is synced to disk.
 """
 
 import os
@@ -38,7 +39,10 @@ _decode_entry = msgspec.json.Decoder(_Entry).decode
 
 
 class Journal:
-    """Restores `core` (which must be empty) from `folder`, then follows it. `snapshot_every`: commits per snapshot."""
+    """Restores `core` (which must be empty) from `folder`, then logs its commits.
+
+    snapshot_every: number of commits between two snapshots.
+    """
 
     def __init__(self, folder: Path, core: ClusterCore, *, snapshot_every: int = SNAPSHOT_EVERY) -> None:
         private_files.mend(folder)
@@ -52,7 +56,7 @@ class Journal:
         self._end = core.store.subscribe(self._append)
 
     def close(self) -> None:
-        """Stops following; what the core does from now on is not kept."""
+        """Stop logging; later commits of the core are not stored."""
         self._end()
         os.close(self._log)
 
@@ -70,7 +74,7 @@ class Journal:
             try:
                 entry = _decode_entry(line)
             except msgspec.DecodeError:
-                return  # the torn tail: nobody was told of it
+                return  # a torn last line: its commit was never answered
             if entry.version > self._core.version:
                 self._put(entry)
 
@@ -92,7 +96,10 @@ class Journal:
             self._snapshot()
 
     def _snapshot(self) -> None:
-        """Writes everything anew and starts an empty log; a crash between the two leaves entries that are skipped."""
+        """Write a new snapshot of all objects and start an empty log.
+
+        After a crash between the two, `_restore` skips the log entries that the snapshot already contains.
+        """
         store = self._core.store
         records: list[tuple[str, ObjectVersion]] = sorted(
             ((resource, record) for resource in store.resources() for record in store.scan(resource)),

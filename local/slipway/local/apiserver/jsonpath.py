@@ -1,6 +1,6 @@
 """The subset of JSONPath that printer columns use: `.a.b`, `['a']`, `[0]`, `[*]`, `[?(@.type=="Ready")]`.
 
-Pure. Invariant: a path that leads nowhere finds nothing; only a path that does not parse is an error.
+Pure. Invariant: a path without a matching value finds nothing; only a path that cannot be parsed is an error.
 """
 
 import re
@@ -22,7 +22,7 @@ Step = tuple[str, Any]
 
 
 def parse(text: str) -> tuple[Step, ...]:
-    """Raises: ValueError."""
+    """Return the steps of a path. Raises: ValueError."""
     text = text.strip().removeprefix("{").removesuffix("}").removeprefix("$")
     if text and text[0] not in ".[":
         text = "." + text

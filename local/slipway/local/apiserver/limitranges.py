@@ -1,12 +1,11 @@
-"""LimitRange: gives the containers of a new pod the requests and limits that they lack, and refuses what is out of
-range.
+"""LimitRange: sets the missing requests and limits of a new pod's containers, and refuses values out of range.
 
-Owns the strategy of the kind and the two steps of admission. Reads the store; changes only the object given, and
-nothing inside of what a client sent: that stays as it was sent. Invariant: what is refused is refused in the words of
-the real server.
+Owns the strategy of the kind and the two steps of admission. Reads the store; changes only the given object, and no
+value that a client sent in it. Invariant: a refusal has the message of the real server.
 
 Source: plugin/pkg/admission/limitranger, pkg/apis/core/v1/defaults.go SetDefaults_LimitRangeItem and
-pkg/apis/core/validation ValidateLimitRange (behaviour, v1.37; where Go's maps give no order, names do).
+pkg/apis/core/validation ValidateLimitRange (behaviour, v1.37; where Go's maps have no order, results are sorted by
+name).
 """
 
 from collections.abc import Iterator
@@ -63,7 +62,7 @@ class LimitRangeStrategy(Strategy):
 
 
 def complete_pod(store: ApiStore, pod: Json, namespace: str) -> None:
-    """Gives the pod what the LimitRanges of the namespace have for it, and notes it in an annotation."""
+    """Set the defaults that the namespace's LimitRanges have for the pod, and list them in an annotation."""
     for record in store.scan(RANGES, namespace):
         requests, limits = dict[str, str](), dict[str, str]()
         for item in _items(record.obj, _CONTAINER):
@@ -79,7 +78,7 @@ def complete_pod(store: ApiStore, pod: Json, namespace: str) -> None:
 
 
 def check_pod(store: ApiStore, pod: Json, namespace: str) -> None:
-    """Raises: StatusError 403 for a completed pod that is out of range."""
+    """Check a completed pod. Raises: StatusError 403 when it is out of range."""
     for record in store.scan(RANGES, namespace):
         found = list[str]()
         for item in _items(record.obj, _CONTAINER):
@@ -93,7 +92,7 @@ def check_pod(store: ApiStore, pod: Json, namespace: str) -> None:
 
 
 def check_claim(store: ApiStore, claim: Json, namespace: str) -> None:
-    """Raises: StatusError 403 for a volume claim that is out of range."""
+    """Check a volume claim. Raises: StatusError 403 when it is out of range."""
     asked = mapping(mapping(mapping(claim, "spec"), "resources"), "requests")
     for record in store.scan(RANGES, namespace):
         found = list[str]()
@@ -113,7 +112,10 @@ def _items(limit_range: Json, kind: str) -> list[Json]:
 
 
 def _complete(item: Json) -> None:
-    """The max is the default limit, that is the default request, and else the min is."""
+    """Complete an item in place.
+
+    A missing default limit is the max. A missing default request is the default limit, else the min.
+    """
     default, requests = dict(mapping(item, "default")), dict(mapping(item, "defaultRequest"))
     default = {**mapping(item, "max"), **default}
     requests = {**mapping(item, "min"), **default, **requests}
@@ -169,7 +171,7 @@ def _below(item: Json, requests: Json, limits: Json) -> Iterator[str]:
 
 
 def _whole(pod: Json, field: str) -> dict[str, str]:
-    """What containers and sidecars state together, raised to the largest init step."""
+    """Return a pod's total amounts: containers plus sidecars, or the largest init step if that is larger."""
     total, sidecars, peak = dict[str, int](), dict[str, int](), dict[str, int]()
     for container in maps(listing(pod["spec"], "containers")):
         _add(total, _stated(container, field))
@@ -183,7 +185,7 @@ def _whole(pod: Json, field: str) -> dict[str, str]:
             _add(own, sidecars)
         peak |= {name: max(peak.get(name, 0), amount) for name, amount in own.items()}
     amounts = {name: max(total.get(name, 0), peak.get(name, 0)) for name in {**total, **peak}}
-    # What a pod states for itself takes the place of what its containers state.
+    # Amounts of the pod's own `resources` replace the sums over its containers.
     own = mapping(mapping(pod["spec"], "resources"), field)
     amounts |= {name: _amount(own[name]) for name in ("cpu", "memory") if name in own}
     return {name: _spelled(amount) for name, amount in amounts.items()}
@@ -199,7 +201,7 @@ def _add(into: dict[str, int], amounts: dict[str, int]) -> None:
 
 
 def _amount(value: str | int | float) -> int:
-    """Thousandths."""
+    """Return a quantity in thousandths."""
     return parse_quantity(value, scale=_MILLI)
 
 

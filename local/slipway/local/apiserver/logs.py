@@ -1,7 +1,7 @@
-"""Container logs: a port, and the adapter that asks the node.
+"""Container logs: a port, and the adapter that requests the log from the node.
 
-Owns what may be asked of a log, and the way from a pod to its node's log endpoint (annotation
-`slipway.dev/log-endpoint` of the Node). It keeps no log. Invariant: chunks are passed on as they come; the caller ends
+Owns the validation of a log query, and the way from a pod to its node's log endpoint (annotation
+`slipway.dev/log-endpoint` of the Node). Stores no log. Invariant: chunks are passed on as they arrive; the caller ends
 the stream by closing the iterator.
 """
 
@@ -19,12 +19,15 @@ CONNECT_TIMEOUT_S = 5.0
 
 class NodeLogs(Protocol):
     def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The log of one container, in chunks; an empty one says that it begins. Raises: StatusError before that."""
+        """Yield the log of one container in chunks. A first empty chunk marks the begin of the log.
+
+        Raises: StatusError, only before the first chunk.
+        """
         ...
 
 
 def checked(pod: Json, query: Mapping[str, str]) -> dict[str, str]:
-    """The query as a node gets it: valid, with the container's name and a time of whole seconds.
+    """Return the query as sent to a node: validated, with the container's name and a time in whole seconds.
 
     Raises:
         StatusError: 400 or 422.
@@ -51,7 +54,7 @@ def checked(pod: Json, query: Mapping[str, str]) -> dict[str, str]:
 
 
 class NodeLogSource:
-    """Reads from `GET <endpoint>/logs/<namespace>/<pod uid>` with the query passed on, each over its own connection."""
+    """Reads logs by `GET <endpoint>/logs/<namespace>/<pod uid>` with the caller's query, one connection per log."""
 
     async def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         endpoint = str(mapping(metadata(node), "annotations").get(LOG_ENDPOINT) or "")
@@ -63,7 +66,7 @@ class NodeLogSource:
         asked = checked(pod, query)
         meta = metadata(pod)
         url = f"{endpoint.rstrip('/')}/logs/{meta['namespace']}/{meta['uid']}"
-        # A node's answer ends with its connection, and one that is followed takes as long as its container runs.
+        # A followed log lasts as long as its container runs, so the request has no total timeout.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with (
@@ -89,7 +92,7 @@ def _number(query: Mapping[str, str], name: str) -> int | None:
 
 
 def container_of(pod: Json, name: str) -> str:
-    """The container that is asked for; the only one where none is named. Raises StatusError 400."""
+    """Return the requested container, or the pod's only container when none is named. Raises StatusError 400."""
     spec, whose = mapping(pod, "spec"), metadata(pod)["name"]
     inits, mains = (
         [str(each.get("name")) for each in spec.get(kind) or ()] for kind in ("initContainers", "containers")

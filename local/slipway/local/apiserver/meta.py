@@ -1,8 +1,8 @@
-"""ObjectMeta: the rules every kind shares.
+"""ObjectMeta: the rules that all kinds share.
 
-Owns names, labels, annotations, finalizers and owner references: their validation, what the server fills in on create
-and what it keeps on update. Knows no kind. Invariant: uid, creationTimestamp, deletionTimestamp and generation are the
-server's; whatever a client sends for them has no effect.
+Owns names, labels, annotations, finalizers and owner references: their validation, and the fields that the server
+preserves on update. Knows no kind. Invariant: only the server sets uid, creationTimestamp, deletionTimestamp and
+generation; values that a client sends for them have no effect.
 """
 
 import re
@@ -74,11 +74,11 @@ PATH_SEGMENT: NameForm = (
     NAME_LENGTH_MAX,
     "may not be '.' or '..' and may not contain '/' or '%'",
 )
-"""(pattern, greatest length, the rule in words) of the names of a kind."""
+"""(pattern, maximum length, the rule as text) of the names of a kind."""
 
 
 def check_shape(obj: Json) -> None:
-    """Refuses metadata that would not decode. Raises: StatusError 400."""
+    """Check that the metadata can be decoded, and remove its empty fields. Raises: StatusError 400."""
     meta = obj.setdefault("metadata", {})
     if meta is None:
         meta = obj["metadata"] = {}
@@ -104,7 +104,7 @@ def check_shape(obj: Json) -> None:
 
 
 def random_suffix(uid: str) -> str:
-    """Five characters for generateName, drawn from a fresh uid so that a run with a given uid source repeats."""
+    """Return five characters for generateName, derived from a new uid, so that equal uids give equal names."""
     number = int.from_bytes(uid.encode(), "big") * 2654435761 % (2**61 - 1)
     letters = list[str]()
     for _ in range(RANDOM_LENGTH):
@@ -114,7 +114,7 @@ def random_suffix(uid: str) -> str:
 
 
 def keep_server_fields(new: Json, old: Json) -> None:
-    """Copies the fields that no client may change from `old` to `new`."""
+    """Copy the fields that no client may change from `old` to `new`."""
     for field in _OWNED_BY_SERVER:
         if field in old:
             new[field] = old[field]
@@ -146,7 +146,7 @@ def validate(obj: Json, form: NameForm) -> list[FieldCause]:
 
 
 def validate_update(new: Json, old: Json) -> list[FieldCause]:
-    """Once an object is being deleted, finalizers can only go."""
+    """Return the errors in an update: while an object is being deleted, finalizers can only be removed."""
     if not metadata(old).get("deletionTimestamp"):
         return []
     added = sorted(set(finalizers_of(new)) - set(finalizers_of(old)))
@@ -168,7 +168,7 @@ def _name(meta: Json, form: NameForm) -> list[FieldCause]:
 
 
 def qualified(field: str, key: str) -> list[FieldCause]:
-    """What is wrong with a qualified name, such as the key of a label."""
+    """Return the errors in a qualified name, such as the key of a label."""
     prefix, slash, name = key.rpartition("/")
     if slash and (len(prefix) > NAME_LENGTH_MAX or not DNS_SUBDOMAIN.match(prefix)):
         return [bad_value(field, key, f"prefix part {_SUBDOMAIN_RULE}")]

@@ -1,8 +1,8 @@
-"""The life of nodes: who is silent is NotReady, what a node's conditions say is tainted, and taints evict pods.
+"""The life of nodes: silent nodes lose their Ready condition, conditions become taints, and taints evict pods.
 
-Owns those three steps. Works through the core, one explicit step at a time; time is the core's. Invariants: a node that
-never had a Lease is never called silent; a pod goes for a taint only when it does not tolerate it, or no longer; what
-others have tainted stays.
+Owns those three steps. Works through the core, one explicit step at a time, and uses the core's clock. Invariants: a
+node that never had a Lease is never treated as silent; a taint evicts a pod only when the pod does not tolerate it, or
+its toleration has expired; taints with other keys are never removed.
 
 Source: pkg/controller/nodelifecycle, pkg/controller/tainteviction, pkg/controller/podgc (behaviour, v1.37).
 """
@@ -44,11 +44,11 @@ _WHEN_NOT_READY = {"False": "not-ready", "Unknown": "unreachable"}
 _SILENT = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _OURS = frozenset(_PREFIX + name for name in (*_WHEN_TRUE.values(), *_WHEN_NOT_READY.values(), "unschedulable"))
 Bound = Mapping[str, Mapping[ObjectKey, None]]
-"""{node: the pods bound to it}."""
+"""{node: keys of the pods bound to it}."""
 
 
 class NodeLife:
-    """`grace_s`: how old a node's last sign of life may be."""
+    """The controller of nodes. `grace_s`: maximum age in seconds of a node's last Lease update."""
 
     def __init__(self, core: "ClusterCore", bound: Bound, *, grace_s: float) -> None:
         self._core = core
@@ -61,7 +61,7 @@ class NodeLife:
         self._down = set[str]()
 
     def note(self, change: Commit) -> None:
-        """Marks what the next step has to look at."""
+        """Mark the nodes and pods that the next step must check."""
         name = change.key[1]
         if change.resource == _PODS:
             node = str(mapping(change.record.obj, "spec").get("nodeName") or "")
@@ -100,7 +100,7 @@ class NodeLife:
         return node is not None and bool(_strict(node))
 
     def _call_silent(self, name: str, now: float) -> None:
-        """Nobody speaks for the node: its conditions are unknown."""
+        """Set the conditions of a silent node to Unknown."""
         node = self._node(name)
         if node is None or _ready(node) == "Unknown":
             return
@@ -120,7 +120,7 @@ class NodeLife:
         self._core.commit_update(self._core.kind(_NODES), new)
 
     def _follow(self, name: str, now: float) -> None:
-        """Brings taints in step with conditions, and pods in step with taints."""
+        """Update a node's taints from its conditions, and its pods' evictions from its taints."""
         node = self._node(name)
         if node is None:
             return
@@ -161,7 +161,7 @@ class NodeLife:
         self._due[key] = (uid_of(pod), since, since + patience_s)
 
     def _mark_not_ready(self, key: ObjectKey, now: float) -> None:
-        """Once, when the node goes down: a kubelet that lives says otherwise."""
+        """Mark a pod as not ready. This happens once per outage, because a living kubelet may report it ready again."""
         record = self._core.store.find(_PODS, *key)
         if record is None or not disruption.is_ready(record.obj):
             return
@@ -172,7 +172,7 @@ class NodeLife:
         self._core.commit_update(self._core.kind(_PODS), new)
 
     def _bury(self, key: ObjectKey, pod: Json) -> None:
-        """Somebody has said that the machine is gone for good: nothing there needs to be waited for."""
+        """Fail and delete a pod at once, because its node's out-of-service taint states that the machine is gone."""
         if mapping(pod, "status").get("phase") not in FINISHED_PHASES:
             new = clone(pod)
             new["status"]["phase"] = "Failed"
@@ -203,7 +203,7 @@ def _strict(node: Json) -> list[Json]:
 
 
 def _tainted(node: Json, now_text: str) -> list[Json]:
-    """The taints that the node should have: those of others, and those of its own conditions."""
+    """Return the taints that the node should have: taints with other keys, and those of its own conditions."""
     conditions, spec = _conditions(node), mapping(node, "spec")
     wanted = [(name, "NoSchedule") for condition, name in _WHEN_TRUE.items() if conditions.get(condition) == "True"]
     if spec.get("unschedulable") is True:
@@ -215,7 +215,7 @@ def _tainted(node: Json, now_text: str) -> list[Json]:
     kept = list[Json]()
     for taint in maps(listing(spec, "taints")):
         pair = (str(taint.get("key")), str(taint.get("effect")))
-        # A node that has not said whether it is ready keeps what it was created with.
+        # A node without a Ready condition keeps the not-ready taint that it was created with.
         if pair[0] not in _OURS or pair in left or (ready is None and pair[0] == f"{_PREFIX}not-ready"):
             kept.append(taint)
             left = [each for each in left if each != pair]
@@ -223,7 +223,7 @@ def _tainted(node: Json, now_text: str) -> list[Json]:
 
 
 def _patience(tolerations: list[object], taints: list[Json]) -> float | None:
-    """For how many seconds a pod stands the taints, None for ever."""
+    """Return the seconds for which a pod tolerates the taints; None when it tolerates them forever."""
     if not taints:
         return None
     used = list[Json]()

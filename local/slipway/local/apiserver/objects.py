@@ -1,7 +1,7 @@
-"""JSON objects as the core holds them: plain dicts, and the few ways of reading and copying them.
+"""JSON objects as the core stores them: plain dicts, with functions to read and copy them.
 
-Knows no resource kind. Invariant: an object that has been stored is never changed in place; whoever wants to change
-one starts from `clone`.
+Knows no resource kind. Invariant: a stored object is never changed in place; code that changes an object starts from
+`clone`.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ _ATOMS = frozenset({str, int, bool, float, type(None)})
 
 
 def clone(value: Any) -> Any:
-    """A deep copy of a JSON value."""
+    """Return a deep copy of a JSON value."""
     shape = _shape(value)
     if shape is dict:
         return {key: item if _shape(item) in _ATOMS else clone(item) for key, item in value.items()}
@@ -29,7 +29,7 @@ def clone(value: Any) -> Any:
 
 
 def type_name(value: Any) -> str:
-    """What JSON calls the type of a value."""
+    """Return the JSON name of a value's type."""
     return "null" if value is None else _TYPE_NAMES[type(value)]
 
 
@@ -42,7 +42,7 @@ def is_list(value: Any) -> TypeGuard[list[Any]]:
 
 
 def mapping(obj: Json, key: str) -> Json:
-    """`obj[key]` when it is an object, else an empty one that is not part of `obj`."""
+    """Return `obj[key]` when it is an object, else a new empty dict that is not part of `obj`."""
     value = obj.get(key)
     return value if is_map(value) else {}
 
@@ -53,12 +53,12 @@ def listing(obj: Json, key: str) -> list[Any]:
 
 
 def maps(values: Iterable[Any]) -> list[Json]:
-    """The elements that are objects."""
+    """Return the elements that are objects."""
     return [value for value in values if is_map(value)]
 
 
 def at_path(obj: Json, path: Iterable[str]) -> Any:
-    """The value under a chain of keys, None where the chain breaks."""
+    """Return the value at a path of keys, or None when a key is missing."""
     value: Any = obj
     for key in path:
         if not is_map(value):
@@ -96,12 +96,12 @@ def is_deleting(obj: Json) -> bool:
 
 
 def format_time(now: float) -> str:
-    """RFC 3339 in UTC with whole seconds, as metav1.Time is written."""
+    """Return a time as RFC 3339 in UTC with whole seconds, the form of metav1.Time."""
     return times.format_time(now, "seconds")
 
 
 def parse_time(text: Any) -> float | None:
-    """Epoch seconds of an RFC 3339 time, None when it is not one."""
+    """Return the epoch seconds of an RFC 3339 time, or None for any other value."""
     try:
         return times.parse_time(text) if isinstance(text, str) else None
     except ValueError:

@@ -1,7 +1,7 @@
 """OpenAPI v3 documents, which kubectl uses to validate, apply and explain.
 
-Owns one document per group version. Custom kinds have their own schema there; built-in kinds have the names and types
-of the table of fields, without descriptions. Pure; documents are kept with the registry until a kind changes.
+Owns one document per group version. A custom kind appears with its own schema. A built-in kind appears with the names
+and types of the table of fields, without descriptions. Pure; the registry caches documents until a kind changes.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _SCALARS: dict[str, Json] = {
 
 
 def index(registry: KindRegistry) -> Json:
-    """The list of documents, each under a URL that changes with its content."""
+    """Return the list of documents. The URL of each document changes with its content."""
     paths: Json = {}
     for group, versions in versions_of(registry).items():
         for version in versions:
@@ -49,7 +49,7 @@ def index(registry: KindRegistry) -> Json:
 
 
 def document(registry: KindRegistry, group: str, version: str) -> bytes:
-    """The document of one group version, encoded."""
+    """Return the encoded document of one group version."""
     path = f"{group}/{version}"
     if path not in registry.documents:
         registry.documents[path] = msgspec.json.encode(_document(registry, group, version))
@@ -90,7 +90,7 @@ def _builtin(table: BuiltinShapes, kind: ResourceKind, schemas: Json) -> Json:
 
 
 def _describe(table: BuiltinShapes, struct: str, schemas: Json) -> None:
-    """Adds a struct, and those that it reaches."""
+    """Add the schema of a struct, and of all structs that it refers to."""
     name = _public_name(struct)
     if name in schemas:
         return

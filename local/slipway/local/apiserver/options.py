@@ -1,6 +1,6 @@
-"""What a caller may add to a write: dry run, field validation, delete options.
+"""The options of a write: dry run, field validation, delete options.
 
-Owns their reading from JSON. Invariant: an option that does not parse is refused, never ignored.
+Owns their parsing from JSON. Invariant: an option that cannot be parsed is refused, never ignored.
 """
 
 import msgspec
@@ -11,13 +11,13 @@ from slipway.local.apiserver.status import bad_request, invalid_options, unsuppo
 
 
 class WriteOptions(msgspec.Struct):
-    """What a caller may add to a write, and what the server tells of it.
+    """The options of a write that a caller sends, and what the server records about the write.
 
-    writer: the field manager, "" when the caller has no name. force: an apply takes fields from others. warnings:
-    filled by the server while it works; each becomes a Warning header. ownership: of the object as it was written.
-    duplicates: fields that came twice; order: where each field stood in the document, known only when some did;
-    dropped: fields of the metadata that do not exist. keeps_nulls: what is decoded is the result of an apply, in which
-    null stands for what became empty.
+    writer: the field manager, "" when the caller has no name. force: an apply takes fields over from other managers.
+    warnings: filled by the server during the write; each becomes a Warning header. ownership: the ownership of the
+    object as written. duplicates: paths of duplicate fields. order: {path: position in the document}, known only when
+    there are duplicates. dropped: unknown fields of the metadata. keeps_nulls: the decoded object is the result of an
+    apply, in which null means a value that became empty.
     """
 
     dry_run: bool = False
@@ -33,7 +33,7 @@ class WriteOptions(msgspec.Struct):
 
 
 class DeleteOptions(msgspec.Struct, kw_only=True):
-    """metav1.DeleteOptions; `grace_period_s` None means the object's own."""
+    """metav1.DeleteOptions; `grace_period_s` None means the object's own grace period."""
 
     dry_run: bool = False
     grace_period_s: int | None = None
@@ -43,7 +43,7 @@ class DeleteOptions(msgspec.Struct, kw_only=True):
 
 
 def read_delete_options(body: Json) -> DeleteOptions:
-    """Raises: StatusError 400."""
+    """Return the delete options of a request body. Raises: StatusError 400, 422."""
     grace = body.get("gracePeriodSeconds")
     if grace is not None and (not isinstance(grace, int) or grace < 0):
         raise bad_request("gracePeriodSeconds must be a whole number of seconds, zero or more")

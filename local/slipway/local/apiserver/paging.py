@@ -1,7 +1,7 @@
-"""Lists: selection, pages, and the version a list speaks of.
+"""Lists: selection, pages, and the resourceVersion that a list shows.
 
-Owns the continue token. Reads the store. Invariant: all pages of one list show the same version, whatever is written
-between them; when that version has left the history, the next page is refused (410), never mixed.
+Owns the continue token. Reads the store. Invariant: all pages of one list show the same version, even if objects change
+between them; when that version is older than the history, the next page is refused (410), never mixed.
 """
 
 import base64
@@ -21,11 +21,11 @@ _CONTINUE_GONE = (
     "the continue parameter."
 )
 _ONE_NAME = re.compile(r"(^|,)metadata\.name==?[^,=!]")
-"""A selector that the server answers by looking that one object up."""
+"""A selector of one name, which a real server answers by looking up that one object."""
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list selects. `version` 0 means now; with `exact` the list is as of that version."""
+    """The selection of a list. `version` 0 means now; with `exact` the list shows the state at that version."""
 
     labels: str = ""
     fields: str = ""
@@ -36,7 +36,7 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """One page: `remaining` is None when it is not known, `continue_token` empty on the last page."""
+    """One page. `remaining` is None when it is unknown; `continue_token` is empty on the last page."""
 
     records: list[ObjectVersion]
     version: int
@@ -54,7 +54,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 def read(store: ApiStore, kind: ResourceKind, namespace: str | None, query: ListQuery) -> Listing:
-    """Raises: StatusError 400, 410, 504."""
+    """Return one page of a list. Raises: StatusError 400, 410, 504."""
     matches = selector(query.labels, query.fields, kind.readers)
     token = _decode(query.continue_token) if query.continue_token else None
     if token is None and query.version > store.version:
@@ -69,7 +69,7 @@ def read(store: ApiStore, kind: ResourceKind, namespace: str | None, query: List
     if matches is not None:
         records = [record for record in records if matches(record.obj)]
     page = records[: query.limit] if query.limit else records
-    # A full page ends the search: whether anything after it is selected shows when the next one is asked for.
+    # A full page ends the search: only the request for the next page finds out whether later objects are selected.
     if not query.limit or len(page) < query.limit or last in (None, _key(page[-1])):
         return Listing(records=_shown(kind, page), version=version)
     after = _Token(version, _key(page[-1]))

@@ -1,7 +1,7 @@
-"""The ways of changing part of an object: JSON merge patch, JSON patch and strategic merge.
+"""Patches that change part of an object: JSON merge patch, JSON patch and strategic merge patch.
 
-Owns how a patch document turns one object into the next; strategic merge itself is `fields/strategic.py`. It checks
-nothing about the result. Invariant: the object given is not changed.
+Owns the application of a patch document to an object; strategic merge itself is `fields/strategic.py`. Does not
+validate the result. Invariant: the given object is not changed.
 
 Source: RFC 7386, RFC 6902.
 """
@@ -23,7 +23,7 @@ APPLY = "application/apply-patch+yaml"
 
 
 def apply_patch(kind: str, current: Json, patch: Any, shape: Shape) -> Json:
-    """The object after `patch` of media type `kind`. Raises: StatusError 400, 422 or 500."""
+    """Return the object after `patch`; `kind` is the media type. Raises: StatusError 400, 422 or 500."""
     if kind == JSON:
         return _json_patch(current, patch)
     if not is_map(patch):
@@ -50,7 +50,7 @@ def _merge(current: Any, patch: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A copy; objects inside of lists lose their nulls too."""
+    """Return a copy without nulls in objects, also in objects inside lists."""
     if is_map(value):
         return {name: _without_nulls(item) for name, item in value.items() if item is not None}
     if is_list(value):
@@ -78,9 +78,9 @@ def _json_patch(current: Json, patch: Any) -> Json:
 
 
 def _step(document: Any, operation: Json) -> Any:
-    """One operation, done to the document itself.
+    """Apply one operation to the document in place.
 
-    The server is milder than the RFC: what is not in a map reads as null, and can be replaced.
+    The server is more tolerant than the RFC: a missing key of a map reads as null, and can be replaced.
     """
     name = operation.get("op")
     if name in ("replace", "test"):

@@ -1,11 +1,10 @@
-"""What admission fills into a new pod from other objects: its service account and its priority; into a group of pods
-its priority too.
+"""Admission of new pods and pod groups: fields set from other objects. A pod gets its service account and priority.
 
-Owns the look-ups. Reads the store; changes only the given object. Invariant: an object that names another one that does
-not exist is refused, never stored with a guess.
+A pod group gets its priority. Owns these look-ups. Reads the store; changes only the given object. Invariant: an object
+that names a missing object is refused, never stored with a guessed value.
 
 Source: plugin/pkg/admission/serviceaccount, plugin/pkg/admission/priority (behaviour, v1.37; the volume with the
-account's token is not added: nothing here mounts it).
+account's token is not added, because no component of this cluster mounts it).
 """
 
 from typing import Any
@@ -22,7 +21,7 @@ _PODS = "pods"
 
 
 def admit(store: ApiStore, resource: str, obj: Json, namespace: str) -> None:
-    """Completes the spec of a new pod, or of a new group of pods. Raises: StatusError 403."""
+    """Complete the spec of a new pod or of a new pod group. Raises: StatusError 403."""
     if resource == _PODS:
         _give_account(store, obj, obj["spec"], namespace)
         _give_priority(store, obj)
@@ -51,7 +50,7 @@ def _give_group_priority(store: ApiStore, group: Json) -> None:
 
 
 def _class_of(store: ApiStore, resource: str, obj: Json) -> Json:
-    """The class that the object names, or the default one, which it then names; empty without any."""
+    """Return the PriorityClass that the object names, else the default class, and set its name; {} without one."""
     spec = obj["spec"]
     name = str(spec.get("priorityClassName") or "")
     if name:

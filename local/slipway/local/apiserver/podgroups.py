@@ -1,9 +1,9 @@
-"""Pod groups: what kube-scheduler places whole or not at all, where the API server serves them.
+"""Pod groups: kube-scheduler places all pods of a group or none. The API server serves groups only on request.
 
-Owns the strategy of PodGroup, its priority, and the finalizer that keeps a group for as long as a pod of it may run. A
-Kubernetes 1.37 serves them only with the feature gate `GenericWorkload` and the API `scheduling.k8s.io/v1beta1`, which
-are both off as it is delivered: so they are here (`ClusterCore.serve_pod_groups`). Where they are not served, a pod
-that names a group is stored without that name, as there.
+Owns the strategy of PodGroup, its priority, and the finalizer that keeps a group as long as one of its pods may run.
+Kubernetes 1.37 serves groups only with the feature gate `GenericWorkload` and the API `scheduling.k8s.io/v1beta1`. Both
+are off by default, and so are groups here (`ClusterCore.serve_pod_groups`). While groups are not served, a pod that
+names a group is stored without that name, as in Kubernetes.
 
 Source: pkg/registry/scheduling/podgroup, pkg/apis/scheduling/validation, plugin/pkg/admission/priority and
 scheduling/podgroupprotection, pkg/controller/scheduling/podgroupprotection (behaviour, v1.37).
@@ -62,12 +62,12 @@ class PodGroupStrategy(Strategy):
 
 
 def named_group(pod: Json) -> str:
-    """The group that a pod names; empty without one."""
+    """Return the name of the pod's group, or "" when the pod names none."""
     return str(mapping(mapping(pod, "spec"), "schedulingGroup").get("podGroupName") or "")
 
 
 class GroupProtection:
-    """The controller that lets a deleted group go once no pod of it may run."""
+    """The controller that removes the finalizer of a deleted group once none of its pods may run."""
 
     def __init__(self, core: "ClusterCore") -> None:
         self._core = core

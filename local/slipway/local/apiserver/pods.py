@@ -1,8 +1,8 @@
-"""Pods: defaulting, validation, what may change, and binding.
+"""Pods: defaulting, validation, allowed changes, and binding.
 
-Owns the strategy of the kind and the pure step from an unbound pod to a bound one. Knows no store and no node.
-Invariants: a pod's node is set once, only by binding (or at creation); the spec of a pod is otherwise fixed but for
-images, deadlines, added tolerations and removed scheduling gates.
+Owns the strategy of the kind and the pure step from an unbound pod to a bound pod. Knows no store and no node.
+Invariants: a pod's node is set once, only by binding (or at creation); the rest of a pod's spec is immutable except
+images, deadlines, added tolerations, removed scheduling gates, and the node selection of a gated pod.
 
 Source: pkg/apis/core/validation ValidatePodUpdate, pkg/registry/core/pod/storage BindingREST (behaviour, v1.37).
 """
@@ -35,7 +35,7 @@ _SPEC_DEFAULTS: Json = {
     "schedulerName": "default-scheduler",
 }
 _ADMITTED = ("serviceAccountName", "serviceAccount", "priority", "preemptionPolicy")
-"""Fields that are set at creation and kept if a replacement leaves them out."""
+"""Fields that are set at creation and preserved if a replacement leaves them out."""
 _CONTAINER_DEFAULTS: Json = {
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
@@ -52,7 +52,7 @@ _FIXED = (
 
 
 class PodStrategy(Strategy):
-    """`has_groups`: pods may name the group of kube-scheduler that they belong to (`podgroups.py`)."""
+    """The strategy of pods. `has_groups`: a pod may name its kube-scheduler group (`podgroups.py`)."""
 
     has_status = True
     counts_generation = True
@@ -97,7 +97,7 @@ class PodStrategy(Strategy):
         if tolerations == new["spec"]["tolerations"]:
             return new
         claimed: Json = {**new, "spec": {**new["spec"], "tolerations": tolerations}}
-        if not tolerations:  # an empty list is sent as none
+        if not tolerations:  # a writer without tolerations claims no such field
             del claimed["spec"]["tolerations"]
         return claimed
 
@@ -120,7 +120,10 @@ class PodStrategy(Strategy):
 
 
 def _complete_status(status: Json) -> None:
-    """Sets podIP to the first of several addresses, and shows the times of containers even if they are not set."""
+    """Complete a pod's status in place.
+
+    Makes podIP and podIPs agree, likewise hostIP and hostIPs, and sets missing times of containers to null.
+    """
     for one, several in (("podIP", "podIPs"), ("hostIP", "hostIPs")):
         listed = maps(listing(status, several))
         if status.get(one) and (not listed or listed[0].get("ip") != status[one]):
@@ -136,7 +139,7 @@ def _complete_status(status: Json) -> None:
 
 
 def default_spec(spec: Json) -> None:
-    """The defaults that pods and pod templates share, in place. Raises: StatusError 400."""
+    """Set the defaults that pods and pod templates share, in place. Raises: StatusError 400."""
     for field, value in _SPEC_DEFAULTS.items():
         spec.setdefault(field, value)
     spec.setdefault("securityContext", {})
@@ -146,7 +149,7 @@ def default_spec(spec: Json) -> None:
 
 
 def check_binding(binding: Json) -> None:
-    """Checks that the binding names a node. Raises: StatusError 500."""
+    """Check that the binding names a node. Raises: StatusError 500."""
     target = mapping(binding, "target")
     if target.get("kind") not in (None, "", "Node"):
         raise StatusError(500, "", str(unsupported("target.kind", target["kind"], ["Node", "<empty>"])))
@@ -155,7 +158,7 @@ def check_binding(binding: Json) -> None:
 
 
 def bind(pod: Json, binding: Json, now_text: str) -> Json:
-    """The pod assigned to the target of a checked binding. Raises: StatusError 409, the pod unchanged."""
+    """Return the pod, bound to the target of a checked binding. Raises: StatusError 409."""
     name = str(metadata(pod)["name"])
     node = str(mapping(binding, "target")["name"])
     for field, title in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
@@ -183,17 +186,17 @@ def bind(pod: Json, binding: Json, now_text: str) -> Json:
 
 
 def grace_of(pod: Json) -> int:
-    """Seconds between the delete of this pod and its end, when the caller names none."""
+    """Return the pod's own grace period in seconds, used when a delete names none."""
     return int(mapping(pod, "spec").get("terminationGracePeriodSeconds", 30))
 
 
 def is_settled(pod: Json) -> bool:
-    """No kubelet has to be waited for: the pod runs nowhere."""
+    """Whether the pod runs on no node, so that a delete does not wait for a kubelet."""
     return not mapping(pod, "spec").get("nodeName") or mapping(pod, "status").get("phase") in FINISHED_PHASES
 
 
 def _check_types(container: Json) -> None:
-    """Refuses what would not decode, above all numbers where text is meant. Raises: StatusError 400."""
+    """Refuse values that cannot be decoded, mainly numbers in place of text. Raises: StatusError 400."""
     words = "json: cannot unmarshal {} into Go struct field {} of type string"
     for field in ("name", "image", "workingDir"):
         if not isinstance(container.get(field), str | None):
@@ -238,7 +241,7 @@ def _tolerates(toleration: Json, key: str) -> bool:
 
 
 def _quality(spec: Json) -> str:
-    """Only cpu and memory count."""
+    """Return the QoS class, which depends only on cpu and memory."""
     containers = [*maps(listing(spec, "containers")), *maps(listing(spec, "initContainers"))]
     requests, limits = ([_counted(each, field) for each in containers] for field in ("requests", "limits"))
     if not any([*requests, *limits]):
@@ -325,7 +328,7 @@ def _exceeds(amount: int, limit: Any) -> bool:
 
 
 def _changed_containers(new: Json, old: Json) -> list[FieldCause] | None:
-    """The fault of an update after which the rest is not checked; None without one."""
+    """Return the error of an update that makes further checks of changes useless, or None."""
     for field in ("containers", "initContainers"):
         if len(listing(new, field)) != len(listing(old, field)):
             return [not_allowed(f"spec.{field}", "pod updates may not add or remove containers")]
@@ -357,7 +360,7 @@ def _changed_spec(new: Json, old: Json) -> list[FieldCause]:
 
 
 def _frozen(spec: Json, mutable: set[str]) -> Json:
-    """The part of a spec that must not change."""
+    """Return the part of a spec that must not change."""
     rest = {name: value for name, value in spec.items() if name not in mutable and value not in (None, [], {})}
     for field in ("containers", "initContainers"):
         rest[field] = [

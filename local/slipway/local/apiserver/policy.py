@@ -1,10 +1,10 @@
-"""The roles and priorities a cluster comes with, and roles that are the union of others.
+"""The roles and priority classes of a new cluster, and aggregated roles, which are the union of other roles.
 
-Owns a table, its bootstrap, and the controller step that keeps aggregated roles up to date. Invariant: what somebody
-has changed of a role that is there already stays.
+Owns a table, its bootstrap, and the controller step that updates aggregated roles. Invariant: bootstrap never changes
+an existing role.
 
-Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy (names and powers, v1.37; the roles of nodes and controllers,
-which nobody has here, are left out).
+Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy (names and permissions, v1.37; the roles of nodes and
+controllers are left out, because no user has them here).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -96,7 +96,7 @@ _BINDINGS = {
 
 
 def bootstrap(core: "ClusterCore") -> None:
-    """Creates the roles, bindings and priority classes that are missing."""
+    """Create the missing roles, bindings and priority classes."""
     for name, rules in _PLAIN.items():
         _create(core, CLUSTER_ROLES, _role(name, {}, rules=rules))
     for part, rules in _PARTS.items():
@@ -117,7 +117,7 @@ def bootstrap(core: "ClusterCore") -> None:
 
 
 def aggregate(core: "ClusterCore") -> None:
-    """Gives every aggregated role the rules of those it selects."""
+    """Set the rules of each aggregated role to the union of the rules of the roles that it selects."""
     roles = [record.obj for record in core.store.scan(CLUSTER_ROLES)]
     for role in roles:
         selectors = maps(listing(mapping(role, "aggregationRule"), "clusterRoleSelectors"))

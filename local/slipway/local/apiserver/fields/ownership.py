@@ -1,9 +1,9 @@
-"""Who set which fields of an object: what `metadata.managedFields` shows and server-side apply decides by.
+"""Field ownership: which writer set which fields. `metadata.managedFields` shows it, and server-side apply uses it.
 
-Owns claims (one per writer, operation, version and subresource), how an update moves fields between them, and how an
-apply merges, conflicts and removes. Knows no store. Invariants: a claim on nothing is no claim; an update never
-conflicts; what an object's claims are is worked out when somebody asks, from the writes since they were last known, so
-that a write costs next to nothing while nobody does.
+Owns claims (one per writer, operation, version and subresource), how an update moves fields between claims, and how an
+apply merges, conflicts and removes. Knows no store. Invariants: a claim without fields does not exist; an update never
+conflicts. The claims of an object are computed only when they are read, from the writes since the last computation, so
+a write costs almost nothing until then.
 
 Source: k8s.io/apimachinery/pkg/util/managedfields and sigs.k8s.io/structured-merge-diff/merge (behaviour, v1.37).
 """
@@ -32,7 +32,7 @@ _SERVERS = frozenset(
 )  # fmt: skip
 _NAMES = frozenset({"apiVersion", "kind"})
 NOBODYS = Ignored(_NAMES, _SERVERS)
-"""What names or describes an object belongs to no writer."""
+"""The fields that no writer owns: they name or describe the object."""
 _NOBODYS_SET = FieldSet(
     {"f:apiVersion", "f:kind", "f:metadata"}, {"f:metadata": FieldSet({paths.field(name) for name in _SERVERS})}
 )
@@ -41,8 +41,8 @@ _NOBODYS_SET = FieldSet(
 class FieldScope(msgspec.Struct, frozen=True, kw_only=True):
     """How to read the objects of one kind in one version.
 
-    ignored: {subresource: what a write through it does not change}. empty: what an object is compared with
-    when it is created.
+    ignored: {subresource: the fields that a write through it does not change}. empty: the object with which a new
+    object is compared.
     """
 
     shape: Shape
@@ -52,7 +52,7 @@ class FieldScope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Author(msgspec.Struct, frozen=True, kw_only=True):
-    """Who writes, and how: the identity of a claim."""
+    """The writer of fields and its kind of write. This is the identity of a claim."""
 
     name: str
     operation: str = UPDATE
@@ -61,7 +61,7 @@ class Author(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """An applier is the same in every version."""
+        """The key of the claim. An apply has the same key in every API version."""
         version = "" if self.operation == APPLY else self.api_version
         return (self.name, self.operation, version, self.subresource)
 
@@ -73,7 +73,7 @@ class Author(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FieldOwner(msgspec.Struct):
-    """The fields of one writer, and when it set the last of them. Never changed; `shown` is made when asked for."""
+    """The fields of one writer, and the time of its last change. Immutable, except that `shown` is cached lazily."""
 
     writer: Author
     time: str
@@ -85,7 +85,7 @@ Claims = dict[tuple[str, str, str, str], FieldOwner]
 
 
 class FieldConflictError(Exception):
-    """An apply would change fields of others: (writer, path) of each."""
+    """An apply would change fields of other writers. `conflicts` has (writer, path) of each field."""
 
     def __init__(self, conflicts: list[tuple[Author, Path]]) -> None:
         super().__init__("apply conflict")
@@ -93,7 +93,7 @@ class FieldConflictError(Exception):
 
 
 class ApplyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Who applies, when, and whether what others set is taken from them."""
+    """The writer and time of an apply. `force` takes fields over from other writers instead of a conflict."""
 
     writer: Author
     time: str
@@ -101,7 +101,7 @@ class ApplyRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApplyResult(msgspec.Struct, frozen=True):
-    """What an apply leads to."""
+    """The object and the ownership after an apply."""
 
     obj: Json
     ownership: "Ownership"
@@ -133,18 +133,21 @@ class Ownership:
 
     @property
     def claims_known(self) -> bool:
-        """Whether something was written that is still to be told apart."""
+        """Whether there are writes whose claims are not computed yet."""
         return bool(self._pending)
 
     def same_as(self, other: "Ownership") -> bool:
-        """Whether the two claim the same, whenever they did."""
+        """Whether both have the same claims, ignoring times."""
         if self is other:
             return True
         mine, others = self.claims, other.claims
         return mine.keys() == others.keys() and all(mine[key].fields == others[key].fields for key in mine)
 
     def noted(self, scope: FieldScope, before: Json, after: Json, writer: Author, time: str) -> "Ownership":
-        """After one more write. Repeated writes of one writer are told as one, as long as nobody looked between."""
+        """Return the ownership after one more write.
+
+        Consecutive writes of one writer are merged into one, unless the claims were read in between.
+        """
         pending = self._pending
         last = pending[-1] if pending else None
         if last is not None and last.writer == writer and last.scope is scope and last.before is not scope.empty:
@@ -154,11 +157,11 @@ class Ownership:
         return Ownership(self._claims, (*pending, _Write(scope, before, after, writer, time)))
 
     def to_json(self) -> list[Any]:
-        """As `metadata.managedFields` shows it, each entry encoded."""
+        """Return the value of `metadata.managedFields`, with each entry already encoded."""
         return [_entry(claim) for claim in sorted(self.claims.values(), key=_order)]
 
     def shown_on(self, obj: Json) -> Json:
-        """The object with its managed fields, for JSON only."""
+        """Return the object with its managed fields. The result can only be encoded as JSON."""
         if not self.claims:
             return obj
         return {**obj, "metadata": {**obj["metadata"], "managedFields": self.to_json()}}
@@ -168,7 +171,7 @@ NOBODY = Ownership()
 
 
 def read(entries: Iterable[Any]) -> Ownership:
-    """Ownership from the entries of `metadata.managedFields`."""
+    """Return the ownership that the entries of `metadata.managedFields` describe."""
     claims: Claims = {}
     for entry in maps(entries):
         writer = Author(
@@ -187,9 +190,9 @@ def read(entries: Iterable[Any]) -> Ownership:
 def applied(
     scope: FieldScope, live: Json | None, document: Json, ownership: Ownership, request: ApplyRequest
 ) -> ApplyResult:
-    """`document` applied to `live`, which is None when the object is made by it.
+    """Apply `document` to `live`, which is None when the apply creates the object.
 
-    Raises: ConflictError unless forced; merging.DuplicateError.
+    Raises: FieldConflictError unless forced; merging.DuplicateError.
     """
     writer = request.writer
     before = live if live is not None else scope.empty
@@ -233,7 +236,7 @@ def _updated(claims: Claims, write: _Write) -> Claims:
 
 
 def _taken(claims: Claims, writer: Author | None, difference: FieldDifference, *, force: bool) -> Claims:
-    """The claims after others lost what changed hands or is gone. Raises: ConflictError."""
+    """Return the claims after the other writers lost the changed and removed fields. Raises: FieldConflictError."""
     after: Claims = {}
     changed, removed = difference.changed, difference.removed
     conflicts: list[tuple[Author, Path]] = []
@@ -251,7 +254,7 @@ def _taken(claims: Claims, writer: Author | None, difference: FieldDifference, *
 
 
 def _prune(shape: Shape, merged: Json, claims: Claims, last: FieldSet) -> Json:
-    """Takes away what the writer applied last time and not this time, unless somebody else claims it."""
+    """Remove the fields that the writer applied last time but not this time, unless another writer claims them."""
     named = last.with_named(shape)
     pruned = merging.remove(shape, merged, named)
     managed = FieldSet()
@@ -270,7 +273,7 @@ def _without(fields: FieldSet, ignored: Ignored) -> FieldSet:
 
 
 def _capped(claims: Claims) -> Claims:
-    """Beyond a number of updaters the oldest of a version share one claim."""
+    """Return the claims, with the oldest updaters of a version merged into one claim when there are too many."""
     updaters = sorted((claim for claim in claims.values() if claim.writer.operation == UPDATE), key=_order)
     surplus = len(updaters) - UPDATERS_MAX
     after = dict(claims)

@@ -1,9 +1,9 @@
 """Sets of fields of an object, and their FieldsV1 form.
 
-Owns the operations on sets, and how an element of a list is named in a path. Of a shape it knows only which lists have
-keys. Invariants: a set is never changed once it is shared: all operations except `insert` make new ones; an element is
-named by its FieldsV1 text (`f:name`, `k:{"name":"a"}`, `v:"a"`), so equal elements have equal names; an empty branch is
-never kept.
+Owns the operations on sets, and the name of a list element in a path. Of a shape this module knows only which lists
+have keys. Invariants: a shared set is never changed, because all operations except `insert` return new sets; an element
+is named by its FieldsV1 text (`f:name`, `k:{"name":"a"}`, `v:"a"`), so equal elements have equal names; a set stores no
+empty branch.
 
 Source: sigs.k8s.io/structured-merge-diff, fieldpath (behaviour).
 """
@@ -26,7 +26,7 @@ class FieldSet:
     __slots__ = ("children", "members")
 
     def __init__(self, members: set[str] | None = None, children: "dict[str, FieldSet] | None" = None) -> None:
-        # `set[str]()` takes several times as long as `set()`, and many sets are made.
+        # `set[str]()` is several times slower than `set()`, and this module creates many sets.
         self.members: set[str] = members if members is not None else set()
         self.children: dict[str, FieldSet] = children if children is not None else {}
 
@@ -39,7 +39,7 @@ class FieldSet:
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def insert(self, path: Path) -> None:
-        """Adds one path; an empty path is ignored."""
+        """Add one path; an empty path is ignored."""
         if not path:
             return
         node = self
@@ -70,7 +70,10 @@ class FieldSet:
         return FieldSet(self.members & other.members, _kept(found))
 
     def difference(self, other: "FieldSet") -> "FieldSet":
-        """Without the members of `other`, but with the branches below them. The same object if nothing changes."""
+        """Return the set without the members of `other`, but with the branches below them.
+
+        Returns the same object if nothing changes.
+        """
         if not other or not self:
             return self
         met = self.children.keys() & other.children.keys()
@@ -84,13 +87,13 @@ class FieldSet:
         return FieldSet(self.members - other.members, _kept(self.children | changed))
 
     def without(self, other: "FieldSet") -> "FieldSet":
-        """Without the members of `other` and all branches below them."""
+        """Return the set without the members of `other` and all branches below them."""
         children = {name: child for name, child in self.children.items() if name not in other.members}
         found = {name: child.without(other.below(name)) for name, child in children.items()}
         return FieldSet(self.members - other.members, _kept(found))
 
     def with_named(self, shape: Shape) -> "FieldSet":
-        """With the fields of structs that lead to a member, which are not members themselves."""
+        """Return the set plus the struct fields on the way to a member, which are not members themselves."""
         members = set(self.members)
         children: dict[str, FieldSet] = {}
         for element, child in self.children.items():
@@ -100,14 +103,14 @@ class FieldSet:
         return FieldSet(members, children)
 
     def paths(self, start: Path = ()) -> list[Path]:
-        """The path of every member; those of a level come before those below it."""
+        """Return the path of every member; the members of a level precede the members below it."""
         found: list[Path] = [(*start, element) for element in sorted(self.members)]
         for element in sorted(self.children):
             found += self.children[element].paths((*start, element))
         return found
 
     def to_json(self) -> Json:
-        """The set as FieldsV1, where `.` marks a member that has a branch below it."""
+        """Return the set as FieldsV1, where `.` marks a member that has a branch below it."""
         if not self.children:
             return dict.fromkeys(sorted(self.members), _NOTHING)
         found: Json = {}
@@ -122,7 +125,7 @@ EMPTY = FieldSet()
 
 
 def of_json(document: Json) -> FieldSet:
-    """Reads FieldsV1."""
+    """Return the set that a FieldsV1 document describes."""
     found = FieldSet()
     for element, below in document.items():
         if element == ".":
@@ -141,7 +144,7 @@ def field(name: str) -> str:
 
 
 def element_of(shape: Shape, item: Any) -> str | None:
-    """The name of a list item in a path; None when the item cannot be told apart from others."""
+    """Return the name of a list item in a path, or None when the item cannot be distinguished from others."""
     if not shape.keys:
         return None if item is None or isinstance(item, dict | list) else "v:" + _encode(item).decode()
     if not is_map(item):
@@ -158,7 +161,7 @@ def shape_below(shape: Shape, element: str) -> Shape:
 
 
 def show(path: Path) -> str:
-    """A path as people read it: `.spec.containers[name="main"].image`."""
+    """Return a path in readable form: `.spec.containers[name="main"].image`."""
     return "".join(_show(element) for element in path)
 
 

@@ -1,8 +1,8 @@
-"""Reading: a client's document brought into the shape of a built-in kind, as decoding into a Go struct does it.
+"""Reading: brings a client's document into the shape of a built-in kind, as decoding into a Go struct does.
 
-Owns what happens to fields that the kind does not have (dropped and named), to values of a wrong type (refused), to
-nulls and empty values (left out), and the spelling of quantities and times. Pure but for the object it is given.
-Invariants: paths are named in the order of the document; what is in shape already comes out equal.
+Owns the treatment of unknown fields (dropped and reported), of values of a wrong type (refused), of nulls and empty
+values (left out), and the form of quantities and times. Pure, except that it changes the given object. Invariants:
+paths are reported in document order; a document that already has the shape stays equal.
 """
 
 import re
@@ -30,11 +30,11 @@ _type_of: Callable[[Any], Any] = type
 
 
 class ShapeError(Exception):
-    """A value that does not decode; the words are those of the server's decoder."""
+    """A value cannot be decoded. The message is the one of the real server's decoder."""
 
 
 def read(shape: Shape, value: Json) -> list[str]:
-    """Brings `value` into shape, in place; answers the paths that were dropped. Raises: ShapeError."""
+    """Bring `value` into shape in place. Return the paths that were dropped. Raises: ShapeError."""
     dropped = list[str]()
     if not _fits(shape, value):
         _read_struct(shape, value, "", "", dropped)
@@ -42,7 +42,10 @@ def read(shape: Shape, value: Json) -> list[str]:
 
 
 def _fits(shape: Shape, value: Json) -> bool:
-    """Whether there is nothing to bring into shape: the quick answer for nearly all that programs send."""
+    """Whether `value` already has the shape, apart from missing zeros, which are added.
+
+    This is a fast path: it is true for nearly all documents that programs send.
+    """
     fields = shape.fields
     for name, item in value.items():
         field = fields.get(name)
@@ -92,7 +95,10 @@ def _fits_value(shape: Shape, value: Any) -> bool:
 
 
 def _read_struct(shape: Shape, value: Json, path: str, plain: str, dropped: list[str]) -> None:
-    """`path` names list indexes and `plain` does not: complaints about unknown fields and about types differ."""
+    """Bring a struct into shape in place.
+
+    `path` has list indexes and is used to report unknown fields. `plain` has no indexes and is used in type errors.
+    """
     fields = shape.fields
     for name in list(value):
         field = fields.get(name)
@@ -114,7 +120,7 @@ def _read_struct(shape: Shape, value: Json, path: str, plain: str, dropped: list
 
 
 def _read(shape: Shape, value: Any, path: str, at: tuple[str, str], dropped: list[str]) -> Any:
-    """`at`: the struct that holds the field, and the field's path without indexes."""
+    """Return a value in shape. `at`: the struct that contains the field, and the field's path without indexes."""
     wanted = _WANTED.get(shape.sort)
     if wanted is None:
         return _read_special(shape, value, at)
@@ -177,7 +183,7 @@ def _canonical(text: str) -> Any:
 
 
 def _moment(shape: Shape, value: Any, at: tuple[str, str]) -> str:
-    """Times have whole seconds, micro times six digits."""
+    """Return a time in the server's form: whole seconds for Time, six decimal digits for MicroTime."""
     if not isinstance(value, str):
         raise _mismatch(shape, value, at)
     is_micro = shape.sort == "MicroTime"
@@ -195,7 +201,7 @@ def _is_empty(field: Field, value: Any) -> bool:
 
 
 def _always(shape: Shape) -> list[tuple[str, Any]]:
-    """(field, zero or maker of zeros) of what Go writes even when it is not set."""
+    """Return (field, zero or function that makes it) for each field that Go writes even when it is not set."""
     found = shape.always
     if found is None:
         found = shape.always = [
@@ -221,7 +227,7 @@ def _zero(shape: Shape) -> Any:
 
 
 def go_name(value: Any) -> str:
-    """What the server's decoder calls the type of a value."""
+    """Return the name that the server's decoder has for the type of a value."""
     return _GO_NAMES.get(_type_of(value), "value")
 
 

@@ -1,6 +1,6 @@
-"""How ownership reads the objects of each kind.
+"""The `FieldScope` of each kind: how ownership reads the kind's objects.
 
-Owns one scope per kind and version, made when first asked for. Invariant: a kind that was declared anew gets a new
+Owns one scope per kind and version, created at the first use. Invariant: a kind that is declared again gets a new
 scope.
 """
 
@@ -19,7 +19,7 @@ _POD_STATUS = Ignored(_NAMES | {"spec"}, _SERVERS | {"deletionTimestamp", "owner
 
 
 class Scopes:
-    """Remembers the scopes of one server's kinds."""
+    """The cached scopes of one server's kinds."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[ResourceKind, FieldScope]] = {}
@@ -32,7 +32,7 @@ class Scopes:
 
 
 def shape_of(kind: ResourceKind) -> Shape | None:
-    """None for a built-in kind that the table does not have."""
+    """Return the shape of a kind, or None for a built-in kind that the table lacks."""
     if isinstance(kind.strategy, CustomStrategy):
         return of_schema(kind.strategy.schema)
     return builtin_shapes().of_kind(kind.api_version, kind.kind)
@@ -54,7 +54,7 @@ def _ignored(kind: ResourceKind) -> dict[str, Ignored]:
 
 
 def _empty(shape: Shape) -> Json:
-    """What Go writes of an empty struct: structs, and fields that are never left out."""
+    """Return the fields that Go writes for an empty struct: structs, and fields that are never left out."""
     found: Json = {}
     for name, field in shape.fields.items():
         if field.is_pointer:

@@ -1,9 +1,9 @@
-"""Shapes: which fields a kind has, of what type, and how lists and maps of them merge.
+"""Shapes: the fields of a kind, their types, and how their lists and maps merge.
 
 Owns one form for both sources: the table of the built-in kinds, made from the Go types that Kubernetes publishes
 (`tests/conformance/builtin_fields.py` writes it), and the structural schemas of custom kinds. Knows no object.
-Invariants: a shape is never changed once made; the table is read at the first use, not at import, and each struct of
-it is turned into a shape when first met.
+Invariants: a finished shape is never changed; the table is read at the first use, not at import, and each of its
+structs is turned into a shape at its first use.
 """
 
 from functools import cache
@@ -21,12 +21,12 @@ _PLAIN: dict[str, type] = {
 
 
 class Shape:
-    """One type. `sort` is struct, map, list, any, or the name of a scalar; `name` is what Go calls it.
+    """One type. `sort` is struct, map, list, any, or the name of a scalar; `name` is the type's name in Go.
 
-    atomic: one value to apply, whoever sets a part of it sets it all. keys: a list of objects told apart by these
-    fields. is_set: a list of different scalars. key_defaults: what a missing key counts as. always: what Go writes of a
-    struct even when it is not set, filled in by the reader. inline: {protobuf number: a struct whose fields are here in
-    JSON}.
+    atomic: apply treats it as one value, so a writer that sets a part owns the whole. keys: the fields that distinguish
+    the objects of a list. is_set: a list of different scalars. key_defaults: values of missing keys. always: the fields
+    that Go writes even when they are not set; the reader fills it in. inline: {protobuf number: struct whose fields
+    appear directly in this one in JSON}.
     """
 
     __slots__ = ("always", "atomic", "fields", "inline", "is_set", "item", "key_defaults", "keys", "name", "sort")
@@ -48,7 +48,7 @@ class Shape:
         return self.sort == "list" and (bool(self.keys) or self.is_set)
 
     def child(self, name: str) -> "Shape":
-        """The shape of a field or of an entry of a map."""
+        """Return the shape of a field or of an entry of a map."""
         field = self.fields.get(name)
         return field.shape if field is not None else self.item or ANY
 
@@ -56,9 +56,9 @@ class Shape:
 class Field:
     """A field of a struct.
 
-    empty_goes: left out of JSON when empty. is_pointer: then a zero counts as set. patch, merge_key: how a strategic
-    merge patch treats a list here. plain: the Python type of a simple scalar; keeps_zero: a zero stays in JSON. number:
-    in protobuf, 0 for none.
+    empty_goes: an empty value is left out of JSON. is_pointer: a pointer in Go, so a zero is a set value. patch,
+    merge_key: how a strategic merge patch treats a list here. plain: the Python type of a simple scalar, else None.
+    keeps_zero: a zero stays in JSON. number: the protobuf field number, 0 for none.
     """
 
     __slots__ = ("empty_goes", "is_pointer", "keeps_zero", "merge_key", "number", "patch", "plain", "shape")
@@ -98,15 +98,15 @@ class BuiltinShapes:
         return self._struct(name) if name else None
 
     def struct_of_kind(self, api_version: str, kind: str) -> str:
-        """The name of a kind's struct in the table, empty for a kind that is not there."""
+        """Return the name of a kind's struct in the table, or "" for a kind that the table lacks."""
         return self._table.kinds.get(f"{api_version}/{kind}", "")
 
     def entries(self, struct: str) -> dict[str, list[Any]]:
-        """{field: [Go type, marks]} of a struct of the table."""
+        """Return {field: [Go type, marks]} of a struct in the table."""
         return self._table.structs[struct]
 
     def scalar(self, name: str) -> str:
-        """The Go type behind a named one."""
+        """Return the Go type that a named scalar type is based on."""
         return self._table.scalars.get(name, name)
 
     def meta(self) -> Shape:
@@ -163,7 +163,7 @@ def builtin_shapes() -> BuiltinShapes:
 
 
 def of_schema(schema: Schema, *, is_root: bool = True) -> Shape:
-    """The shape of a custom kind, or of a part of its schema."""
+    """Return the shape of a custom kind, or of a part of its schema."""
     if schema.int_or_string or (not schema.type and not schema.properties):
         return ANY
     atomic = schema.source.get("x-kubernetes-map-type") == "atomic"
@@ -194,6 +194,6 @@ def of_schema(schema: Schema, *, is_root: bool = True) -> Shape:
 
 
 def _go_name(name: str) -> str:
-    """As error messages print a type: every package that we read is called v1."""
+    """Return a type's name as in the server's errors, where every package that we read is called v1."""
     package, dot, rest = name.partition(".")
     return f"v1.{rest}" if dot and package not in ("types", "resource") else name

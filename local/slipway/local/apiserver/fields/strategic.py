@@ -1,8 +1,8 @@
-"""Strategic merge patch: lists merge by the key that their field declares, and directives say what else to do.
+"""Strategic merge patch: lists merge by the key that their field declares, and directives request other changes.
 
 Owns the directives `$patch`, `$retainKeys`, `$setElementOrder/` and `$deleteFromPrimitiveList/`, and the order of
-merged lists. Pure. Invariants: what goes in is not changed; no directive ever comes out; a null in the patch removes
-what is there and never adds a null.
+merged lists. Pure. Invariants: the arguments are not changed; the result contains no directive; a null in the patch
+removes the existing value and never adds a null.
 
 Source: k8s.io/apimachinery/pkg/util/strategicpatch (behaviour, v1.37).
 """
@@ -22,11 +22,11 @@ _KEEPS_NOTHING = object()
 
 
 class PatchError(Exception):
-    """A patch that cannot be read; the words are the server's."""
+    """A patch is invalid. The message is the one of the real server."""
 
 
 def merge(shape: Shape, current: Json, patch: Json) -> Json:
-    """Raises: PatchError."""
+    """Return `current` with `patch` applied. Raises: PatchError."""
     directive = patch.get(_PATCH)
     if directive is not None:
         return _directed(patch, directive)
@@ -81,7 +81,7 @@ def _merge_field(shape: Shape, result: Json, name: str, change: Any) -> None:
 
 
 def _merge_ordered(shape: Shape, result: Json, patch: Json) -> set[str]:
-    """The lists whose order the patch gives; answers their names, for they are done then."""
+    """Merge and order the lists whose order the patch specifies. Return their names, because they are then done."""
     done = set[str]()
     for directive, order in patch.items():
         if not directive.startswith(_ORDER) or not is_list(order):
@@ -103,7 +103,7 @@ def _merge_ordered(shape: Shape, result: Json, patch: Json) -> set[str]:
 
 
 def _check_order(patch: list[Any], order: list[Any], key: str) -> None:
-    """What the patch changes must come in the order that it gives. Raises: PatchError."""
+    """Check that the items of the patch have the order that the patch specifies. Raises: PatchError."""
     places = [_index(order, item, key) for item in patch if not (is_map(item) and _PATCH in item)]
     known = [place for place in places if place is not None]
     if len(known) != len(places) or known != sorted(known):
@@ -134,7 +134,10 @@ def _merge_lists(shape: Shape, key: str, current: list[Any], patch: list[Any]) -
 
 
 def _without_special(key: str, current: list[Any], patch: list[Json]) -> tuple[list[Any], list[Json], bool]:
-    """The list and the patch after the items that are directives; whether the rest of the patch replaces all."""
+    """Apply the items of the patch that are directives.
+
+    Return the remaining list, the other items of the patch, and whether these replace the whole list.
+    """
     before: list[Any] = list(current)
     rest, replaces = list[Json](), False
     for item in patch:
@@ -153,7 +156,11 @@ def _without_special(key: str, current: list[Any], patch: list[Json]) -> tuple[l
 
 
 def _ordered(merged: list[Any], order: list[Any], live: list[Any], key: str) -> list[Any]:
-    """The items that `order` names in that order; the others go before the first of them that they preceded so far."""
+    """Return the items in a merged order.
+
+    The items that `order` names have its order. Each other item precedes the first named item that it precedes in
+    `live`.
+    """
     named = sorted((item for item in merged if _index(order, item, key) is not None), key=_place(order, key))
     others = sorted((item for item in merged if _index(order, item, key) is None), key=_place(live, key))
     result: list[Any] = []
@@ -180,7 +187,7 @@ def _index(items: list[Any], wanted: Any, key: str) -> int | None:
 
 
 def _plain(value: Any) -> Any:
-    """A part of a patch where there is nothing to merge with: without nulls and directives."""
+    """Return a part of a patch that has no existing value to merge with, without nulls and directives."""
     if is_map(value):
         if _PATCH in value:
             return _KEEPS_NOTHING
