@@ -1,6 +1,6 @@
-"""What a cluster needs before Slipway can run on it: the CRDs, the namespaces, a pool and a queue.
+"""The objects that a cluster needs before Slipway can run on it: the CRDs, the namespaces, a pool and a queue.
 
-Owns those manifests for local mode. Applying twice changes nothing; what somebody has edited since stays.
+Owns those manifests for local mode. Applying them twice changes nothing; later edits of the pool and the queue stay.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from slipway.model.lifecycle import Kind
 from slipway.runtime.clock import Clock
 
 LOCAL_IMAGE = "local"
-"""Local nodes run commands, whatever the image; but every pod names one."""
+"""The image of every pod. Local nodes run commands and ignore the image, but a pod must name one."""
 READY_S = 20.0
 POLL_S = 0.05
 
@@ -29,10 +29,10 @@ POLL_S = 0.05
 async def furnish(
     kube: KubeClient, clock: Clock, *, system_namespace: str, local_defaults: bool, workload_domain: str = ""
 ) -> None:
-    """Create what is missing; waits until the API server answers and serves the CRDs. Those of a cluster of our own
-    (`local_defaults`) are brought up to date.
+    """Create the missing objects. Waits until the API server answers and serves the CRDs.
 
-    `workload_domain` as in `kind_defaults`.
+    local_defaults: the cluster is our own, so its CRDs are updated and its pool gets `kind_defaults`.
+    workload_domain: as in `kind_defaults`.
 
     Raises:
         TransientError: the API server did not answer in time.
@@ -46,7 +46,7 @@ async def furnish(
                 await clock.sleep(POLL_S)
     for manifest in crd_manifests():
         if not await _create(kube, CRDS, manifest) and local_defaults:
-            # Of data that another version has kept: its definitions would drop the fields that are new.
+            # The data folder may be from another version, whose definitions would drop new fields.
             await kube.patch(CRDS, str(manifest["metadata"]["name"]), {"spec": manifest["spec"]})
     workspace = {"metadata": {"name": "default", "labels": {LABEL_WORKSPACE: "true"}}}
     if not await _create(kube, NAMESPACES, workspace):
@@ -59,12 +59,13 @@ async def furnish(
 
 
 def kind_defaults(workload_domain: str = "") -> RawObject:
-    """Defaults of the kinds where there is no container image: the programs of this machine's Python.
+    """Return the defaults of the kinds on nodes without container images: programs of this machine's Python.
 
-    A notebook is JupyterLab when it is installed beside us, else a small page of our own. On a loopback address
-    JupyterLab serves loopback names only, which keeps pages of other sites out; under `workload_domain` browsers reach
-    it by `<AllocationID>.<workload_domain>`. Its kernels listen on socket files in a folder of the pod: from a loopback
-    port they would send what cells print to every account that connects.
+    A notebook is JupyterLab when it is installed in this Python, else a small page of our own. On a loopback address
+    JupyterLab serves only loopback names, so that pages of other sites cannot use it. With a `workload_domain` it also
+    serves the name `<AllocationID>.<workload_domain>`, by which browsers reach it. Its kernels listen on socket files
+    in a folder of the pod, because on a loopback port they would send the output of cells to every account that
+    connects.
     """
     page = [sys.executable, "-m", "slipway.local.pages"]
     defaults: RawObject = {kind: {"image": LOCAL_IMAGE} for kind in ("command", "training", "shell")}
@@ -81,13 +82,13 @@ def kind_defaults(workload_domain: str = "") -> RawObject:
 
 
 def _has(module: str, program: str) -> bool:
-    """Whether pods here will find it: their PATH begins where this Python is."""
+    """Whether local pods will find the program. Their PATH begins with the folder of this Python."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return importlib.util.find_spec(module) is not None and shutil.which(program, path=path) is not None
 
 
 async def _served(kube: KubeClient, clock: Clock) -> None:
-    """A CRD is served a moment after it was created."""
+    """Wait until the CRDs are served, which is a moment after their creation."""
     async with asyncio.timeout(READY_S):
         while True:
             try:
@@ -99,7 +100,7 @@ async def _served(kube: KubeClient, clock: Clock) -> None:
 
 
 async def _create(kube: KubeClient, resource: Resource[Any], manifest: RawObject) -> bool:
-    """True when it was created, False when it was there."""
+    """Create an object. Return True when it was created, False when it already existed."""
     try:
         await kube.create(resource, manifest)
     except AlreadyExistsError:

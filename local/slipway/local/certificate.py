@@ -1,8 +1,8 @@
-"""The TLS certificate of the local API server, from an authority that exists for nothing else.
+"""The TLS certificate of the local API server, signed by an authority made only for this certificate.
 
-kubectl and every other client that is built on client-go send a token over TLS only, so the local API server speaks
-TLS. The authority's key is thrown away as soon as it has signed the one certificate: nothing else is ever trusted by
-it. Owns the names in the certificate and how long it is valid.
+kubectl and every other client that is built on client-go send a token only over TLS, so the local API server uses TLS.
+The authority's key is discarded as soon as it has signed the one certificate, so no other certificate can be trusted
+through it. Owns the names in the certificate and its lifetime.
 """
 
 import datetime
@@ -10,21 +10,21 @@ import ipaddress
 from typing import NamedTuple
 
 LIFE = datetime.timedelta(days=3650)
-"""A certificate is made at every start of the stack; no stack runs for ten years."""
+"""Lifetime of a certificate. A new one is made at every start of the stack, and no stack runs for ten years."""
 AHEAD = datetime.timedelta(days=1)
-"""For clocks that are set back."""
+"""The certificate is valid from this long before now, in case a clock is set back."""
 
 
 class Issued(NamedTuple):
-    """PEM: what clients trust, and the server's certificate with its key."""
+    """PEM documents: the authority that clients trust, and the server's certificate with its key."""
 
     authority: bytes
     server: bytes
 
 
 def issue(now: float) -> Issued:
-    """A certificate for the loopback addresses and `localhost`; `now` in seconds since the epoch."""
-    # Heavy to import: only `slipway up` needs them.
+    """Return a certificate for the loopback addresses and `localhost`; `now` is in seconds since the epoch."""
+    # These imports are slow, and only `slipway up` needs them.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

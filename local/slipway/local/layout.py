@@ -1,11 +1,11 @@
-"""Where a local stack keeps its things, and what it says of itself to other processes.
+"""The files of a local stack, and the state that it publishes for other processes.
 
-Owns the folder, the state file `stack.json`, the token that every listener of the stack asks for, and the index that
-says which folder the stack at a port of this machine has, so that the command finds the token by the address alone.
-Knows nothing of how anything is started.
+Owns the folder, the state file `stack.json`, the token that every listener of the stack requires, and the index of
+folders. The index maps the API's port on this machine to the stack's folder, so that the `slipway` command finds the
+token by the address alone. Knows nothing about how processes are started.
 
-Invariants: no other account can open the folder or anything in it, whatever the umask is; a token is given for a
-server only while the stack that the token is of runs there.
+Invariants: no other account can open the folder or a file in it, whatever the umask is; the token of a stack is
+returned for a port only while this stack runs there.
 """
 
 import base64
@@ -22,7 +22,7 @@ _NAME = "slipway"
 
 
 class StackProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the stack; `started` is its start time in clock ticks, so that a reused pid is not it."""
+    """One process of the stack. `started`: start time in clock ticks, to detect a reused pid; 0 when unknown."""
 
     name: str
     pid: int
@@ -32,7 +32,7 @@ class StackProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StackState(msgspec.Struct, frozen=True, kw_only=True):
-    """What `stack.json` holds."""
+    """The content of `stack.json`."""
 
     api: str
     kubeconfig: str
@@ -49,21 +49,21 @@ class Layout:
         self.folder = folder
         self.state = folder / "stack.json"
         self.token = folder / "token"
-        """opens every listener of the stack"""
+        """The token that every listener of the stack accepts."""
         self.tokens = folder / "tokens"
-        """the records of the tokens that the API takes"""
+        """The records of the tokens that the API accepts."""
         self.session_keys = folder / "session-keys"
-        """what seals the cookies of browsers"""
+        """The keys that seal browser cookies."""
         self.workload_token = folder / "workload-token"
-        """what the proxy of the API shows to workloads"""
+        """The token that the API's proxy sends to workloads."""
         self.names = folder / "names"
-        """what browsers call the stack"""
+        """The random label in the host names that browsers use for the stack."""
         self.certificate = folder / "apiserver.pem"
-        """of the local API server, with its key"""
+        """The certificate of the local API server, with its key."""
         self.kubeconfig = folder / "kubeconfig"
         self.logs = folder / "logs"
         self.log_archive = folder / "log-archive"
-        """what workloads printed, whole"""
+        """The archive of the workloads' whole logs."""
         self.cluster = folder / "cluster"
         self.redis = folder / "redis"
         self.nodes = folder / "nodes"
@@ -88,18 +88,18 @@ class Layout:
             private_files.mend(folder)
 
     def read_state(self) -> StackState | None:
-        """What the stack in this folder says of itself; None when there is none."""
+        """Return the state of the stack in this folder, or None when there is no stack."""
         try:
             return msgspec.json.decode(self.state.read_bytes(), type=StackState)
         except (OSError, msgspec.DecodeError):
             return None
 
     def write_state(self, state: StackState) -> None:
-        """Replace the state file at once (a reader sees the old or the new one)."""
+        """Replace the state file atomically (a reader sees the old or the new file)."""
         private_files.write(self.state, msgspec.json.format(msgspec.json.encode(state), indent=2))
 
     def write_kubeconfig(self, server: str, *, token: str, authority: bytes) -> None:
-        """A kubeconfig for kubectl and for the services. `authority` is the PEM that the server's certificate is of."""
+        """Write a kubeconfig for kubectl and the services. `authority`: PEM of the server certificate's authority."""
         document = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -120,21 +120,21 @@ class Layout:
 
 
 def register(api: str, folder: Path) -> None:
-    """Note which folder the stack at this address has."""
+    """Record the folder of the stack at this address in the index."""
     index = index_folder()
     private_files.make_folder(index)
     private_files.write(index / _port_of(api), str(folder).encode())
 
 
 def unregister(api: str, folder: Path) -> None:
-    """Forget it, unless another stack has the address by now."""
+    """Remove the stack's entry from the index, unless another stack has the address now."""
     entry = index_folder() / _port_of(api)
     if _read(entry) == str(folder):
         entry.unlink(missing_ok=True)
 
 
 def token_at(port: int) -> str:
-    """The token of the stack whose API listens at that port of this machine; empty when none of ours does."""
+    """Return the token of this account's stack whose API listens on the port of this machine, or "" without one."""
     folder = _read(index_folder() / str(port))
     if not folder:
         return ""
@@ -147,12 +147,12 @@ def token_at(port: int) -> str:
 
 
 def index_folder() -> Path:
-    """One file per port of this machine at which a stack of this account has its API."""
+    """Return the folder of the index: one file per port on which the API of a stack of this account listens."""
     return _state_home() / "slipway-servers"
 
 
 def default_folder() -> Path:
-    """`$XDG_STATE_HOME/slipway`, else `~/.local/state/slipway`."""
+    """Return `$XDG_STATE_HOME/slipway`, else `~/.local/state/slipway`."""
     return _state_home() / "slipway"
 
 
@@ -166,7 +166,11 @@ def _port_of(url: str) -> str:
 
 
 def _read(path: Path) -> str:
-    """The text of a file that only this account can have written; empty when there is none."""
+    """Return the text of a file of this account, or "" when it cannot be read.
+
+    Raises:
+        DeniedError: the file belongs to another account.
+    """
     try:
         with path.open(encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_uid != os.geteuid():
@@ -177,7 +181,7 @@ def _read(path: Path) -> str:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot (Linux); 0 when that cannot be told or it is gone."""
+    """Return a process's start time in clock ticks since boot (Linux); 0 when it is unknown or the process ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
@@ -186,7 +190,7 @@ def start_ticks(pid: int) -> int:
 
 
 def is_alive(member: StackProcess) -> bool:
-    """Whether this very process still runs."""
+    """Whether this process still runs; another process with the same pid does not count."""
     try:
         os.kill(member.pid, 0)
     except ProcessLookupError:

@@ -1,6 +1,6 @@
 """One child process of the local stack: started in its own session, watched, ended by its pid.
 
-Owns the process and its log file. Knows nothing of what it runs.
+Owns the process and its log file. Knows nothing about the program that it runs.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ ANSWER_BYTES = 4096
 
 
 class Child:
-    """A program with its own log file and its own session, so that Ctrl-C reaches its parent only."""
+    """A program with its own log file and its own session, so that Ctrl-C reaches only the parent process."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Child:
         url: str = "",
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`tls` verifies the certificate of its address, if that is https."""
+        """`tls`: verifies the certificate of `url` if it is https."""
         self._tls = tls
         self.name = name
         self.url = url
@@ -47,7 +47,7 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the process was started and has not ended."""
         return self._process is not None and self._process.returncode is None
 
     @property
@@ -56,13 +56,13 @@ class Child:
         return self._process.pid if self._process is not None else 0
 
     def member(self) -> StackProcess:
-        """Its entry in the state file."""
+        """Return the process's entry in the state file."""
         return StackProcess(
             name=self.name, pid=self.pid, started=start_ticks(self.pid), url=self.url, log=str(self.log)
         )
 
     async def start(self) -> None:
-        """Start it; its output is appended to its log."""
+        """Start the process; its output is appended to its log."""
         with open(self.log, "ab", opener=private_files.opener) as out:  # noqa: ASYNC230 - a local file, not read
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
@@ -74,7 +74,7 @@ class Child:
             )
 
     async def ended(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for the process's end and return its exit code; 0 if it was never started."""
         if self._process is None:
             return 0
         return await self._process.wait()
@@ -85,7 +85,7 @@ class Child:
             self._process.send_signal(how)
 
     async def stop(self, grace_s: float) -> None:
-        """SIGTERM; after `grace_s` SIGKILL to its whole group."""
+        """Send SIGTERM and wait for the end; after `grace_s` send SIGKILL to the whole process group."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -99,7 +99,7 @@ class Child:
             await process.wait()
 
     def tail(self) -> str:
-        """The last lines of its log."""
+        """Return the last lines of the process's log."""
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
@@ -107,10 +107,10 @@ class Child:
         return "\n".join(lines[-TAIL_LINES:])
 
     async def answers(self, path: str, deadline_s: float) -> None:
-        """Wait until `path` of its address answers 200.
+        """Wait until `path` of the process's address answers 200.
 
         Raises:
-            UnavailableError: it ended, or did not answer in time; the message has the end of its log.
+            UnavailableError: the process ended, or did not answer in time; the message contains the end of its log.
         """
         until = self._clock.monotonic() + deadline_s
         while await self.why_not(path, 1.0) is not None:
@@ -123,7 +123,7 @@ class Child:
             await self._clock.sleep(POLL_S)
 
     async def why_not(self, path: str, timeout_s: float) -> str | None:
-        """None when `path` of its address answers 200 in time, else the answer or the error."""
+        """Return None when `path` of the process's address answers 200 in time, else the answer or the error."""
         host, _, port = self.url.partition("://")[2].rpartition(":")
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,13 +1,14 @@
 """The whole system on this machine: a local cluster, a Valkey, the nodes and the four services as processes.
 
-Owns what is started, in which order, with which environment, and that nothing of it is left. The services are exactly
-the ones that are deployed; given a kubeconfig and a Redis URL they run against those, and nothing else is started.
-Every listener asks for the token of the stack, which is in files that this account alone can read (`access.py`). Each
-service has the account on the Valkey that it has in a cluster, so that what it may not do there fails here too.
+Owns the list of processes, the order of their start, their environment, and the end of all of them. The services are
+the same programs that are deployed to clusters. Given a kubeconfig and a Redis URL, only the services are started, and
+they use those. Every listener requires the token of the stack, which is in files that only this account can read
+(`access.py`). On Valkey each service uses the account that it has in a cluster, so that a command that is forbidden in
+a cluster fails here too.
 
-Promises: `start` returns when everything answers, or raises with the end of the log of what did not, and then nothing
-runs; what dies, or is a service and not alive any more (`watchdog.py`), is started again; after `stop` no process of
-the stack runs, and its folder is gone unless it is to be kept.
+Promises: `start` returns when all services are ready, or raises an error with the end of a failed process's log after
+it has stopped all processes. A process that dies is restarted, and so is a service that is no longer alive
+(`watchdog.py`). After `stop` no process of the stack runs, and its folder is removed unless `keep` is set.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ from slipway.runtime.listen import LOCALHOST, ListenAddress, bind_all
 from slipway.streams.accounts import OF_SERVICES
 
 LOG_ARCHIVE_BYTES_MAX = 4 * 1024**3
-"""Of a person's disk the archive of logs takes so much."""
+"""Maximum size of the log archive, because it is on a personal disk."""
 SERVICES = ("api", "scheduler", "podworker", "watcher")
 READY_S = 30.0
 PORTS_FIRST, PORTS_END = 21_000, 32_000
@@ -53,11 +54,11 @@ VALKEY_LOOK_S = 0.5
 SYSTEM_NAMESPACE = "slipway-system"
 DEFAULT_PORT = 8080
 LOOPBACK_NETWORKS = "127.0.0.0/8,::1/128"
-"""Where programs of this machine listen: ranks of the local cluster, and receivers of events that one tries out."""
+"""The networks of programs on this machine: ranks of the local cluster, and webhook receivers under development."""
 
 
 class StackOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to start. `port` is the API's; 0 takes a free one, and a taken default falls back to a free one."""
+    """The options of a stack. `port`: the API's port; 0 means a free port, also used if the default port is in use."""
 
     folder: Path
     nodes: int = 2
@@ -68,16 +69,16 @@ class StackOptions(msgspec.Struct, frozen=True, kw_only=True):
     keep: bool = False
     redis: bool = True
     kubeconfig: str = ""
-    """of an existing cluster; empty: a local one is started"""
+    """The kubeconfig of an existing cluster; empty: a local cluster is started."""
     redis_url: str = ""
-    """of an existing Redis; empty: a local one is started (unless `redis` is false)"""
+    """The URL of an existing Redis; empty: a local Valkey is started (unless `redis` is false)."""
     replicas: Mapping[str, int] = {}
     env: Mapping[str, str] = {}
-    """more environment for the services"""
+    """Additional environment variables for the processes."""
 
 
 class Stack:
-    """One local stack. `say` is told what happens, one line each."""
+    """One local stack. `say` is called with one line for each event."""
 
     def __init__(
         self,
@@ -91,10 +92,10 @@ class Stack:
         self.layout = Layout(options.folder)
         self.children: dict[str, Child] = {}
         self.doors: dict[str, str] = {}
-        """the tasks' door of each process of the api"""
+        """{api process: URL of its listener for tasks}."""
         self.valkey: ValkeyProcess | None = None
         self._redis_logins: dict[str, str] = {}
-        """{account of our Valkey: password}"""
+        """{account of our Valkey: password}."""
         self._say = say
         self._clock = clock or SystemClock()
         self._random = random or SystemRandom()
@@ -103,13 +104,13 @@ class Stack:
         self._stopping = False
         self._kubernetes = ""
         self.token = ""
-        """opens the API and the local cluster; made by `start`"""
+        """The token of the API and the local cluster; set by `start`."""
         self._names = access.Names("", "")
         self._workload_token = ""
 
     @property
     def api_url(self) -> str:
-        """Where the API is."""
+        """The URL of the API."""
         return self.children["api"].url
 
     @property
@@ -118,21 +119,21 @@ class Stack:
         return self.options.kubeconfig or str(self.layout.kubeconfig)
 
     def redis_login(self, service: str) -> dict[str, str]:
-        """The account of a service on our Valkey, as its environment says it; empty where the Redis is another's."""
+        """Return the variables with a service's account on our Valkey; empty with an existing Redis."""
         password = self._redis_logins.get(service)
         return {redis_url.USER: service, redis_url.PASSWORD: password} if password else {}
 
     @property
     def redis_url(self) -> str:
-        """The Redis in use; empty when there is none."""
+        """The URL of the Redis in use; empty when there is none."""
         return self.options.redis_url or (self.valkey.url if self.valkey is not None else "")
 
     async def start(self) -> None:
         """Start everything and wait until it answers.
 
         Raises:
-            InvalidError: a stack runs in this folder already.
-            UnavailableError: something did not come up; what had started is stopped again.
+            InvalidError: a stack already runs in this folder.
+            UnavailableError: a process did not become ready; all started processes are stopped again.
         """
         running = self.layout.read_state()
         if running is not None and any(is_alive(member) for member in running.members):
@@ -153,7 +154,7 @@ class Stack:
             raise
 
     async def stop(self) -> None:
-        """End every process in reverse order; remove the folder unless it is kept."""
+        """End the services, then nodes, cluster and Valkey; remove the folder unless `keep` is set."""
         self._stopping = True
         for task in self._watching:
             task.cancel()
@@ -172,13 +173,13 @@ class Stack:
             await asyncio.to_thread(shutil.rmtree, self.layout.folder, ignore_errors=True)
 
     def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> int:
-        """Send a signal to one process (`api`, `scheduler`, `podworker-1`, ...); the pid it went to."""
+        """Send a signal to one process (`api`, `scheduler`, `podworker-1`, ...). Return its pid."""
         child = self.children[name]
         child.signal(how)
         return child.pid
 
     async def halt(self, name: str) -> None:
-        """End one process and leave it ended."""
+        """End one process without restarting it."""
         self._resting.add(name)
         await self.children[name].stop(STOP_S)
 
@@ -214,7 +215,8 @@ class Stack:
             self.layout.write_kubeconfig(self._kubernetes, token=self.token, authority=issued.authority)
             argv = ["slipway.local.apiserver", "--listen", listen, "--token-file", str(self.layout.token)]
             argv += ["--tls-cert-file", str(self.layout.certificate)]
-            # Kept on disk also when the folder is not: a cluster that is killed comes back as it was.
+            # The data are on disk even when the folder is removed at the end, so a killed cluster process can restore
+            # them.
             argv += ["--data", str(self.layout.cluster)]
             trusting = ssl.create_default_context(cadata=issued.authority.decode())
             await self._spawn("cluster", argv, url=self._kubernetes, tls=trusting)
@@ -223,7 +225,8 @@ class Stack:
             self._go_on(self._keep_valkey(self.valkey))
 
     async def _start_services(self) -> None:
-        # The services are started before the cluster answers: they wait for it themselves, and all load at once.
+        # The services start before the cluster answers. They wait for it themselves, and all processes load in
+        # parallel.
         port = _port(self.options.port)
         for service in SERVICES:
             for index in range(self.options.replicas.get(service, 1)):
@@ -260,9 +263,9 @@ class Stack:
         await asyncio.gather(*(child.answers("/readyz", READY_S) for child in waits))
 
     def _api_environment(self, port: int) -> dict[str, str]:
-        """What only the api is told: who may call, and what browsers call it."""
+        """Return the variables of the api alone: authentication, and the host names that browsers use."""
         return {
-            # Both loopback addresses: a browser that looks for the host name may try either, and no other account's.
+            # Both loopback addresses, because a browser may try either, and must not reach another account's listener.
             "SLIPWAY_LISTEN": f"{LOCALHOST}:{port}",
             "SLIPWAY_AUTH": "token",
             "SLIPWAY_TOKEN_DIR": str(self.layout.tokens),
@@ -270,12 +273,12 @@ class Stack:
             "SLIPWAY_HOSTS": self._names.host,
             "SLIPWAY_PROXY_DOMAIN": self._names.workloads,
             "SLIPWAY_WORKLOAD_TOKEN_FILE": str(self.layout.workload_token),
-            # One person's machine: nobody has to be kept from using it up.
+            # The machine belongs to one person, so no rate limit is needed.
             "SLIPWAY_RATE_PER_S": "0",
-            # Ranks are told of the api itself, which takes the tokens of tasks too.
+            # Ranks use the api's own address, which accepts the tokens of tasks too.
             "SLIPWAY_TASK_LISTEN": f"127.0.0.1:{_free_port()}",
             "SLIPWAY_WEBHOOK_NETWORKS": LOOPBACK_NETWORKS,
-            # Ranks are programs of this machine.
+            # The proxy connects to ranks, which are programs of this machine.
             "SLIPWAY_PROXY_NETWORKS": LOOPBACK_NETWORKS,
         }
 
@@ -308,7 +311,7 @@ class Stack:
         self._watch(child)
 
     def _environment(self) -> dict[str, str]:
-        """The parent's environment without settings that were meant for somebody else."""
+        """Return the environment of all processes: the parent's without its SLIPWAY_ settings, plus our own."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
         env |= {"KUBECONFIG": self.kubeconfig, "SLIPWAY_NAMESPACE": SYSTEM_NAMESPACE, "PYTHONSAFEPATH": "1"}
         if self.redis_url:
@@ -331,7 +334,7 @@ class Stack:
         task.add_done_callback(self._watching.discard)
 
     async def _probe(self, child: Child) -> None:
-        """End a service that stands still, so that it is started again; one that is halted is left alone."""
+        """End a service that is no longer alive, so that it is restarted. A halted service is not probed."""
         watchdog = Watchdog(child, self._clock, self._say)
         while child.name not in self._resting:
             await self._clock.sleep(PERIOD_S)
@@ -339,7 +342,7 @@ class Stack:
                 await watchdog.look()
 
     async def _keep(self, child: Child) -> None:
-        """Start a child again whenever it ends, with a growing pause."""
+        """Restart a child whenever it ends, with a growing pause."""
         pause_s = RESTART_S
         while True:
             code = await child.ended()
@@ -354,7 +357,7 @@ class Stack:
             self._write_state()
 
     async def _keep_valkey(self, valkey: ValkeyProcess) -> None:
-        """Start it again whenever it ends by itself, with a growing pause: empty, unless its data are kept."""
+        """Restart Valkey whenever it ends by itself, with a growing pause. It starts empty, unless `keep` is set."""
         pause_s = RESTART_S
         while True:
             await self._clock.sleep(VALKEY_LOOK_S)
@@ -394,7 +397,7 @@ def _how(code: int) -> str:
 
 
 def _free_port() -> int:
-    """Below the ports of connections that go out: one of those could take it before its service listens."""
+    """Return a free port below the range for outgoing connections, which could use it before its service listens."""
     for _ in range(1_000):
         port = PORTS_FIRST + secrets.randbelow(PORTS_END - PORTS_FIRST)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -404,10 +407,10 @@ def _free_port() -> int:
 
 
 def _port(wanted: int) -> int:
-    """`wanted`, or a free port when it is the default and taken.
+    """Return `wanted`, or a free port when `wanted` is 0, or the default port and in use.
 
     Raises:
-        UnavailableError: a port that was asked for by name is taken.
+        UnavailableError: another requested port is in use.
     """
     if not wanted:
         return _free_port()

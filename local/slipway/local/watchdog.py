@@ -1,10 +1,10 @@
-"""Restarts a service of the local stack that is not alive any more: what the kubelet does for a pod.
+"""Ends a service of the local stack that is no longer alive, as a kubelet does for a pod.
 
-Owns when a process counts as dead, what is asked of it before it goes, and that the user is told. Starting it again is
-the stack's. The numbers are those of the chart's livenessProbe.
+Owns the rule that a process is not alive, the dump of its stacks before its end, and the message to the user. The stack
+restarts the process. The numbers are those of the chart's livenessProbe.
 
-Promises: a service whose `/livez` fails or does not answer three times in a row is ended, after it was asked to write
-into its log where every task stands. One that starts is given a minute.
+Promises: a service whose `/livez` fails or does not answer three times in a row is ended. Before that, it is asked to
+write the stack of every task to its log. A starting service has a minute to answer.
 """
 
 import signal
@@ -17,15 +17,15 @@ PERIOD_S = 10.0
 TIMEOUT_S = 5.0
 FAILURES_MAX = 3
 START_FAILURES_MAX = 6
-"""Of one that has not answered yet."""
+"""Maximum failures in a row of a process that has not answered yet."""
 DUMP_S = 1.0
-"""What the process is given to write its stacks."""
+"""Seconds that the process has to write its stacks."""
 GRACE_S = 5.0
-"""What it is given to end by itself; what stands still often cannot."""
+"""Seconds that the process has to end after SIGTERM. A hanging process often cannot."""
 
 
 class Watchdog:
-    """Looks at one child when `look` is called, every `PERIOD_S`. `say` is told what happens, one line each."""
+    """Probes one child; the stack calls `look` every `PERIOD_S`. `say` is called with one line for each event."""
 
     def __init__(self, child: Child, clock: Clock, say: Callable[[str], None], *, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -37,7 +37,7 @@ class Watchdog:
         self._failures = 0
 
     async def look(self) -> None:
-        """One probe, and what follows from it."""
+        """Probe the child once, and end it after too many failures."""
         child = self._child
         if not child.is_running:
             return

@@ -43,7 +43,10 @@ Entry = tuple[str, ObjectKey]
 
 
 class Controllers:
-    """Stores what changed since the last step, and works on it in the next step."""
+    """Stores what changed since the last step, and works on it in the next step.
+
+    A core that is restored from disk marks all its objects once.
+    """
 
     def __init__(self, core: "ClusterCore", *, pod_gc_delay_s: float, event_ttl_s: float, node_grace_s: float) -> None:
         self._core = core

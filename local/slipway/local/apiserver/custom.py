@@ -152,7 +152,10 @@ class DefinitionStrategy(Strategy):
 
 
 def read_kinds(definition: Json, twins: validation.RuleTwins) -> list[ResourceKind]:
-    """Return the kinds that a definition declares, the stored version first. Conversion changes only apiVersion."""
+    """Return a definition's served versions and its stored version as kinds, the stored version first.
+
+    Conversion between versions changes only apiVersion. Without a served version the list is empty.
+    """
     spec = definition["spec"]
     names = spec["names"]
     versions = maps(listing(spec, "versions"))

@@ -1,7 +1,7 @@
 """Quantities as the API server stores them: `0.5` becomes `500m`, `1024Mi` becomes `1Gi`, `1000` becomes `1k`.
 
-Owns the canonical spelling only; amounts are compared with `slipway.model.quantity`. Pure. Invariant: the spelling
-changes, never the amount; a text that is no quantity stays, and validation refuses it.
+Owns only the canonical form; `slipway.model.quantity` compares amounts. Pure. Invariant: the form changes, never the
+amount; a text that is not a quantity stays unchanged, and validation refuses it.
 
 Source: k8s.io/apimachinery/pkg/api/resource Quantity.CanonicalizeBytes.
 """
@@ -19,7 +19,7 @@ _SMALLEST = Decimal("1e-9")
 
 
 def canonical(value: Any) -> Any:
-    """The server's spelling of a quantity. Any other value is unchanged, and so is a quantity with an exponent."""
+    """Return the server's form of a quantity. Other values, and quantities with an exponent, are returned unchanged."""
     match = _FORM.match(str(value)) if not isinstance(value, bool) else None
     if match is None:
         return value
@@ -30,7 +30,7 @@ def canonical(value: Any) -> Any:
 
 
 def canonicalize(resources: Json) -> None:
-    """Puts the requests and limits of a container into that spelling, in place."""
+    """Put the requests and limits of a container into the canonical form, in place."""
     for field in ("requests", "limits"):
         amounts = resources.get(field)
         if is_map(amounts):
@@ -38,7 +38,7 @@ def canonicalize(resources: Json) -> None:
 
 
 def _binary(amount: Decimal) -> str:
-    """An amount with a binary suffix; one that is not a whole number is written with a decimal suffix."""
+    """Return an amount with a binary suffix, or with a decimal suffix if it is not a whole number."""
     if amount != amount.to_integral_value():
         return _decimal(amount)
     whole, power = int(amount), 0

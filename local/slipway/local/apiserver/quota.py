@@ -1,6 +1,7 @@
-"""ResourceQuota: refuses a pod that would take a namespace over its hard limits.
+"""ResourceQuota: refuses a pod with which its namespace would exceed a hard limit.
 
-Owns the counting of usage. It reads the store and writes nothing. Invariant: pods that ended use nothing.
+Owns the computation of usage. Reads the store and writes nothing. Invariant: a finished pod uses nothing except
+`count/pods`.
 """
 
 from slipway.local.apiserver.objects import Json, listing, mapping, maps, metadata
@@ -18,7 +19,7 @@ Usage = dict[str, int]
 
 
 def check_pod(store: ApiStore, pod: Json, namespace: str) -> None:
-    """Raises: StatusError 403 `exceeded quota:`."""
+    """Check a new pod against the namespace's quotas. Raises: StatusError 403 `exceeded quota:` or `failed quota:`."""
     quotas = store.scan("resourcequotas", namespace)
     if not quotas:
         return
@@ -61,7 +62,7 @@ def usage_of(pods: list[Json]) -> Usage:
 
 
 def observed(store: ApiStore, quota: Json) -> Json:
-    """The status a quota should show now."""
+    """Return the current status of a quota."""
     hard = mapping(mapping(quota, "spec"), "hard")
     pods = [record.obj for record in store.scan(_PODS, str(metadata(quota)["namespace"]))]
     used = usage_of(pods)
@@ -73,7 +74,7 @@ def _is_compute(field: str) -> bool:
 
 
 def _counts(field: str) -> bool:
-    """Quotas of extended resources bind only the pods that ask for them."""
+    """Whether every pod must specify the field. Quotas of extended resources apply only to pods that request them."""
     return field in _SHORT or field.rpartition(".")[2] in ("cpu", "memory")
 
 

@@ -25,7 +25,7 @@ BINDINGS, CLUSTER_BINDINGS = f"rolebindings.{GROUP}", f"clusterrolebindings.{GRO
 
 
 class Attributes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants to do: to a resource, or to a `path` that is no resource."""
+    """The action that a caller requests: on a resource, or on a `path` that is not a resource."""
 
     verb: str
     group: str = ""
@@ -38,7 +38,7 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RbacVerdict(msgspec.Struct, frozen=True):
-    """Whether the call is allowed. `reason` names the binding that allows it, or what went wrong in the search."""
+    """Whether the call is allowed. `reason` names the binding that allows it, or the errors of the search."""
 
     allowed: bool
     reason: str = ""
@@ -51,12 +51,12 @@ def decide(store: ApiStore, user: User, wanted: Attributes) -> RbacVerdict:
     for rule, source in _rules_of(store, user, wanted.namespace, errors):
         if allows(rule, wanted):
             return RbacVerdict(True, f"RBAC: allowed by {source}")
-    # Who has no opinion is named before its words; who allows is not.
+    # Like a real server, a refusal starts with the authorizer's name ("rbac: "); an allowing reason does not.
     return RbacVerdict(False, f"rbac: RBAC: {_joined(errors)}" if errors else "")
 
 
 def rules_for(store: ApiStore, user: User, namespace: str) -> list[Json]:
-    """Every rule that applies to the user in that namespace."""
+    """Return every rule that applies to the user in that namespace."""
     return [rule for rule, _ in _rules_of(store, user, namespace, [])]
 
 
@@ -113,7 +113,7 @@ class ClusterRoleStrategy(RoleStrategy):
 
 
 class BindingStrategy(Strategy):
-    """The rules of both kinds of bindings; `kinds` are the kinds of roles that they may refer to."""
+    """The strategy of both kinds of bindings; `kinds` are the kinds of roles that a binding may refer to."""
 
     name_form = PATH_SEGMENT
     kinds: ClassVar[tuple[str, ...]] = ("Role", "ClusterRole")
@@ -161,7 +161,7 @@ def _subject_causes(subject: Json, path: str) -> list[FieldCause]:
 
 
 def _rules_of(store: ApiStore, user: User, namespace: str, errors: list[str]) -> Iterator[tuple[Json, str]]:
-    """(rule, its binding in words) of every rule that applies to the user there."""
+    """Yield (rule, description of its binding) for every rule that applies to the user in the namespace."""
     rooms = [(CLUSTER_BINDINGS, "")] + ([(BINDINGS, namespace)] if namespace else [])
     for resource, place in rooms:
         for record in store.scan(resource, place):
@@ -183,7 +183,7 @@ def _rules_of(store: ApiStore, user: User, namespace: str, errors: list[str]) ->
 
 
 def _subject_of(binding: Json, user: User, namespace: str) -> str:
-    """The subject of the binding that matches the user, in words; empty when none does."""
+    """Return a description of the binding's subject that matches the user, or "" when none matches."""
     for subject in maps(listing(binding, "subjects")):
         kind, name = subject.get("kind"), str(subject.get("name"))
         if kind == "User" and name == user.name:
@@ -197,7 +197,7 @@ def _subject_of(binding: Json, user: User, namespace: str) -> str:
 
 
 def union(roles: list[Json]) -> list[Json]:
-    """The rules of several roles, each once, in the order of their names."""
+    """Return the rules of several roles without duplicates, ordered by the names of the roles."""
     found = list[Json]()
     for role in sorted(roles, key=name_of):
         found += [clone(rule) for rule in maps(listing(role, "rules")) if rule not in found]

@@ -1,8 +1,8 @@
-"""The kinds this server serves, built in and declared.
+"""The kinds that this server serves: built-in kinds and kinds declared by definitions.
 
-Owns the look-up by path, by resource and by kind, and what discovery, tables and selectors must know of each kind. It
-holds no objects. Invariant: a resource ("pods", "allocations.slipway.dev") names one storage room, whatever versions
-of it are served.
+Owns the look-up by path, by resource and by kind, and the facts about each kind that discovery, tables and selectors
+need. Stores no objects. Invariant: a resource ("pods", "allocations.slipway.dev") names one storage room for all its
+served versions.
 """
 
 import re
@@ -24,7 +24,7 @@ VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update
 
 
 class TableColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """One column of a Table answer; priority 0 is always shown, others in the wide form."""
+    """One column of a Table answer. A column of priority 0 is always shown, other columns only in the wide form."""
 
     name: str
     type: str = "string"
@@ -35,9 +35,10 @@ class TableColumn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionView(msgspec.Struct, frozen=True):
-    """How the objects of a room look to those who ask for another version or group than the stored one.
+    """The conversion of a room's objects between the stored version and another version or group.
 
-    Both ways answer a new object, which may share parts with the one given.
+    `show` converts a stored object, `keep` converts back. Both return a new object, which may share parts with the
+    given one.
     """
 
     show: Callable[[Json], Json]
@@ -45,7 +46,7 @@ class VersionView(msgspec.Struct, frozen=True):
 
 
 class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource in one version. `room` is where its objects are, when that is not under its own name."""
+    """One resource in one version. `room` is its storage room, or "" when the room has the resource's own name."""
 
     group: str = ""
     version: str = "v1"
@@ -70,7 +71,7 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verbs(self) -> tuple[str, ...]:
-        """What discovery says can be done with it."""
+        """The verbs that discovery lists."""
         return tuple(verb for verb in VERBS if verb not in self.lacks)
 
     @property
@@ -80,15 +81,15 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What `KindRegistry.get` finds this very version by."""
+        """The key with which `KindRegistry.get` finds this version."""
         return self.resource if self.is_stored else f"{self.plural}.{self.version}.{self.group}/{self.resource}"
 
     def shown(self, obj: Json) -> Json:
-        """A stored object as this version shows it."""
+        """Return a stored object in the form of this version."""
         return obj if self.view is None else self.view.show(obj)
 
     def kept(self, obj: Json) -> Json:
-        """An object of this version as it is stored."""
+        """Return an object of this version in its stored form."""
         return obj if self.view is None else self.view.keep(obj)
 
     def shown_record(self, record: ObjectVersion) -> ObjectVersion:
@@ -98,7 +99,7 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def qualified(self) -> str:
-        """The kind as messages about invalid objects name it."""
+        """The name of the kind in messages about invalid objects."""
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
     @property
@@ -116,7 +117,7 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KindRegistry:
-    """All kinds; the first of a resource is its storage version."""
+    """All kinds that the server knows."""
 
     def __init__(self, kinds: tuple[ResourceKind, ...] = ()) -> None:
         self._by_path: dict[tuple[str, str, str], ResourceKind] = {}
@@ -124,7 +125,7 @@ class KindRegistry:
         self._by_key: dict[str, ResourceKind] = {}
         self._by_kind: dict[tuple[str, str], ResourceKind] = {}
         self.documents: dict[str, bytes] = {}
-        """What was worked out from the kinds; gone with every change of them."""
+        """Cached OpenAPI documents of the kinds; every change of a kind clears them."""
         self.install(kinds)
 
     def install(self, kinds: tuple[ResourceKind, ...] | list[ResourceKind]) -> None:
@@ -149,25 +150,25 @@ class KindRegistry:
         return self._by_path.get((group, version, plural))
 
     def get(self, resource: str) -> ResourceKind | None:
-        """The stored version of a resource, or the version that a `key` names."""
+        """Return the stored version of a resource, or the version that a `key` names."""
         return self._by_key.get(resource)
 
     def of_kind(self, api_version: str, kind: str) -> ResourceKind | None:
-        """Any served version of the kind that an owner reference names."""
+        """Return a version of the kind that an owner reference names, whatever version the reference has."""
         group = api_version.rpartition("/")[0]
         return self._by_kind.get((group, kind))
 
     def kinds(self) -> list[ResourceKind]:
-        """Every served version of every resource."""
+        """Return every served version of every resource."""
         return sorted(self._by_path.values(), key=lambda kind: (kind.group, precedence(kind.version), kind.plural))
 
     def storage_kinds(self) -> list[ResourceKind]:
-        """One per resource."""
+        """Return the stored version of each resource."""
         return [self._by_resource[resource] for resource in sorted(self._by_resource)]
 
 
 def precedence(version: str) -> tuple[int, int, int, str]:
-    """The order of versions in discovery: v2, v1, v1beta2, v1beta1, v1alpha1, and other names after them."""
+    """Return the sort key of a version in discovery: v2, v1, v1beta2, v1beta1, v1alpha1, then other names."""
     match = _VERSION.match(version)
     if match is None:
         return (len(_STAGES), 0, 0, version)
@@ -175,7 +176,7 @@ def precedence(version: str) -> tuple[int, int, int, str]:
 
 
 def read_path(text: str) -> CellReader:
-    """A reader of the values at a JSONPath, several joined by commas."""
+    """Return a function that reads the values at a JSONPath and joins several values by commas."""
     steps = jsonpath.parse(text)
 
     def read(obj: Json) -> Any:

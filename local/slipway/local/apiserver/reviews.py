@@ -1,7 +1,8 @@
-"""Access and token reviews: questions that store nothing.
+"""Access and token reviews: requests that store no object.
 
-Owns the reading, checking and answering of the reviews of the authorization and authentication groups. Pure but for the
-store that it reads. Invariant: a review answers what the same call would meet if the rules were enforced.
+Owns the parsing, checking and answering of the reviews of the authorization and authentication groups. Pure, except
+that it reads the store. Invariant: an access review returns the decision that the same call would get with RBAC
+enforced.
 
 Source: pkg/registry/authorization, pkg/registry/authentication, pkg/apis/authorization/validation (behaviour, v1.37).
 """
@@ -26,7 +27,7 @@ _RULE_FIELDS = ("verbs", "apiGroups", "resources", "resourceNames", "nonResource
 
 
 class ReviewRequest(msgspec.Struct, frozen=True):
-    """One review: who asks, where (for a local review), and its body."""
+    """One review: the calling user, the namespace (only of a local review), and the body."""
 
     user: User
     namespace: str
@@ -50,7 +51,7 @@ class LocalReviews:
         }
 
     def answer(self, group: str, plural: str, ask: Callable[[], ReviewRequest]) -> Json | None:
-        """The review with its status, None when there is no such review. Raises: StatusError 400, 422."""
+        """Return the review with its status, or None when no such review exists. Raises: StatusError 400, 422."""
         found = self._answers.get((group, plural))
         if found is None:
             return None

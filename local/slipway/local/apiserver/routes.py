@@ -1,6 +1,6 @@
-"""Paths and queries of the Kubernetes API, read into values.
+"""Paths and queries of the Kubernetes API, parsed into values.
 
-Owns the grammar of URLs. Pure; knows the registry only to tell a resource from a wrong path.
+Owns the grammar of URLs. Pure; reads the registry only to distinguish a resource from a wrong path.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _TRUE = frozenset({"1", "true", "True", "t", "T", "TRUE"})
 
 
 class RouteTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a path names; `namespace` is None for a list over all namespaces."""
+    """The resource or object that a path names; `namespace` is None for a list over all namespaces."""
 
     kind: ResourceKind
     namespace: str | None
@@ -40,7 +40,7 @@ class RouteTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve(registry: KindRegistry, path: str) -> RouteTarget:
-    """Raises: StatusError 404."""
+    """Return the target of a path. Raises: StatusError 404."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) >= 3:
         group, version, rest = "", parts[1], parts[2:]
@@ -65,7 +65,7 @@ def is_true(query: Query, name: str) -> bool:
 
 
 def number(query: Query, name: str) -> int:
-    """Raises: StatusError 400."""
+    """Return a whole number of the query, 0 when it is missing. Raises: StatusError 400."""
     text = query.get(name, "")
     if not text:
         return 0
@@ -79,7 +79,10 @@ def number(query: Query, name: str) -> int:
 
 
 def write_options(query: Query, kind: str, agent: str = "", *, is_apply: bool = False) -> WriteOptions:
-    """`kind`: CreateOptions, UpdateOptions or PatchOptions. `agent`: the user agent. Raises: StatusError 422."""
+    """Return the options of a write. Raises: StatusError 422.
+
+    kind: CreateOptions, UpdateOptions or PatchOptions. agent: the user agent.
+    """
     causes = list[FieldCause]()
     validation = query.get("fieldValidation") or "Warn"
     if validation not in ("Strict", "Warn", "Ignore"):
@@ -100,7 +103,7 @@ def write_options(query: Query, kind: str, agent: str = "", *, is_apply: bool = 
 
 
 def delete_options(query: Query, body: object) -> DeleteOptions:
-    """The options of the body; of the query when there is no body."""
+    """Return the options of a delete: those of the body, completed by those of the query."""
     given = dict(body) if isinstance(body, dict) else {}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if "gracePeriodSeconds" in query:
         given.setdefault("gracePeriodSeconds", number(query, "gracePeriodSeconds"))  # pyright: ignore[reportUnknownMemberType]
@@ -112,7 +115,10 @@ def delete_options(query: Query, body: object) -> DeleteOptions:
 
 
 def list_query(query: Query, name: str = "") -> ListQuery:
-    """`name`: the single object that a watch on its path selects. Raises: StatusError 400, 422."""
+    """Return the selection of a list or watch. Raises: StatusError 400, 422.
+
+    name: the single object that a watch on the object's path selects.
+    """
     _check_match(query)
     fields = query.get("fieldSelector", "")
     if name:
@@ -128,7 +134,7 @@ def list_query(query: Query, name: str = "") -> ListQuery:
 
 
 def _check_match(query: Query) -> None:
-    """resourceVersionMatch and sendInitialEvents make sense together only in some ways."""
+    """Check that resourceVersionMatch and sendInitialEvents are a valid combination. Raises: StatusError 422."""
     field, match = "resourceVersionMatch", query.get("resourceVersionMatch", "")
     sends_initial = query.get("sendInitialEvents") is not None
     causes = list[FieldCause]()
@@ -160,5 +166,5 @@ def _dry_run(query: Query, kind: str) -> bool:
 
 
 def _agent_name(agent: str) -> str:
-    """The name that a caller without a field manager goes by."""
+    """Return the field manager of a caller that names none: the first part of its user agent."""
     return "".join(char for char in agent.partition("/")[0] if char.isprintable())[:WRITER_LENGTH_MAX]

@@ -1,6 +1,6 @@
-"""The scale subresource: the number of pods of a workload, read and written alone.
+"""The scale subresource: reads and writes only the number of pods of a workload.
 
-Owns the Scale object. Pure. Invariant: through it nothing changes but the number of replicas.
+Owns the Scale object. Pure. Invariant: a write to scale changes only the number of replicas.
 
 Source: pkg/registry/apps/deployment/storage ScaleREST, autoscaling/v1 (behaviour, v1.37).
 """
@@ -12,7 +12,7 @@ _META = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 
 def read(obj: Json) -> Json:
-    """The Scale of a workload."""
+    """Return the Scale of a workload."""
     spec = mapping(obj, "spec")
     wanted = int(spec.get("replicas", 1))
     shown: Json = {"replicas": int(mapping(obj, "status").get("replicas", 0))}
@@ -29,7 +29,7 @@ def read(obj: Json) -> Json:
 
 
 def write(obj: Json, scale: Json) -> Json:
-    """The workload that the Scale asks for. Raises: StatusError 422."""
+    """Return the workload with the replicas that the Scale requests. Raises: StatusError 422."""
     replicas = int(mapping(scale, "spec").get("replicas") or 0)
     if replicas < 0:
         cause = bad_value("spec.replicas", replicas, "must be greater than or equal to 0")

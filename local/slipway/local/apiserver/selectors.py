@@ -1,7 +1,7 @@
-"""Label and field selectors: text in, predicate out.
+"""Label and field selectors: parses a text into a predicate.
 
-Owns the grammar. It knows nothing of kinds: which fields may be selected is an argument. Invariant: text that does not
-parse, and fields that a kind does not offer, are refused (400), never ignored.
+Owns the grammar. Knows no kind: the selectable fields are an argument. Invariant: text that cannot be parsed, and
+fields that are not selectable, are refused (400), never ignored.
 """
 
 import re
@@ -43,12 +43,12 @@ class SelectorTerm(msgspec.Struct, frozen=True):
 
 
 def parse_labels(text: str) -> tuple[SelectorTerm, ...]:
-    """Raises: StatusError 400."""
+    """Return the terms of a label selector. Raises: StatusError 400."""
     return tuple(_requirement(term) for term in _terms(text) if term.strip())
 
 
 def parse_fields(text: str) -> tuple[tuple[str, str, bool], ...]:
-    """(field, value, equal?) triples. Raises: StatusError 400."""
+    """Return (field, value, whether it must be equal) of each term. Raises: StatusError 400."""
     found: list[tuple[str, str, bool]] = []
     for term in text.split(","):
         if not term.strip():
@@ -61,7 +61,7 @@ def parse_fields(text: str) -> tuple[tuple[str, str, bool], ...]:
 
 
 def selector(labels: str, fields: str, readers: FieldReaders) -> Predicate | None:
-    """One predicate of both texts, or None when everything matches. Raises: StatusError 400."""
+    """Return one predicate for both texts, or None when every object matches. Raises: StatusError 400."""
     wanted = parse_labels(labels) if labels else ()
     terms = parse_fields(fields) if fields else ()
     for field, _, _ in terms:
@@ -82,7 +82,7 @@ def selector(labels: str, fields: str, readers: FieldReaders) -> Predicate | Non
 
 
 def selects(selector: object, labels: Json) -> bool:
-    """Whether a LabelSelector (`matchLabels`, `matchExpressions`) selects: None selects nothing, an empty one all."""
+    """Whether a LabelSelector (`matchLabels`, `matchExpressions`) selects `labels`. None selects nothing, {} all."""
     if not is_map(selector):
         return False
     if any(labels.get(key) != value for key, value in mapping(selector, "matchLabels").items()):
@@ -100,7 +100,7 @@ def selects(selector: object, labels: Json) -> bool:
 
 
 def _unknown_field(field: str, readers: FieldReaders) -> StatusError:
-    """Kinds that offer nothing but name and namespace say so."""
+    """Return the error for an unknown field; kinds with only name and namespace have their own message."""
     if set(readers) == {"metadata.name", "metadata.namespace"}:
         words = 'only "metadata.name", "metadata.namespace"'
         return bad_request(f'"{field}" is not a known field selector: {words}')
@@ -108,7 +108,7 @@ def _unknown_field(field: str, readers: FieldReaders) -> StatusError:
 
 
 def _terms(text: str) -> list[str]:
-    """Splits at the commas that are not inside parentheses."""
+    """Split at the commas that are not inside parentheses."""
     terms, depth, start = list[str](), 0, 0
     for index, char in enumerate(text):
         if char == "(":
@@ -133,7 +133,7 @@ def _requirement(term: str) -> SelectorTerm:
 
 
 def _text(value: object) -> str:
-    """A field's value as a selector compares it: unset is the empty string."""
+    """Return a field's value as a selector compares it; an unset value is the empty string."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,8 +1,8 @@
-"""Services: defaults, checks, and the addresses and ports that each is given.
+"""Services: defaults, checks, and the allocation of cluster addresses and node ports.
 
-Owns the strategy of the kind and both allocations. Nothing here forwards traffic: an address is given because charts
-and clients expect one. Invariants: no two Services have the same cluster address or node port; what was given once
-stays; a headless Service stays headless.
+Owns the strategy of the kind and both allocations. The local cluster forwards no traffic of Services; it allocates an
+address because charts and clients expect one. Invariants: no two Services have the same cluster address or node port;
+an allocated address or port stays with its Service; a headless Service stays headless.
 
 Source: pkg/registry/core/service/storage/alloc.go, pkg/apis/core/v1/defaults.go (behaviour, v1.37, one family).
 """
@@ -46,7 +46,7 @@ class ServiceStrategy(Strategy):
         spec = obj["spec"]
         obj["status"] = {"loadBalancer": {}}
         if spec["type"] != "ExternalName":
-            # Nobody knows what addresses those behind a headless Service without a selector have.
+            # A headless Service without a selector may have endpoints of either address family.
             is_open = spec.get("clusterIP") == HEADLESS and not spec.get("selector")
             spec.setdefault("ipFamilies", ["IPv4", "IPv6"] if is_open else ["IPv4"])
             spec.setdefault("ipFamilyPolicy", "RequireDualStack" if is_open else "SingleStack")
@@ -96,7 +96,7 @@ class ServiceStrategy(Strategy):
 
 
 def allocate(store: ApiStore, service: Json) -> None:
-    """Gives a new Service what it asks for. Raises: StatusError 422 for what is taken or out of range."""
+    """Allocate the address and node ports of a new Service. Raises: StatusError 422 when one is in use or invalid."""
     spec = service["spec"]
     if spec["type"] == "ExternalName":
         return

@@ -1,8 +1,8 @@
 """The server's error answers: Kubernetes `Status` objects and the causes of an invalid object.
 
-Owns the wording, codes and reasons of every refusal. It knows no resource kind and no HTTP.
-Invariant: clients decide by `code`, `reason` and `details.causes`; the messages are worded as the real server words
-them, because some of them ("already assigned to node", "exceeded quota:") are read by programs too.
+Owns the messages, codes and reasons of every refusal. Knows no resource kind and no HTTP. Invariant: clients decide by
+`code`, `reason` and `details.causes`; messages are equal to the real server's messages, because programs also parse
+some of them ("already assigned to node", "exceeded quota:").
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from slipway.local.apiserver.objects import Json
 
 
 class StatusError(Exception):
-    """A refused call. `to_json()` is the Status object a client receives."""
+    """A refused call. `to_json()` returns the Status object that the client receives."""
 
     def __init__(self, code: int, reason: str, message: str, details: Json | None = None) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class StatusError(Exception):
 
 
 class FieldCause(msgspec.Struct, frozen=True):
-    """One offending field of an object: where, of what sort, and the words after the field's name."""
+    """One invalid field of an object: its path, the reason code, and the message after the field's name."""
 
     field: str
     reason: str
@@ -55,7 +55,7 @@ class FieldCause(msgspec.Struct, frozen=True):
 
 
 def quoted(value: Any) -> str:
-    """A value as the server prints it inside a message: JSON."""
+    """Return a value as the server prints it inside a message: as JSON."""
     return msgspec.json.encode(value).decode()
 
 
@@ -135,14 +135,14 @@ def forbidden(resource: str, name: str, why: str, causes: list[Json] | None = No
 
 
 def refused(resource: str, name: str, words: str, reason: str) -> StatusError:
-    """403 for somebody who may not; `resource` is empty for what is none."""
+    """Return a 403 for a user without permission; `resource` is "" for a path that is not a resource."""
     what = f'{resource} "{name}" is forbidden' if name else f"{resource} is forbidden" if resource else "forbidden"
     message = f"{what}: {words}: {reason}" if reason else f"{what}: {words}"
     return StatusError(403, "Forbidden", message, _details(resource, name) if resource else {})
 
 
 def invalid(kind: str, name: str, causes: Sequence[FieldCause]) -> StatusError:
-    """422; `kind` is `Pod` or `Allocation.slipway.dev`."""
+    """Return a 422 for an object; `kind` is for example `Pod` or `Allocation.slipway.dev`."""
     words = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(str(cause) for cause in causes) + "]"
     details = _details(kind, name, causes=[cause.to_json() for cause in causes])
     return StatusError(422, "Invalid", f'{kind} "{name}" is invalid: {words}', details)
@@ -156,7 +156,7 @@ def too_many_requests(message: str, causes: list[Json], retry_after_s: int = 0) 
 
 
 def invalid_options(kind: str, causes: Sequence[FieldCause]) -> StatusError:
-    """422 for what stands in the query: `kind` is CreateOptions, PatchOptions..."""
+    """Return a 422 for options of a request; `kind` is CreateOptions, PatchOptions, ..."""
     error = invalid(f"{kind}.meta.k8s.io", "", causes)
     listed = [cause.to_json() for cause in causes]
     return StatusError(422, "Invalid", error.message, {"group": "meta.k8s.io", "kind": kind, "causes": listed})

@@ -1,9 +1,9 @@
-"""Versions, objects, history: the part of the server that would be etcd and the watch cache.
+"""Versions, objects, history: the counterpart of etcd and of the watch cache in a real server.
 
 Owns the one resourceVersion counter, the current objects, the bounded history per resource, and the index of owners.
-Knows no rule of any kind: whoever commits has checked. Invariants: the version rises by one with every commit; the
-objects of a resource at any version still in its history can be rebuilt by undoing the changes after it; subscribers
-see every change once, in order, before `commit` returns, and do not write.
+Knows no rule of any kind, because the caller of `commit` has checked the object. Invariants: the version rises by one
+with every commit; the objects of a resource at any version still in its history can be rebuilt by undoing the later
+changes; subscribers receive every change once, in order, before `commit` returns, and do not write.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -21,7 +21,7 @@ ObjectKey = tuple[str, str]
 
 
 class ObjectVersion(msgspec.Struct):
-    """One version of one object, with its JSON made at most once. `ownership`: who set its fields."""
+    """One version of one object. Its JSON is encoded at most once. `ownership`: the field managers of its fields."""
 
     obj: Json
     version: int
@@ -29,7 +29,7 @@ class ObjectVersion(msgspec.Struct):
     encoded: bytes = b""
     shown: bytes = b""
     is_first: bool = False
-    """whether nobody has written it since it was created"""
+    """Whether the object has not been written since its creation."""
 
     @property
     def raw(self) -> bytes:
@@ -40,14 +40,14 @@ class ObjectVersion(msgspec.Struct):
 
     @property
     def whole(self) -> bytes:
-        """The object as it goes over the wire: with its managed fields."""
+        """The object as sent to clients, with its managed fields."""
         if not self.shown:
             self.shown = msgspec.json.encode(self.ownership.shown_on(self.obj))
         return self.shown
 
 
 class Commit(msgspec.Struct):
-    """One commit: `record` is the state after it (for DELETED the last state, at the version of the deletion)."""
+    """One commit. `record` is the state after it (for DELETED the last state, at the version of the deletion)."""
 
     version: int
     type: ChangeType
@@ -66,7 +66,7 @@ class Commit(msgspec.Struct):
 
 
 class CompactedError(Exception):
-    """The version asked for has left the history of that resource; `floor` is the oldest one still served."""
+    """The requested version is older than the history of the resource; `floor` is the oldest version still served."""
 
     def __init__(self, floor: int) -> None:
         super().__init__(f"history starts at {floor}")
@@ -79,19 +79,19 @@ class _Room:
     def __init__(self, floor: int) -> None:
         self.records: dict[ObjectKey, ObjectVersion] = {}
         self.order: list[ObjectKey] = []
-        """the keys of `records`, sorted: a page of a long list costs what is after it, and no sorting"""
+        """The sorted keys of `records`, so that a page of a long list needs no sorting."""
         self.by_namespace: dict[str, dict[str, ObjectVersion]] = {}
         self.history: list[Commit] = []
         self.floor = floor
         self.served_from = 0
-        """where watches of the kind begin, if it is younger than the history"""
+        """The oldest version from which the kind can be watched, if the kind is younger than the history, else 0."""
 
 
 Subscriber = Callable[[Commit], None]
 
 
 class ApiStore:
-    """All resources under one version counter. `history_limit` changes are kept per resource."""
+    """All resources under one version counter. The history has about `history_limit` changes per resource."""
 
     def __init__(self, history_limit: int = 10_000) -> None:
         self.version = 1
@@ -106,7 +106,7 @@ class ApiStore:
         return room.records.get((namespace, name)) if room else None
 
     def scan(self, resource: str, namespace: str | None = None) -> list[ObjectVersion]:
-        """Current records in key order; `namespace` None means all."""
+        """Return the current records in key order; `namespace` None means all."""
         room = self._rooms.get(resource)
         return [room.records[key] for key in _selected(room.order, namespace, None)] if room else []
 
@@ -119,7 +119,7 @@ class ApiStore:
     def scan_at(
         self, resource: str, namespace: str | None, version: int, after: ObjectKey | None = None
     ) -> list[ObjectVersion]:
-        """The records as they were at `version`, those beyond the key `after` alone. Raises: CompactedError."""
+        """Return the records as they were at `version`, only those after the key `after`. Raises: CompactedError."""
         room, before = self._rooms.get(resource), dict[ObjectKey, ObjectVersion | None]()
         if room is None:
             return []
@@ -137,7 +137,7 @@ class ApiStore:
         return [record for record in found if record is not None]
 
     def changes_since(self, resource: str, version: int) -> list[Commit]:
-        """The changes after `version`, oldest first. Raises: CompactedError."""
+        """Return the changes after `version`, oldest first. Raises: CompactedError."""
         room = self._rooms.get(resource)
         floor = self._first_floor if room is None else max(room.floor, room.served_from)
         if version < floor:
@@ -145,9 +145,9 @@ class ApiStore:
         return _changes_after(room, version) if room is not None else []
 
     def commit(self, resource: str, type: ChangeType, obj: Json, ownership: Ownership | None = None) -> Commit:
-        """Stores `obj` (which the store then owns) at the next version and tells the subscribers.
+        """Store `obj` (which the store then owns) at the next version, and call the subscribers.
 
-        Without an `ownership` it stays what it was.
+        Without `ownership` the object keeps its previous ownership.
         """
         self.version += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
@@ -159,7 +159,7 @@ class ApiStore:
     def restore(
         self, resource: str, type: ChangeType, obj: Json, version: int, ownership: Ownership | None = None
     ) -> Commit:
-        """Puts a change made earlier back into place, silently; versions must rise."""
+        """Store an earlier change again, without calling the subscribers. Versions must rise from call to call."""
         room = self._room(resource)
         key = (namespace_of(obj), name_of(obj))
         previous = room.records.get(key)
@@ -185,21 +185,21 @@ class ApiStore:
         return change
 
     def compact(self, resource: str | None = None, keep: int = 0) -> None:
-        """Forgets history now, as the periodic compaction does; the last `keep` changes stay."""
+        """Drop history now, as the periodic compaction does. The last `keep` changes stay."""
         rooms = self._rooms.values() if resource is None else [self._room(resource)]
         for room in rooms:
             self._compact(room, len(room.history) - keep)
 
     def serve(self, resource: str, version: int) -> None:
-        """A kind is served since `version`: no watch of it begins before, whether it has objects or not."""
+        """Record that a kind is served since `version`: no watch of the kind can begin at an older version."""
         self._room(resource).served_from = version
 
     def forget(self, resource: str) -> None:
-        """Drops a resource whose kind is no longer served, with its history: what was before cannot be read again."""
+        """Drop a resource whose kind is no longer served, with its history. Older versions cannot be read again."""
         self._rooms[resource] = _Room(self.version)
 
     def start_at(self, version: int) -> None:
-        """History begins here: what was restored before has no changes to tell of."""
+        """Begin the history at `version`: changes that were restored before are dropped from it."""
         self.version = max(self.version, version)
         self._first_floor = self.version
         for room in self._rooms.values():
@@ -210,7 +210,7 @@ class ApiStore:
         return list(self._rooms)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Calls `subscriber` after every commit; the answer ends it."""
+        """Call `subscriber` after every commit. The returned function ends the subscription."""
         self._subscribers.append(subscriber)
 
         def end() -> None:
@@ -241,7 +241,7 @@ class ApiStore:
 
 
 def _selected(order: list[ObjectKey], namespace: str | None, after: ObjectKey | None) -> list[ObjectKey]:
-    """Those of sorted keys that are of that namespace (None: any) and beyond `after`."""
+    """Return those of the sorted keys that are in the namespace (None: any) and after the key `after`."""
     low = 0 if namespace is None else bisect_left(order, (namespace, ""))
     high = len(order) if namespace is None else bisect_left(order, (f"{namespace}\0", ""))
     return order[low if after is None else max(low, bisect_right(order, after)) : high]

@@ -1,7 +1,7 @@
 """Structural schemas of custom resources: compiled once, then used to prune, default and find unknown fields.
 
-Owns the reading of `openAPIV3Schema` and the walk that brings an object into shape. Validation is `validation.py`.
-Invariant: a compiled `Schema` is never changed; `shape` changes only the object it is given.
+Owns the parsing of `openAPIV3Schema` and the walk that brings an object into shape. Validation is `validation.py`.
+Invariant: a compiled `Schema` is never changed; `shape` changes only the given object.
 """
 
 import functools
@@ -52,7 +52,7 @@ class Schema(msgspec.Struct):
     negated: "Schema | None" = None
     source: Json = {}
     defaulted: "tuple[tuple[str, Schema], ...] | None" = None
-    """the properties with a default, once somebody asked for them"""
+    """The properties with a default, cached at the first use; None before."""
 
 
 _LIMITS = (
@@ -60,16 +60,16 @@ _LIMITS = (
     "maxProperties",
 )  # fmt: skip
 COMPILED_MAX = 128
-"""Schemas that are kept compiled."""
+"""Maximum number of compiled schemas in the cache."""
 _OLD = re.compile(r"\boldSelf\b")
 TYPE_META: dict[str, Schema] = {"apiVersion": Schema(type="string"), "kind": Schema(type="string")}
 
 
 def compile_schema(source: Json) -> Schema:
-    """Raises: ValueError naming what cannot be read, `re.error` for a bad pattern.
+    """Return the compiled schema. Raises: ValueError for a schema that cannot be read, `re.error` for a bad pattern.
 
-    A definition is compiled when it is checked and when it counts, on each start and in each core of a process: what
-    was compiled before is given again.
+    The result is cached, because a definition is compiled when it is checked and again when its kinds are installed, at
+    each start and in each core of a process.
     """
     return _compiled_text(msgspec.json.encode(source))
 
@@ -114,7 +114,7 @@ def _compiled(source: Json) -> Schema:
 
 
 def rules_of(schema: Schema, path: str = "", *, correlated: bool = True) -> list[tuple[str, CelRule, bool]]:
-    """(path, rule, whether an old value can be found there) of every rule in the tree."""
+    """Return (path, rule, whether the old value at this path can be found) of every rule in the tree."""
     found = [(path, rule, correlated) for rule in schema.rules]
     for name, node in schema.properties.items():
         found += rules_of(node, f"{path}.properties[{name}]", correlated=correlated)
@@ -126,9 +126,9 @@ def rules_of(schema: Schema, path: str = "", *, correlated: bool = True) -> list
 
 
 def shape(schema: Schema, value: Any, path: str = "", *, is_root: bool = False, keeps_nulls: bool = False) -> list[str]:
-    """Prunes what the schema does not know and fills its defaults, in place; answers the paths that were pruned.
+    """Prune unknown fields and set the defaults, in place. Return the pruned paths.
 
-    Nulls where none may stand are dropped, too, unless it `keeps_nulls` for validation to find.
+    Nulls of fields that are not nullable are dropped too, unless `keeps_nulls` leaves them for validation.
     """
     pruned = list[str]()
     if is_map(value):
@@ -140,7 +140,7 @@ def shape(schema: Schema, value: Any, path: str = "", *, is_root: bool = False, 
 
 
 def fill_defaults(schema: Schema, value: Any) -> None:
-    """Only the defaults, as the server applies them when it reads an object from storage."""
+    """Set only the defaults, as the server does when it reads an object from storage."""
     if is_map(value):
         _default(schema, value)
         for name, item in value.items():

@@ -1,7 +1,7 @@
-"""Table answers: what `kubectl get` prints.
+"""Table answers, which `kubectl get` prints.
 
-Owns rows, cells and ages. Pure. Invariant: cells come in the order of the column definitions; a value that is not
-there is null, which kubectl prints as `<none>`.
+Owns rows, cells and ages. Pure. Invariant: cells have the order of the column definitions; a missing value is null,
+which kubectl prints as `<none>`, and a missing date is `<unknown>`.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ def columns_of(kind: ResourceKind) -> tuple[TableColumn, ...]:
 
 
 def render(kind: ResourceKind, objs: list[Json], meta: Json, now: float, include: str = "Metadata") -> Json:
-    """`include`: what each row carries of its object: Metadata, Object or None."""
+    """Return the Table of `objs`. `include`: the part of its object in each row: Metadata, Object or None."""
     shown = columns_of(kind)
     definitions = [
         {
@@ -47,7 +47,7 @@ def partial(obj: Json, kind: str = "PartialObjectMetadata") -> Json:
 
 
 def age(seconds: float) -> str:
-    """A duration as kubectl abbreviates it."""
+    """Return a duration in kubectl's short form."""
     whole = int(seconds)
     if whole < 0:
         return "0s" if whole > -2 else "<invalid>"

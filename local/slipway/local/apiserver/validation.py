@@ -1,8 +1,8 @@
 """Validation of a custom object against its compiled schema, and of its rules through their Python twins.
 
-Owns the walk over value, old value and schema, and the wording of each refusal. It interprets no CEL: a rule is looked
-up by its text in the mapping it is given. Invariants: rules run only where nothing is missing, too long or of another
-type; a transition rule runs only where both old and new value exist and can be told to be the same element.
+Owns the walk over value, old value and schema, and the wording of each refusal. Interprets no CEL: it looks up a rule
+by its text in the given mapping. Invariants: rules run only when no value is missing, too long or of a wrong type; a
+transition rule runs only where both the old and the new value exist and belong to the same element.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,10 +25,10 @@ from slipway.local.apiserver.structural import CelRule, Schema
 
 RuleTwin = Callable[[Any, Any], bool]
 RuleTwins = Mapping[str, RuleTwin]
-"""{text of the rule: its twin, called with the value and the old value (None without one)}."""
+"""{text of the rule: its twin, called with the value and the old value (None if there is none)}."""
 
 _BLOCKING = frozenset(f"FieldValue{what}" for what in ("NotSupported", "Required", "TooLong", "TooMany", "TypeInvalid"))
-"""What is so wrong that rules are not even tried."""
+"""The reasons of errors after which rules are not checked."""
 _INT_RANGE = {"int32": 2**31, "int64": 2**63}
 _NOT_CHECKED = (
     "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
@@ -37,7 +37,7 @@ _NOT_CHECKED = (
 
 
 def validate(schema: Schema, obj: Json, old: Json | None, twins: RuleTwins) -> list[FieldCause]:
-    """Every way in which `obj` breaks its schema; with none, every rule that it breaks."""
+    """Return all schema errors of `obj`, and also the broken rules unless a schema error prevents their check."""
     causes = _structure(schema, obj, "")
     if any(cause.reason in _BLOCKING for cause in causes):
         has_rules = bool(schema.rules or any(node.rules for node in schema.properties.values()))
@@ -46,7 +46,7 @@ def validate(schema: Schema, obj: Json, old: Json | None, twins: RuleTwins) -> l
 
 
 def broken_rules(schema: Schema, obj: Json, old: Json | None, twins: RuleTwins) -> list[FieldCause]:
-    """Every rule that `obj` breaks; rules about a change hold without `old`."""
+    """Return every rule that `obj` breaks. Without `old`, transition rules are not checked."""
     return _rules(schema, obj, old, "", twins)
 
 
@@ -174,7 +174,7 @@ def _combined(schema: Schema, value: Any, path: str) -> list[FieldCause]:
 
 
 def _rules(schema: Schema, value: Any, old: Any, path: str, twins: RuleTwins) -> list[FieldCause]:
-    """Walks the value; `old` is None where no old value corresponds."""
+    """Check the rules in the value and below it; `old` is None where no old value corresponds."""
     if value is None:
         return []
     causes = list[FieldCause]()
@@ -202,7 +202,7 @@ def _by_identity(schema: Schema, old: Any) -> dict[str, Any]:
 
 
 def _holds(rule: CelRule, value: Any, old: Any, twins: RuleTwins) -> bool:
-    """A twin that meets a missing field refuses, as CEL's `no such key` does."""
+    """Whether the rule holds. A twin that reads a missing field refuses the value, like the CEL error `no such key`."""
     try:
         return bool(twins[rule.text](value, old))
     except (KeyError, IndexError, TypeError, AttributeError):

@@ -1,7 +1,7 @@
-"""Volumes of the local cluster: every claim gets one at once, as from a provisioner that never runs out.
+"""Volumes of the local cluster: every claim is bound at once, as by a provisioner with unlimited storage.
 
-Owns the binding of claims. A local node keeps a claim's files in a folder of its own, so there is no object behind the
-volume's name. Works only through the core.
+Owns the binding of claims. A local node stores a claim's files in its own folder, so no PersistentVolume object with
+the volume's name exists. Works only through the core.
 """
 
 from typing import TYPE_CHECKING
@@ -16,19 +16,19 @@ CLAIMS = "persistentvolumeclaims"
 
 
 class Volumes:
-    """Remembers the claims that changed since the last step."""
+    """The controller that binds claims. Stores the claims that changed since the last step."""
 
     def __init__(self, core: "ClusterCore") -> None:
         self._core = core
         self._waiting: dict[ObjectKey, None] = {}
 
     def note(self, change: Commit) -> None:
-        """Marks a claim that has no volume yet."""
+        """Mark a changed claim for the next step."""
         if change.resource == CLAIMS and change.type != "DELETED":
             self._waiting[change.key] = None
 
     def run(self) -> None:
-        """Binds what waits."""
+        """Bind the marked claims that are not bound yet."""
         waiting, self._waiting = self._waiting, {}
         kind = self._core.registry.get(CLAIMS)
         for key in waiting:

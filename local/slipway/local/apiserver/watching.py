@@ -1,8 +1,9 @@
-"""Watches over HTTP: from the history of the store to lines on a connection.
+"""Watches over HTTP: sends the changes in the store's history as lines on a connection.
 
-Owns waking, cursors, bookmarks and the end of a watch. A watcher holds a version, not a queue: it reads the history
-from there whenever something changed. Invariants: no event twice and none left out between two versions; a watcher
-that has fallen behind the history gets one ERROR event (410) and ends; memory per watcher does not depend on its speed.
+Owns waking, cursors, bookmarks and the end of a watch. A watch stores a version, not a queue: after each change it
+reads the history from its version on. Invariants: between two versions no event is sent twice or left out; a watch
+whose version is older than the history sends one ERROR event (410) and ends; memory per watch does not depend on the
+client's speed.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ EventEncoder = Callable[[ServedEvent], bytes]
 
 
 class WatchQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What one watch asked for. `version` 0 means: the present state first."""
+    """The request of one watch. `version` 0 means that the watch sends the present state first."""
 
     kind: ResourceKind
     namespace: str | None
@@ -37,7 +38,7 @@ class WatchQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wakers:
-    """Wakes the watchers of a resource when it changes; closes them all at the end."""
+    """Wakes the watches of a resource when it changes, and ends all watches when the server stops."""
 
     def __init__(self, core: ClusterCore) -> None:
         self._by_resource: dict[str, set[asyncio.Event]] = {}
@@ -66,7 +67,7 @@ class Wakers:
 async def watch(
     core: ClusterCore, wakers: Wakers, query: WatchQuery, encode: EventEncoder, *, bookmark_interval_s: float
 ) -> AsyncIterator[bytes]:
-    """Chunks of whole lines. Raises: StatusError 400 before the first chunk."""
+    """Yield chunks of whole lines. Raises: StatusError 400, only before the first chunk."""
     kind = query.kind
     matches = selector(query.labels, query.fields, kind.readers)
     loop = asyncio.get_running_loop()
@@ -91,7 +92,8 @@ async def watch(
             seen = (visible(change, query.namespace, matches) for change in changes)
             chunk = b"".join(encode(event) for event in seen if event is not None)
             now = loop.time()
-            # At the end too, as the real server does: whoever goes on from there misses nothing and repeats little.
+            # Also at the end, like the real server: a client that continues from this version misses no event and
+            # receives few events again.
             if query.bookmarks and now >= min(bookmark_at, ends_at):
                 chunk += bookmark(kind, cursor)
                 bookmark_at = now + bookmark_interval_s

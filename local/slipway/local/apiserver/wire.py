@@ -1,8 +1,8 @@
 """Protobuf bodies of the built-in kinds, which kubectl and other Go clients prefer to send.
 
-Owns the decoding of the Kubernetes protobuf envelope into the JSON object, by the table of the built-in kinds' fields.
-Answers are always JSON, which every client takes. Pure. Invariant: a kind that the table does not name is refused, a
-field that it does not name is left out, never guessed.
+Owns the decoding of the Kubernetes protobuf envelope into the JSON object, using the table of the built-in kinds'
+fields. Answers are always JSON, which every client accepts. Pure. Invariant: a kind that the table lacks is refused; a
+field that the table lacks is left out, never guessed.
 """
 
 import base64
@@ -27,7 +27,7 @@ Parts = list[tuple[int, Any]]
 
 
 def decode(body: bytes) -> Json:
-    """The JSON object in an envelope. Raises: StatusError 400, or 415 for a kind that is only taken as JSON."""
+    """Return the JSON object in an envelope. Raises: StatusError 400, or 415 for a kind accepted only as JSON."""
     if not body.startswith(MAGIC):
         raise bad_request("the body is no Kubernetes protobuf envelope")
     try:
@@ -73,7 +73,7 @@ def _value(shape: Shape, value: Any) -> Any:
         case "struct":
             return _struct(shape, value)
         case "list":
-            # A list inside a map is a message of its own.
+            # A list inside a map is encoded as a separate message.
             return [_value(shape.item, part) for _, part in _parts(value)] if shape.item is not None else []
         case "int32" | "int64" | "int":
             return value - 2**64 if value >= 2**63 else value

@@ -1,7 +1,7 @@
-"""Kinds that charts bring and that nothing here acts on: Deployments, Jobs, Ingresses and the like.
+"""Kinds that charts contain and that no local controller handles: Deployments, Jobs, Ingresses and others.
 
-Owns their table, their defaults and the few checks that clients meet at once. Stored, read and patched as anywhere;
-there is no controller behind them. Invariant: what is stored has the defaults that `kubectl` and Helm expect to read.
+Owns their table, their defaults and a few common checks. Clients store, read and patch these objects as in any cluster,
+but no controller creates pods for them. Invariant: a stored object has the defaults that `kubectl` and Helm expect.
 
 Source: pkg/apis/{apps,batch,networking,autoscaling}/v*/defaults.go and validation (behaviour, v1.37).
 """
@@ -46,7 +46,7 @@ _CRON: Json = {
 
 
 class PlainStrategy(Strategy):
-    """Spec and status; `defaults` are laid under the spec."""
+    """A kind with spec and status; `defaults` fill missing fields of the spec."""
 
     has_status = True
     counts_generation = True
@@ -98,7 +98,7 @@ class JobStrategy(PlainStrategy):
         default_template(spec)
 
     def prepare(self, obj: Json) -> None:
-        """The server selects a Job's pods by the Job's uid."""
+        """Complete a new Job. Sets labels and selector, because the server selects a Job's pods by the Job's uid."""
         super().prepare(obj)
         uid, name = str(metadata(obj)["uid"]), str(metadata(obj)["name"])
         spec = obj["spec"]
@@ -146,11 +146,11 @@ class NetworkPolicyStrategy(PlainStrategy):
 
 
 class LooseStrategy(Strategy):
-    """Stored as it comes."""
+    """A kind whose objects are stored as they are sent."""
 
 
 def default_template(spec: Json) -> None:
-    """The pod template's own defaults, in place."""
+    """Set the defaults of the pod template, in place."""
     template = mapping(spec, "template")
     if is_map(template.get("spec")):
         pods.default_spec(template["spec"])

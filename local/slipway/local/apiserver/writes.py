@@ -1,8 +1,9 @@
 """Writes: the order of checks from a client's object to a commit.
 
-Owns create, replace and patch: decoding, fences, admission by the kind's strategy, validation, and the commit. It
-deletes nothing by itself, but an object whose last finalizer goes with a write goes with it. Invariants: a refused
-write leaves no trace; a write that changes nothing is no write; what is committed has passed its kind's checks.
+Owns create, replace and patch: decoding, fences, admission by the kind's strategy, validation, and the commit. The only
+deletion here: a write that removes the last finalizer of an object under deletion removes the object too. Invariants: a
+refused write changes nothing; a write without a change makes no commit; a committed object has passed its kind's
+checks.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ ClaimsOf = Callable[[Json], Ownership]
 
 
 class Patch(msgspec.Struct, frozen=True):
-    """A change, the media type that says how to read it, and the part of the object it is for."""
+    """A patch document, its media type, and the subresource that it changes."""
 
     change: Any
     media: str
@@ -37,7 +38,7 @@ class Patch(msgspec.Struct, frozen=True):
 
 
 class StoreWriter:
-    """Writes into one store."""
+    """Writes objects into one store."""
 
     def __init__(self, store: ApiStore, clock: Callable[[], float], new_uid: Callable[[], str]) -> None:
         self._store = store
@@ -46,7 +47,7 @@ class StoreWriter:
         self._scopes = Scopes()
 
     def record(self, kind: ResourceKind, namespace: str, name: str) -> ObjectVersion:
-        """Raises: StatusError 404."""
+        """Return the stored version of an object, in the form of `kind`. Raises: StatusError 404."""
         found = self._store.find(kind.resource, namespace if kind.namespaced else "", name)
         if found is None:
             raise status.not_found(kind.resource, name)
@@ -55,12 +56,15 @@ class StoreWriter:
     def create(
         self, kind: ResourceKind, namespace: str, obj: Json, options: WriteOptions, claims: Ownership | None = None
     ) -> Json:
-        """`claims`: on an object that an apply makes. Raises: StatusError 400, 403, 404, 409 AlreadyExists, 422."""
+        """Create an object. Raises: StatusError 400, 403, 404, 409 AlreadyExists, 422.
+
+        claims: the ownership of an object that an apply creates; None for other creates.
+        """
         scope = self._scopes.of(kind)
         try:
             new = self._decode(kind, scope, namespace, obj, options)
         except StatusError as exc:
-            if exc.code == INVALID:  # what is decoded but wrong is looked at after the place where it would be
+            if exc.code == INVALID:  # a real server reports a wrong namespace before an invalid object
                 self.check_namespace(kind, namespace, str(metadata(obj).get("name", "")))
             raise
         meta_ = new["metadata"]
@@ -97,7 +101,7 @@ class StoreWriter:
         return new
 
     def _bound(self, kind: ResourceKind, new: Json, namespace: str) -> None:
-        """Raises: StatusError 403 for a new object that the LimitRanges or quotas of its namespace refuse."""
+        """Check a new object against its namespace's LimitRanges and quotas. Raises: StatusError 403."""
         if kind.resource == limitranges.CLAIMS:
             limitranges.check_claim(self._store, new, namespace)
         if kind.resource == _PODS:
@@ -105,7 +109,7 @@ class StoreWriter:
             quota.check_pod(self._store, new, namespace)
 
     def patch(self, kind: ResourceKind, namespace: str, name: str, wanted: Patch, options: WriteOptions) -> Json:
-        """Raises: StatusError 400, 404, 409, 415, 422."""
+        """Patch an object. Raises: StatusError 400, 404, 409, 415, 422."""
         if wanted.media == patch.APPLY:
             return self._apply(kind, namespace, name, wanted, options)
         if kind.is_custom and wanted.media == patch.STRATEGIC:
@@ -127,7 +131,7 @@ class StoreWriter:
     def put(
         self, kind: ResourceKind, namespace: str, name: str, obj: Json, options: WriteOptions, *, subresource: str = ""
     ) -> Json:
-        """The whole object, or with a subresource that part of it. Raises: StatusError 400, 404, 409, 422."""
+        """Replace the whole object, or the part of a subresource. Raises: StatusError 400, 404, 409, 422."""
         try:
             return self._put(kind, namespace, name, obj, options, subresource=subresource)
         except UndecodableError as exc:
@@ -144,7 +148,7 @@ class StoreWriter:
         subresource: str,
         causes: Sequence[FieldCause] = (),
     ) -> Json:
-        """As `put`; `causes` are known to be wrong already. Raises: UndecodableError, too."""
+        """As `put`; `causes` are errors that the caller already found. Also raises UndecodableError."""
         scope = self._scopes.of(kind)
         found = self._store.find(kind.resource, namespace if kind.namespaced else "", name)
         if found is None and kind.strategy.allows_create_on_update and not subresource:
@@ -166,7 +170,7 @@ class StoreWriter:
         return self._replace(kind, record, new, options, subresource=subresource, claims=claims, causes=causes)
 
     def _apply(self, kind: ResourceKind, namespace: str, name: str, wanted: Patch, options: WriteOptions) -> Json:
-        """Server-side apply: makes the object when there is none."""
+        """Apply a document (server-side apply). Creates the object when it does not exist."""
         scope = self._scopes.of(kind)
         document = applying.check(kind, scope.shape, (namespace, name), wanted.change, options)
         found = self._store.find(kind.resource, namespace if kind.namespaced else "", name)
@@ -199,7 +203,7 @@ class StoreWriter:
         claims: ClaimsOf,
         causes: Sequence[FieldCause] = (),
     ) -> Json:
-        """`new` in the place of `record`; `claims` answers whose its fields then are."""
+        """Replace `record` by `new`. `claims` returns the ownership for the claimed object."""
         strategy, old = kind.strategy, record.obj
         sent = {**new, "spec": dict(new["spec"])} if is_map(new.get("spec")) else new
         self._check_fences(kind, new, old)
@@ -215,7 +219,7 @@ class StoreWriter:
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
         claimed = new if subresource else strategy.claimed(sent, new)
         options.ownership = claims(claimed)
-        if claimed is not new:  # told apart at once: the next write does not begin where this one ended
+        if claimed is not new:  # compute the claims now: the next write starts from `new`, not from `claimed`
             options.ownership = Ownership(options.ownership.claims)
         is_late = strategy.completes_late and record.is_first
         if new == old and options.ownership.same_as(record.ownership) and not is_late:
@@ -223,7 +227,7 @@ class StoreWriter:
         if options.dry_run:
             return new
         if deletion.is_over(kind, new):
-            # The answer is the object as it was about to become, under the version it had; watchers see what it was.
+            # The answer is the new state with the old version. Watches receive the old state.
             self._store.commit(kind.resource, "DELETED", kind.kept(clone(old)))
         else:
             self._store.commit(kind.resource, "MODIFIED", kind.kept(new), options.ownership)
@@ -239,7 +243,7 @@ class StoreWriter:
         return format_time(self._clock())
 
     def check_namespace(self, kind: ResourceKind, namespace: str, name: str) -> None:
-        """Whether anything can be created there. Raises: StatusError 403, 404."""
+        """Check that objects can be created in the namespace. Raises: StatusError 403, 404."""
         if not kind.namespaced:
             return
         found = self._store.find(_NAMESPACES, "", namespace)
@@ -272,12 +276,12 @@ class StoreWriter:
 
 
 def _own_causes(kind: ResourceKind, new: Json, old: Json | None) -> list[FieldCause]:
-    """What the kind itself finds wrong; it is not asked about what has no name."""
+    """Return the errors that the kind's own checks find; an object without a name is not checked."""
     return kind.strategy.check(new, old) if metadata(new).get("name") else []
 
 
 def _put_anew(kind: ResourceKind, name: str, obj: Json) -> Json:
-    """What a replace of an object that is not there creates. Raises: StatusError 400, 409."""
+    """Return the object that a replace of a missing object creates. Raises: StatusError 400, 409."""
     meta_ = {"name": name, **metadata(obj)}
     if meta_["name"] != name:
         words = f"the name of the object ({meta_['name']}) does not match the name on the URL ({name})"
@@ -295,7 +299,10 @@ def _author(kind: ResourceKind, options: WriteOptions, subresource: str = "", *,
 
 
 def _given(entries: Any, current: Ownership) -> Ownership:
-    """The managed fields of a replace: an empty list, or one empty entry, forgets all; nothing readable keeps all."""
+    """Return the ownership that the managed fields of a replace request.
+
+    An empty list, or one empty entry, removes all claims. Entries that cannot be read change nothing.
+    """
     if entries in ([], [{}]):
         return NOBODY
     told = ownership.read(entries if isinstance(entries, list) else ())  # pyright: ignore[reportUnknownArgumentType]

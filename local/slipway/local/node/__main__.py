@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace, shape: NodeShape) -> None:
 
 
 def _tls(certificate: Path, client_ca: Path) -> ssl.SSLContext:
-    """Only to clients that the authority vouches for."""
+    """Return a TLS context that accepts only clients with a certificate of the authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     context.load_verify_locations(client_ca)
@@ -70,7 +70,7 @@ def _tls(certificate: Path, client_ca: Path) -> ssl.SSLContext:
 
 
 def _raise_file_limit() -> None:
-    """Every container costs four open files; the usual soft limit is for 250 of them."""
+    """Raise the soft limit of open files. Each container needs four, so the usual limit suffices for 250 containers."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

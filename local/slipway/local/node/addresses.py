@@ -1,10 +1,10 @@
 """One loopback address for each pod.
 
-Owns which pod has which address. Linux answers on all of 127.0.0.0/8, so pods on one machine can all listen on the
-same port, as they do in a cluster; elsewhere every pod has 127.0.0.1.
+Owns the assignment of addresses to pods. Linux answers on all of 127.0.0.0/8, so all pods on one machine can listen on
+the same port, as in a cluster. On other systems every pod has 127.0.0.1.
 
-Invariants: two live pods never share an address (where there are several); the choice is a function of the uid unless
-that address is taken, so that a restarted node chooses again what it chose before.
+Invariants: two live pods never share an address (on a machine with several); the address is a function of the pod's uid
+unless it is already in use, so that a restarted node chooses the same address again.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _COUNT = 1 << 22
 
 
 class Addresses:
-    """The addresses in use. `several`: whether this machine has more than one; found out when it is not said."""
+    """The addresses in use. `several`: whether this machine has several loopback addresses; None means find out."""
 
     def __init__(self, *, several: bool | None = None) -> None:
         self._several = _has_several() if several is None else several
@@ -25,7 +25,7 @@ class Addresses:
         self._taken: set[str] = set()
 
     def claim(self, uid: str, wanted: str = "") -> str:
-        """The pod's address; `wanted` is the one it is known by already."""
+        """Return the pod's address; `wanted` is the address that the pod already has, if any."""
         held = self._by_uid.get(uid)
         if held is not None:
             return held
@@ -37,7 +37,7 @@ class Addresses:
         return address
 
     def release(self, uid: str) -> None:
-        """The pod is gone."""
+        """Free the address of a pod that no longer exists."""
         self._taken.discard(self._by_uid.pop(uid, ""))
 
     def _free(self, uid: str) -> str:

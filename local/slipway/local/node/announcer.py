@@ -1,7 +1,7 @@
-"""What a node says about its pods as Events, as a kubelet does: why a pod cannot start.
+"""Events that a node writes about its pods, as a kubelet does: the reason why a pod cannot start.
 
-Owns the form of the Events. Best effort: an Event that cannot be written is not written again. Each text is said once
-per pod, and at most `TEXTS_MAX` of them.
+Owns the form of the Events. Best effort: a failed write is not retried. Each text is written once per pod, and a pod
+gets at most `TEXTS_MAX` texts.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _log = log.get_logger(__name__)
 
 
 class PodEventWriter:
-    """Of one pod."""
+    """Writes the Events of one pod."""
 
     def __init__(self, kube: KubeApi, clock: Clock) -> None:
         self._kube = kube
@@ -30,7 +30,7 @@ class PodEventWriter:
         self._said: set[tuple[str, str]] = set()
 
     async def warn(self, pod: NodePod, reason: str, message: str) -> None:
-        """Say once that something keeps the pod from starting."""
+        """Write a warning Event about a reason that prevents the pod's start, once per reason and message."""
         if (reason, message) in self._said or len(self._said) >= TEXTS_MAX:
             return
         self._said.add((reason, message))

@@ -1,8 +1,9 @@
-"""What a node has left: the last check before a pod runs.
+"""The free resources of a node: the last check before a pod runs.
 
-Owns the sums of one node. Pure. The scheduler decides; this only refuses what cannot be, as a kubelet does.
+Owns the sums of one node. Pure. The scheduler decides; this check only refuses a pod that does not fit, as a kubelet
+does.
 
-Invariants: what is held never exceeds what the node has, but for pods that ran before they were counted.
+Invariant: the used resources never exceed the node's, except by pods that already ran when they were added.
 """
 
 import msgspec
@@ -11,14 +12,14 @@ from slipway.model.resources import PODS, Resources, total
 
 
 class Shortage(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a pod is refused, in a kubelet's words."""
+    """The reason why a pod is refused, with a kubelet's message."""
 
     reason: str
     message: str
 
 
 class Capacity:
-    """The resources of one node and who holds them."""
+    """The resources of one node and the pods that use them."""
 
     def __init__(self, allocatable: Resources) -> None:
         self.allocatable = allocatable
@@ -27,15 +28,15 @@ class Capacity:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether a pod that still holds something is on its way out."""
+        """Whether a pod that still uses resources is about to release them."""
         return bool(self._leaving)
 
     def hold(self, uid: str, asks: Resources) -> None:
-        """Counts a pod that runs already."""
+        """Add a pod that already runs."""
         self._held[uid] = asks
 
     def admit(self, uid: str, asks: Resources) -> Shortage | None:
-        """Counts the pod, or says what is missing."""
+        """Add the pod and return None, or return the shortage that prevents it."""
         used = total(held for other, held in self._held.items() if other != uid)
         for name in sorted(asks):
             has = self.allocatable.get(name)
@@ -50,11 +51,11 @@ class Capacity:
         return None
 
     def leaving(self, uid: str) -> None:
-        """What the pod holds is about to be given back."""
+        """Mark that the pod is about to release its resources."""
         if uid in self._held:
             self._leaving.add(uid)
 
     def release(self, uid: str) -> None:
-        """Nothing of the pod runs any more."""
+        """Release the pod's resources, because no process of the pod runs any more."""
         self._held.pop(uid, None)
         self._leaving.discard(uid)

@@ -1,10 +1,10 @@
-"""A command beside the program of a container, for one WebSocket: on pipes, or on a terminal of its own.
+"""A command that runs next to the program of a container, for one WebSocket: on pipes, or on its own terminal.
 
 Owns the process, its input and its output. Knows neither pods nor how the WebSocket was opened.
 
-Promises: all output comes before the end; a side that reads slowly makes the other one wait; a command ends with the
-program that it was run beside. When the WebSocket breaks, the input ends and the output leads nowhere, as with a real
-container runtime: what ignores that runs on until the container ends.
+Promises: all output is sent before the exit status; a side that reads slowly makes the other side wait; a command ends
+with the container's program. When the WebSocket breaks, the command's input ends and its output is closed, as with a
+real container runtime. A command that ignores this runs on until the container ends.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from slipway.model import exec_channels
 from slipway.model.exec_channels import PIECE_BYTES, RESIZE, STATUS, STDERR, STDIN, STDIN_END, STDOUT
 
 LINGER_S = 0.2
-"""How long output is awaited after the end of a command that has left its output to another process."""
+"""Seconds to wait for more output after a command's end, when another process still has the output open."""
 _NORMAL = 1000
 _END_OF_FILE = b"\x04"
 
 
 async def run(socket: Socket, program: Program, beside: Shim, *, stdin: bool, tty: bool) -> None:
-    """Runs `program` until it has ended, the WebSocket has closed or `beside` has ended."""
+    """Run `program` until it has ended, the WebSocket has closed, or `beside` (the container's program) has ended."""
     try:
         process = _Process(program, stdin=stdin, tty=tty)
     except (OSError, ValueError) as error:
@@ -46,7 +46,7 @@ async def run(socket: Socket, program: Program, beside: Shim, *, stdin: bool, tt
             signal_group(process.pid, signal.SIGKILL)
             await over
         if over.done():
-            # A reader that is slow gets everything all the same; only what others hold open is not waited for.
+            # A slow reader still receives all output. Only output that another process keeps open is not awaited.
             while not printing.done() and not process.is_silent():
                 await asyncio.wait({printing}, timeout=LINGER_S)
             await _say(socket, exec_channels.status_of(over.result()))
@@ -79,7 +79,7 @@ async def _print(socket: Socket, process: "_Process", stream: int) -> None:
 
 
 async def _type(socket: Socket, process: "_Process") -> None:
-    """Passes input on until the WebSocket closes."""
+    """Pass input on to the process until the WebSocket closes."""
     while True:
         try:
             kind, data = await socket.receive()
@@ -99,7 +99,7 @@ async def _type(socket: Socket, process: "_Process") -> None:
 
 
 class _Process:
-    """One process in a session of its own, with descriptors that do not block."""
+    """One process in its own session, with non-blocking descriptors."""
 
     def __init__(self, program: Program, *, stdin: bool, tty: bool) -> None:
         self._loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ class _Process:
         self.pid = self.child.pid
 
     def _on_pipes(self, program: Program, *, stdin: bool) -> "subprocess.Popen[bytes]":
-        child = subprocess.Popen(  # noqa: S603 - running what is asked for is what this is for
+        child = subprocess.Popen(  # noqa: S603 - this module runs the commands that users request
             program.argv,
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -160,12 +160,12 @@ class _Process:
             os.close(slave)
 
     def code(self) -> int:
-        """The exit code, once it has ended: 128 and the signal that ended it."""
+        """Wait for the end and return the exit code; after a signal it is 128 plus the signal's number."""
         status = self.child.wait()
         return status if status >= 0 else 128 - status
 
     async def read(self, stream: int) -> bytes:
-        """What it printed next; empty at the end."""
+        """Return the next output of the process; empty at the end."""
         while True:
             fd = self.outputs[stream]
             try:
@@ -173,7 +173,7 @@ class _Process:
             except BlockingIOError:
                 await self._ready(fd, self._loop.add_reader, self._loop.remove_reader)
                 continue
-            except OSError:  # EIO: nothing has the terminal open any more
+            except OSError:  # EIO: no process has the terminal open any more
                 data = b""
             self._moved += 1
             if not data:
@@ -181,13 +181,13 @@ class _Process:
             return data
 
     def is_silent(self) -> bool:
-        """Whether all that was read is on its way, and nothing was read since this was asked before."""
+        """Whether all output read so far has been passed on, and none was read since the previous call."""
         before, self._seen = self._seen, self._moved
         open_ends = [fd for stream, fd in self.outputs.items() if stream not in self._at_end]
         return before == self._moved and all(fd in self._waiting for fd in open_ends)
 
     async def write(self, data: bytes) -> None:
-        """Passes input on, as fast as it is taken; what is not taken any more is dropped, as in a pipe."""
+        """Pass input on as fast as the process reads it. After the process has closed its input, input is dropped."""
         while data and self._stdin >= 0:
             try:
                 data = data[os.write(self._stdin, data) :]
@@ -197,7 +197,7 @@ class _Process:
                 self._close_input()
 
     def end_input(self) -> None:
-        """The end of the input; on a terminal a control character says so."""
+        """End the input; on a terminal a control character marks the end."""
         if self._tty and self._stdin >= 0:
             with contextlib.suppress(OSError):
                 os.write(self._stdin, _END_OF_FILE)
@@ -205,7 +205,7 @@ class _Process:
             self._close_input()
 
     def resize(self, data: bytes) -> None:
-        """Another size of the terminal, as a message says it."""
+        """Set the size of the terminal to the one in a message."""
         size = exec_channels.size_of(data)
         if self._tty and size is not None:
             with contextlib.suppress(OSError):
@@ -213,7 +213,7 @@ class _Process:
                 fcntl.ioctl(self.outputs[STDOUT], termios.TIOCSWINSZ, packed)
 
     def close(self) -> None:
-        """Lets go of everything: the input ends, and what is printed leads nowhere."""
+        """Close input and output of the process."""
         self._close_input()
         for fd in self.outputs.values():
             os.close(fd)
@@ -238,7 +238,7 @@ class _Process:
 
 
 def _own(fd: int) -> int:
-    """A copy that does not block, and that no child inherits."""
+    """Return a non-blocking copy of a descriptor that no child process inherits."""
     mine = os.dup(fd)
     os.set_blocking(mine, False)
     return mine

@@ -1,9 +1,9 @@
-"""What is known of each container of a pod, and the pod status that follows from it.
+"""The state of each container of a pod, and the pod status that follows from these states.
 
-Owns the states and the status as a kubelet writes it. Pure: times are given as epoch seconds.
+Owns the states, and the status in the form that a kubelet writes. Pure: callers pass times as epoch seconds.
 
 Invariants: a terminated container stays terminated unless it is restarted; the phase is a function of the containers;
-conditions that are not ours are kept.
+conditions of other writers are preserved.
 
 Source: pkg/kubelet/kubelet_pods.go getPhase, pkg/kubelet/status/generate.go (behaviour, v1.36).
 """
@@ -48,7 +48,7 @@ State = WaitingState | RunningState | Terminated
 
 @dataclass(kw_only=True)
 class RunningContainer:
-    """One container of a pod on its way. `is_ready` is what its probe says."""
+    """One container of a pod, from its preparation to its end. `is_ready` is the result of its probe."""
 
     spec: JsonMap
     is_init: bool = False
@@ -72,12 +72,12 @@ class RunningContainer:
 
     @property
     def ended(self) -> Terminated | None:
-        """How it ended, once it has."""
+        """The container's end, or None while it has not ended."""
         return self.state if isinstance(self.state, Terminated) else None
 
 
 class PodVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """A word on the whole pod that its containers do not give: a rejection, a deadline, a shutdown."""
+    """A fact about the whole pod that does not follow from its containers: a rejection, a deadline, a shutdown."""
 
     reason: str = ""
     message: str = ""
@@ -86,7 +86,7 @@ class PodVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exited(code: int | None, *, started_at: float, finished_at: float, pid: int = 0) -> Terminated:
-    """The state after a process ended; nobody knows the code of a lost one."""
+    """Return the state after a process ended. `code` is None when the exit code is unknown."""
     if code is None:
         message = "the node process was gone when the container ended; its exit is not known"
         return Terminated(
@@ -97,7 +97,7 @@ def exited(code: int | None, *, started_at: float, finished_at: float, pid: int 
 
 
 def phase_of(pod: NodePod, containers: Sequence[RunningContainer], *, is_final: bool = False) -> str:
-    """The pod's phase by its containers; when it `is_final`, nothing is restarted any more."""
+    """Return the pod's phase, computed from its containers. `is_final`: no container is restarted any more."""
     inits = [each for each in containers if each.is_init and not each.is_sidecar]
     mains = [each for each in containers if not each.is_init]
     never = is_final or pod.restart_policy == "Never"
@@ -125,7 +125,7 @@ def status_of(
     verdict: PodVerdict | None = None,
     is_final: bool = False,
 ) -> RawObject:
-    """The pod's status now. `pod` is the object as it is, whose other conditions stay."""
+    """Return the pod's current status. `pod` is the current object; its other conditions are preserved."""
     ruling = verdict or PodVerdict()
     phase = "Failed" if ruling.is_failed else phase_of(pod, containers, is_final=is_final)
     status: RawObject = {
@@ -148,7 +148,7 @@ def status_of(
 
 
 def rejected(pod: NodePod, verdict: PodVerdict, now: float) -> RawObject:
-    """The status of a pod that was never let in."""
+    """Return the status of a pod that the node did not admit."""
     kept = {name: value for name, value in pod.status.items() if name in ("conditions", "qosClass")}
     return {
         **kept,

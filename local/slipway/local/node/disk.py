@@ -1,12 +1,12 @@
-"""The folder of a pod: what its containers see as files.
+"""The folder of a pod, which contains the files that its containers see.
 
-Owns where volumes, roots, logs and marker files of a pod are, how volumes are filled and mounted, and how absolute
-paths of a container become paths below its root. There are no mount namespaces here: a path that is mounted, and the
-working directory, exist below the container's root and are rewritten in what the container is told; any other
-absolute path is the machine's own.
+Owns the places of a pod's volumes, roots, logs and marker files, the filling and mounting of volumes, and the
+translation of a container's absolute paths into paths below its root. A local node uses no mount namespaces: a mounted
+path, and the working directory, exist below the container's root, and the container's command and environment are
+rewritten to name them there. Any other absolute path is the machine's own path.
 
-Invariants: everything of a pod is below one folder named by its uid, but for its sockets: the path of a socket is
-short (some 100 bytes), so they have a folder of their own below /tmp, which no other account may enter.
+Invariant: all files of a pod are below one folder named by its uid, except its sockets. The path of a socket must be
+short (about 100 bytes), so sockets have a separate folder below /tmp, which no other account may enter.
 """
 
 import os
@@ -33,18 +33,18 @@ _AFTER = r"(?![A-Za-z0-9_.-])"
 
 
 _SOCKETS = "sockets"
-"""A link in the state of the nodes, to the folder below /tmp."""
+"""Name of the link in the nodes' state folder that points to the sockets' folder below /tmp."""
 _SOCKETS_CHARS = 8
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """A container's view: its working directory, and {path in the container: path here}."""
+    """A container's view of files: its working directory, and {path in the container: path on the machine}."""
 
     cwd: Path
     paths: Mapping[str, str]
 
     def rewrite(self, text: str) -> str:
-        """`text` with every path of the container replaced by where it is."""
+        """Return `text` with every path of the container replaced by the path on the machine."""
         if "/" not in text or not self.paths:
             return text
         longest_first = sorted(self.paths, key=len, reverse=True)
@@ -53,7 +53,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def remove_sockets(state: Path) -> None:
-    """Removes the sockets of all pods, once none runs any more."""
+    """Remove the sockets of all pods. Call it only when no pod runs any more."""
     folder = _linked(state / _SOCKETS)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -72,7 +72,10 @@ def _sockets_of(state: Path) -> Path:
 
 
 def _linked(link: Path) -> Path | None:
-    """The folder that a link names, if it is ours alone: what is below /tmp may be cleared up and made by others."""
+    """Return the folder that a link names, or None unless only this account can use it.
+
+    Folders below /tmp may be removed, and another account may create one with the same name.
+    """
     try:
         folder = Path(os.readlink(link))
         about = folder.lstat()
@@ -93,11 +96,11 @@ class PodDisk:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing of the pod was ever prepared here."""
+        """Whether the pod's folder does not exist, so that the pod was never prepared on this node."""
         return not self.folder.exists()
 
     def sockets(self) -> Path:
-        """Where programs of the pod put sockets that other accounts must not connect to."""
+        """Return the folder for sockets of the pod's programs; other accounts cannot connect to these sockets."""
         folder = _sockets_of(self._state) / self._name
         folder.mkdir(exist_ok=True, mode=0o700)
         return folder
@@ -106,40 +109,40 @@ class PodDisk:
         return self.folder / "containers" / name
 
     def instance(self, name: str, number: int) -> Path:
-        """The marker files of the container's start number `number`."""
+        """Return the folder with the marker files of the container's start number `number`."""
         return self.container(name) / str(number)
 
     def logs(self, name: str, number: int) -> Path:
         return self.container(name) / f"{number}-log"
 
     def message(self, name: str) -> Path:
-        """The file in which the container may say why it ends."""
+        """Return the container's termination log, to which it may write the reason of its end."""
         return self.container(name) / "termination-log"
 
     def starts(self, name: str) -> int:
-        """How often the container was started."""
+        """Return how many times the container was started."""
         number = 0
         while self.instance(name, number).exists():
             number += 1
         return number
 
     def make(self) -> None:
-        """Creates the folder with a home and a place for temporary files."""
+        """Create the folder, with subfolders for the home, temporary files and volumes."""
         for name in ("home", "tmp", "volumes"):
             (self.folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def remove(self) -> None:
-        """Removes everything; what cannot be removed stays."""
+        """Remove the folder and the pod's sockets; files that cannot be removed stay."""
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.rmtree(self._state / _SOCKETS / self._name, ignore_errors=True)
 
     # --- volumes and mounts -------------------------------------------------------------------------------------
 
     def fill(self, pod: NodePod, place: PodPlace, bundles: ConfigSources) -> None:
-        """Writes the pod's volumes.
+        """Write the pod's volumes.
 
         Raises:
-            NotConfiguredError: a volume that is not there (yet), or of a kind that a local node does not have.
+            NotConfiguredError: a volume's source does not exist (yet), or a local node does not support its kind.
         """
         for volume in objects_of(pod.spec.get("volumes")):
             target = self.folder / "volumes" / str(volume.get("name"))
@@ -151,7 +154,7 @@ class PodDisk:
             fresh.rename(target)
 
     def replace(self, volume: str, path: str, content: bytes) -> None:
-        """Puts a new secret in the place of a file of a volume, in one step."""
+        """Replace a secret file of a volume atomically."""
         target = (self.folder / "volumes" / volume).joinpath(*_parts(path))
         fresh = target.with_name(f".{target.name}.new")
         fresh.touch(mode=_SECRET_MODE)
@@ -159,11 +162,7 @@ class PodDisk:
         fresh.replace(target)
 
     def mount(self, container: JsonMap) -> Root:
-        """Makes the container's root: links to volumes, hard links to single files.
-
-        Raises:
-            NotConfiguredError: a subPath that is not in its volume.
-        """
+        """Create the container's root: links to volumes, hard links to single files."""
         root = self.container(str(container.get("name"))) / "root"
         root.mkdir(parents=True, exist_ok=True)
         paths: dict[str, str] = {}
@@ -192,7 +191,7 @@ class PodDisk:
         target = root.joinpath(*_parts(path))
         target.parent.mkdir(parents=True, exist_ok=True)
         if sub and source.is_file() and target.is_file() and not target.samefile(source):
-            target.unlink()  # a file of the volume below, which this mount hides
+            target.unlink()  # a file of the parent volume, which this mount hides
         if target.exists() or target.is_symlink():
             return target
         if source.is_dir():
@@ -228,7 +227,7 @@ Content = tuple[str, bytes, int | None]
 
 
 def _files(part: JsonMap, pod: NodePod, place: PodPlace, bundles: ConfigSources) -> Sequence[Content]:
-    """The files of one source: (path, content, mode)."""
+    """Return (path, content, mode) of each file of one source; mode is None for the volume's default."""
     for field, kind, label in (("configMap", "ConfigMap", "name"), ("secret", "Secret", "secretName")):
         source = object_of(part.get(field))
         if field in part:
@@ -279,7 +278,10 @@ def _write(folder: Path, files: Sequence[Content], default_mode: int) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """A hard link keeps the program's idea of where it is, as a bind mount does; a copy where there are none."""
+    """Link a file, or copy it where hard links are not possible.
+
+    With a hard link, as with a bind mount, a program sees the mounted path as its own path.
+    """
     try:
         os.link(source, target)
     except OSError:
@@ -291,5 +293,5 @@ def _normal(path: str) -> str:
 
 
 def _parts(path: str) -> list[str]:
-    """The parts of a path, none of which leads out."""
+    """Return the parts of a path without `..`, so that they cannot lead out of a folder."""
     return [part for part in posixpath.normpath(path).split("/") if part not in ("", ".", "..")]

@@ -1,14 +1,14 @@
-"""The HTTP endpoint where the API server fetches container logs, and runs commands in containers.
+"""The HTTP endpoint where the API server fetches container logs and runs commands in containers.
 
-Owns a listener on loopback and just enough HTTP for one GET. To the local API server it speaks plain HTTP, at
-`/<key>/logs/<namespace>/<pod uid>?container=...`, and WebSockets at `/<key>/exec/<namespace>/<pod uid>?command=...`;
-the key, which stands in the Node object, keeps other accounts of the machine out: without it the answer is 401. A page
-of a browser is refused as well. To a real API server it speaks TLS, at a kubelet's own
-`/containerLogs/<namespace>/<pod>/<container>`; there the client's certificate does that, and there are logs only. Knows
-no pods: it asks a `Shelf`.
+Owns a listener on the loopback address and the part of HTTP that one GET needs. For the local API server it uses plain
+HTTP at `/<key>/logs/<namespace>/<pod uid>?container=...`, and WebSockets at
+`/<key>/exec/<namespace>/<pod uid>?command=...`. The key is in the Node object and excludes other accounts of the
+machine: a request without it gets a 401. Requests from a browser's page are refused too. For a real API server it uses
+TLS at a kubelet's own path `/containerLogs/<namespace>/<pod>/<container>`; there the client's certificate replaces the
+key, and only logs are available. Knows no pods: a `Shelf` finds them.
 
-Invariants: at most CONNECTIONS_MAX readers; a request's head has the limits of `runtime/connections.py`; an answer ends
-with its connection.
+Invariants: at most CONNECTIONS_MAX readers; a request's head has the limits of `runtime/connections.py`; each answer
+ends by closing its connection.
 """
 
 import asyncio
@@ -55,23 +55,26 @@ _PHRASES = {
 
 
 class Shelf(Protocol):
-    """Where the logs are."""
+    """The source of logs and the place to run commands."""
 
     def uid_of(self, namespace: str, name: str) -> str:
-        """The uid of the pod of that name. Raises: NotFoundError."""
+        """Return the uid of the pod with that name. Raises: NotFoundError."""
         ...
 
     def lines(self, uid: str, container: str, query: LogQuery, *, previous: bool) -> AsyncGenerator[bytes, None]:
-        """The log of a pod's container. Raises: NotFoundError or InvalidError, before the first chunk."""
+        """Return the log of a pod's container. Raises: NotFoundError or InvalidError, only before the first chunk."""
         ...
 
     def entered(self, uid: str, container: str, command: Sequence[str]) -> tuple[Program, Shim]:
-        """A command beside the program of a running container, and that one. Raises: NotFoundError or InvalidError."""
+        """Return a command for a running container, and the container's program.
+
+        Raises: NotFoundError or InvalidError.
+        """
         ...
 
 
 class LogEndpoint:
-    """Open it with `start`; `port` is where it is, and `url` where a local API server finds it (empty with TLS)."""
+    """The endpoint; `start` opens it. `port`: its port. `url`: its URL for a local API server (empty with TLS)."""
 
     def __init__(self, shelf: Shelf, clock: Clock, random: Random, *, tls: ssl.SSLContext | None = None) -> None:
         self.url = ""
@@ -82,7 +85,7 @@ class LogEndpoint:
         self._key = random.token_hex(16)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
-        # The API server is one address, and reads all logs.
+        # The API server reads all logs from one address, so that address gets the limit of all connections.
         self._visits = ListenerConnections(
             ListenerLimits(connections=2 * CONNECTIONS_MAX, connections_per_address=2 * CONNECTIONS_MAX)
         )
@@ -101,7 +104,7 @@ class LogEndpoint:
             self.url = f"http://{HOST}:{self.port}/{self._key}"
 
     async def close(self) -> None:
-        """Ends every reader."""
+        """Close the endpoint and the connections of all readers."""
         if self._server is not None:
             self._server.close()
             for writer in list(self._open):
@@ -133,7 +136,7 @@ class LogEndpoint:
                 return
             method, target, _ = first.split(" ", 2)
             fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-            # A kubelet is reached under the name of its node, and what browsers have no certificate for.
+            # With TLS clients use the node's name, and browsers have no client certificate, so no check is needed.
             foreign = web_guard.check(lambda name: fields.get(name, "")) if self._tls is None else None
             if foreign is not None:
                 await self._refuse(writer, foreign.status, foreign.detail)
@@ -212,10 +215,10 @@ class LogEndpoint:
 
 
 def query_of(given: Mapping[str, str], now: float) -> LogQuery:
-    """What the parameters of `pods/log` ask for.
+    """Return the query that the parameters of `pods/log` describe.
 
     Raises:
-        InvalidError: a number or a time that is none.
+        InvalidError: a value is not a number or not a time.
     """
     since = given.get("sinceTime", "")
     seconds = _number(given, "sinceSeconds")

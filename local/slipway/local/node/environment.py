@@ -1,6 +1,6 @@
-"""The environment, command and arguments of a container, as a kubelet would work them out.
+"""The environment, command and arguments of a container, computed as a kubelet does.
 
-Owns `$(NAME)` expansion, `valueFrom` and `envFrom`. Pure: what it needs of ConfigMaps and Secrets is given to it.
+Owns `$(NAME)` expansion, `valueFrom` and `envFrom`. Pure: callers pass the ConfigMaps and Secrets that it needs.
 
 Source: k8s.io/kubernetes third_party/forked/golang/expansion, kubelet makeEnvironmentVariables (behaviour, v1.36).
 """
@@ -23,14 +23,14 @@ from slipway.model.resources import Resources, scale_of
 
 CONFIG_ERROR = "CreateContainerConfigError"
 AUDIENCE = "Audience"
-"""The kind of bundle in which the tokens of a pod's account are found: one for each audience, with one value."""
+"""The kind under which `ConfigSources` has the tokens of a pod's account: one entry per audience, with one value."""
 
 _REFERENCE = re.compile(r"\$(\$|\(([^()]*)\))")
 _SUBSCRIPT = re.compile(r"^metadata\.(labels|annotations)\['(.+)'\]$")
 
 
 class NotConfiguredError(PermanentError):
-    """A container cannot be made from what is there now; `reason` is what its status says."""
+    """A container cannot be created from the objects that exist now. `reason` is the reason in its status."""
 
     def __init__(self, message: str, *, reason: str = CONFIG_ERROR) -> None:
         super().__init__(message)
@@ -38,15 +38,15 @@ class NotConfiguredError(PermanentError):
 
 
 class ConfigSources(Protocol):
-    """The ConfigMaps and Secrets of the pod's namespace that it names."""
+    """The ConfigMaps and Secrets that the pod names, in the pod's namespace."""
 
     def values(self, kind: str, name: str) -> Mapping[str, bytes] | None:
-        """The keys of the `ConfigMap`, `Secret` or account token of that name; None when there is none."""
+        """Return {key: value} of the `ConfigMap`, `Secret` or account token with that name; None when it is missing."""
         ...
 
 
 class PodPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the pod runs."""
+    """The addresses of the pod and its node, and the node's allocatable resources."""
 
     pod_ip: str
     host_ip: str
@@ -54,10 +54,10 @@ class PodPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def environment_of(container: JsonMap, pod: NodePod, place: PodPlace, bundles: ConfigSources) -> dict[str, str]:
-    """What the container's spec says of its environment, expanded.
+    """Return the environment that the container's spec describes, expanded.
 
     Raises:
-        NotConfiguredError: a reference that leads nowhere and is not optional.
+        NotConfiguredError: the target of a required reference does not exist.
     """
     env: dict[str, str] = {}
     for source in objects_of(container.get("envFrom")):
@@ -75,7 +75,7 @@ def environment_of(container: JsonMap, pod: NodePod, place: PodPlace, bundles: C
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """`$(NAME)` replaced by its value, or left when there is none; `$$` is a literal `$`."""
+    """Replace each `$(NAME)` by its value, or leave it when NAME is unset; `$$` is a literal `$`."""
 
     def value_of(match: re.Match[str]) -> str:
         return "$" if match.group(1) == "$" else env.get(match.group(2), match.group())
@@ -84,10 +84,10 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def field_of(path: str, pod: NodePod, place: PodPlace) -> str:
-    """The value of a fieldRef.
+    """Return the value of a fieldRef.
 
     Raises:
-        NotConfiguredError: a field that containers cannot be told.
+        NotConfiguredError: the field is not available to containers.
     """
     subscript = _SUBSCRIPT.match(path)
     if subscript is not None:
@@ -110,10 +110,10 @@ def field_of(path: str, pod: NodePod, place: PodPlace) -> str:
 
 
 def resource_of(ref: JsonMap, container: JsonMap, place: PodPlace) -> str:
-    """The value of a resourceFieldRef, in units of its divisor, rounded up.
+    """Return the value of a resourceFieldRef, in units of its divisor, rounded up.
 
     Raises:
-        NotConfiguredError: not a resource.
+        NotConfiguredError: the reference names no resource, or a quantity is invalid.
     """
     kind, _, name = str(ref.get("resource") or "").partition(".")
     if kind not in ("limits", "requests") or not name:
@@ -129,7 +129,7 @@ def resource_of(ref: JsonMap, container: JsonMap, place: PodPlace) -> str:
 
 
 def decoded(data: Mapping[str, str]) -> dict[str, bytes]:
-    """Base64 values as they are; what is none is empty."""
+    """Return the decoded base64 values; an invalid value becomes empty."""
     plain: dict[str, bytes] = {}
     for key, text in data.items():
         try:

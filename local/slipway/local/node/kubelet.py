@@ -1,10 +1,10 @@
-"""All local nodes of this process: one watch of pods, one run for each pod that is bound to them.
+"""All local nodes of this process: one watch of pods, and one `PodRun` for each pod that is bound to them.
 
-Owns the pods' runs, the registration of the nodes and their heartbeat, and what is left over from a process before.
-Knows no container.
+Owns the pods' runs, the registration of the nodes and their heartbeat, and the leftovers of an earlier process. Knows
+no container.
 
-Promises: a pod whose object is gone is ended and its folder removed; a folder without a pod is removed at the start,
-with every process that still belongs to it; on `stop` every pod ends within the grace that is given.
+Promises: after the deletion of a pod's object the pod is ended and its folder removed; at the start, a folder without a
+pod is removed with every process that still belongs to it; on `stop` every pod ends within `STOP_GRACE_S`.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ from slipway.runtime.tasks import TaskGroup
 
 STOP_GRACE_S = 5.0
 STOP_WAIT_S = 3.0
-"""What the last statuses get beyond the grace."""
+"""Seconds after the grace period for writing the last statuses."""
 REGISTER_PAUSE_S = 0.05
 SWEEP_S = 2.0
 
@@ -55,7 +55,7 @@ _log = log.get_logger(__name__)
 
 
 class Kubelet:
-    """The nodes `node-0` (or of another prefix) and so on, with their state below `folder`."""
+    """The nodes `node-0`, `node-1` and so on (or with another prefix), with their state below `folder`."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Kubelet:
         self._store.on_change(self._on_change)
 
     async def run(self, stop: StopSignal) -> None:
-        """Runs pods until `stop`, then ends them."""
+        """Run pods until `stop` is set, then end them."""
         self._pods.mkdir(parents=True, exist_ok=True, mode=0o700)
         await self._endpoint.start()
         async with TaskGroup() as tasks:
@@ -107,14 +107,14 @@ class Kubelet:
         await asyncio.to_thread(remove_sockets, self._pods.parent)
 
     def uid_of(self, namespace: str, name: str) -> str:
-        """The uid of our pod of that name. Raises: NotFoundError."""
+        """Return the uid of our pod with that name. Raises: NotFoundError."""
         for uid, run in self._runs.items():
             if (run.pod.metadata.namespace, run.pod.metadata.name) == (namespace, name):
                 return uid
         raise NotFoundError(f'pod "{name}" does not exist')
 
     def lines(self, uid: str, container: str, query: LogQuery, *, previous: bool) -> AsyncGenerator[bytes, None]:
-        """The log of one container. Raises: NotFoundError or InvalidError."""
+        """Return the log of one container. Raises: NotFoundError or InvalidError."""
         run = self._runs.get(uid)
         if run is None:
             raise NotFoundError(f"pod {uid} is not on this node")
@@ -125,7 +125,7 @@ class Kubelet:
             raise InvalidError(f"container {name} is not valid for pod {pod.metadata.name}")
         whose = f'container "{name}" in pod "{pod.metadata.name}"'
         waiting = run.waiting(name)
-        # Between two runs the one that ended last is both the current and the previous one.
+        # Between two runs of a container, the last ended run is both the current and the previous run.
         number = run.disk.starts(name) - 1 - (previous and waiting is None)
         if number >= 0:
             return read(run.disk.logs(name, number), query, None if previous else run.log_of(name))
@@ -142,7 +142,7 @@ class Kubelet:
         raise InvalidError(f"{whose} is waiting to start: {waiting or 'ContainerCreating'}")
 
     def entered(self, uid: str, container: str, command: Sequence[str]) -> tuple[Program, Shim]:
-        """A command beside the program of one container. Raises: NotFoundError or InvalidError."""
+        """Return a command for one container, and the container's program. Raises: NotFoundError or InvalidError."""
         run = self._runs.get(uid)
         if run is None:
             raise NotFoundError(f"pod {uid} is not on this node")
@@ -190,7 +190,7 @@ class Kubelet:
             task.add_done_callback(self._pods_running.discard)
 
     async def _sweep(self) -> None:
-        """Ends what left its process group, some time after its pod has ended: one search for many pods."""
+        """End processes that left their pod's process group, `SWEEP_S` after a pod's end: one search for many pods."""
         while True:
             await self._swept_for.wait()
             await self._clock.sleep(SWEEP_S)
@@ -221,7 +221,7 @@ class Kubelet:
         await asyncio.to_thread(run.disk.remove)
 
     async def _end_pods(self) -> None:
-        self._tasks = None  # from now on no pod begins
+        self._tasks = None  # from now on no pod starts
         for run in self._runs.values():
             run.shut_down(STOP_GRACE_S)
         if self._pods_running:
@@ -233,7 +233,7 @@ class Kubelet:
     # --- the nodes themselves -----------------------------------------------------------------------------------
 
     async def _watch(self, reflector: Reflector[NodePod], stop: StopSignal) -> None:
-        # Listed before any pod is: what is made from now on is not left over.
+        # The folders are listed before the first pod starts, because later folders are not leftovers.
         left = {entry.name for entry in self._pods.iterdir()}
         await self._register()
         async with TaskGroup() as tasks:
@@ -243,7 +243,7 @@ class Kubelet:
             self._swept_for.set()
 
     async def _register(self) -> None:
-        """Waits for the API server, which may start at the same time as we do."""
+        """Register the nodes. Retries until the API server answers, because both may start at the same time."""
         while True:
             try:
                 for index, name in enumerate(self._names):
@@ -270,7 +270,7 @@ class Kubelet:
 
 
 async def _lost(identity: str) -> AsyncGenerator[bytes]:
-    """What a kubelet answers, with the code 200, when the container is not there any more."""
+    """Yield the text that a kubelet answers with code 200 when the container no longer exists."""
     yield f"unable to retrieve container logs for {identity}".encode()
 
 

@@ -1,12 +1,12 @@
 """A container's log: every line with its time and stream, in files of bounded size.
 
-Owns the format (that of the container runtimes: `<time> <stream> <F|P> <text>`), rotation, reading and following.
-Knows nothing of processes or HTTP.
+Owns the format (the one of container runtimes: `<time> <stream> <F|P> <text>`), rotation, reading and following. Knows
+nothing of processes or HTTP.
 
-Invariants: the times of one container strictly rise, so that a reader can resume after the last one it saw; at most
-FILES files of FILE_BYTES are kept; a line longer than LINE_BYTES is kept in parts (`P`) that a reader joins. A reader
-that is so late that files were removed unread finds a line, without a time, that says so. What is read at once is
-bounded, however long the log is.
+Invariants: the times of one container strictly rise, so that a reader can resume after the last time it saw; at most
+FILES files of FILE_BYTES are stored; a line longer than LINE_BYTES is stored in parts (`P`) that a reader joins. When
+files were removed before a slow reader read them, the reader gets a line without a time that reports it. One read step
+is bounded, however long the log is.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from slipway.runtime.clock import Clock
 FILE_BYTES = 10 * 1024 * 1024
 FILES = 13
 KEPT_BYTES = (FILES - 1) * FILE_BYTES
-"""Of a log so much is kept at least. It is more than a kubelet's: what prints and reads here shares few cores."""
+"""The last bytes of a log that always stay. More than with a kubelet, because writer and reader share few cores."""
 LINE_BYTES = 16 * 1024
 WORDS_LINES = 80
 WORDS_BYTES = 2048
@@ -36,7 +36,7 @@ _NANO = 1_000_000_000
 
 
 class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader wants. `since` is a time as the lines have it; empty: from the beginning."""
+    """The request of a reader. `since` is a time in the form of the lines; "" means from the beginning."""
 
     follow: bool = False
     timestamps: bool = False
@@ -46,7 +46,7 @@ class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerLog:
-    """The log of a container that runs. `changed` readers wait for the next line."""
+    """The log of a running container. Readers wait for the next line with `next_change`."""
 
     def __init__(self, folder: Path, clock: Clock, *, file_bytes: int = FILE_BYTES) -> None:
         self.folder = folder
@@ -61,14 +61,14 @@ class ContainerLog:
         self._open(numbers[-1] if numbers else 0)
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Takes in output as it comes; a line is kept when it is whole, or too long."""
+        """Add output of the container. A line is stored when it is complete or too long."""
         *lines, rest = (self._partial.pop(stream, b"") + data).split(b"\n")
         entries = [(line, b"F") for line in lines]
         while len(rest) > LINE_BYTES:
             entries.append((rest[:LINE_BYTES], b"P"))
             rest = rest[LINE_BYTES:]
         if b"\r" in rest:
-            # A progress bar: its newest state is looked at while the line goes on.
+            # A progress bar: readers want its newest state before the line is complete.
             entries.append((rest, b"P"))
             rest = b""
         if rest:
@@ -76,7 +76,7 @@ class ContainerLog:
         self._write(stream, entries)
 
     def close(self) -> None:
-        """The container has ended: what is left without an end of line is kept as it is."""
+        """Close the log at the container's end. A last line without a line end is stored as it is."""
         if self.is_closed:
             return
         for stream, rest in sorted(self._partial.items()):
@@ -88,7 +88,7 @@ class ContainerLog:
 
     @property
     def next_change(self) -> asyncio.Event:
-        """Set when a line is written after this was taken, or the log is closed."""
+        """The event that is set when the next line is written, or when the log is closed."""
         return self._changed
 
     def _write(self, stream: str, entries: list[tuple[bytes, bytes]]) -> None:
@@ -109,7 +109,7 @@ class ContainerLog:
         body = b"".join(out)
         try:
             self._size += os.write(self._fd, body)
-        except OSError:  # a full disk: lines are lost, the container and the node live
+        except OSError:  # a full disk: lines are lost, but the container and the node go on
             return
         if self._size >= self._file_bytes:
             os.close(self._fd)
@@ -129,7 +129,7 @@ class ContainerLog:
 
 
 async def read(folder: Path, query: LogQuery, live: ContainerLog | None = None) -> AsyncGenerator[bytes, None]:
-    """The lines that `query` asks for, in chunks; with `follow`, until `live` is closed."""
+    """Yield the lines that `query` requests, in chunks; with `follow`, until `live` is closed."""
     left = query.limit_bytes
     position, shown = _Position(folder, query), _Shown(query)
     is_much = True
@@ -144,10 +144,10 @@ async def read(folder: Path, query: LogQuery, live: ContainerLog | None = None) 
             yield chunk
             if left is not None and left <= 0:
                 return
-        # Both before the look: what is written meanwhile is found by it, or by the next one.
+        # Both values are taken before the read, so this read or the next one finds lines written during the read.
         is_closed = live is None or live.is_closed
         change = None if live is None else live.next_change
-        # Much is read beside the loop; a little on it.
+        # A thread reads large amounts, so that the event loop is not blocked; the loop itself reads small ones.
         if is_much:
             chunks = await asyncio.to_thread(_some_chunks, position, shown, _CHUNKS_AT_ONCE)
         else:
@@ -160,7 +160,7 @@ async def read(folder: Path, query: LogQuery, live: ContainerLog | None = None) 
 
 
 def said_at_end(file: Path) -> str:
-    """What a container wrote into the file for the message of its end, as far as a kubelet reads it."""
+    """Return the message that a container wrote into its termination log, up to the length that a kubelet reads."""
     try:
         with file.open("rb") as written:
             return written.read(MESSAGE_BYTES).decode(errors="replace")
@@ -169,24 +169,24 @@ def said_at_end(file: Path) -> str:
 
 
 def last_words(folder: Path) -> str:
-    """The end of a log, as a kubelet puts it into the message of a failed container."""
+    """Return the end of a log, which a kubelet puts into the message of a failed container."""
     shown = _Shown(LogQuery())
     lines = deque(_matching(_Position(folder, LogQuery()), shown), maxlen=WORDS_LINES)
     return b"".join(lines)[-WORDS_BYTES:].decode(errors="replace")
 
 
 class _Position:
-    """A place in the files of one log, and the start of a line that has not been written to its end."""
+    """A reader's position in the files of one log. It stays before a line that is not yet completely written."""
 
     def __init__(self, folder: Path, query: LogQuery) -> None:
         self._folder = folder
         self._number: int = _first_number(folder, normal_time(query.since).encode()) if query.since else -1
         self._offset = 0
         self.files_missed: int = 0
-        """so many files were removed before they were read; who tells it sets it to 0"""
+        """Number of files that were removed before they were read. The caller that reports it sets it to 0."""
 
     def lines(self) -> Iterator[bytes]:
-        """The lines from here to the end, without their ends."""
+        """Yield the lines from the position to the end of the log, without line ends."""
         while True:
             numbers = _numbers(self._folder)
             if self._number not in numbers:
@@ -218,14 +218,17 @@ class _Position:
 
 
 class _Shown:
-    """Lines as a reader sees them: joined parts, with or without times. A line of one stream that is shown in part ends
-    where the other stream writes, and goes on behind that as another line."""
+    """Lines as a reader sees them: with joined parts, with or without times.
+
+    When the other stream writes in the middle of a partly shown line, that line ends there. Its rest follows as a new
+    line.
+    """
 
     def __init__(self, query: LogQuery) -> None:
         self._since = normal_time(query.since).encode() if query.since else b""
         self._timestamps = query.timestamps
         self._open = b""
-        """the stream whose line was shown in part last, and goes on"""
+        """The stream whose line was shown last and is not complete; empty without one."""
 
     def show(self, line: bytes) -> bytes | None:
         time, _, rest = line.partition(b" ")
@@ -235,7 +238,7 @@ class _Shown:
             return None
         goes_on, is_cut = self._open == stream, bool(self._open) and self._open != stream
         self._open = stream if kind == b"P" else b""
-        # A progress bar on one stream and lines on the other: each is a line of its own.
+        # A progress bar on one stream and lines on the other stream are shown as separate lines.
         head = b"\n" if is_cut else b""
         if self._timestamps and not goes_on:
             head += time + b" "
@@ -243,7 +246,7 @@ class _Shown:
 
 
 def normal_time(text: str) -> str:
-    """An RFC 3339 time as the lines have it, so that times compare as text.
+    """Return an RFC 3339 time in the form of the lines, so that times can be compared as text.
 
     Raises:
         ValueError: not a time.
@@ -287,7 +290,7 @@ def _matching(position: _Position, shown: _Shown) -> Iterator[bytes]:
 
 
 def _first_number(folder: Path, since: bytes) -> int:
-    """The newest file that begins before that time: those before it have nothing that is younger; -1 without one."""
+    """Return the number of the newest file that begins before `since`, or -1. Older files contain only older lines."""
     for number in reversed(_numbers(folder)):
         try:
             with _path(folder, number).open("rb") as file:
@@ -308,7 +311,7 @@ def _path(folder: Path, number: int) -> Path:
 
 
 def _numbers(folder: Path) -> list[int]:
-    """The numbers of the files that are kept, oldest first."""
+    """Return the numbers of the existing files, oldest first."""
     try:
         return sorted(int(path.stem) for path in folder.iterdir() if path.suffix == ".log")
     except FileNotFoundError:

@@ -1,10 +1,11 @@
-"""The names that pods find each other by, without a name server.
+"""The names by which pods find each other, without a name server.
 
-Owns the index of pods by hostname and subdomain, and the rewriting of `<hostname>.<subdomain>[.<namespace>[.svc[...]]]`
-in what a pod is told. Pure but for its index.
+Owns the index of pods by hostname and subdomain, and the replacement of names
+`<hostname>.<subdomain>[.<namespace>[.svc[...]]]` in a pod's command and environment by addresses. Pure, except for its
+index.
 
-Invariant: a name below the pod's own subdomain is of a peer, so the pod waits for it; any other unknown name is left
-as it is, since it may well be somebody's real host.
+Invariant: an unknown name below the pod's own subdomain belongs to a peer, so the pod waits for it; any other unknown
+name is left unchanged, because it may be the name of a real host.
 """
 
 import re
@@ -16,22 +17,22 @@ _SUFFIXES = ("", "svc", "svc.cluster.local")
 
 
 class PeerNames:
-    """Who is called what, and where it is."""
+    """The index of pods' names and addresses."""
 
     def __init__(self) -> None:
         self._addresses: dict[tuple[str, str, str], str] = {}
 
     def put(self, pod: NodePod, address: str) -> None:
-        """The pod has that address."""
+        """Store the address of a pod."""
         if pod.subdomain and address:
             self._addresses[_key(pod)] = address
 
     def drop(self, pod: NodePod) -> None:
-        """The pod is gone."""
+        """Remove a deleted pod."""
         self._addresses.pop(_key(pod), None)
 
     def resolve(self, text: str, pod: NodePod) -> tuple[str, set[str]]:
-        """`text` as `pod` is to be told it, and the names of peers in it that nobody has yet."""
+        """Return `text` for `pod` with names replaced by addresses, and the names of peers that have no address yet."""
         if "." not in text:
             return text, set()
         missing: set[str] = set()
@@ -56,7 +57,7 @@ def _key(pod: NodePod) -> tuple[str, str, str]:
 
 
 def _parse(name: str, namespace: str) -> tuple[str, str, str] | None:
-    """(namespace, subdomain, hostname) of a name that may be a pod's."""
+    """Return (namespace, subdomain, hostname) of a name that may be a pod's, else None."""
     hostname, subdomain, *rest = name.split(".", 3)
     where = rest[0] if rest else namespace
     suffix = rest[1] if len(rest) > 1 else ""

@@ -1,8 +1,8 @@
-"""Processes of pods that left their process group: found by the folders of the pod in their environment.
+"""Processes that left the process group of their pod: found by the pod's folders in their environment.
 
-Owns the search through the machine's processes and their end. Linux only: elsewhere nobody is asked, and only process
-groups are ended. Invariant: only processes whose HOME or TMPDIR is below the given folder are touched. sshd gives its
-sessions another HOME, and they keep the TMPDIR.
+Owns the search through the machine's processes, and kills the found processes. Linux only: other systems have no
+`/proc`, so there only process groups are ended. Invariant: only processes whose HOME or TMPDIR is below the given
+folder are killed. TMPDIR is checked too, because sshd sets another HOME for its sessions.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ _PROC = Path("/proc")
 
 
 def end_strays(pods: Path, *, spare: Callable[[str], bool] = lambda _uid: False) -> int:
-    """Kills what belongs to pods below `pods`, but for those whose uid is spared; how many there were.
+    """Kill the processes of pods below `pods`, except pods for which `spare(uid)` is true. Return the number of kills.
 
     O(processes of the machine).
     """
@@ -31,10 +31,10 @@ def end_strays(pods: Path, *, spare: Callable[[str], bool] = lambda _uid: False)
 
 
 def _pod_of(entry: Path, marks: tuple[bytes, ...]) -> str | None:
-    """The uid of the pod that a process belongs to."""
+    """Return the uid of the pod that a process belongs to, or None."""
     try:
         environment = (entry / "environ").read_bytes()
-    except OSError:  # somebody else's, or gone
+    except OSError:  # a process of another account, or one that has ended
         return None
     for item in environment.split(b"\0"):
         for mark in marks:

@@ -1,10 +1,10 @@
 """One pod on a node, from its binding to its end.
 
-Owns the order of things: let in, prepare, init containers, containers, the end, the confirmed deletion. Files,
-processes, names and statuses are other modules' business.
+Owns the order of the steps: admit, prepare, init containers, containers, end, confirmed deletion. Other modules handle
+files, processes, names and statuses.
 
-Promises: a container is never started twice for the same restart count, whatever dies; a deletion stops every process
-before it is confirmed; whatever is reported terminated runs no more.
+Promises: a container is never started twice for the same restart count, even if the node's process dies; a deletion is
+confirmed only after every process has stopped; a container that is reported as terminated no longer runs.
 """
 
 import asyncio
@@ -41,9 +41,9 @@ from slipway.runtime.clock import Clock, Random
 from slipway.runtime.tasks import TaskGroup
 
 ORPHAN_GRACE_S = 2.0
-"""What is left to a pod whose object is gone already, as a kubelet gives it."""
+"""Grace period in seconds of a pod whose object is already deleted, as with a kubelet."""
 ROOM_WAIT_S = 5.0
-"""How long a pod waits for the processes of another that is on its way out."""
+"""Maximum seconds that a pod waits for another pod to end and release its resources."""
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 2.0
 
@@ -51,13 +51,13 @@ _log = log.get_logger(__name__)
 
 
 class NodeKit(msgspec.Struct, frozen=True, kw_only=True):
-    """What every pod of a node is given."""
+    """The objects that all pods of a node share."""
 
     kube: KubeApi
     clock: Clock
     random: Random
     folder: Path
-    """of all pods"""
+    """The folder of all pods."""
     host_ip: str
     capacity: Capacity
     addresses: Addresses
@@ -66,7 +66,7 @@ class NodeKit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodRun:
-    """One pod. `observe` and `vanish` tell it what became of its object; `run` lives as long as the pod does."""
+    """One pod. `observe` and `vanish` report changes of its object; `run` lasts as long as the pod."""
 
     def __init__(self, pod: NodePod, kit: NodeKit, *, on_end: Callable[[], object] = lambda: None) -> None:
         self.uid = pod.metadata.uid
@@ -100,36 +100,36 @@ class PodRun:
 
     @property
     def pod(self) -> NodePod:
-        """The object as last seen."""
+        """The last seen version of the object."""
         return self._writer.pod
 
     def log_of(self, container: str) -> ContainerLog | None:
-        """The log that is being written, if the container runs."""
+        """Return the log of a running container, else None."""
         return self.runs.log_of(container)
 
     def waiting(self, container: str) -> str | None:
-        """What that container waits for; None when it does not wait."""
+        """Return the reason why the container waits, or None when it does not wait."""
         state = next(each.state for each in self.runs.containers if each.name == container)
         return state.reason if isinstance(state, WaitingState) and not self._was_over else None
 
     def observe(self, pod: NodePod) -> None:
-        """The object changed."""
+        """Handle a change of the object."""
         self._writer.observe(pod)
         if pod.is_deleting:
             self._dismissed.set()
         if pod.is_deleting or (pod.is_over and self.runs.is_running):
-            # Whoever says that it is over, as a garbage collector does: what is over does not run.
+            # Another writer, such as a garbage collector, may report the pod as over; then its processes must end.
             self._leave(pod.grace_s)
 
     def vanish(self) -> None:
-        """The object is gone."""
+        """Handle the deletion of the object."""
         self._writer.vanish()
         self._gone.set()
         self._dismissed.set()
         self._leave(ORPHAN_GRACE_S)
 
     def shut_down(self, grace_s: float) -> None:
-        """The node stops: the pod ends, within that time."""
+        """End the pod within `grace_s`, because the node stops."""
         self.is_closing = True
         if not self.pod.is_over and not self.runs.is_closed and not self._gone.is_set():
             message = "Pod was terminated in response to imminent node shutdown."
@@ -140,11 +140,11 @@ class PodRun:
 
     @property
     def is_live(self) -> bool:
-        """Whether processes of it may run."""
+        """Whether processes of the pod may run."""
         return not self._was_over and not self.runs.is_closed
 
     async def run(self) -> None:
-        """Runs the pod to its end, and then stays until its object is gone."""
+        """Run the pod to its end, then wait until its object is deleted."""
         with log.bind(pod=self.pod.metadata.name, uid=self.uid):
             self.observe(self.pod)
             async with TaskGroup() as tasks:
@@ -166,7 +166,7 @@ class PodRun:
         await self._gone.wait()
 
     async def _last(self) -> None:
-        """Everything until the last container has ended."""
+        """Run the pod until its last container has ended or its deadline has passed."""
         limit = self.pod.spec.get("activeDeadlineSeconds")
         left = None if limit is None else float(limit) + self._started_at - self._kit.clock.now()
         deadline = asyncio.timeout(left)
@@ -195,7 +195,7 @@ class PodRun:
             await asyncio.wait({renewing})
 
     async def _enter(self) -> Shortage | None:
-        """Lets the pod in, or says why not; waits a little where another pod is only just leaving."""
+        """Admit the pod and return None, or return the shortage. Waits up to `ROOM_WAIT_S` while another pod ends."""
         capacity, clock = self._kit.capacity, self._kit.clock
         try:
             asks = self.pod.asks()
@@ -212,7 +212,7 @@ class PodRun:
             await clock.sleep(PAUSE_MIN_S)
 
     async def _prepared(self) -> Fetched:
-        """The pod's ConfigMaps and Secrets, its volumes filled; waits until they are there, as a kubelet does."""
+        """Fill the volumes and return the ConfigMaps and Secrets. Waits until all exist, as a kubelet does."""
         pause_s = PAUSE_MIN_S
         while True:
             try:
@@ -232,7 +232,7 @@ class PodRun:
             pause_s = min(PAUSE_MAX_S, pause_s * 2)
 
     async def _fetched_again(self, known: Fetched) -> Fetched:
-        """The ConfigMaps and Secrets as they are now; as they were, while the API server does not answer."""
+        """Return the current ConfigMaps and Secrets, or `known` while the API server does not answer."""
         try:
             return await fetch(self._kit.kube, self.pod)
         except TransientError:
@@ -242,7 +242,7 @@ class PodRun:
         await self._announcer.warn(self.pod, reason, message)
 
     async def _end(self) -> None:
-        """Every process ends: by itself, at SIGTERM, or at SIGKILL once the grace is over."""
+        """End every process: by SIGTERM, and by SIGKILL after the grace period."""
         self.runs.signal(signal.SIGTERM)
         if not self._leaving.is_set():
             self._kill_at = self._kit.clock.monotonic() + self.pod.grace_s
@@ -260,7 +260,7 @@ class PodRun:
         self._writer.changed()
 
     async def _confirm(self) -> None:
-        """Nothing of the pod runs: the API server may forget it."""
+        """Delete the object with grace 0, because no process of the pod runs any more."""
         meta = self.pod.metadata
 
         async def delete() -> None:
@@ -277,11 +277,11 @@ class PodRun:
 
     @property
     def _is_confirmed(self) -> bool:
-        """Whether the API server waits for finalizers only."""
+        """Whether the deletion is already confirmed, so that only finalizers can delay it."""
         return self.pod.is_over and self.pod.metadata.deletion_grace_period_seconds == 0
 
     def _leave(self, grace_s: float) -> None:
-        """Ends within `grace_s` from now; a later call can only shorten that."""
+        """Make the pod end within `grace_s` from now; a later call can only shorten this time."""
         at = self._kit.clock.monotonic() + grace_s
         if not self._leaving.is_set() or at < self._kill_at:
             self._kill_at = at
@@ -307,7 +307,7 @@ class PodRun:
 
 
 async def _first(*waits: Coroutine[Any, Any, object], timeout_s: float) -> None:
-    """Returns when one of them does, or after the time."""
+    """Wait until one of `waits` returns, or until the timeout; then cancel the others."""
     async with TaskGroup() as tasks:
         running = [tasks.create_task(wait) for wait in waits]
         await asyncio.wait(running, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

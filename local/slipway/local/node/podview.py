@@ -1,8 +1,8 @@
 """A pod as a node reads it: the object's metadata as structs, spec and status as plain JSON.
 
-Owns the resources that a node reads whole, and the small questions one asks of a pod. Pure. The spec stays JSON,
-because a node has to read fields that nothing else in Slipway knows; the metadata is complete, because a write of the
-status carries it back.
+Owns the resources that a node reads completely, and small derived facts about a pod. Pure. The spec stays JSON, because
+a node reads fields that no other part of Slipway knows. The metadata is complete, because a write of the status sends
+it back.
 """
 
 from slipway.crd.meta import ObjectMeta, RawObject
@@ -18,7 +18,7 @@ OVER = ("Succeeded", "Failed")
 
 
 class NodePod(Wire, kw_only=True, frozen=True):
-    """A pod, whole."""
+    """A complete pod."""
 
     metadata: ObjectMeta
     spec: RawObject = {}
@@ -26,7 +26,7 @@ class NodePod(Wire, kw_only=True, frozen=True):
 
     @property
     def node(self) -> str:
-        """The node it is bound to; empty while it is not."""
+        """The node that the pod is bound to; empty while it is unbound."""
         return str(self.spec.get("nodeName") or "")
 
     @property
@@ -35,7 +35,7 @@ class NodePod(Wire, kw_only=True, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether its end has been reported."""
+        """Whether the pod's end has been reported."""
         return self.phase in OVER
 
     @property
@@ -44,7 +44,7 @@ class NodePod(Wire, kw_only=True, frozen=True):
 
     @property
     def hostname(self) -> str:
-        """What the pod calls itself."""
+        """The pod's hostname: the spec's, else the pod's name."""
         return str(self.spec.get("hostname") or self.metadata.name)
 
     @property
@@ -57,7 +57,7 @@ class NodePod(Wire, kw_only=True, frozen=True):
 
     @property
     def grace_s(self) -> float:
-        """Seconds between SIGTERM and SIGKILL: the deletion's, else the spec's."""
+        """Seconds between SIGTERM and SIGKILL: the deletion's value, else the spec's."""
         asked = self.metadata.deletion_grace_period_seconds
         if asked is None:
             asked = self.spec.get("terminationGracePeriodSeconds")
@@ -72,10 +72,10 @@ class NodePod(Wire, kw_only=True, frozen=True):
         return objects_of(self.spec.get("initContainers"))
 
     def asks(self) -> Resources:
-        """The effective request, the pod itself counted.
+        """Return the effective request, including one of the resource `pods`.
 
         Raises:
-            ValueError: a quantity that is none.
+            ValueError: a quantity is invalid.
         """
         asked = effective_requests(
             [_ask(container) for container in self.containers],
@@ -85,7 +85,7 @@ class NodePod(Wire, kw_only=True, frozen=True):
         return asked + Resources.of({POD_COUNT: 1})
 
     def reported(self, container: str) -> JsonMap:
-        """The state that was last reported of a container; empty when none was."""
+        """Return the last reported state of a container; empty when none was reported."""
         for field in ("containerStatuses", "initContainerStatuses"):
             for status in objects_of(self.status.get(field)):
                 if status.get("name") == container:
@@ -94,7 +94,7 @@ class NodePod(Wire, kw_only=True, frozen=True):
 
 
 class ConfigSource(Wire, kw_only=True, frozen=True):
-    """A ConfigMap or a Secret: the values of a Secret are base64 in `data`, of a ConfigMap in `binary_data`."""
+    """A ConfigMap or a Secret. Base64 values are in `data` of a Secret and in `binary_data` of a ConfigMap."""
 
     metadata: ObjectMeta
     data: dict[str, str] = {}
@@ -102,7 +102,7 @@ class ConfigSource(Wire, kw_only=True, frozen=True):
 
 
 class PlainNode(Wire, kw_only=True, frozen=True):
-    """A Node, whole."""
+    """A complete Node."""
 
     metadata: ObjectMeta
     spec: RawObject = {}
@@ -122,23 +122,23 @@ SECRETS: Resource[ConfigSource] = Resource(
 
 
 class TokenRequest(Wire, kw_only=True, frozen=True):
-    """An answer of the API server to the wish for a service account's token."""
+    """The API server's answer to a request for a service account's token."""
 
     status: RawObject = {}
 
 
 class AccountTokens(Resource[TokenRequest], kw_only=True, frozen=True):
-    """Where the tokens of a service account are made: a subresource whose body is of another group."""
+    """The subresource that creates tokens of a service account; its body belongs to another API group."""
 
     account: str
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL path; there is nothing below it."""
+        """Return the URL path of the subresource."""
         return f"/api/v1/namespaces/{namespace}/serviceaccounts/{self.account}/token"
 
 
 def tokens_of(account: str) -> AccountTokens:
-    """The tokens of that account."""
+    """Return the token subresource of the account."""
     return AccountTokens(
         group="authentication.k8s.io",
         version="v1",
@@ -151,7 +151,7 @@ def tokens_of(account: str) -> AccountTokens:
 
 
 def is_sidecar(container: JsonMap) -> bool:
-    """An init container that runs beside the others."""
+    """Whether an init container is a sidecar, which runs next to the other containers."""
     return container.get("restartPolicy") == "Always"
 
 

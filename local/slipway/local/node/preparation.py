@@ -1,10 +1,10 @@
-"""From a container's spec to a program that can be started on this machine.
+"""Turns a container's spec into a program that can be started on this machine.
 
-Owns what has to be fetched for a pod, the base environment (of the node's own: PATH, and the token by which programs
-know the proxy of the API), and the search for
-the program. It starts nothing.
+Owns the list of objects to fetch for a pod, the base environment, and the search for the program's file. Starts
+nothing.
 
-Invariants: no variable of the node process but PATH reaches a pod; a container without a command is never guessed.
+Invariants: a pod gets no variable of the node process except PATH and the token by which programs recognize the API's
+proxy; the command of a container without one is never guessed.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class PeersUnknownError(TransientError):
-    """Peers that a container is told of are not there yet."""
+    """Peers that a container's spec names have no address yet."""
 
 
 class NotStartedError(PermanentError):
-    """The program cannot be started: it is not there, or is none."""
+    """The program cannot be started: its file does not exist or is not executable."""
 
 
 class Fetched:
@@ -49,10 +49,10 @@ class Fetched:
 
 
 async def fetch(kube: KubeApi, pod: NodePod) -> Fetched:
-    """Reads what the pod names, and asks for the tokens that it is to have; what does not exist is left out.
+    """Fetch the ConfigMaps and Secrets that the pod names, and request its tokens. Missing objects are left out.
 
     Raises:
-        TransientError: the API server cannot be asked now.
+        TransientError: the API server does not answer now.
     """
     names = sorted(_named(pod))
 
@@ -83,12 +83,12 @@ def program_of(
     peers: PeerNames,
     is_patient: bool = True,
 ) -> Program:
-    """What to run for the container, with every path and name as it is on this machine.
+    """Return the program of a container, with paths and peers' names replaced by those of this machine.
 
     Raises:
-        NotConfiguredError: the spec, or what it refers to, does not say what to run.
-        PeersMissingError: a peer that it is told of has no address yet, and `is_patient`.
-        NotStartedError: there is no such program.
+        NotConfiguredError: the spec, or an object that it refers to, does not determine the program.
+        PeersUnknownError: a peer that the spec names has no address yet, and `is_patient`.
+        NotStartedError: the program's file does not exist or is not executable.
     """
     said = environment_of(container, pod, place, bundles)
     root = disk.mount(container)
@@ -106,7 +106,7 @@ def program_of(
         raise PeersUnknownError(f"waiting for {', '.join(sorted(missing))}")
     cwd = str(root.cwd)
     if not command:
-        # The entry point of an image is not known here; arguments that are a command by themselves are run.
+        # A local node does not know an image's entry point, so it runs arguments that are a command by themselves.
         if not args or _locate(args[0], cwd, env["PATH"]) is None:
             raise NotConfiguredError(ONLY_AN_IMAGE + (f" and arguments ({args[0]} ...)" if args else ""))
         command, args = args[:1], args[1:]
@@ -117,7 +117,7 @@ def program_of(
 
 
 def located(command: Sequence[str], beside: Program) -> list[str]:
-    """The words of a command that runs beside a program, in its place. Raises NotStartedError."""
+    """Return a command with its file located by the folder and PATH of `beside`. Raises NotStartedError."""
     program = _locate(command[0], beside.cwd, beside.env.get("PATH", _SYSTEM_PATH))
     if program is None:
         raise NotStartedError(_why_not(command[0], beside.cwd))
@@ -125,14 +125,14 @@ def located(command: Sequence[str], beside: Program) -> list[str]:
 
 
 def _base_environment(pod: NodePod, disk: PodDisk) -> dict[str, str]:
-    """What an image would bring. Output is not buffered, so that logs are live."""
+    """Return the variables that an image would define. Python's output is not buffered, so that logs are live."""
     own = str(Path(sys.executable).parent)
     return {
         "PATH": f"{own}{os.pathsep}{os.environ.get('PATH') or _SYSTEM_PATH}",
         "HOME": str(disk.folder / "home"),
         "TMPDIR": str(disk.folder / "tmp"),
         "XDG_RUNTIME_DIR": str(disk.sockets()),
-        # Jupyter does not look at the name above; kernels have their sockets there (see `kind_defaults`).
+        # Jupyter ignores XDG_RUNTIME_DIR; its kernels create their sockets in this folder (see `kind_defaults`).
         "JUPYTER_RUNTIME_DIR": str(disk.sockets()),
         "HOSTNAME": pod.hostname,
         **{name: value for name, value in os.environ.items() if name == ENV_WORKLOAD_TOKEN},
@@ -142,7 +142,7 @@ def _base_environment(pod: NodePod, disk: PodDisk) -> dict[str, str]:
 
 
 def _named(pod: NodePod) -> set[tuple[str, str]]:
-    """(kind, name) of every ConfigMap and Secret in the spec."""
+    """Return (kind, name) of every ConfigMap and Secret in the spec."""
     found: set[tuple[str, str]] = set()
 
     def note(kind: str, ref: Any, label: str = "name") -> None:
@@ -172,7 +172,7 @@ def _words(value: Any) -> Sequence[str]:
 
 
 def _locate(program: str, cwd: str, path: str) -> str | None:
-    """The file that a program's name means, if it can be run."""
+    """Return the executable file of a program's name, or None."""
     if "/" not in program:
         return shutil.which(program, path=path)
     full = os.path.normpath(Path(cwd) / program)

@@ -1,7 +1,7 @@
-"""Readiness probes: asking a container whether it can serve.
+"""Readiness probes: checks whether a container can serve.
 
-Owns the schedule and the three ways of asking (HTTP, TCP, a command). Knows no pod status: it calls back when the
-answer changes. Invariant: every question has a deadline.
+Owns the schedule and the three kinds of probes (HTTP, TCP, a command). Knows no pod status: it calls back when the
+result changes. Invariant: every probe has a timeout.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe_of(container: JsonMap, pod_ip: str) -> Probe | None:
-    """The container's readiness probe; None when it has none that can be asked."""
+    """Return the container's readiness probe, or None when it has none of a supported kind."""
     spec = object_of(container.get("readinessProbe"))
     http, tcp, command = (object_of(spec.get(kind)) for kind in ("httpGet", "tcpSocket", "exec"))
     target = http or tcp
@@ -60,7 +60,7 @@ def probe_of(container: JsonMap, pod_ip: str) -> Probe | None:
 
 
 async def watch_readiness(probe: Probe, program: Program, clock: Clock, tell: Callable[[bool], object]) -> None:
-    """Asks for as long as it is not cancelled; `tell` hears of every change, from not ready on."""
+    """Run the probe until cancelled. `tell` is called with each change of readiness; the container starts not ready."""
     await clock.sleep(probe.initial_delay_s)
     is_ready, streak = False, 0
     while True:
@@ -115,7 +115,7 @@ async def _runs(command: list[str], program: Program) -> bool:
 
 
 def _port(value: object, container: JsonMap) -> int:
-    """A port by number, or by the name that the container gives it; 0 when there is none."""
+    """Return a port given by number or by a name in the container's ports; 0 when the name is unknown."""
     if isinstance(value, int):
         return value
     if str(value).isdigit():

@@ -1,7 +1,7 @@
-"""What the cluster knows of a local node: its Node object and the Lease that says it lives.
+"""The objects of a local node in the cluster: its Node, and the Lease that shows that the node is alive.
 
-Owns both manifests and their writing. Invariant: what others have written on a Node (taints, cordons, labels of
-their own) stays.
+Owns both manifests and their writes. Invariant: fields of a Node from other writers (taints, cordons, their own labels)
+are preserved.
 """
 
 import contextlib
@@ -40,24 +40,24 @@ _TROUBLES = {
 
 
 class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What one local node is to offer; `memory` is a quantity."""
+    """The resources that one local node offers; `memory` is a quantity."""
 
     cpus: int = 4
     memory: str = "16Gi"
     gpus: int = 0
 
     def resources(self) -> Resources:
-        """What pods can ask for.
+        """Return the resources that pods can request.
 
         Raises:
-            ValueError: the memory is no quantity.
+            ValueError: `memory` is not a quantity.
         """
         amounts = {"cpu": self.cpus, "memory": self.memory, PODS: PODS_MAX, "nvidia.com/gpu": self.gpus}
         return Resources.parse(amounts)
 
 
 def node_manifest(name: str, index: int, shape: NodeShape, *, log_endpoint: str, port: int, now: float) -> RawObject:
-    """The Node of that index, ready. Logs are read at `log_endpoint`, or without one at that port, as of a kubelet."""
+    """Return the manifest of a ready Node. Logs are read at `log_endpoint`; if it is "", at `port` as of a kubelet."""
     quantities = shape.resources().quantities()
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     labels = {
@@ -98,7 +98,7 @@ def node_manifest(name: str, index: int, shape: NodeShape, *, log_endpoint: str,
 
 
 async def register(kube: KubeApi, manifest: RawObject) -> None:
-    """Creates the Node, or brings one that is there up to date."""
+    """Create the Node, or update an existing one."""
     name = str(manifest["metadata"]["name"])
     try:
         await kube.create(NODES, manifest)
@@ -111,7 +111,7 @@ async def register(kube: KubeApi, manifest: RawObject) -> None:
 
 
 async def retire(kube: KubeApi, prefix: str, *, keep: Set[str]) -> None:
-    """Deletes the local nodes that an earlier run had and this one has not: nobody would run their pods."""
+    """Delete the local nodes of an earlier run that are not in `keep`, because no process runs their pods."""
     for node in (await kube.list(NODES)).items:
         name = node.metadata.name
         runtime = str(object_of(node.status.get("nodeInfo")).get("containerRuntimeVersion") or "")
@@ -121,7 +121,7 @@ async def retire(kube: KubeApi, prefix: str, *, keep: Set[str]) -> None:
 
 
 async def report(kube: KubeApi, name: str, clock: Clock) -> None:
-    """Says that the node is ready, when the cluster thinks otherwise: it was silent for a while, asleep perhaps."""
+    """Set the node's conditions to ready if its Node is not ready, for example after the machine was asleep."""
     node = await kube.get(NODES, name)
     conditions = objects_of(node.status.get("conditions"))
     if not any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions):
@@ -130,7 +130,7 @@ async def report(kube: KubeApi, name: str, clock: Clock) -> None:
 
 
 async def renew(kube: KubeApi, node: str, clock: Clock) -> None:
-    """Renews the node's Lease, or creates it."""
+    """Renew the node's Lease, or create it."""
     now = format_time(clock.now(), "microseconds")
     spec = LeaseSpec(holder_identity=node, lease_duration_seconds=LEASE_S, renew_time=now)
     try:

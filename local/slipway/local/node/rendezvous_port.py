@@ -1,13 +1,14 @@
-"""A rendezvous port of its own for each gang of this machine.
+"""A separate rendezvous port for each gang on this machine.
 
-Pods of a cluster have a network each, so every gang can meet at the same port. Here they share one, and the usual
-stores listen on every address of the machine: the second gang would fail to bind, or reach the store of the first.
+In a cluster each pod has its own network, so all gangs can use the same port. Local pods share one network, and the
+usual stores listen on every address of the machine. With one port, the second gang would fail to bind, or would reach
+the store of the first gang.
 
-Owns which gang has which port. Invariants: two live gangs never share a port; a gang keeps its port until its last
-pod is gone; the first gang gets the usual port when it is free. A port that a user names is never changed.
+Owns the assignment of ports to gangs. Invariants: two live gangs never share a port; a gang keeps its port until its
+last pod is gone; the first gang gets the usual port if it is free. A port that a user sets is never changed.
 
-Non-promises: a port is tried once, so another program of the machine may take it before the gang listens. Processes of
-other local nodes do not know of the gangs of these.
+Non-promises: a port is tested once, so another program of the machine may bind it before the gang listens. Two node
+processes on one machine do not know each other's gangs.
 """
 
 import socket
@@ -24,14 +25,14 @@ _Gang = tuple[str, str]
 
 
 class RendezvousPorts:
-    """The ports in use."""
+    """The ports in use, by gang."""
 
     def __init__(self) -> None:
         self._by_gang: dict[_Gang, int] = {}
         self._pods: dict[str, _Gang] = {}
 
     def told(self, container: JsonMap, pod: NodePod) -> JsonMap:
-        """The container with the port of the pod's gang in the place of the usual one."""
+        """Return the container with the usual port replaced by the port of the pod's gang."""
         env = objects_of(container.get("env"))
         if not any(_is_usual(item) for item in env):
             return container
@@ -39,7 +40,7 @@ class RendezvousPorts:
         return {**container, "env": [{**item, "value": port} if _is_usual(item) else item for item in env]}
 
     def release(self, uid: str) -> None:
-        """The pod is gone."""
+        """Remove a pod; with the last pod of a gang its port becomes free."""
         gang = self._pods.pop(uid, None)
         if gang is not None and gang not in self._pods.values():
             self._by_gang.pop(gang, None)

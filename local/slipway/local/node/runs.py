@@ -1,9 +1,9 @@
-"""The containers of one pod: started in order, found again after a restart of the node, restarted, ended.
+"""The containers of one pod: started in order, found again after a restart of the node's process, restarted, ended.
 
-Owns the processes and their states. Knows neither the API server nor why the pod leaves.
+Owns the processes and their states. Knows neither the API server nor the reason why the pod ends.
 
-Invariants: a restart count is used for one start only; a container that was reported as started, but whose marker is
-gone, is lost, and is not started again; after `close` nothing runs.
+Invariants: each restart count is used for one start only; a container that was reported as started, but whose marker
+file is missing, is lost and is not started again; after `close` no container runs.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ PEERS_POLL_S = 0.02
 CONFIG_WAIT_MIN_S = 0.25
 CONFIG_WAIT_MAX_S = 2.0
 FAILED = "Failed"
-"""Of an Event: a container could not be made or started."""
+"""Reason of an Event: a container could not be created or started."""
 START_ERROR = "StartError"
 FALLBACK = "FallbackToLogsOnError"
 START_ERROR_CODE = 128
@@ -82,14 +82,14 @@ class Runs:
 
     @property
     def is_over(self) -> bool:
-        """Whether every container has ended."""
+        """Whether every container except sidecars has ended."""
         return all(each.ended is not None for each in self.containers if not each.is_sidecar)
 
     def log_of(self, container: str) -> ContainerLog | None:
         return self._logs.get(container)
 
     def wait_all(self, waiting: WaitingState) -> None:
-        """No container can start, for that reason."""
+        """Set the waiting state of all containers that wait, because none of them can start."""
         for each in self.containers:
             if isinstance(each.state, WaitingState):
                 each.state = waiting
@@ -102,10 +102,10 @@ class Runs:
         again: Callable[[], Awaitable[Fetched]] | None = None,
         warn: Callable[[str, str], Awaitable[None]] | None = None,
     ) -> None:
-        """Runs init containers in order, then the others; returns when the last one has ended, sidecars aside.
+        """Run init containers in order, then the others. Return when all of them except sidecars have ended.
 
-        `again` reads ConfigMaps and Secrets anew for a container that lacks one; `warn` takes (reason, message) of
-        what keeps a container from starting. Cancelling it leaves the processes as they are.
+        `again` fetches ConfigMaps and Secrets again for a container that lacks one. `warn` is called with (reason,
+        message) when something prevents a container's start. Cancellation leaves the processes running.
         """
         self._again, self._warn = again, warn
         async with TaskGroup() as tasks:
@@ -125,10 +125,12 @@ class Runs:
                 task.cancel()
 
     def entered(self, container: str, command: Sequence[str]) -> tuple[Program, Shim] | None:
-        """The command as a program beside the one of that container, and that one; None when it does not run.
+        """Return the command as a program for that container, and the container's own program.
+
+        None when the container does not run.
 
         Raises:
-            NotStartedError: there is no such program.
+            NotStartedError: the command's file does not exist or is not executable.
         """
         found = next((each for each in self.containers if each.name == container and each.is_running), None)
         if found is None or found.process is None:
@@ -141,18 +143,18 @@ class Runs:
         return Program(argv=located(words, own), env=own.env, cwd=own.cwd), found.process
 
     def signal(self, how: signal.Signals) -> None:
-        """Sends a signal to every process group."""
+        """Send a signal to every process group."""
         for each in self.containers:
             if each.process is not None:
                 each.process.signal(how)
 
     async def ended(self) -> None:
-        """Returns when no process runs any more, or one cannot even be killed."""
+        """Wait until no process runs any more."""
         running = [each.process for each in self.containers if each.process is not None]
         await asyncio.gather(*(process.ended() for process in running))
 
     def close(self) -> None:
-        """The last word on every container that has been started."""
+        """Record the end of every container whose state is still running, and close all logs."""
         for each in self.containers:
             if each.process is not None and each.is_running:
                 self._logs[each.name].close()
@@ -164,7 +166,7 @@ class Runs:
     # --- one container ------------------------------------------------------------------------------------------
 
     async def _keep(self, container: RunningContainer, bundles: Fetched) -> None:
-        """Runs a container, again and again if its pod says so."""
+        """Run a container, and restart it as its pod's restart policy requires."""
         container.restarts = max(0, self._disk.starts(container.name) - 1)
         pause_s = RESTART_MIN_S
         while True:
@@ -182,7 +184,7 @@ class Runs:
             container.restarts += 1
 
     async def _once(self, container: RunningContainer, bundles: Fetched) -> Terminated:
-        """One run of a container, begun here or by a node process before us."""
+        """Do one run of a container, started now or by an earlier node process. Return its end."""
         found = self._found(container)
         if isinstance(found, Terminated):
             return found
@@ -192,7 +194,7 @@ class Runs:
                 program = await self._program(container, bundles)
                 process = self._started(container, program)
             except (NotStartedError, OSError, ValueError, TypeError) as error:
-                # The last two: text that cannot be an argument or a path, and fields of another type than they should.
+                # ValueError: a text cannot be an argument or a path. TypeError: a field has a wrong type.
                 return self._not_started(str(error))
         container.process = process
         probe = probe_of(container.spec, self._place.pod_ip)
@@ -212,7 +214,7 @@ class Runs:
         return self._ended_state(container, process)
 
     def _found(self, container: RunningContainer) -> Shim | Terminated | None:
-        """What a node process before us has left of this start."""
+        """Return the process, or its end, that an earlier node process left of this start; None for a new start."""
         folder = self._disk.instance(container.name, container.restarts)
         if not folder.exists():
             state = self._pod.reported(container.name)
@@ -229,7 +231,10 @@ class Runs:
         return self._with_message(ended, container)
 
     async def _program(self, container: RunningContainer, bundles: Fetched) -> Program:
-        """Waits for peers for a while; for what its configuration refers to until it is there, as a kubelet does."""
+        """Return the container's program. Waits up to `PEERS_WAIT_S` for the addresses of peers.
+
+        Waits without limit for the ConfigMaps and Secrets that the spec refers to, as a kubelet does.
+        """
         until = self._clock.monotonic() + PEERS_WAIT_S
         pause_s = CONFIG_WAIT_MIN_S
         while True:
@@ -272,7 +277,10 @@ class Runs:
         return self._with_message(state, container)
 
     def _with_message(self, state: Terminated, container: RunningContainer) -> Terminated:
-        """What the container wrote for its end, else, where its spec wants that, the last lines of one that failed."""
+        """Return the state with its message: the container's termination message.
+
+        Without one, the last log lines of a failed container are the message if its spec requests that.
+        """
         message = state.message or said_at_end(self._disk.message(container.name))
         if not message and state.exit_code and container.spec.get("terminationMessagePolicy") == FALLBACK:
             message = last_words(self._disk.logs(container.name, container.restarts))

@@ -1,13 +1,13 @@
-"""One container as a process group that outlives the node: started at most once, and its exit is never lost.
+"""One container as a process group that outlives the node's process: started at most once, its exit is never lost.
 
 Owns the process, its marker files and its end. Knows nothing of pods.
 
-A shell of a few lines stands between us and the program, as a container runtime's shim does. It writes its pid before
-and the exit code after, so that a node process that was killed finds both. Output goes through named pipes that the
-program holds open at both ends: without a reader it waits, and does not die.
+A shell script of a few lines runs the program, like a container runtime's shim. The script writes its pid before the
+program starts and the exit code after its end, so that a restarted node process finds both. Output goes through named
+pipes that the program has open at both ends: without a reader the program waits, and is not killed.
 
-Invariants: the marker is on disk before the process exists, and a folder with a marker is never started again; when
-the program ends, nothing of its process group is left.
+Invariants: the marker is on disk before the process exists, and a folder with a marker is never used for another start;
+when the program ends, its whole process group is killed.
 """
 
 import asyncio
@@ -33,19 +33,19 @@ _SCRIPT = (
     'exec 3>&2 2>/dev/null; echo $$ >"$0/pid"; trap : HUP INT QUIT TERM USR1 USR2; '
     '(exec "$@" 2>&3 3>&-); echo $? >"$0/exit"'
 )
-"""Until the traps stand, a signal ends the shell, and the program is never started. The shell itself prints nothing: it
-would say which signal ended the program ("Terminated"), between the lines of the program."""
+"""Before the traps are set, a signal ends the shell, and the program never starts. The shell itself prints nothing:
+otherwise its message about a signal ("Terminated") would appear between the lines of the program."""
 _AGAIN_S = 0.005
 _READ_BYTES = 64 * 1024
 _PRIVATE = 0o600
 _PROGRAM = "program"
 
 Sink = Callable[[str, bytes], object]
-"""Called with (stream, data) as output comes."""
+"""Called with (stream, data) for each piece of output."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run; the first word of `argv` is the path of a file."""
+    """A program to run; the first word of `argv` is the path of a file."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -53,20 +53,20 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """What is written before a start."""
+    """The content of the marker file, which is written before a start. `started_at` is epoch seconds."""
 
     started_at: float
 
 
 class ProcessExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process ended; `code` None: nobody knows. `at` is epoch seconds."""
+    """The end of a process. `code` is None when it is unknown. `at` is epoch seconds."""
 
     code: int | None
     at: float
 
 
 class Shim:
-    """A process that was started or found again. Make one with `start` or `find`."""
+    """A process that was started or found again. Create it with `start` or `find`."""
 
     def __init__(
         self, folder: Path, pid: int, clock: Clock, sink: Sink, child: "subprocess.Popen[bytes] | None"
@@ -87,13 +87,14 @@ class Shim:
         return self.exit is None
 
     def signal(self, how: signal.Signals) -> None:
-        """Send a signal to all of the group."""
+        """Send a signal to the whole process group."""
         if self.exit is not None:
             return
         self._killed = self._killed or how is signal.SIGKILL
         signal_group(self.pid, how)
         if how is not signal.SIGKILL and not _has_program(self.pid):
-            # It came after the traps, before the program was itself: nobody heard it. (After the end it does no harm.)
+            # The signal arrived after the traps were set and before the program was executed, so it had no effect.
+            # It is sent again; a signal after the program's end does no harm.
             asyncio.get_running_loop().call_later(_AGAIN_S, self.signal, how)
 
     async def ended(self) -> ProcessExit:
@@ -113,7 +114,7 @@ class Shim:
         call_at_end(self.pid, self._child, self._end)
 
     def _read(self, stream: str, fd: int) -> bool:
-        """Pass on what is there; False when nothing is, for now or for ever."""
+        """Pass available output on. Return False when no output is available, now or at the end."""
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
@@ -131,7 +132,7 @@ class Shim:
             os.close(fd)
 
     def _end(self) -> None:
-        # The children of the program go with it, as in a container; what they wrote is in the pipes by now.
+        # The program's children end with it, as in a container. Their output is already in the pipes.
         signal_group(self.pid, signal.SIGKILL)
         code = self._child.wait() if self._child is not None else None
         for stream, fd in list(self._readers.items()):
@@ -143,11 +144,11 @@ class Shim:
 
 
 def start(folder: Path, program: Program, clock: Clock, sink: Sink) -> Shim:
-    """Start `program`; `folder` is new and is its own.
+    """Start `program`; `folder` does not exist yet and is used for this start only.
 
     Raises:
-        OSError: it could not be started; the folder is used up all the same.
-        FileExistsError: it was started before.
+        OSError: the program could not be started; the folder cannot be used again.
+        FileExistsError: the folder was already used for a start.
     """
     folder.mkdir(parents=True)
     _mark(folder, clock.now())
@@ -156,7 +157,7 @@ def start(folder: Path, program: Program, clock: Clock, sink: Sink) -> Shim:
         for stream in STREAMS:
             os.mkfifo(folder / stream, _PRIVATE)
             ends[stream] = os.open(folder / stream, os.O_RDWR)
-        child = subprocess.Popen(  # noqa: S603 - running what pods say is what a node is for
+        child = subprocess.Popen(  # noqa: S603 - a node runs the programs of pods
             [SHELL, "-c", _SCRIPT, str(folder), *program.argv],
             stdin=subprocess.DEVNULL,
             stdout=ends["stdout"],
@@ -174,12 +175,12 @@ def start(folder: Path, program: Program, clock: Clock, sink: Sink) -> Shim:
 
 
 def keep_program(folder: Path, program: Program) -> None:
-    """Notes what was started, for commands that are run beside it, also by a node process after this one."""
+    """Store the started program, for commands that this or a later node process runs next to it."""
     private_files.write(folder / _PROGRAM, msgspec.json.encode(program))
 
 
 def kept_program(folder: Path) -> Program | None:
-    """What was started in that folder; None when it was not noted."""
+    """Return the program that was started in the folder, or None when it was not stored."""
     try:
         return msgspec.json.decode((folder / _PROGRAM).read_bytes(), type=Program)
     except (OSError, msgspec.DecodeError):
@@ -187,12 +188,12 @@ def kept_program(folder: Path) -> Program | None:
 
 
 def was_started(folder: Path) -> bool:
-    """Whether a start was ever begun in that folder."""
+    """Whether the folder was ever used for a start."""
     return (folder / "marker").exists()
 
 
 def find(folder: Path, clock: Clock, sink: Sink) -> Shim | ProcessExit:
-    """The process that was started in `folder` by a node process that is gone, or how it ended."""
+    """Return the process that an earlier node process started in `folder`, or its end."""
     pid = _number(folder / "pid")
     if pid is not None and _is_ours(pid, folder):
         shim = Shim(folder, pid, clock, sink, None)
@@ -202,12 +203,12 @@ def find(folder: Path, clock: Clock, sink: Sink) -> Shim | ProcessExit:
 
 
 def started_at(folder: Path) -> float:
-    """When the process of that folder was started (epoch seconds)."""
+    """Return the start time of the folder's process (epoch seconds); 0 when it is unknown."""
     return _marker(folder).started_at
 
 
 def _exit_of(folder: Path, now: float, status: int | None, *, killed: bool) -> ProcessExit:
-    """The shim's word, else what the system says of the shim itself."""
+    """Return the end that the shim's script recorded, else the end derived from the script's own exit status."""
     code = _number(folder / "exit")
     if code is not None:
         return ProcessExit(code=code, at=now if status is not None else (folder / "exit").stat().st_mtime)
@@ -236,7 +237,7 @@ def _number(path: Path) -> int | None:
 
 
 def _is_ours(pid: int, folder: Path) -> bool:
-    """Whether that process is the shim of that folder: its command line names it."""
+    """Whether a process is the shim of the folder: its command line contains the folder."""
     proc = Path(f"/proc/{pid}/cmdline")
     if not Path("/proc/self").exists():
         listed = subprocess.run(  # noqa: S603
@@ -250,9 +251,9 @@ def _is_ours(pid: int, folder: Path) -> bool:
 
 
 def _has_program(pid: int) -> bool:
-    """Whether the shell has started the program; True where that cannot be told.
+    """Whether the shell has executed the program; True on systems where this cannot be determined.
 
-    A child that is still a copy of the shell has the shell's command line, and its traps.
+    A child that has not yet executed the program has the shell's command line, and its traps.
     """
     proc = Path("/proc")
     listing = proc / f"{pid}/task/{pid}/children"
@@ -261,18 +262,18 @@ def _has_program(pid: int) -> bool:
     try:
         own = (proc / str(pid) / "cmdline").read_bytes()
         return any((proc / child / "cmdline").read_bytes() != own for child in listing.read_text().split())
-    except OSError:  # somebody has just ended
+    except OSError:  # one of the processes has just ended
         return False
 
 
 def signal_group(pid: int, how: signal.Signals) -> None:
-    """Sends a signal to a process group, if it is still there."""
+    """Send a signal to a process group, if it still exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, how)
 
 
 def call_at_end(pid: int, child: "subprocess.Popen[bytes] | None", then: Callable[[], None]) -> None:
-    """Calls `then` on the loop once the process has ended."""
+    """Call `then` on the event loop once the process has ended."""
     loop = asyncio.get_running_loop()
     if hasattr(os, "pidfd_open"):
         try:
@@ -296,7 +297,7 @@ def call_at_end(pid: int, child: "subprocess.Popen[bytes] | None", then: Callabl
             pause = threading.Event()
             while _exists(pid):
                 pause.wait(_POLL_S)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits for the end any more
             loop.call_soon_threadsafe(then)
 
     threading.Thread(target=wait, daemon=True, name=f"wait-{pid}").start()

@@ -1,7 +1,7 @@
-"""The account tokens in a pod's volumes: asked for, and renewed in place before they end, as a kubelet does.
+"""The account tokens in a pod's volumes: requested, and renewed in place before they expire, as a kubelet does.
 
-Owns when that is due. Must not know what the tokens are for. Invariants: a container that reads the file finds a whole
-token; one that cannot be renewed now stays as it is until it can; a token is never logged.
+Owns the times of renewal. Must not know the purpose of the tokens. Invariants: a container that reads the file finds a
+complete token; when a renewal fails, the old token stays until a retry succeeds; a token is never logged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ from slipway.runtime import log
 from slipway.runtime.clock import Clock
 
 RENEW_AT = 0.8
-"""Of its life, when a token is renewed."""
+"""Fraction of its lifetime after which a token is renewed."""
 AGE_S_MAX = 86_400.0
-"""It is renewed after a day, however long it lives."""
+"""Maximum age in seconds: a token is renewed after a day, even if its lifetime is longer."""
 AGAIN_S = 5.0
 
 _log = log.get_logger(__name__)
@@ -34,12 +34,12 @@ class Projection:
 
     @property
     def renew_s(self) -> float:
-        """How long it is left as it is."""
+        """Seconds from the creation of a token to its renewal."""
         return min(AGE_S_MAX, self.life_s * RENEW_AT)
 
 
 def projections(pod: NodePod) -> Sequence[Projection]:
-    """Every token of the pod's volumes; the API server's own audience is empty."""
+    """Return every token of the pod's volumes; the audience "" means the API server's own."""
     return [
         Projection(
             str(volume.get("name")),
@@ -55,10 +55,10 @@ def projections(pod: NodePod) -> Sequence[Projection]:
 
 
 async def tokens(kube: KubeApi, pod: NodePod) -> Mapping[str, bytes]:
-    """{audience: token} for all of them; what the API server does not make is left out.
+    """Return {audience: token} for the pod's tokens; tokens that the API server refuses are left out.
 
     Raises:
-        TransientError: the API server cannot be asked now.
+        TransientError: the API server does not answer now.
     """
     lives = {each.audience: each.life_s for each in projections(pod)}
     made = {audience: await _token(kube, pod, audience, life_s) for audience, life_s in sorted(lives.items())}
@@ -66,9 +66,10 @@ async def tokens(kube: KubeApi, pod: NodePod) -> Mapping[str, bytes]:
 
 
 async def keep_renewed(kube: KubeApi, pod: NodePod, disk: PodDisk, clock: Clock, *, are_fresh: bool) -> None:
-    """Renews the pod's tokens for as long as it runs; returns at once when it has none.
+    """Renew the pod's tokens until cancelled; return at once when the pod has none.
 
-    Without `are_fresh` also at once: after a restart of the node nobody knows how old the files are.
+    Without `are_fresh` the first renewal is at once, because after a restart of the node's process the age of the files
+    is unknown.
     """
     wanted = projections(pod)
     if wanted and are_fresh:
@@ -89,7 +90,7 @@ async def keep_renewed(kube: KubeApi, pod: NodePod, disk: PodDisk, clock: Clock,
 
 
 async def _token(kube: KubeApi, pod: NodePod, audience: str, life_s: int) -> bytes:
-    """A token bound to the pod; empty when the API server makes none."""
+    """Return a token bound to the pod, or b"" when the API server refuses it."""
     meta = pod.metadata
     bound = {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid}
     spec = {"audiences": [audience] if audience else [], "expirationSeconds": life_s, "boundObjectRef": bound}

@@ -1,7 +1,7 @@
-"""The status of one pod on its way to the API server.
+"""Writes the status of one pod to the API server.
 
-Owns the writing: the newest status only, under the version that was seen last, for as long as it takes. Knows nothing
-of containers: it asks for the status when it writes. Invariant: a status that says nothing new is not written.
+Owns the writes: only the newest status, with the last seen resource version, retried until one succeeds. Knows nothing
+of containers: a callback builds the status for each write. Invariant: an unchanged status is not written.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from slipway.runtime.clock import Clock, Random
 _log = log.get_logger(__name__)
 
 NODE_WRITE = retry.RetryPolicy(name="node_write", attempts_max=1000, total_s=600.0, first_s=0.05, cap_s=2.0)
-"""A node's own writes: the API server is on the same machine, and is back soon after it is gone."""
+"""Retries of a node's own writes. The API server is on the same machine, and is restarted soon after it ends."""
 
 Build = Callable[[NodePod], RawObject]
 
 
 class StatusWriter:
-    """Writes what `build` says of the pod each time that `changed` was called."""
+    """Writes the status that `build` returns, after each call of `changed`."""
 
     def __init__(self, kube: KubeApi, pod: NodePod, build: Build, *, clock: Clock, random: Random) -> None:
         self.pod = pod
@@ -41,7 +41,10 @@ class StatusWriter:
         self._is_gone = False
 
     def observe(self, pod: NodePod) -> None:
-        """A version of the object that somebody saw; whether the pod is ready, nobody else says for long."""
+        """Store a version of the object, unless it is older than the last seen version.
+
+        When another writer has made the pod unready, the node's own status is written again.
+        """
         if pod.metadata.version >= self.pod.metadata.version:
             is_denied = _is_ready(self.pod) and not _is_ready(pod)
             self.pod = pod
@@ -49,23 +52,23 @@ class StatusWriter:
                 self.changed()
 
     def changed(self) -> None:
-        """There may be something new to say."""
+        """Request a write, because the status may have changed."""
         self._wanted += 1
         self._dirty.set()
 
     def vanish(self) -> None:
-        """The object is gone: nothing is written any more."""
+        """Stop writing, because the object is deleted."""
         self._is_gone = True
         self._tell()
 
     async def flush(self) -> None:
-        """Returns once everything that was to be said at this moment has been written, or cannot be."""
+        """Wait until all writes requested so far are done, or the object is deleted."""
         goal = self._wanted
         while self._written < goal and not self._is_gone:
             await self._progress.wait()
 
     async def run(self) -> None:
-        """Writes until it is cancelled."""
+        """Write until cancelled, or until the object is deleted."""
         while not self._is_gone:
             await self._dirty.wait()
             self._dirty.clear()
@@ -84,7 +87,7 @@ class StatusWriter:
             self._tell()
 
     async def _write(self) -> None:
-        """Raises: NotFoundError when this very pod is gone."""
+        """Write the current status once. Raises: NotFoundError when this pod is deleted."""
         while not self._is_gone:
             pod = self.pod
             status = self._build(pod)

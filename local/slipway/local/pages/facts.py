@@ -1,6 +1,6 @@
-"""What a pod of ours knows of its allocation, for people.
+"""The facts about its allocation that a page shows, read from the pod's environment.
 
-Pure: the environment in, rows out. Secrets are not in that environment, and nothing else of it is shown.
+Pure: takes the environment, returns rows. The rows contain only the variables listed here, and no secret.
 """
 
 import platform
@@ -10,7 +10,7 @@ Row = tuple[str, str]
 
 
 def facts_of(env: Mapping[str, str]) -> list[Row]:
-    """Name and value of each fact that is known, in the order of the page."""
+    """Return name and value of each known fact, in the order of the page."""
     world = env.get("WORLD_SIZE", "1")
     trace = env.get("TRACEPARENT", "").split("-")
     rows = [

@@ -1,10 +1,10 @@
-"""The process that runs a notebook's cells, and the other end of it.
+"""The kernel: the process that runs a notebook's cells, and the page's side of the connection to it.
 
-Owns one namespace that lasts from cell to cell, and the way there: requests and events are lines of JSON on two pipes.
-A cell can be interrupted (SIGINT) and the whole kernel started anew, because it is a process of its own.
+Owns one namespace that lasts from cell to cell, and the connection: requests and events are lines of JSON on two pipes.
+The kernel is a separate process, so a cell can be interrupted (SIGINT) and the whole kernel can be restarted.
 
-Invariants: cells run one at a time, in the order of arrival; what a cell prints arrives before its end; whatever a
-cell does to its process, the page lives.
+Invariants: cells run one at a time, in the order of arrival; the output of a cell arrives before its end; the page
+survives anything that a cell does to the kernel's process.
 """
 
 import ast
@@ -25,12 +25,12 @@ from typing import Any
 Event = dict[str, Any]
 
 TEXT_CHARS_MAX = 1_000_000
-"""What one cell may print; the rest is counted and dropped."""
+"""Maximum characters of one output stream of a cell that are shown; the rest is dropped."""
 _CELL = "<cell "
 
 
 class Kernel:
-    """The kernel as the page sees it. Safe to use from several threads."""
+    """The page's side of the kernel. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -40,7 +40,7 @@ class Kernel:
         self._count = 0
 
     def run(self, code: str) -> Iterator[Event]:
-        """Runs one cell and tells what happens: `begin`, then `stdout`, `stderr`, `result`, `error`, then `end`."""
+        """Run one cell and yield its events: `begin`, then `stdout`, `stderr`, `result`, `error`, then `end`."""
         with self._turn:
             requests, events = self._open()
             self._count += 1
@@ -57,13 +57,13 @@ class Kernel:
             yield {"type": "end", "seconds": 0.0}
 
     def interrupt(self) -> None:
-        """Raises KeyboardInterrupt in the cell that runs, if one does."""
+        """Interrupt the running cell, if any, with a KeyboardInterrupt."""
         process = self._process
         if process is not None and self._turn.locked():
             process.send_signal(signal.SIGINT)
 
     def restart(self) -> None:
-        """Ends the kernel; the next cell starts a new one."""
+        """End the kernel; the next cell starts a new kernel."""
         process = self._process
         if process is not None:
             process.kill()
@@ -77,7 +77,8 @@ class Kernel:
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
         argv = [sys.executable, "-m", "slipway.local.pages.kernel", str(theirs_in), str(theirs_out)]
-        # The working directory is importable, as in any notebook; our own modules were found without it.
+        # PYTHONSAFEPATH keeps files of the working directory from replacing our modules at the kernel's start. The
+        # kernel adds the working directory to its import path later, as in any notebook.
         self._process = subprocess.Popen(  # noqa: S603 - our own module
             argv, stdin=subprocess.DEVNULL, pass_fds=(theirs_in, theirs_out), env=os.environ | {"PYTHONSAFEPATH": "1"}
         )
@@ -98,7 +99,7 @@ class Kernel:
 
 
 class KernelStream(io.TextIOBase):
-    """Standard output or error of a cell: every write is an event, up to a limit."""
+    """Standard output or standard error of a cell: every write is an event, up to a limit."""
 
     def __init__(self, name: str, out: io.FileIO) -> None:
         self._name = name
@@ -119,14 +120,14 @@ class KernelStream(io.TextIOBase):
 
 
 def tell(out: io.FileIO, event: Event) -> None:
-    """Sends one event."""
+    """Send one event."""
     data = json.dumps(event).encode() + b"\n"
     while data:
         data = data[out.write(data) or 0 :]
 
 
 def run_cell(code: str, names: dict[str, Any], out: io.FileIO, *, count: int = 1) -> None:
-    """Runs a cell in `names`; the value of a last expression is its result, and `_` from then on."""
+    """Run a cell in `names`. The value of its last expression is its result, and is stored in `_`."""
     source = f"{_CELL}{count}>"
     linecache.cache[source] = (len(code), None, code.splitlines(keepends=True), source)
     with (
@@ -151,10 +152,10 @@ def run_cell(code: str, names: dict[str, Any], out: io.FileIO, *, count: int = 1
 
 
 def main(argv: list[str]) -> None:
-    """Runs cells until the page goes away."""
+    """Run cells until the page closes its pipe."""
     os.environ.pop("PYTHONSAFEPATH", None)
     sys.path.insert(0, "")
-    # Between cells there is nothing to interrupt.
+    # Between cells no code can be interrupted, so SIGINT is ignored.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     names: dict[str, Any] = {"__name__": "__main__"}
     with os.fdopen(int(argv[0]), "rb") as requests, os.fdopen(int(argv[1]), "wb", buffering=0) as out:
@@ -172,7 +173,7 @@ def main(argv: list[str]) -> None:
 
 
 def _told(error: BaseException) -> str:
-    """The traceback from the cell on, without our own frames."""
+    """Return the traceback starting at the cell, without our own frames."""
     frames = error.__traceback__
     while frames is not None and not frames.tb_frame.f_code.co_filename.startswith(_CELL):
         frames = frames.tb_next

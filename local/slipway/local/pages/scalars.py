@@ -1,10 +1,10 @@
 """Scalars in a log directory: TensorBoard event files and plain JSON lines.
 
-Owns the reading of `events.out.tfevents.*` (records of length-prefixed protobuf, of which only scalars are
-understood) and of `*.jsonl` (objects with `step` and numbers). Pure but for the files.
+Owns the reading of `events.out.tfevents.*` (records of length-prefixed protobuf, of which only scalars are supported)
+and of `*.jsonl` (objects with `step` and numbers). Pure, except that it reads the files.
 
-Invariants: a file that is being written is read up to its last whole record; a file that cannot be read is left out;
-at most POINTS_MAX points of a curve are answered, spread evenly.
+Invariants: a file that is being written is read up to its last complete record; a file that cannot be opened is left
+out; at most POINTS_MAX points of a curve are returned, spread evenly.
 
 Source: tensorflow/core/util/event.proto, tensorflow/core/framework/{summary,tensor}.proto, lib/io/record_writer.h
 """
@@ -30,7 +30,7 @@ Runs = dict[str, dict[str, list[Point]]]
 
 
 def read_runs(folder: Path) -> Runs:
-    """The curves of every run below `folder`; a run is a folder, as in TensorBoard."""
+    """Return the curves of every run below `folder`; a run is a folder, as in TensorBoard."""
     runs: Runs = {}
     files = sorted(path for path in folder.rglob("*") if ".tfevents." in path.name or path.suffix == ".jsonl")
     for path in files[:FILES_MAX]:
@@ -115,7 +115,7 @@ def _summary_value(message: bytes) -> tuple[str, float | None]:
 
 
 def _tensor_scalar(message: bytes) -> float | None:
-    """The one number of a tensor, as newer writers put scalars."""
+    """Return the single number of a tensor, in which newer writers store scalars; None for other tensors."""
     kind, raw = 0, b""
     for number, value in _fields(message):
         if number == 1 and isinstance(value, int):
@@ -130,7 +130,7 @@ def _tensor_scalar(message: bytes) -> float | None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protobuf message: varints as int, everything else as bytes."""
+    """Yield the fields of a protobuf message: varints as int, all other values as bytes."""
     position = 0
     while position < len(message):
         key, position = _varint(message, position)

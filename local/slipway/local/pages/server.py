@@ -1,10 +1,11 @@
-"""The HTTP server of the pages: routes, who may call them, and the answers.
+"""The HTTP server of the pages: routes, access checks, and the answers.
 
-Owns the server and the two sites. A request is understood with and without the proxy's prefix, so that a page works
-behind the API and at the pod's own address.
+Owns the server and the two sites. A request may have the proxy's prefix or not, so that a page works behind the API and
+at the pod's own address.
 
-Invariants: no page loads anything from elsewhere; what changes something must be JSON, which no other site's page can
-send unasked; the Host must be this machine, which no rebound name is.
+Invariants: no page loads anything from another site; a request that changes state must be JSON, which a page of another
+site cannot send without a CORS preflight; the Host must be an IP address or a name of this machine, which prevents DNS
+rebinding.
 """
 
 import contextlib
@@ -45,22 +46,22 @@ class Site(Protocol):
     """One kind of page."""
 
     def page(self, prefix: str, nonce: str) -> str:
-        """The HTML of the page."""
+        """Return the HTML of the page."""
         ...
 
     def read(self, path: str) -> Json | None:
-        """The JSON of a GET; None when there is none."""
+        """Return the JSON answer of a GET, or None when the path does not exist."""
         ...
 
     def act(self, path: str, body: Json) -> Iterator[Json] | None:
-        """The events of a POST; None when there is no such route. Raises ValueError for a bad body."""
+        """Return the events of a POST, or None when the path does not exist. Raises ValueError for a bad body."""
         ...
 
     def close(self) -> None: ...
 
 
 class NotebookSite:
-    """Cells that run in this pod."""
+    """The notebook page, whose cells run in this pod."""
 
     def __init__(self) -> None:
         self._kernel = Kernel()
@@ -91,7 +92,7 @@ class NotebookSite:
 
 
 class TensorboardSite:
-    """Curves of the scalars in a log directory."""
+    """The TensorBoard page: curves of the scalars in a log directory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -112,7 +113,11 @@ class TensorboardSite:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves one site. `prefix` is the path under which the API's proxy shows it; with `token` to it only."""
+    """Serves one site.
+
+    prefix: the path under which the API's proxy serves the site. token: the proxy's token; when it is set, requests
+    without it are refused.
+    """
 
     daemon_threads = True
     request_queue_size = 64
@@ -122,13 +127,13 @@ class PageServer(ThreadingHTTPServer):
         self.token = token.encode("latin-1")
         self.prefix = prefix.rstrip("/")
         self.heads: dict[socket.socket, float] = {}
-        """{connection: since when its next head is incomplete}"""
+        """{connection: monotonic time since which its next request head is incomplete}."""
         self._open: set[int] = set()
         super().__init__(address, _Request)
         self.url = f"http://{self.server_address[0]!s}:{self.server_address[1]}{self.prefix}/"
 
     def server_bind(self) -> None:
-        # Without the base class's look-up of the host's name, which can take seconds on a laptop.
+        # The base class looks up the host's name, which can take seconds on a laptop, so this code replaces it.
         socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -146,12 +151,12 @@ class PageServer(ThreadingHTTPServer):
         self._open.discard(id(request))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that leaves, or that no longer reads, is no error; anything else is printed with its traceback."""
+        """Print other errors with their traceback; a client that disconnects or stops reading is not an error."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
     def service_actions(self) -> None:
-        """Called about twice a second by the loop that accepts."""
+        """Close connections whose request head is late. The accept loop calls this about twice a second."""
         since = time.monotonic() - HEAD_S
         for connection in [connection for connection, begun in list(self.heads.items()) if begun < since]:
             self.heads.pop(connection, None)
@@ -160,7 +165,7 @@ class PageServer(ThreadingHTTPServer):
 
 
 class _Head:
-    """What a request's head is read from: no more than HEAD_BYTES_MAX of it."""
+    """The source of a request's head, which allows at most HEAD_BYTES_MAX."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -234,7 +239,7 @@ class _Request(BaseHTTPRequestHandler):
             self._act(self.rfile.read(int(length)))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Logs nothing: the log of the pod belongs to the user."""
+        """Log nothing, because the log of the pod belongs to the user."""
 
     @property
     def _site(self) -> Site:
@@ -265,14 +270,14 @@ class _Request(BaseHTTPRequestHandler):
         self.send_header("X-Accel-Buffering", "no")
         self.send_header("Transfer-Encoding", "chunked")
         is_there = self._tell(self.end_headers)
-        for event in events:  # to the end, even if the client has gone: the cell runs on
+        for event in events:  # to the end, even if the client has disconnected, because the cell runs on
             line = json.dumps(event).encode() + b"\n"
             is_there = is_there and self._tell(self.wfile.write, b"%x\r\n%s\r\n" % (len(line), line))
         is_there = is_there and self._tell(self.wfile.write, b"0\r\n\r\n")
         self.close_connection = not is_there
 
     def _tell(self, send: Callable[..., Any], *parts: bytes) -> bool:
-        """Sends the parts; whether the client was still connected."""
+        """Send the parts. Return whether the client was still connected."""
         try:
             send(*parts)
         except OSError:
@@ -286,7 +291,7 @@ class _Request(BaseHTTPRequestHandler):
         return path
 
     def _is_local(self) -> bool:
-        """Whether the Host is an address or a name of this machine."""
+        """Whether the Host is an IP address or a name of this machine."""
         host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
         if host == "localhost" or host.endswith(".localhost") or host == socket.gethostname().lower():
             return True
@@ -297,7 +302,7 @@ class _Request(BaseHTTPRequestHandler):
         return True
 
     def _is_known(self) -> bool:
-        """Whether it is the proxy of the API, where that shows a token."""
+        """Whether the request has the token of the API's proxy; True when the server has no token."""
         given = self.headers.get("Authorization", "").encode("latin-1", "replace")
         return not self._server.token or hmac.compare_digest(given, b"Bearer " + self._server.token)
 
