@@ -64,8 +64,7 @@ def kind_defaults(workload_domain: str = "") -> RawObject:
     A notebook is JupyterLab when it is installed in this Python, else a small page of our own. On a loopback address
     JupyterLab serves only loopback names, so that pages of other sites cannot use it. With a `workload_domain` it also
     serves the name `<AllocationID>.<workload_domain>`, by which browsers reach it. Its kernels listen on socket files
-    in a folder of the pod, because on a loopback port they would send the output of cells to every account that
-    connects.
+    in a folder of the pod. On a loopback port they would send the output of cells to every account that connects.
     """
     page = [sys.executable, "-m", "slipway.local.pages"]
     defaults: RawObject = {kind: {"image": LOCAL_IMAGE} for kind in ("command", "training", "shell")}

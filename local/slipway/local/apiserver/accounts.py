@@ -48,7 +48,7 @@ _BOUND = {"Pod": "pods", "Node": "nodes", "Secret": "secrets"}
 
 
 class TokenError(Exception):
-    """Not a valid token."""
+    """The token is not valid."""
 
 
 class ServiceAccountTokens:

@@ -61,7 +61,7 @@ class Strategy:
         return new
 
     def broken_rules(self, obj: Json) -> list[FieldCause]:
-        """Return the rules that a new object breaks. The core checks them whatever kind the object names."""
+        """Return the rules that a new object breaks. They are also checked for an object that names another kind."""
         return []
 
     def prepare_status(self, new: Json, old: Json) -> None:

@@ -202,7 +202,7 @@ class ClusterCore:
         return found
 
     def bind(self, namespace: str, name: str, binding: Json, *, dry_run: bool = False) -> Json:
-        """Assigns a pod to a node. Raises: StatusError 404, 409."""
+        """Assign a pod to a node. Raises: StatusError 404, 409."""
         self._writer.check_namespace(self.kind(_PODS), namespace, name)
         pods.check_binding(binding)
         record = self.record(self.kind(_PODS), namespace, name)

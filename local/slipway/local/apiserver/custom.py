@@ -23,7 +23,7 @@ CRD_RESOURCE = "customresourcedefinitions.apiextensions.k8s.io"
 
 
 class CustomStrategy(Strategy):
-    """One version of one custom kind."""
+    """The strategy of one version of one custom kind."""
 
     allows_unconditional_update = False
     counts_generation = True

@@ -22,7 +22,7 @@ _TERMS = f"{_AFFINITY}.{REQUIRED}.nodeSelectorTerms"
 
 
 def names_of(spec: Json) -> list[str]:
-    """The names of the pod's gates."""
+    """Return the names of the pod's gates."""
     return [str(gate.get("name") or "") for gate in maps(listing(spec, "schedulingGates"))]
 
 

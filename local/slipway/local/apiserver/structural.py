@@ -68,8 +68,8 @@ TYPE_META: dict[str, Schema] = {"apiVersion": Schema(type="string"), "kind": Sch
 def compile_schema(source: Json) -> Schema:
     """Return the compiled schema. Raises: ValueError for a schema that cannot be read, `re.error` for a bad pattern.
 
-    The result is cached, because a definition is compiled when it is checked and again when its kinds are installed, at
-    each start and in each core of a process.
+    The result is cached, because a definition is compiled when it is checked and again when its kinds are installed.
+    This repeats at each start and in each core of a process.
     """
     return _compiled_text(msgspec.json.encode(source))
 

@@ -1,9 +1,9 @@
 """The folder of a pod, which contains the files that its containers see.
 
-Owns the places of a pod's volumes, roots, logs and marker files, the filling and mounting of volumes, and the
+Owns the places of a pod's volumes, roots, logs and marker files, and the filling and mounting of volumes. Also owns the
 translation of a container's absolute paths into paths below its root. A local node uses no mount namespaces: a mounted
-path, and the working directory, exist below the container's root, and the container's command and environment are
-rewritten to name them there. Any other absolute path is the machine's own path.
+path, and the working directory, exist below the container's root. The container's command and environment are rewritten
+to name them there. Any other absolute path is the machine's own path.
 
 Invariant: all files of a pod are below one folder named by its uid, except its sockets. The path of a socket must be
 short (about 100 bytes), so sockets have a separate folder below /tmp, which no other account may enter.

@@ -5,7 +5,8 @@ usual stores listen on every address of the machine. With one port, the second g
 the store of the first gang.
 
 Owns the assignment of ports to gangs. Invariants: two live gangs never share a port; a gang keeps its port until its
-last pod is gone; the first gang gets the usual port if it is free. A port that a user sets is never changed.
+last pod is gone; the first gang gets the usual port if it is free. A port that a user sets to another value is never
+changed.
 
 Non-promises: a port is tested once, so another program of the machine may bind it before the gang listens. Two node
 processes on one machine do not know each other's gangs.
