@@ -439,8 +439,8 @@ export function About() {
         f"{_API}/pages/main.js",
         changes=(
             (
-                "// The others are loaded when",
-                'const About = latePage(() => import("./about.js"), "About");\n// The others are loaded when',
+                "// The other pages are loaded after",
+                'const About = latePage(() => import("./about.js"), "About");\n// The other pages are loaded after',
             ),
             ('  "/more": [MorePages,', '  "/about": [About, () => "About"],\n  "/more": [MorePages,'),
             (
