@@ -117,11 +117,8 @@ def allocation_fact(
     ranges: Ranges = (),
     known: AllocationFact | Understood | None = None,
 ) -> AllocationFact:
-    """Return the fact of an allocation.
-
-    `pool` (None when it does not exist) has the defaults. `known` is the result for the same spec, pool spec and
-    LimitRanges (`ranges`); when it is given, the spec is not resolved again.
-    """
+    """The fact of an allocation; `pool` (None when it does not exist) has the defaults. `known` is the result for the
+    same spec, pool spec and LimitRanges (`ranges`): with it the spec is not resolved again."""
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
     known, standing = known or understood(allocation, pool, ranges), _standing(allocation)
     (gate, gate_message), growth, home = gate_of(allocation), growth_of(allocation), home_claim(allocation)

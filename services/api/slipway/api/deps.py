@@ -164,10 +164,9 @@ def connect(
     on_broken: Callable[[InvariantError], None],
 ) -> ApiDeps:
     """Connect all components over these clients."""
-    nodes = WatchedObjects(kube, SEEN_NODES, clock, random, indexers={BY_ADDRESS: of_address})
+    nodes, contexts = _watched_nodes(kube, clock, random), _contexts(settings, kube, clock, random)
     catalog, (seen, announcer) = Catalog(kube, clock, nodes), _publishing(streams, kube, clock=clock, random=random)
-    lookup = Lookup(kube, brief=seen.brief)
-    contexts, refusals = _contexts(settings, kube, clock, random), _refusals(settings, clock)
+    lookup, refusals = Lookup(kube, brief=seen.brief), _refusals(settings, clock)
     ways = _ways_in(settings, kube, catalog, streams, refusals, clock=clock, random=random)
     return ApiDeps(
         settings=settings,
@@ -223,6 +222,10 @@ def connect(
         gpu_days=Recent(clock, ttl_s=GPU_DAYS_TTL_S, keys_max=GPU_DAYS_MAX),
         on_broken=on_broken,
     )
+
+
+def _watched_nodes(kube: WatchingKube, clock: Clock, random: Random) -> WatchedObjects[SeenNode]:
+    return WatchedObjects(kube, SEEN_NODES, clock, random, indexers={BY_ADDRESS: of_address})
 
 
 def _publishing(
