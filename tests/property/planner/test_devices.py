@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.model.facts import SHARING_LABEL, AllocationFact, NodeFact, PodFact, RoleFact, TopologyFact
-from slipway.model.resources import GPU, MILLI
+from slipway.model.resources import GPU, MILLI, Resources
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.state.plan_types import Plan
 from tests.property.planner.instances import Instance, instances
@@ -117,6 +117,52 @@ def test_nothing_is_opened_beside_unknown_devices(instance: Instance) -> None:
         for rank, numbers in admit.devices.items():
             if admit.placements[rank] in strange:
                 assert all((admit.placements[rank], number) in known for number in numbers)
+
+
+@st.composite
+def shrunk_instances(draw: st.DrawFn) -> Instance:
+    """Some nodes have fewer GPUs than when their ranks started, or share them only now; some numbers are wrong."""
+    instance = draw(shared_instances())
+    held = [fact for node in instance.nodes for fact in _whole(draw, node)]
+    nodes = [_changed(draw, node) for node in instance.nodes]
+    allocations = [
+        msgspec.structs.replace(fact, max_runtime=draw(st.sampled_from([None, 10.0, 50.0])))
+        for fact in [*instance.allocations, *held]
+    ]
+    ordering = draw(st.sampled_from(["Backfill", "StrictFIFO"]))
+    queues = [msgspec.structs.replace(queue, ordering=ordering) for queue in instance.queues]
+    return msgspec.structs.replace(instance, nodes=nodes, allocations=allocations, queues=queues)
+
+
+def _changed(draw: st.DrawFn, node: NodeFact) -> NodeFact:
+    left = max(0, node.allocatable.get(GPU) - draw(st.sampled_from([0, 0, 1, 2, 4])))
+    labels = {**node.labels, SHARING_LABEL: "true"} if draw(st.integers(0, 3)) == 0 else node.labels
+    amounts = {**node.allocatable.amounts, GPU: left}
+    return msgspec.structs.replace(node, allocatable=Resources.of(amounts), labels=labels)
+
+
+def _whole(draw: st.DrawFn, node: NodeFact) -> list[AllocationFact]:
+    """At most one rank of all GPUs of the node, with the right numbers, none, or wrong ones."""
+    gpus = node.allocatable.get(GPU)
+    if not gpus or draw(st.booleans()):
+        return []
+    wrong = st.lists(st.integers(-2, 9) | st.just(2**70), max_size=9)
+    numbers = tuple(draw(st.just(list(range(gpus))) | wrong))
+    fact = running(an_allocation(f"whole-{node.name}", a_role(cpu=0, gpus=gpus)), {0: node.name})
+    return [msgspec.structs.replace(fact, devices={0: numbers} if numbers else {}, started=1.0)]
+
+
+@given(shrunk_instances())
+@SETTINGS
+def test_a_node_that_shrinks_beneath_its_ranks_stops_no_plan(instance: Instance) -> None:
+    """The rest of the pool is planned, with reservations, and nothing new goes where more is used than is there."""
+    snapshot = instance.snapshot()
+    decided = planned(snapshot, now=5.0)
+    assert lint(snapshot, decided) == ()
+    sizes = {node.name: node.allocatable.get(GPU) for node in instance.nodes}
+    for admit in decided.admits:
+        for rank, numbers in admit.devices.items():
+            assert all(0 <= number < sizes[admit.placements[rank]] for number in numbers)
 
 
 @given(shared_instances())

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from slipway.model.facts import SHARING_LABEL, AllocationFact, NodeFact, PodFact, RoleFact
+from slipway.model.facts import SHARING_LABEL, AllocationFact, NodeFact, PodFact, QueueFact, RoleFact
 from slipway.model.ledger import Decision
 from slipway.model.resources import GPU, GPU_MILLI, Resources
 from slipway.scheduler.plan.lint import Broken, lint
@@ -100,6 +100,17 @@ def test_no_device_is_opened_beside_work_on_unknown_ones(asked: RoleFact) -> Non
     assert why.reasons == {"UnknownDevices": 1}
     decided = planned(a_snapshot([a_gpu_node("n", 4)], [held, an_allocation("w", asked)], pods=[stranger]))
     assert devices(decided) == ({"w": {0: (2,)}} if asked.gpu_milli else {})
+
+
+@pytest.mark.parametrize("numbers", [range(8), range(20), (-1, 2, 3, 4, 5, 6, 7, 8), (0,) * 8, (10**30,) * 8])
+def test_a_rank_with_numbers_that_its_node_does_not_have_stops_no_plan(numbers: tuple[int, ...]) -> None:
+    """A node of 8 GPUs now has 7, or the numbers are wrong: the rank uses unknown devices, also for a reservation."""
+    held = on(an_allocation("held", a_role(gpus=8), max_runtime=100.0), "n", *numbers)
+    queue = QueueFact(name="default", ordering="Backfill")
+    for asked in (a_share(100), a_role(gpus=2)):
+        decided = planned(a_snapshot([a_gpu_node("n", 7)], [held, an_allocation("w", asked)], queues=[queue]))
+        assert decided.explanations["default/w"].reasons == {"UnknownDevices": 1}
+        assert [kept.start for kept in decided.kept] == [100.0]
 
 
 def test_devices_are_counted_from_pods_and_from_open_decisions() -> None:

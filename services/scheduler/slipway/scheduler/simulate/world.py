@@ -4,7 +4,7 @@ Owns the history of each allocation (attempts, places, devices, times). Decides 
 they are. It assigns devices like a node's device plugin: the lowest free numbers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -257,8 +257,7 @@ class SimulatedWorld:
         gpus, milli = requests_of(role).get(GPU), requests_of(role).get(GPU_MILLI)
         left = self._left[node]
         device = list(told or _lowest(left, gpus, milli))
-        for number in device:
-            left[number] -= milli or MILLI
+        _take(left, device, milli or MILLI)
         self._use(life, role, 1)
         return SimulatedRank(rank=rank, role=role.name, node=node, device=device, start=start)
 
@@ -267,8 +266,7 @@ class SimulatedWorld:
             role = _role_of(life.fact, place.rank)
             self._use(life, role, -1)
             milli = requests_of(role).get(GPU_MILLI) or MILLI
-            for number in place.device:
-                self._left[place.node][number] += milli
+            _take(self._left[place.node], place.device, -milli)
 
     def _use(self, life: Life, role: RoleFact, times: int) -> None:
         requests = requests_of(role)
@@ -303,8 +301,7 @@ class SimulatedWorld:
             for each, item in standing:
                 requests = requests_of(_role_of(each.fact, item.rank))
                 chosen = _told(item) or _lowest(left[item.node], requests.get(GPU), requests.get(GPU_MILLI))
-                for number in chosen:
-                    left[item.node][number] -= requests.get(GPU_MILLI) or MILLI
+                _take(left[item.node], chosen, requests.get(GPU_MILLI) or MILLI)
                 self._told.setdefault(each.fact.name, {})[item.rank] = chosen
         return self._told[life.fact.name]
 
@@ -346,6 +343,13 @@ def _lowest(left: list[int], gpus: int, milli: int) -> Devices:
     if milli:
         return tuple(number for _, number in sorted((free, at) for at, free in enumerate(left) if free >= milli)[:1])
     return tuple([number for number, free in enumerate(left) if free == MILLI][:gpus]) if gpus else ()
+
+
+def _take(left: list[int], numbers: Iterable[int], milli: int) -> None:
+    """Take `milli` of each device (negative gives back); a real node may have lost devices that its ranks use."""
+    for number in numbers:
+        if 0 <= number < len(left):
+            left[number] -= milli
 
 
 def _turn_for_devices(pair: tuple[Life, PlacedPart]) -> tuple[bool, int, str, int]:

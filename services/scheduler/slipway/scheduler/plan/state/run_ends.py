@@ -101,11 +101,12 @@ class RunEnds:
             self._beyond[row], self._alive[row] = fact.beyond_queue, True
             self._kind[row] = self._kind_of(charge, node, table)
             self._use[row] = self._use_of(fact, rank)
-            is_shared = node != _NOWHERE and bool(table.shares[node])
-            if is_shared and charge.devices and charge.requests.get(GPU):
+            is_odd = node != _NOWHERE and _is_odd(charge, node, table)
+            self._odd[row] = is_odd
+            self.odd += int(is_odd)
+            # Numbers that the node does not have make a row odd, so the numbers of all other rows fit the columns.
+            if not is_odd and node != _NOWHERE and table.shares[node] and charge.requests.get(GPU):
                 self._devices[row, : len(charge.devices)] = charge.devices
-            self._odd[row] = node != _NOWHERE and _is_odd(charge, node, table)
-            self.odd += int(self._odd[row])
 
     def drop(self, uid: str) -> None:
         """Remove the rows of an allocation that has no places any more."""
