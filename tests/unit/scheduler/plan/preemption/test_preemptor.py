@@ -3,10 +3,21 @@
 import msgspec
 
 from slipway.model.facts import AllocationFact, JobFact, PoolFact, QueueFact, TopologyFact
+from slipway.model.ledger import Decision, DecisionKind
 from slipway.scheduler.plan.lint import Broken, lint
 from slipway.scheduler.plan.state.plan_types import Evict, Plan
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
-from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, gates, nodes, places, planned, running
+from tests.support.planner import (
+    a_node,
+    a_role,
+    a_snapshot,
+    an_allocation,
+    gates,
+    nodes,
+    places,
+    planned,
+    running,
+)
 
 EAGER = QueueFact(name="default", within_queue="LowerPriority")
 
@@ -53,6 +64,27 @@ def test_leaving_ranks_are_no_surplus() -> None:
     elastic = msgspec.structs.replace(work("elastic", "n0", "n1", cpu=4, minimum=1), leaving_ranks=(1,))
     decided = planned(crowded(elastic, work("high", cpu=4, priority=9)))
     assert decided.evictions == ()
+
+
+def test_a_growing_gang_is_evicted_whole() -> None:
+    """It is not shrunk before it has grown, but the room of all of its ranks is there for work that needs it."""
+    elastic = work("elastic", "n0", "n1", cpu=4, minimum=1)
+    elastic = msgspec.structs.replace(elastic, placements={0: "n0"}, is_elastic=True)
+    grows = Decision(
+        id="1-1-0",
+        epoch=1,
+        allocation=elastic.key,
+        uid=elastic.uid,
+        attempt=1,
+        kind=DecisionKind.GROW,
+        placements=(-1, 1),
+    )
+    gang = an_allocation("gang", a_role(2, cpu=4), priority=9)
+    snapshot = a_snapshot(nodes(2, cpu=4), [elastic, gang], queues=[EAGER], decisions=[(grows, ("n0", "n1"))])
+    assert snapshot.holdings[elastic.uid].is_growing
+    decided = planned(snapshot)
+    assert evicted(decided) == {"elastic": ()}
+    assert lint(snapshot, decided) == ()
 
 
 def test_two_may_not_shrink_one_gang_in_one_tick() -> None:

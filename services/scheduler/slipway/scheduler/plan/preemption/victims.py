@@ -227,8 +227,7 @@ def _units(holding: Holding, snapshot: PoolSnapshot, queue_priority: int) -> lis
     kind = _LONE if is_lone else _GANG
     order = (queue_priority, priority, kind, safe, fact.key, fact.uid, 0)
     found = [Unit(holding=holding, priority=priority, kind=kind, order=order)]
-    # A growing gang is not shrunk, because the two writes would conflict.
-    if not is_lone and not holding.is_growing:
+    if not is_lone:
         for rank in sorted(_spared(holding)):
             order = (queue_priority, priority, _SURPLUS, safe, fact.key, fact.uid, -rank)
             found.append(Unit(holding=holding, priority=priority, kind=_SURPLUS, order=order, rank=rank))
@@ -254,8 +253,11 @@ def _pieces(unit: Unit, index: Mapping[str, int]) -> dict[int, list[Charge]]:
 def _spared(holding: Holding) -> frozenset[int]:
     """Return the ranks that are units of their own: on each node as many as the gang can spare, the last first.
 
-    The trial limits how many of them are evicted in total.
+    The trial limits how many of them are evicted in total. A growing gang is evicted whole or not at all, because the
+    writes that add and remove single ranks would conflict.
     """
+    if holding.is_growing:
+        return frozenset()
     spare, per_role = spare_of(holding)
     if not spare:
         return frozenset()
