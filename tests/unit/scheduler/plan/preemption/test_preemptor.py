@@ -11,6 +11,7 @@ from tests.support.planner import (
     a_node,
     a_role,
     a_snapshot,
+    amounts,
     an_allocation,
     gates,
     nodes,
@@ -64,6 +65,21 @@ def test_leaving_ranks_are_no_surplus() -> None:
     elastic = msgspec.structs.replace(work("elastic", "n0", "n1", cpu=4, minimum=1), leaving_ranks=(1,))
     decided = planned(crowded(elastic, work("high", cpu=4, priority=9)))
     assert decided.evictions == ()
+
+
+def test_a_gang_of_which_ranks_are_leaving_gives_what_the_others_use() -> None:
+    """The leaving ranks are gone already, so they do not make the victim's queue poorer once more: by the rule of equal
+    shares the gang goes, which is less important than the lone work of its queue."""
+    gang = msgspec.structs.replace(
+        work("gang", "n1", "n2", "n1", "n2", cpu=2, minimum=2, queue="b"), leaving_ranks=(2, 3)
+    )
+    lone = [work(f"lone{node}", node, cpu=4, queue="b", priority=1) for node in ("n3", "n4")]
+    own = work("own", "n0", cpu=4, queue="a")
+    queues = [QueueFact(name="a", nominal=amounts(4), reclaim="Any"), QueueFact(name="b", nominal=amounts(4))]
+    snapshot = a_snapshot(nodes(5, cpu=4), [gang, *lone, own, work("head", cpu=4, queue="a")], queues=queues)
+    decided = planned(snapshot)
+    assert evicted(decided) == {"gang": ()}
+    assert lint(snapshot, decided) == ()
 
 
 def test_a_growing_gang_is_evicted_whole() -> None:

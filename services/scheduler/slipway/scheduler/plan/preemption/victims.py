@@ -274,6 +274,14 @@ def _spared(holding: Holding) -> frozenset[int]:
     return frozenset(found)
 
 
+def _used(unit: Unit) -> Mapping[str, int]:
+    """Return what the unit uses, as quota counts it, without ranks that are leaving."""
+    holding = unit.holding
+    if unit.is_whole and not holding.leaving:
+        return holding.used
+    return holding.used_by(_live(holding) if unit.is_whole else (unit.rank,)).amounts
+
+
 def _levels(units: list[Unit]) -> Ints:
     ordered = sorted({unit.order[:2] for unit in units})
     level = {pair: number for number, pair in enumerate(ordered)}
@@ -285,7 +293,7 @@ def _kinds(units: list[Unit]) -> tuple[dict[str, list[tuple[int, Mapping[str, in
     kinds: dict[str, list[tuple[int, Mapping[str, int]]]] = {}
     codes: list[int] = []
     for unit in units:
-        used = unit.holding.used if unit.is_whole else unit.holding.used_by((unit.rank,)).amounts
+        used = _used(unit)
         key = (unit.fact.queue, tuple(used.items()))
         code = known.get(key)
         if code is None:
