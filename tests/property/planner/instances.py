@@ -12,6 +12,7 @@ from slipway.model.facts import (
     PodFact,
     PoolFact,
     QueueFact,
+    QuotaFact,
     RoleFact,
     Taint,
     Toleration,
@@ -42,12 +43,19 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[QueueFact]
     jobs: list[JobFact]
     pool: PoolFact
+    quotas: list[QuotaFact] = []
 
     def snapshot(self, **changes: Any) -> PoolSnapshot:
         """The snapshot, with some of the facts replaced."""
         facts = msgspec.structs.replace(self, **changes)
         return a_snapshot(
-            facts.nodes, facts.allocations, pods=facts.pods, queues=facts.queues, jobs=facts.jobs, pool=facts.pool
+            facts.nodes,
+            facts.allocations,
+            pods=facts.pods,
+            queues=facts.queues,
+            jobs=facts.jobs,
+            pool=facts.pool,
+            quotas=facts.quotas,
         )
 
 

@@ -4,12 +4,13 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipway.model.facts import QuotaFact
 from slipway.model.reasons import Gate
-from slipway.model.resources import Resources
+from slipway.model.resources import MILLI, Resources
 from slipway.scheduler.plan.state.plan_types import Remedy
 from tests.property.planner.instances import Instance, instances
 from tests.property.planner.test_properties import apply_changes
-from tests.support.planner import admitted, planned
+from tests.support.planner import NAMESPACE, admitted, planned
 
 SETTINGS = settings(max_examples=80, deadline=None)
 NOW = 5.0
@@ -18,7 +19,10 @@ RAISING = ("free", "limit", "nominal", "borrowing", "maxSlots", "uncordon")
 
 @st.composite
 def with_run_limits(draw: st.DrawFn) -> Instance:
-    """An instance whose queues may keep room for their heads, and whose work mostly says how long it runs."""
+    """An instance whose queues may keep room for their heads, and whose work mostly says how long it runs.
+
+    Its namespace may have a ResourceQuota.
+    """
     instance = draw(instances())
     ordering = st.sampled_from(["Backfill", "Backfill", "BestEffortFIFO", "StrictFIFO"])
     limits = st.sampled_from([None, 10.0, 20.0, 50.0, 50.0])
@@ -26,7 +30,13 @@ def with_run_limits(draw: st.DrawFn) -> Instance:
         instance,
         queues=[msgspec.structs.replace(queue, ordering=draw(ordering)) for queue in instance.queues],
         allocations=[msgspec.structs.replace(fact, max_runtime=draw(limits)) for fact in instance.allocations],
+        quotas=[_a_quota(draw(st.integers(1, 5)), draw(st.integers(2, 12)))] if draw(st.booleans()) else [],
     )
+
+
+def _a_quota(pods: int, cpus: int) -> QuotaFact:
+    hard = {"pods": pods * MILLI, "requests.cpu": cpus * MILLI}
+    return QuotaFact(namespace=NAMESPACE, name="team", hard=hard)
 
 
 @given(with_run_limits())

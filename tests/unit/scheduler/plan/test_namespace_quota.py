@@ -3,12 +3,14 @@
 import msgspec
 import pytest
 
-from slipway.model.facts import AllocationFact, QuotaFact, QuotaScope, RoleFact
+from slipway.model.facts import AllocationFact, PoolFact, QueueFact, QuotaFact, QuotaScope, RoleFact
 from slipway.model.quantity import QuantityValue, parse_quantity
 from slipway.model.resources import MILLI, Resources
-from slipway.scheduler.plan.state.plan_types import Explanation, Plan
+from slipway.scheduler.plan.state.plan_types import Explanation, Plan, Remedy
+from slipway.scheduler.plan.state.pool_state import Columns
 from tests.support.planner import (
     NAMESPACE,
+    WORKSPACES,
     a_role,
     a_snapshot,
     amounts,
@@ -99,6 +101,21 @@ def test_what_kubernetes_has_not_counted_yet_is_in_use_nevertheless() -> None:
     assert gates(_plan([released, an_allocation("next", a_role(2))], a_quota({"pods": 4}))) == {
         "next": "ExceedsResourceQuota"
     }
+
+
+def test_no_change_is_offered_that_a_quota_makes_useless() -> None:
+    """The queue lacks two cpu, but with these the pods would still be more than the namespace may have."""
+    work, queue = an_allocation("g", a_role(3)), QueueFact(name="default", limit=amounts(1))
+    raised = (Remedy(kind="limit", name="default", amounts={"cpu": 2000}),)
+    columns = Columns(PoolFact(name="default"))
+    columns.set_nodes(nodes(4))
+    columns.set_queues([queue])
+    columns.set_workspaces(WORKSPACES)
+    columns.set_allocation(work)
+    for pods, change in ((3, raised), (2, None), (3, raised)):
+        columns.set_quotas([a_quota({"pods": pods})])
+        why = planned(columns.snapshot()).explanations[work.key]
+        assert (why.gate.value, why.change) == ("ExceedsMaxQuota", change)
 
 
 def test_a_quota_of_another_namespace_says_nothing() -> None:

@@ -2,8 +2,9 @@
 
 The change is found per gate: release, wait, raise a quota, raise a job's slots, or free room on nodes. If freeing
 cannot help, it is to uncordon nodes or to tolerate a taint. Then the change is checked: with it, the allocation must
-pass quota, slots and placement, and no other pending work may take the room first or get it reserved. A change that
-fails the check is not offered. The check starts from the state after the plan, which includes the plan's admissions.
+pass quota, slots, ResourceQuotas and placement, and no other pending work may take the room first or get it reserved. A
+change that fails the check is not offered. The check starts from the state after the plan, which includes the plan's
+admissions.
 """
 
 from collections.abc import Callable, Collection
@@ -22,6 +23,7 @@ from slipway.scheduler.plan.placement.explain import PLACE
 from slipway.scheduler.plan.placement.filters.node_unschedulable import CORDON
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.queueing.flavor_choice import FlavorChoices
+from slipway.scheduler.plan.queueing.namespace_quota import NamespaceQuotas
 from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.flavors import flavored
@@ -49,6 +51,8 @@ class RemedyState(msgspec.Struct):
     """returns what is used on the given nodes, which accept no work: (allocation, its use)"""
     within: Bools | None = None
     """the only nodes that may be used; None: all"""
+    spaces: NamespaceQuotas | None = None
+    """the ResourceQuotas of namespaces with their use; None: there are none"""
     flavors: FlavorChoices | None = None
     """the flavors in which pending work is tried; None: the pool has no flavors"""
     windows: Windows | None = None
@@ -66,7 +70,9 @@ class RemedyState(msgspec.Struct):
 
     def _may_use(self, fact: AllocationFact, demand: Resources) -> bool:
         short = self.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
-        return short is None and self.missing_slots(fact, demand) == 0
+        if short is not None or self.missing_slots(fact, demand):
+            return False
+        return self.spaces is None or self.spaces.refusal(fact, demand) is None
 
     def missing_slots(self, fact: AllocationFact, demand: Resources | None = None) -> int:
         """Return how many slots its job lacks for `demand` (None: the demand of the smallest gang)."""

@@ -1,8 +1,8 @@
 """Findings of earlier plans on the same state, so that a tick without changes does not compute them again.
 
-Owns no truth: every entry is what the plan would compute. The cache belongs to one state of nodes, places, queues and
-jobs, and to one policy. Each change of these makes `pool_state` begin a new cache; the arrival of work alone does not.
-A plan reads and writes the cache only until it makes its first change.
+Owns no truth: every entry is what the plan would compute. The cache belongs to one state of nodes, places, queues, jobs
+and ResourceQuotas, and to one policy. Each change of these makes `pool_state` begin a new cache; the arrival of work
+alone does not. A plan reads and writes the cache only until it makes its first change.
 """
 
 from collections.abc import Hashable

@@ -186,7 +186,10 @@ class Columns:
         for quota in quotas:
             if quota.hard:
                 found.setdefault(quota.namespace, []).append(quota)
-        self._quotas = {space: tuple(sorted(own, key=lambda each: each.name)) for space, own in found.items()}
+        fresh = {space: tuple(sorted(own, key=lambda each: each.name)) for space, own in found.items()}
+        if fresh != self._quotas:
+            self._quotas = fresh
+            self._memo = Memo()
 
     def set_namespaces(self, labels: Mapping[str, Mapping[str, str]]) -> None:
         """Set {namespace: its labels} of all namespaces."""
