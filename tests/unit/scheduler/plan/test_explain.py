@@ -283,6 +283,22 @@ def test_no_change_is_offered_that_another_would_take_by_evicting() -> None:
     assert made[second.key].change is None
 
 
+def test_what_the_plan_evicts_is_not_given_to_another_once_more() -> None:
+    """The head takes the place of what runs. So the first, which could have evicted that too, gets nothing with the two
+    cpu that the second lacks, and the second is told of them."""
+    queue = QueueFact(name="default", within_queue="LowerPriority")
+    runs = running(an_allocation("runs", a_role(cpu=4), preemptible=True), {0: "n0"})
+    head = an_allocation("head", a_role(cpu=4), priority=9)
+    first, second = (
+        an_allocation("first", a_role(cpu=4), priority=5),
+        an_allocation("second", a_role(cpu=2), priority=2),
+    )
+    decided = planned(a_snapshot([a_node("n0", cpu=4)], [runs, head, first, second], queues=[queue]))
+    assert [evict.uid for evict in decided.evictions] == [runs.uid]
+    change = decided.explanations[second.key].change
+    assert change == (Remedy(kind="free", node="n0", amounts={"cpu": 2000}),)
+
+
 def test_no_change_is_offered_that_another_would_take_from_what_has_just_started() -> None:
     """The elastic gang starts in this plan; the next one moves it together, for those who need two cpu on two nodes."""
     elastic = an_allocation("elastic", a_role(2, 1), created=1.0, preemptible=True)

@@ -245,6 +245,7 @@ class _Tick:
             state.slots,
             dict(self.snapshot.jobs),
             state.use_on,
+            state.left_of,
             spaces=state.spaces,
             flavors=self.flavors if self.flavors.is_any else None,
             windows=state.windows,

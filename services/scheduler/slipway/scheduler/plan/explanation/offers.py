@@ -54,7 +54,7 @@ class RemedyOffers:
         self._shut = shut
         self._now = now
         self._memo = memo
-        self._takers = Takers(snapshot, standing.whatif, admitted, reservations)
+        self._takers = Takers(snapshot, standing.whatif, standing.left_of, admitted, reservations)
 
     def first(self, most: int) -> dict[str, Explanation]:
         """Return {key: explanation with its offer} of at most `most` allocations, in the order of their queues."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.tick_state import Admitted
+from slipway.scheduler.plan.placement.tick_state import Admitted, Ranks
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.preemption.rules import NEVER
 from slipway.scheduler.plan.preemption.victims import lowest_of
@@ -18,23 +18,28 @@ from slipway.scheduler.plan.reservation import Reservations
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.ordering import priority_of
-from slipway.scheduler.plan.state.snapshot import PoolSnapshot
+from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 
 KEPT_MAX = 16
 
 
 class Takers:
-    """Decides which pending work of a snapshot might take something; `whatif` is the state after the plan."""
+    """Decides which pending work of a snapshot might take something; `whatif` is the state after the plan.
+
+    `left_of` returns the ranks of a holding that `whatif` includes: the victims of the plan are removed already.
+    """
 
     def __init__(
         self,
         snapshot: PoolSnapshot,
         whatif: WhatIf,
+        left_of: Callable[[Holding], Ranks],
         admitted: Sequence[Admitted] = (),
         reservations: Reservations | None = None,
     ) -> None:
         self._snapshot = snapshot
         self._whatif = whatif
+        self._left_of = left_of
         self._admitted = [each for each in admitted if each.placed.allocation.preemptible]
         """preemptible gangs that this plan admits: the next plan may evict them"""
         self._reservations = reservations
@@ -80,7 +85,7 @@ class Takers:
             usage = self._whatif.usage.copy()
             for holding in self._snapshot.holdings.values():
                 if self._may_be_asked(holding.allocation, queue, priority):
-                    for charge in holding.charges.values():
+                    for charge in (holding.charges[rank] for rank in self._left_of(holding)):
                         node = usage.table.index.get(charge.node)
                         if node is not None:
                             usage.charge(charge, node, -1)

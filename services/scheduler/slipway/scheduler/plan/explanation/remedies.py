@@ -21,6 +21,7 @@ from slipway.scheduler.plan.explanation.preempting_rivals import Takers
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.explain import PLACE
 from slipway.scheduler.plan.placement.filters.node_unschedulable import CORDON
+from slipway.scheduler.plan.placement.tick_state import Ranks
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.queueing.flavor_choice import FlavorChoices
 from slipway.scheduler.plan.queueing.namespace_quota import NamespaceQuotas
@@ -29,6 +30,7 @@ from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.flavors import flavored
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.plan_types import Remedy
+from slipway.scheduler.plan.state.snapshot import Holding
 from slipway.scheduler.plan.state.usage import NodeUsage
 from slipway.scheduler.plan.state.windows import Windows
 
@@ -49,6 +51,8 @@ class RemedyState(msgspec.Struct):
     jobs: dict[tuple[str, str], JobFact]
     use_on: Callable[[Collection[str]], list[tuple[AllocationFact, Resources]]]
     """returns what is used on the given nodes, which accept no work: (allocation, its use)"""
+    left_of: Callable[[Holding], Ranks]
+    """returns the ranks of a holding that `whatif` includes; the plan evicts the others, or has moved them"""
     within: Bools | None = None
     """the only nodes that may be used; None: all"""
     spaces: NamespaceQuotas | None = None
