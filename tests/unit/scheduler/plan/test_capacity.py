@@ -300,7 +300,7 @@ def test_trouble_is_told_and_nothing_is_asked() -> None:
 
 def test_pods_that_are_asked_for_are_confined_as_the_ranks_are() -> None:
     """By the selector and the tolerations of the pool, the labels of the flavor, and node affinity; not by labels of
-    ours, by which a pod would be taken for a rank. A part of a GPU needs a whole one."""
+    ours, by which a pod would be taken for a rank. Namespaces keep their labels. A part of a GPU needs a whole one."""
     affinity: dict[str, Any] = {
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"a": []}]}},
         "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []},
@@ -309,6 +309,9 @@ def test_pods_that_are_asked_for_are_confined_as_the_ranks_are() -> None:
                 {
                     "topologyKey": "host",
                     "labelSelector": {"matchExpressions": [{"key": "slipway.dev/role", "operator": "Exists"}]},
+                    "namespaceSelector": {"matchLabels": {"slipway.dev/workspace": "true"}},
+                    "matchLabelKeys": ["slipway.dev/role", "team"],
+                    "mismatchLabelKeys": ["slipway.dev/allocation-uid"],
                 }
             ]
         },
@@ -335,6 +338,9 @@ def test_pods_that_are_asked_for_are_confined_as_the_ranks_are() -> None:
     assert "podAffinity" not in pods.affinity
     (term,) = pods.affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["labelSelector"]["matchExpressions"][0]["key"] == "placeholder.slipway.dev/role"
+    assert term["namespaceSelector"] == {"matchLabels": {"slipway.dev/workspace": "true"}}
+    assert term["matchLabelKeys"] == ["placeholder.slipway.dev/role", "team"]
+    assert term["mismatchLabelKeys"] == ["placeholder.slipway.dev/allocation-uid"]
 
 
 def test_the_backoff_doubles_up_to_a_bound() -> None:

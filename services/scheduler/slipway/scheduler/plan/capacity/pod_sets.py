@@ -18,7 +18,7 @@ from slipway.crd.roleresources import is_extended
 from slipway.model.facts import FLAVOR_LABEL, AllocationFact, PoolFact, RoleFact, Toleration, VolumeFact
 from slipway.model.resources import GPU, GPU_MILLI, GPU_SHARES, MILLI, PODS, Resources
 from slipway.scheduler.plan.state import gang_size
-from slipway.scheduler.plan.state.selectors import mapping_of, mappings_of
+from slipway.scheduler.plan.state.selectors import mapping_of, mappings_of, strings_of
 
 POD_SETS_MAX = 32
 """The most pod sets that a ProvisioningRequest may have."""
@@ -27,6 +27,8 @@ OTHER_GROUP = f"placeholder.{API_GROUP}"
 """Replaces our own group in labels and selectors: with our own label, a pod would be treated as a rank."""
 NO_LABELS: Mapping[str, str] = {}
 _INTERNAL = (PODS, GPU_MILLI, GPU_SHARES)
+_LABEL_NAMES = ("matchLabelKeys", "mismatchLabelKeys")
+"""Fields of an affinity term that list names of pod labels."""
 
 Volumes = Mapping[tuple[str, str], VolumeFact]
 """{(namespace, claim): where its volume can be reached}"""
@@ -121,14 +123,18 @@ def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_other_group(value: Any) -> Any:
-    """Return the same selectors over renamed labels."""
+    """Return the same terms over renamed labels of pods. Namespaces are selected by their own labels, as before."""
     if isinstance(value, Mapping):
         renamed: dict[str, Any] = {}
         for key, item in mapping_of(cast("Any", value)).items():
             if key == "matchLabels":
                 renamed[key] = {_renamed(label): wanted for label, wanted in mapping_of(item).items()}
+            elif key in _LABEL_NAMES:
+                renamed[key] = [_renamed(label) for label in strings_of(item)]
             elif key == "key":
                 renamed[key] = _renamed(str(item))
+            elif key == "namespaceSelector":
+                renamed[key] = item
             else:
                 renamed[key] = _with_other_group(item)
         return renamed
