@@ -107,6 +107,7 @@ def test_the_start_is_that_of_the_search_over_holdings(seed: int) -> None:
         if found is None or expected is None:
             continue
         assert (found.at, found.placed.placements()) == (expected.at, expected.placed.placements())
+        assert found.at >= NOW
         ours, theirs = found.future.whatif.usage, expected.future.whatif.usage
         assert np.array_equal(ours.used, theirs.used)
         assert np.array_equal(ours.scored, theirs.scored)

@@ -37,13 +37,17 @@ def test_a_run_limit_is_the_lesser_of_its_own_and_the_queues() -> None:
 
 
 def test_when_something_ends_at_the_latest() -> None:
-    """By its stored deadline, else by its limit from its start; before it runs, from now; nobody knows without one."""
+    """By its stored deadline, else by its limit from its start; before it runs, from now; nobody knows without one.
+
+    Never before now, because what is overdue is still there.
+    """
     fact = runs("a", "n0", started=10.0, max_runtime=100.0)
     assert known_end(fact, None, 50.0) == 110.0
     assert known_end(msgspec.structs.replace(fact, deadlines={"maxRuntime": 120.0}), None, 50.0) == 120.0
     assert known_end(msgspec.structs.replace(fact, phase=Phase.STARTING), None, 50.0) == 150.0
     assert known_end(runs("b", "n0"), None, 50.0) is None
-    assert known_end(msgspec.structs.replace(fact, stopping=True, phase_since=40.0), None, 50.0) == 40.0
+    assert known_end(msgspec.structs.replace(fact, stopping=True, phase_since=40.0), None, 50.0) == 50.0
+    assert known_end(fact, None, 120.0) == 120.0
 
 
 def test_the_start_that_is_kept_follows_from_run_limits() -> None:
@@ -54,9 +58,25 @@ def test_the_start_that_is_kept_follows_from_run_limits() -> None:
 
 
 def test_the_start_stays_as_time_goes_on() -> None:
-    """It follows from ends, not from when one looks; also when an end is overdue."""
+    """It follows from ends, not from when one looks. While an end is overdue it is now, and no time is told."""
     work = (runs("r", "n0", max_runtime=100.0), an_allocation("head", a_role(cpu=4), created=1.0))
-    assert [plan_at(now, *work).kept[0].start for now in (2.0, 50.0, 99.0, 120.0)] == [100.0] * 4
+    assert [plan_at(now, *work).kept[0].start for now in (2.0, 50.0, 99.0, 120.0)] == [100.0] * 3 + [120.0]
+    small = an_allocation("small", a_role(cpu=2), created=2.0)
+    half = (runs("r", "n0", cpu=2, max_runtime=100.0), work[1], small)
+    why = plan_at(120.0, *half).explanations["default/small"]
+    assert why.message == "room is kept for default/head, which starts as soon as that room is free"
+    assert why.change is None
+
+
+def test_a_start_after_an_overdue_end_is_not_beside_the_places_of_another_head() -> None:
+    """The place of the overdue run is part of what the first head gets at 200. A run of 50 seconds from 100 would end
+    before that, but it is 180 already."""
+    held = (runs("r", "n0", cpu=4, max_runtime=100.0), runs("s", "n1", cpu=4, max_runtime=200.0))
+    first = an_allocation("first", a_role(2, cpu=4), queue="a", created=1.0, max_runtime=100.0)
+    second = an_allocation("second", a_role(cpu=4), queue="b", created=2.0, max_runtime=50.0)
+    queues = tuple(QueueFact(name=name, ordering="Backfill", priority=name == "a") for name in ("default", "a", "b"))
+    decided = plan_at(180.0, *held, first, second, queues=queues, count=2)
+    assert {kept.allocation: kept.start for kept in decided.kept} == {"default/first": 200.0, "default/second": 300.0}
 
 
 @pytest.mark.parametrize(("limit", "is_let_pass"), [(95.0, True), (95.5, False), (None, False)])

@@ -348,6 +348,8 @@ class _Decision:
         if window := self._window(fact):
             return f"{window} keeps it off every node of the pool, also of those that come"
         if waiting.start is not None and waiting.start <= self.now + SOON_S:
+            if waiting.start <= self.now:
+                return "running work leaves it room at any moment"
             return f"running work leaves it room at {format_time(waiting.start, 'seconds')} at the latest"
         return ""
 

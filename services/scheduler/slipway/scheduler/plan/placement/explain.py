@@ -296,9 +296,12 @@ def behind_reservation(head: AllocationFact, start: float | None, now: float) ->
     if start is None:
         text = f"room is kept for {head.key}, which has waited long and starts as soon as that room is free"
         return Explanation(gate=Gate.BEHIND_RESERVATION, message=text)
+    if start <= now:  # Running work is about to leave that room, or is overdue.
+        text = f"room is kept for {head.key}, which starts as soon as that room is free"
+        return Explanation(gate=Gate.BEHIND_RESERVATION, message=text)
     until = format_time(start, "seconds")
     text = f"room is kept for {head.key}, which starts at {until} at the latest; what ends by then may pass"
-    change = (Remedy(kind="maxRuntime", seconds=start - now),) if start > now else None
+    change = (Remedy(kind="maxRuntime", seconds=start - now),)
     return Explanation(gate=Gate.BEHIND_RESERVATION, message=text, change=change)
 
 

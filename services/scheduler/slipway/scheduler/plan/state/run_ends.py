@@ -124,7 +124,8 @@ class RunEnds:
     def in_order(self, run_limit: Callable[[str], float | None], now: float) -> tuple[Ints, Floats, Ints]:
         """Return (rows with a known end, in the order of that end; these ends; the rows without a known end).
 
-        `run_limit` returns the longest time that work of a queue may run; None when there is no limit.
+        No end is before `now`, as in `known_end`. `run_limit` returns the longest time that work of a queue may run;
+        None when there is no limit.
         """
         rows = np.flatnonzero(self._alive[: self._top])
         limits = np.array([np.inf if (limit := run_limit(name)) is None else limit for name in self.queues] or [np.inf])
@@ -132,7 +133,7 @@ class RunEnds:
         base = self._base[rows]
         ends = np.where(np.isinf(base), now, base) + np.minimum(self._limit[rows], of_queue)
         fixed = self._fixed[rows]
-        ends = np.where(np.isnan(fixed), ends, fixed)
+        ends = np.maximum(np.where(np.isnan(fixed), ends, fixed), now)
         is_known = np.isfinite(ends)
         known, ends = rows[is_known], ends[is_known]
         order = np.argsort(ends, kind="stable")

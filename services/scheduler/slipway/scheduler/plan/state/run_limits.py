@@ -1,7 +1,7 @@
 """The latest end of running work, as far as it is known. Pure.
 
 A run limit (`maxRuntime`) begins when the attempt runs. Work without a limit may run for ever, so no plan relies on its
-places. Work that is being stopped leaves as soon as it can, and is treated as almost gone.
+places. Work that is being stopped leaves as soon as it can, and is treated as almost gone. What is overdue ends now.
 """
 
 from slipway.model.facts import AllocationFact, QueueFact
@@ -25,13 +25,16 @@ def ends_if_started(fact: AllocationFact, queue: QueueFact | None, now: float) -
 
 
 def known_end(fact: AllocationFact, queue: QueueFact | None, now: float) -> float | None:
-    """Return the latest end of work that has places (epoch seconds, perhaps in the past); None when unknown."""
+    """Return the latest end of work that has places (epoch seconds); None when unknown.
+
+    It is never before `now`: work whose end is overdue still has its places.
+    """
     if fact.stopping or fact.deleting or fact.desired == "Stopped":
-        return fact.deadlines.get(_GRACE) or fact.phase_since
+        return max(fact.deadlines.get(_GRACE) or fact.phase_since, now)
     if fact.phase is not Phase.RUNNING:
         return ends_if_started(fact, queue, now)
     stored = fact.deadlines.get(LIMIT)
     if stored:
-        return stored
+        return max(stored, now)
     limit = run_limit(fact, queue)
-    return None if limit is None else fact.started + limit
+    return None if limit is None else max(fact.started + limit, now)
