@@ -30,6 +30,7 @@ SCORES = st.sampled_from(
         {"MostAllocated": 1},
         {"LeastAllocated": 1, "BalancedAllocation": 1},
         {"MostAllocated": 2, "NodeAffinity": 1, "TaintToleration": 1},
+        {"MostAllocated": 1, "TopologyPacking": 2},
     ]
 )
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipway.model.facts import NodeFact, RoleFact
+from slipway.model.facts import NodeFact, PoolFact, RoleFact, TopologyFact
 from slipway.scheduler.plan.placement.feasibility import SPARSE, FeasibilityRow
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf
@@ -79,6 +79,23 @@ def test_taking_keeps_a_row_of_few_nodes_as_it_would_be_afresh() -> None:
         assert row.fits.tolist() == fresh.fits.tolist()
     assert not row.fits[CHOSEN[0]]
     assert row.peek(CHOSEN[1], 1) != row.peek(CHOSEN[1], 4) == -1
+
+
+def test_ranks_that_are_taken_change_a_whole_domain() -> None:
+    """TopologyPacking prefers rack r1 until it is full, also on the node of it that no rank has touched."""
+    racks = {"a": "r1", "b": "r1", "c": "r2"}
+    nodes = [a_node(name, cpu=4, labels={"rack": rack}) for name, rack in racks.items()]
+    nodes.append(a_node("d", cpu=8, labels={"rack": "r2"}))
+    snapshot = a_snapshot(nodes, pool=PoolFact(name="default", scores={"TopologyPacking": 1}))
+    whatif = WhatIf(snapshot.usage, policy_of(snapshot.pool))
+    row = whatif.row(a_role(topology=TopologyFact("rack", "preferred")))
+    before = row.total.tolist()
+    whatif.take(row, [0, 0])
+    row.refresh()
+    fresh = FeasibilityRow(row.ask, whatif.usage, whatif.weights(row.ask))
+    assert row.total.tolist() == fresh.total.tolist()
+    assert row.total[1] > before[1]
+    assert row.total[0] == row.total[1] > row.total[2] == row.total[3]
 
 
 @pytest.mark.parametrize("node", [CHOSEN[0], 7])

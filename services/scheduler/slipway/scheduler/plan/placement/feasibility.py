@@ -2,8 +2,9 @@
 
 A row is computed once per tick and request, and later only for the nodes that were touched since. If ranks of the row's
 own request touched a node, the new value comes from a ladder. The ladder contains the totals of all nodes at 1, 2, ...
-more ranks; each rung is computed when first needed. Invariant: after `refresh`, `total[i]` equals the value of a new
-row, INFEASIBLE where a filter refuses node i.
+more ranks; each rung is computed when first needed. A row with a score of domains has no ladder, and is computed whole
+after each change. Invariant: after `refresh`, `total[i]` equals the value of a new row, INFEASIBLE where a filter
+refuses node i.
 """
 
 from collections.abc import Mapping
@@ -39,14 +40,15 @@ class FeasibilityRow:
         every = [(scores[name], weight) for name, weight in sorted(weights.items())]
         self._beside = tuple((score, weight) for score, weight in every if score.whole is not None)
         """scores that read the pods beside a node"""
-        chosen = [(score, weight) for score, weight in every if score.whole is None]
-        self._moving = tuple((score, weight) for score, weight in chosen if not score.is_static)
+        self._moving = tuple((score, weight) for score, weight in every if score.is_of_one_node)
         self._is_of_amounts = not ask.host_ports and all(score.is_of_amounts for score, _ in self._moving)
         """whether the dynamic part of a node's total follows from the node's amounts alone"""
         is_by_device = usage.devices_for(ask) is not None or any(score.is_by_device for score, _ in self._moving)
-        self._has_ladder = self._is_of_amounts and not is_by_device
+        self._still = tuple((score, weight) for score, weight in every if score.is_static or score.is_of_domains)
+        """scores that are computed for all nodes at once: each rank that is taken may change those of domains"""
+        self._is_of_domains = ask.topology is not None and any(score.is_of_domains for score, _ in self._still)
+        self._has_ladder = self._is_of_amounts and not is_by_device and not self._is_of_domains
         """whether a ladder is used: computing a whole rung costs little more than computing one node"""
-        self._still = tuple((score, weight) for score, weight in chosen if score.is_static)
         self.passed: Bools = _passed(ask, usage)
         if ask.outside is not None:
             self.passed &= ask.outside.allowed
@@ -55,9 +57,9 @@ class FeasibilityRow:
         self._few: Ints | None = few if few.size * SPARSE <= len(usage.table) else None
         """the nodes that pass, for a sparse row, which computes only these; None for other rows"""
         self._raw: list[tuple[Score, int, Ints]] = []
-        """the static scores that differ between the computed nodes"""
+        """the scores of `_still` that differ between the computed nodes"""
         self._constant = 0
-        """the weighted sum of the static scores that do not differ"""
+        """the weighted sum of the scores of `_still` that do not differ"""
         self._is_shifting = False
         """whether the fixed part of the totals depends on which nodes are feasible"""
         self._read_static()
@@ -88,6 +90,10 @@ class FeasibilityRow:
         """Compute again the nodes that were touched since the last refresh."""
         touched = self.usage.touched
         if self._cursor == len(touched):
+            return
+        if self._is_of_domains:
+            self._cursor = len(touched)
+            self._read_again()
             return
         nodes = sorted(set(touched[self._cursor :]))
         fresh = np.array(nodes, dtype=np.int64)
@@ -165,6 +171,16 @@ class FeasibilityRow:
             self.usage.table.names[node]: {name: int(values[node]) for name, values in columns}
             for node in (np.flatnonzero(self.fits).tolist() if nodes is None else nodes)
         }
+
+    def _read_again(self) -> None:
+        """Compute the whole row, because the nodes of a domain change together."""
+        if self._terms != len(self.usage.peers.terms):
+            self._couple()
+        self._read_static()
+        if self.is_coupled:
+            self._update_coupled(EVERY)
+        else:
+            self._update(EVERY)
 
     def _couple(self) -> None:
         """Determine whether pods near a node change its value for this request."""

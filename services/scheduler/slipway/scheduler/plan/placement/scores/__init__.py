@@ -90,7 +90,7 @@ SCORES: dict[str, Score] = {
         Score(device_best_fit.NAME, device_best_fit.score, is_by_device=True, is_of_amounts=True),
         Score(node_affinity.NAME, node_affinity.score, is_static=True, normalise=Normalise.MAX),
         Score(taint_toleration.NAME, taint_toleration.score, is_static=True, normalise=Normalise.REVERSE),
-        Score(topology_packing.NAME, topology_packing.score, is_static=True),
+        Score(topology_packing.NAME, topology_packing.score, is_of_domains=True),
     )
 }
 

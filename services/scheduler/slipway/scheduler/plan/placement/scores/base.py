@@ -46,6 +46,9 @@ class Normalise(Enum):
 class Score(msgspec.Struct, frozen=True):
     """One entry of the registry. A static score does not depend on usage.
 
+    A score of domains depends on the usage of all nodes of a topology domain; for ranks without a topology it is 0
+    everywhere. So a rank that is taken changes its values on other nodes too.
+
     Scores that read the pods beside a node have `whole` instead of `score`. They are computed over all feasible nodes
     at once, and only for ranks that the labels or terms of pods concern; for other ranks they are 0 everywhere.
     """
@@ -53,6 +56,7 @@ class Score(msgspec.Struct, frozen=True):
     name: str
     score: ScoreNodes = zeros
     is_static: bool = False
+    is_of_domains: bool = False
     is_by_device: bool = False
     """whether it reads single GPUs, which is expensive for many nodes at once"""
     is_of_amounts: bool = False
@@ -64,6 +68,11 @@ class Score(msgspec.Struct, frozen=True):
     """returns `score` with args of the pool applied"""
     whole: ScoreWhole | None = None
     bind_whole: Callable[[Mapping[str, Any]], ScoreWhole] | None = None
+
+    @property
+    def is_of_one_node(self) -> bool:
+        """Whether its value on a node changes with the usage of that node, and only of that node."""
+        return not (self.is_static or self.is_of_domains or self.whole is not None)
 
     def under(self, args: Mapping[str, Any]) -> "Score":
         """Return this score with a pool's args applied."""
