@@ -51,6 +51,14 @@ BODIES: dict[str, Json] = {
     },
 }
 """{what it shows: the body of a launch}"""
+ODD: dict[str, Json] = {
+    "defaults": {"kind": "command", "home": False, "hold": False, "ranks": [{"name": "worker", "count": 1}]},
+    "lines": {"kind": "command", "setup": "\ntrue\n", "env": {"LINES": "a\nb", "PLAIN": "c"}},
+    "without a name": {"kind": "command", "ranks": [{"count": 2}]},
+    "without a count": {"kind": "command", "ranks": [{"resources": {"memory": "64Mi"}}]},
+    "two limits": {"kind": "command", "ranks": [{"count": 2, "resources": {"limits": {"cpu": "2"}}}]},
+}
+"""{what it shows: a body of which the form shows only a part, or in another way}"""
 
 
 @pytest.fixture
@@ -60,7 +68,7 @@ def visit(stack: RunningStack, page: Page) -> Visit:
 
 def write_yaml(visit: Visit, text: str) -> None:
     """Put it in place of what the field says."""
-    visit.page.wait_for("!!document.querySelector('[name=yaml]')")
+    visit.page.wait_for("!!document.querySelector('[name=yaml]')?.value")
     visit.page.run("document.querySelector('[name=yaml]').select()")
     visit.put("[name=yaml]", text)
 
@@ -80,17 +88,34 @@ def copied(visit: Visit, way: str) -> str:
     return str(visit.page.run("document.querySelector('.same pre').textContent"))
 
 
-@pytest.mark.parametrize("name", list(BODIES))
+@pytest.mark.parametrize("name", [*BODIES, *ODD])
 def test_the_form_loses_nothing_of_the_yaml(visit: Visit, name: str) -> None:
     """From YAML to the form and back: the same body, also where the form has no field for it."""
+    body = BODIES.get(name) or {"image": "local", "command": ["true"], **ODD[name]}
     visit.go("/launch?as=yaml")
-    write_yaml(visit, yaml.safe_dump(BODIES[name], sort_keys=False))
+    write_yaml(visit, yaml.safe_dump(body, sort_keys=False))
     visit.page.wait_for("!!document.querySelector('.outcome .state')")
     visit.press("Form")
     visit.page.wait_for("!!document.querySelector('[name=command]')")
     visit.press("YAML")
     visit.page.wait_for("!!document.querySelector('[name=yaml]')")
-    assert written(visit) == BODIES[name]
+    assert written(visit) == body
+    visit.is_clean()
+
+
+def test_variables_of_the_form_join_those_of_the_yaml(visit: Visit) -> None:
+    """A variable of several lines has no place in the form; one that is typed there does not remove it."""
+    visit.go("/launch?as=yaml")
+    write_yaml(
+        visit, yaml.safe_dump({"kind": "command", "image": "local", "command": ["true"], "env": {"LINES": "a\nb"}})
+    )
+    visit.page.wait_for("!!document.querySelector('.outcome .state')")
+    visit.press("Form")
+    visit.page.wait_for("!!document.querySelector('[name=env]')")
+    visit.put("[name=env]", "PLAIN=c")
+    visit.press("YAML")
+    visit.page.wait_for("!!document.querySelector('[name=yaml]')")
+    assert written(visit)["env"] == {"LINES": "a\nb", "PLAIN": "c"}
     visit.is_clean()
 
 

@@ -4,7 +4,7 @@ import { call, newKey } from "./api.js";
 import { Choice, Copy, Failure, Field } from "./components.js";
 import { facts } from "./facts.js";
 import { plural, sentence } from "./format.js";
-import { BLANK, bodyOf, fieldOf, fieldsOf, fieldsOfBody, toCommand, toCurl, toManifest, toPython } from "./launch_body.js";
+import { BLANK, bodyOf, fieldOf, fieldsOfBody, isSameWork, shortFields, toCommand, toCurl, toManifest, toPython, wholeFields } from "./launch_body.js";
 import { go, param, setParam } from "./router.js";
 import { html, useEffect, useMemo, useSignal } from "./runtime.js";
 import { me, useResource } from "./store.js";
@@ -15,10 +15,30 @@ const TYPING_MS = 350;
 
 export function Launch() {
   const from = param("from");
-  const source = useResource(from ? apiPathOf(from) : "", { isAbout: () => false });
-  if (!from) return html`<${Draft} start=${{ ...BLANK, template: param("template"), workspace: param("workspace"), job: param("job") }} />`;
-  if (source.data) return html`<${Draft} key=${from} start=${fieldsOf(source.data)} from=${from} secrets=${source.data.spec.secretVariables ?? []} />`;
+  if (from) return html`<${Again} key=${from} from=${from} />`;
+  return html`<${Draft} start=${{ ...BLANK, template: param("template"), workspace: param("workspace"), job: param("job") }} />`;
+}
+
+function Again({ from }) {
+  const source = useResource(apiPathOf(from), { isAbout: () => false });
+  const start = useSignal(/** @type {import("./launch_body.js").Fields | null} */ (null));
+  useEffect(() => {
+    if (!source.data) return undefined;
+    const aborter = new AbortController();
+    startOf(source.data, aborter.signal).then((fields) => {
+      if (!aborter.signal.aborted) start.value ??= fields;
+    });
+    return () => aborter.abort();
+  }, [Boolean(source.data)]);
+  if (start.value) return html`<${Draft} start=${start.value} from=${from} secrets=${source.data?.spec.secretVariables ?? []} />`;
   return source.error ? html`<${Failure} error=${source.error} what="that workload" onRetry=${source.reload} />` : null;
+}
+
+// The short form, if the API makes the same spec of it as the first launch has; otherwise the whole body.
+async function startOf(view, signal) {
+  const short = shortFields(view);
+  const preview = await call("POST", "/allocations?dryRun=true", { body: bodyOf(short).body, signal }).catch(() => null);
+  return preview && isSameWork(view.spec, preview.spec) ? short : wholeFields(view);
 }
 
 function Draft({ start, from = "", secrets = [] }) {

@@ -6,7 +6,7 @@ import { quoted, wordsOf } from "./words.js";
  * @typedef {{kind: string, name: string, workspace: string, template: string, job: string, image: string, command: string,
  *   ranks: string, gpus: string, cpu: string, memory: string, queue: string, priority: string, maxRuntime: string,
  *   maxRestarts: string, setup: string, env: string, home: boolean, hold: boolean, role: string, rest: Record<string, any>}} Fields `rest` are the fields of the body for which the
- *   form has no field; `role` is the name of the only role
+ *   form has no field; `role` is the name of the only role; empty: the API names it
  */
 
 /** @type {Fields} */
@@ -35,7 +35,7 @@ export function bodyOf(fields) {
   const errors = {};
   /** @type {Record<string, any>} */
   const body = { ...fields.rest, kind: fields.kind };
-  for (const name of TEXTS) if (fields[name].trim()) body[name] = fields[name].trim();
+  for (const name of TEXTS) if (fields[name].trim()) body[name] = name === "setup" ? fields[name] : fields[name].trim();
   try {
     const words = wordsOf(fields.command);
     if (words.length) body.command = words;
@@ -45,14 +45,17 @@ export function bodyOf(fields) {
   for (const name of NUMBERS) if (fields[name].trim()) body[name] = numberOr(fields[name]);
   for (const name of CHECKS) if (fields[name]) body[name] = true;
   const env = envOf(fields.env, errors);
-  if (Object.keys(env).length) body.env = env;
+  if (Object.keys(env).length) body.env = { ...(isObject(fields.rest.env) ? fields.rest.env : {}), ...env };
   if (fields.rest.ranks) return { body, errors };
   const resources = {};
   if (fields.cpu.trim()) resources.cpu = fields.cpu.trim();
   if (fields.memory.trim()) resources.memory = fields.memory.trim();
   if (Number(fields.gpus)) resources[facts.gpu] = numberOr(fields.gpus);
-  const count = numberOr(fields.ranks || "1");
-  if (count !== 1 || Object.keys(resources).length) body.ranks = [{ name: fields.role, count, ...(Object.keys(resources).length ? { resources } : {}) }];
+  const count = fields.ranks.trim() ? numberOr(fields.ranks) : undefined;
+  const hasResources = Object.keys(resources).length > 0;
+  if ((count ?? 1) !== 1 || hasResources) {
+    body.ranks = [{ ...(fields.role ? { name: fields.role } : {}), ...(count === undefined ? {} : { count }), ...(hasResources ? { resources } : {}) }];
+  }
   return { body, errors };
 }
 
@@ -83,14 +86,36 @@ export function fieldOf(pointer) {
 }
 
 /**
- * The form fields of a body. Values without a form field are kept in `rest`, so that no part of the body is lost.
+ * The form fields of a body. A value is put into the form only if the form gives the same value back. Any other value is
+ * kept in `rest`, so that no part of the body is lost.
  * @param {any} body
  * @returns {Fields}
  */
 export function fieldsOfBody(body) {
   const fields = { ...BLANK, rest: {} };
-  for (const [name, value] of Object.entries(body)) if (!take(fields, name, value)) fields.rest[name] = value;
+  for (const [name, value] of Object.entries(body)) {
+    const alone = { ...BLANK, rest: {} };
+    if (take(alone, name, value) && isSame(bodyOf(alone).body[name], value, isSameText)) take(fields, name, value);
+    else fields.rest[name] = value;
+  }
   return fields;
+}
+
+function isObject(value) {
+  return value !== null && typeof value === "object" && !Array.isArray(value);
+}
+
+// Whether two values of JSON are equal; the order of the keys of an object does not matter.
+function isSame(one, other, isEqual = Object.is) {
+  if (one === null || other === null || typeof one !== "object" || typeof other !== "object") return isEqual(one, other);
+  const keys = Object.keys(one);
+  return Array.isArray(one) === Array.isArray(other) && keys.length === Object.keys(other).length
+    && keys.every((key) => Object.hasOwn(other, key) && isSame(one[key], other[key], isEqual));
+}
+
+// A number and its text are the same to the form: 2 CPUs and "2" CPUs.
+function isSameText(one, other) {
+  return one === other || (typeof one !== typeof other && [one, other].every((each) => ["number", "string"].includes(typeof each)) && String(one) === String(other));
 }
 
 // Puts a value of the body into its form field; returns false when the form cannot show the value.
@@ -113,17 +138,16 @@ function isWords(value) {
 }
 
 function isPlainEnv(value) {
-  return value !== null && typeof value === "object" && !Array.isArray(value) && Object.values(value).every((each) => typeof each === "string" && !each.includes("\n"));
+  return isObject(value) && Object.values(value).every((each) => typeof each === "string");
 }
 
 function takeRanks(fields, value) {
   if (!Array.isArray(value) || value.length !== 1) return false;
   const [role] = value;
-  if (role === null || typeof role !== "object" || Object.keys(role).some((key) => !["name", "count", "resources"].includes(key))) return false;
+  if (!isObject(role)) return false;
   const asked = role.resources ?? {};
-  if (Object.keys(asked).some((key) => !["cpu", "memory", facts.gpu].includes(key)) || Object.values(asked).some((each) => !["string", "number"].includes(typeof each))) return false;
-  fields.role = role.name ?? "worker";
-  fields.ranks = String(role.count ?? 1);
+  fields.role = role.name ?? "";
+  fields.ranks = String(role.count ?? "");
   fields.cpu = String(asked.cpu ?? "");
   fields.memory = String(asked.memory ?? "");
   fields.gpus = String(asked[facts.gpu] ?? 0);
@@ -132,8 +156,8 @@ function takeRanks(fields, value) {
 
 /** Fields of a spec that a launch cannot have: those that the API adds, and secret variables, whose values are unknown. */
 const NOT_OF_A_BODY = new Set(["requestHash", "signals", "desired", "hold", "queuePosition", "maxRuntimeOverride", "secretVariables", "after"]);
-/** Fields of a spec that do not prevent a simple form. Any other field that is not empty needs the whole body. */
-const SHOWN = new Set(["kind", "queue", "priority", "ranks", "minAvailable", "template", "env", "maxRuntime", "job", "preemptionGrace"]);
+/** Values of a body that a launch has without saying them. */
+const UNSAID = { pool: "default", preemptible: false, home: false, maxRestarts: 0 };
 
 /**
  * The whole body that launches an allocation again, under a new name. `slipway rerun` sends the same.
@@ -141,9 +165,13 @@ const SHOWN = new Set(["kind", "queue", "priority", "ranks", "minAvailable", "te
  * @returns {any}
  */
 export function bodyAgain(view) {
-  const spec = Object.fromEntries(Object.entries(view.spec).filter(([name]) => !NOT_OF_A_BODY.has(name)));
   const labels = ownLabels(view);
-  return { workspace: view.workspace, ...(Object.keys(labels).length ? { labels } : {}), ...spec };
+  return { workspace: view.workspace, ...(Object.keys(labels).length ? { labels } : {}), ...again(view.spec) };
+}
+
+// The part of a spec that the next launch of the same allocation has too.
+function again(spec) {
+  return Object.fromEntries(Object.entries(spec).filter(([name]) => !NOT_OF_A_BODY.has(name)));
 }
 
 // The labels of the user: Slipway sets labels of its own, and refuses them in a launch.
@@ -152,40 +180,53 @@ function ownLabels(view) {
 }
 
 /**
- * The form fields to launch an allocation again. A simple allocation fills the form. For any other one the whole body is
- * kept, and the form shows the part that it can show.
+ * Whether two allocations run the same work: whatever a launch can set is equal in both specs.
+ * @param {any} spec
+ * @param {any} other
+ * @returns {boolean}
+ */
+export function isSameWork(spec, other) {
+  return isSame(again(spec), again(other));
+}
+
+/**
+ * The form fields to launch an allocation again, with its whole body. The form shows the part that it can show.
  * @param {any} view
  * @returns {Fields}
  */
-export function fieldsOf(view) {
-  return isSimple(view) ? simpleFields(view) : fieldsOfBody(bodyAgain(view));
+export function wholeFields(view) {
+  return fieldsOfBody(bodyAgain(view));
 }
 
-function isSimple(view) {
-  const { spec } = view;
-  const pod = spec.template?.spec ?? {};
-  const [role = {}] = spec.ranks ?? [];
-  const isServing = ["notebook", "shell", "tensorboard"].includes(view.kind);
-  const hasMore = Object.entries(spec).some(([name, value]) => !SHOWN.has(name) && !NOT_OF_A_BODY.has(name) && !isEmpty(value)
-    && !(name === "pool" && value === "default") && !(name === "ports" && isServing));
-  const main = pod.containers?.[0] ?? {};
-  const more = [...(spec.ranks ?? []).slice(1), ...(pod.containers ?? []).slice(1), ...(pod.initContainers ?? []), ...(pod.volumes ?? []), ...(main.env ?? [])];
-  return !hasMore && !more.length && !spec.secretVariables?.length && !Object.keys(ownLabels(view)).length && (role.minAvailable ?? role.count) === role.count;
+/**
+ * The form fields that a user would have filled in to launch the allocation. They may miss something: they are good only if
+ * `isSameWork` holds for the spec that the API makes of them.
+ * @param {any} view
+ * @returns {Fields}
+ */
+export function shortFields(view) {
+  const { template, ranks, ...rest } = bodyAgain(view);
+  for (const name of ["minAvailable", "preemptionGrace", "ports"]) delete rest[name];
+  for (const [name, value] of Object.entries(UNSAID)) if (rest[name] === value) delete rest[name];
+  const main = template?.spec?.containers?.[0] ?? {};
+  const words = (main.command ?? []).map(typed);
+  const role = shortRole(ranks?.[0] ?? {});
+  return fieldsOfBody({ ...rest, ...(main.image ? { image: main.image } : {}), ...(words.length && !words.includes(null) ? { command: words } : {}),
+    ...(role.resources || role.count > 1 ? { ranks: [role] } : {}) });
 }
 
-function isEmpty(value) {
-  return !value || (typeof value === "object" && Object.keys(value).length === 0);
+function shortRole({ name = BLANK.role, count = 1, resources }) {
+  const { cpu, memory, [facts.gpu]: gpus } = resources?.requests ?? {};
+  const asked = { ...(cpu ? { cpu } : {}), ...(memory ? { memory } : {}), ...(Number(gpus) ? { [facts.gpu]: Number(gpus) } : {}) };
+  return { name, count, ...(Object.keys(asked).length ? { resources: asked } : {}) };
 }
 
-function simpleFields(view) {
-  const { spec } = view;
-  const main = spec.template?.spec?.containers?.[0] ?? {};
-  const role = spec.ranks?.[0] ?? {};
-  const asked = role.resources?.requests ?? {};
-  const env = Object.entries(spec.env ?? {}).map(([name, value]) => `${name}=${value}`).join("\n");
-  return { ...BLANK, rest: {}, kind: view.kind, role: role.name ?? BLANK.role, job: view.job ?? "", workspace: view.workspace, image: main.image ?? "", queue: view.queue, env,
-    command: [...(main.command ?? []), ...(main.args ?? [])].map(quoted).join(" "), ranks: String(role.count ?? 1),
-    gpus: String(asked[facts.gpu] ?? 0), cpu: asked.cpu ?? "", memory: asked.memory ?? "", priority: String(view.priority), maxRuntime: spec.maxRuntime ?? "" };
+// A word of a stored command as the user typed it: the API writes $$ for a $ where Kubernetes would replace a variable.
+// Null for a word that nobody can type, because Kubernetes replaces a variable in it.
+function typed(word) {
+  if (!/\$[$(]/.test(word)) return word;
+  const plain = word.replaceAll("$$", () => "$");
+  return plain.replaceAll("$", () => "$$") === word ? plain : null;
 }
 
 /**
@@ -196,7 +237,7 @@ function simpleFields(view) {
  */
 export function toCommand(fields, body) {
   const role = body.ranks?.[0] ?? {};
-  const isSayable = fields.role === BLANK.role && (body.kind === "training" || (role.count ?? 1) === 1);
+  const isSayable = ["", BLANK.role].includes(fields.role) && (body.kind === "training" || (role.count ?? 1) === 1);
   if (Object.keys(fields.rest).length || !isSayable) return "slipway apply -f launch.yaml";
   const words = ["slipway", ...(body.kind === "training" ? ["run"] : [body.kind, "start"])];
   const add = (option, value) => value !== undefined && words.push(option, quoted(String(value)));
