@@ -76,6 +76,26 @@ def test_it_follows_what_goes_on(stack: RunningStack, page: Page) -> None:
     assert page.errors == []
 
 
+def test_it_looks_once_at_a_time_while_the_api_is_down(stack: RunningStack, page: Page) -> None:
+    """Each look schedules one look, also when both of its reads fail, and also after the API has come back."""
+    id_ = stack.launch({"kind": "command", "image": "local", "command": ["true"], "hold": True})
+    page.goto(stack.link(f"/trace/{id_}"))
+    page.wait_for(f"{NAMES}.includes('POST /api/v1/allocations')")
+    page.run(
+        "window.due = []; window.reads = 0; window.isDown = true; const answers = window.fetch;"
+        " window.setTimeout = (each) => due.push(each); window.fetch = (...what) => {"
+        " reads += 1; return isDown ? Promise.reject(new TypeError('down')) : answers(...what) }; true"
+    )
+    page.wait_for("due.length > 0 && document.querySelector('.message').innerText.includes('does not answer')")
+    for looks in (2, 3):
+        page.run("due.splice(0).forEach((each) => each())")
+        page.wait_for(f"reads >= {2 * looks} && due.length > 0")
+    page.run("window.isDown = false; due.splice(0).forEach((each) => each())")
+    page.wait_for("document.querySelector('.message').innerText === '' && due.length > 0")
+    assert page.run("[reads, due.length]") == [8, 1]
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+
+
 def test_what_is_not_there_is_told(stack: RunningStack, page: Page) -> None:
     """An id of nobody, however it is spelled, is no more than text on the page."""
     page.goto(stack.link("/trace/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E"))

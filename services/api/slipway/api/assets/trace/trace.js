@@ -11,9 +11,25 @@ const open = new Set();
 let spans = [];
 let extent = "";
 
+// Looks until the end. Nothing else schedules a look, so there is only one at a time.
 async function look() {
   const [allocation, trace] = await Promise.all([read(""), read("/trace")]);
-  if (!allocation || !trace) return;
+  const failure = [allocation, trace].find((answer) => !answer.data);
+  if (failure ? tell(failure.status) : take(allocation.data, trace.data)) setTimeout(look, AGAIN_MS);
+}
+
+// The answer of the API; without `data` it was refused, and with status 0 it did not come.
+async function read(path) {
+  try {
+    const answer = await fetch(`${api}${path}`, { headers: { accept: "application/json" } });
+    return { status: answer.status, data: answer.ok ? await answer.json() : null };
+  } catch {
+    return { status: 0, data: null };
+  }
+}
+
+// Shows what was read; returns whether more can follow.
+function take(allocation, trace) {
   $("#phase").textContent = allocation.result ? `${allocation.phase}, ${allocation.result}` : allocation.phase;
   const before = spans.length;
   spans = ordered(trace.spans);
@@ -21,24 +37,20 @@ async function look() {
   if (spans.length !== before || !spans.length) show();
   document.body.dataset.ended = allocation.phase === "Terminated" ? "true" : "";
   // The last spans are written with a delay, so the page looks again after the end, until no more spans arrive.
-  if (allocation.phase !== "Terminated" || spans.length !== before) setTimeout(look, AGAIN_MS);
+  return allocation.phase !== "Terminated" || spans.length !== before;
 }
 
-async function read(path) {
-  const answer = await fetch(`${api}${path}`, { headers: { accept: "application/json" } }).catch(() => null);
-  if (answer?.ok) return answer.json();
+// Says why nothing was read; returns whether the next look may read it.
+function tell(status) {
   const message = $(".message");
-  if (answer?.status === 401) {
+  if (status === 401) {
     const login = made("a", "Log in");
     login.href = new URL(`../login?next=${encodeURIComponent(location.pathname)}`, location.href);
     message.replaceChildren(login, " to see it.");
-  } else if (answer?.status === 404) {
-    message.textContent = "There is no such allocation.";
-  } else {
-    message.textContent = "The API does not answer; looking again.";
-    setTimeout(look, AGAIN_MS);
+    return false;
   }
-  return null;
+  message.textContent = status === 404 ? "There is no such allocation." : "The API does not answer; looking again.";
+  return status !== 404;
 }
 
 // Each span is followed by its children, the earliest first; a span without a known parent is at the top level.
