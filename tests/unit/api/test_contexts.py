@@ -13,6 +13,7 @@ import httpx2
 import pytest
 from starlette.requests import ClientDisconnect
 
+from slipway.api.contexts import Pieces
 from slipway.api.settings import Settings
 from slipway.errors import UnavailableError
 from slipway.inside import fetch
@@ -21,9 +22,11 @@ from slipway.kube.errors import Verb
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.pods import archive
 from slipway.runtime import retry
+from slipway.runtime.tasks import TaskGroup
 from tests.support.access import teams_world
 from tests.support.api_world import ApiWorld, api_world
 from tests.support.archives import an_archive
+from tests.support.slow_load import SlowLoad, outcome, turns
 
 Json = dict[str, Any]
 SMALL = an_archive({"train.py": b"print(1)", "data/a.txt": b"a"})
@@ -293,3 +296,19 @@ async def test_a_bad_context_of_a_launch(world: ApiWorld) -> None:
     for bad in ("abc", "0" * 64, "A" * 64):
         response = await world.post("/allocations", {"kind": "command", "image": "a", "command": ["a"], "context": bad})
         assert [error["pointer"] for error in response.json()["errors"]] == ["/context"]
+
+
+async def test_a_piece_is_read_once_at_a_time() -> None:
+    """A read failed: who comes then waits for the next read of the same piece."""
+    pieces, load = Pieces(1024), SlowLoad()
+    async with TaskGroup() as group:
+        tasks = [group.create_task(outcome(pieces.get(("a", 0), load))) for _ in range(2)]
+        await turns()
+        load.ends[0].set_exception(UnavailableError("away"))
+        await asyncio.wait(tasks[:1])
+        tasks.append(group.create_task(outcome(pieces.get(("a", 0), load))))
+        await turns()
+        assert load.running == 1
+        load.ends[1].set_result(b"piece")
+    assert isinstance(tasks[0].result(), UnavailableError)
+    assert [task.result() for task in tasks[1:]] == [b"piece", b"piece"]

@@ -18,8 +18,10 @@ from slipway.errors import InvalidError, UnavailableError
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event, Phase
+from slipway.runtime.tasks import TaskGroup
 from tests.support.allocations import a_pool, an_allocation
 from tests.support.clock import FakeClock
+from tests.support.slow_load import SlowLoad, outcome, turns
 
 
 class Inner(msgspec.Struct):
@@ -210,6 +212,28 @@ async def test_recent_loads_once_at_a_time_and_keeps_no_failure() -> None:
     assert await recent.get("a", load) == 2
     recent.forget("a")
     assert await recent.get("a", load) == 3
+
+
+@pytest.mark.parametrize("is_failing", [True, False])
+async def test_recent_loads_once_at_a_time_after_a_load_without_a_value(is_failing: bool) -> None:
+    """A load failed, or lasted longer than its value: a caller who comes then waits for the next load of the others."""
+    clock, load = FakeClock(), SlowLoad()
+    recent = Recent[str, int](clock, ttl_s=1.0)
+    async with TaskGroup() as group:
+        first, second = (group.create_task(outcome(recent.get("a", load))) for _ in range(2))
+        await turns()
+        clock.advance(2.0)
+        if is_failing:
+            load.ends[0].set_exception(UnavailableError("away"))
+        else:
+            load.ends[0].set_result(1)
+        await asyncio.wait([first])
+        third = group.create_task(outcome(recent.get("a", load)))
+        await turns()
+        assert load.running == 1
+        load.ends[1].set_result(2)
+    assert (second.result(), third.result()) == (2, 2)
+    assert isinstance(first.result(), UnavailableError) == is_failing
 
 
 def test_seldom() -> None:

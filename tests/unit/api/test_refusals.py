@@ -14,8 +14,10 @@ from slipway.api.networks import parse_networks
 from slipway.errors import ThrottledError, UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import TOKEN_REVIEWS
+from slipway.runtime.tasks import TaskGroup
 from tests.support.access import Teams, bearer, teams_world
 from tests.support.clock import FakeClock
+from tests.support.slow_load import SlowLoad, outcome, turns
 
 BURST = 3
 
@@ -153,3 +155,24 @@ async def test_one_credential_counts_once() -> None:
                 raise UnauthorizedError("no")
     async with refusals.tried(caller, "another"):
         pass
+
+
+async def test_one_credential_is_checked_once_at_a_time() -> None:
+    """A check could not be made: who comes then waits for the next check of the same credential."""
+    refusals, caller, check = Refusals(FakeClock(), per_s=1, burst=1), a_connection("203.0.113.7"), SlowLoad()
+
+    async def call() -> None:
+        async with refusals.tried(caller, "token"):
+            await check()
+
+    async with TaskGroup() as group:
+        tasks = [group.create_task(outcome(call())) for _ in range(2)]
+        await turns()
+        check.ends[0].set_exception(UnavailableError("away"))
+        await asyncio.wait(tasks[:1])
+        tasks.append(group.create_task(outcome(call())))
+        await turns()
+        assert check.running == 1
+        check.ends[1].set_exception(UnauthorizedError("no"))
+    outcomes = [type(task.result()).__name__ for task in tasks]
+    assert outcomes == ["UnavailableError", "UnauthorizedError", "UnauthorizedError"]

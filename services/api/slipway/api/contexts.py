@@ -19,6 +19,7 @@ import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -367,22 +368,18 @@ class Pieces:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._loading: dict[tuple[str, int], asyncio.Lock] = {}
+        self._loading: WeakValueDictionary[tuple[str, int], asyncio.Lock] = WeakValueDictionary()
 
     async def get(self, key: tuple[str, int], load: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the piece. An error of `load` is raised to the caller that loads; waiting callers then try in turn."""
         lock = self._loading.setdefault(key, asyncio.Lock())
-        try:
-            async with lock:
-                if key in self._kept:
-                    self._kept.move_to_end(key)
-                    return self._kept[key]
-                piece = await load()
-                self._keep(key, piece)
-                return piece
-        finally:
-            if not lock.locked():
-                self._loading.pop(key, None)
+        async with lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+            piece = await load()
+            self._keep(key, piece)
+            return piece
 
     def _keep(self, key: tuple[str, int], piece: bytes) -> None:
         self._kept[key] = piece

@@ -9,6 +9,7 @@ Invariants: at most one load per key is in progress; a failed load is not cached
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from slipway.runtime.clock import Clock
 
@@ -26,7 +27,8 @@ class Recent(Generic[K, V]):
         self._ttl_s = ttl_s
         self._keys_max = keys_max
         self._values: dict[K, tuple[float, V]] = {}
-        self._loading: dict[K, asyncio.Lock] = {}
+        self._loading: WeakValueDictionary[K, asyncio.Lock] = WeakValueDictionary()
+        """A lock lasts as long as a caller uses it or waits for it."""
 
     async def get(self, key: K, load: Callable[[], Awaitable[V]]) -> V:
         """Return the value of `key`. A caller whose `load` fails gets the error; waiting callers then try in turn."""
@@ -34,18 +36,14 @@ class Recent(Generic[K, V]):
         if found is not None:
             return found[1]
         lock = self._loading.setdefault(key, asyncio.Lock())
-        try:
-            async with lock:
-                found = self._fresh(key)
-                if found is not None:
-                    return found[1]
-                asked_at = self._clock.monotonic()
-                value = await load()
-                self._keep(key, asked_at, value)
-                return value
-        finally:
-            if not lock.locked():
-                self._loading.pop(key, None)
+        async with lock:
+            found = self._fresh(key)
+            if found is not None:
+                return found[1]
+            asked_at = self._clock.monotonic()
+            value = await load()
+            self._keep(key, asked_at, value)
+            return value
 
     def forget(self, key: K) -> None:
         """Remove the value, so that the next `get` loads it again."""

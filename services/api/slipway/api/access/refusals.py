@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import ipaddress
 from collections.abc import AsyncGenerator, Sequence
+from weakref import WeakValueDictionary
 
 from starlette.requests import HTTPConnection
 
@@ -60,7 +61,7 @@ class Refusals:
         self._refused = Remembered[str, _Refusal](clock, ttl_s=REFUSED_S, keys_max=CREDENTIALS_MAX)
         self._known = Remembered[str, bool](clock, ttl_s=KNOWN_S, keys_max=CREDENTIALS_MAX)
         self._told = Seldom(clock, every_s=TOLD_S)
-        self._checking: dict[str, asyncio.Lock] = {}
+        self._checking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def address_of(self, connection: HTTPConnection) -> str:
         """Return the address that a request is counted for: the nearest address that is no trusted proxy."""
@@ -92,19 +93,15 @@ class Refusals:
                 yield
             return
         lock = self._checking.setdefault(key, asyncio.Lock())
-        try:
-            async with lock:
-                refused = self._refused.get(key)
-                if refused is not None and is_remembered:
-                    raise type(refused)(str(refused))
-                is_new = refused is None and not self._known.get(key)
-                if is_new:
-                    self._begin(address)
-                async with self._noted(key, address, has_begun=is_new):
-                    yield
-        finally:
-            if not lock.locked():
-                self._checking.pop(key, None)
+        async with lock:
+            refused = self._refused.get(key)
+            if refused is not None and is_remembered:
+                raise type(refused)(str(refused))
+            is_new = refused is None and not self._known.get(key)
+            if is_new:
+                self._begin(address)
+            async with self._noted(key, address, has_begun=is_new):
+                yield
 
     @contextlib.asynccontextmanager
     async def _noted(self, key: str, address: str, *, has_begun: bool = False) -> AsyncGenerator[None]:

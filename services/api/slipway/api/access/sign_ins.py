@@ -23,6 +23,7 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Mapping
 from urllib.parse import urlencode
+from weakref import WeakValueDictionary
 
 import msgspec
 from starlette.requests import HTTPConnection
@@ -90,7 +91,7 @@ class SignIns:
         self._scopes = scopes
         self._known: OrderedDict[str, SignedIn] = OrderedDict()
         """{id of a login: the newest answer of the issuer}, least recently used first"""
-        self._renewing: dict[str, asyncio.Lock] = {}
+        self._renewing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def begin(self, response: Response, *, redirect_uri: str, following: str, is_secure: bool) -> str:
         """Return the address to redirect the browser to; set the sign-in's cookie in `response`.
@@ -189,12 +190,8 @@ class SignIns:
         said = self._last(session)
         if self._is_due(said):
             lock = self._renewing.setdefault(session.id, asyncio.Lock())
-            try:
-                async with lock:
-                    said = await self._renewed(session)
-            finally:
-                if not lock.locked():
-                    self._renewing.pop(session.id, None)
+            async with lock:
+                said = await self._renewed(session)
         return said.user
 
     async def end(self, session: LoginSession, *, back: str) -> str:
