@@ -236,6 +236,22 @@ async def test_recent_loads_once_at_a_time_after_a_load_without_a_value(is_faili
     assert isinstance(first.result(), UnavailableError) == is_failing
 
 
+async def test_recent_keeps_no_value_that_was_forgotten_while_it_was_loaded() -> None:
+    """What a client has just written is read again, although an older read was in progress."""
+    load = SlowLoad()
+    recent = Recent[str, int](FakeClock(), ttl_s=1.0)
+    async with TaskGroup() as group:
+        before = group.create_task(recent.get("a", load))
+        await turns()
+        recent.forget("a")
+        after = group.create_task(recent.get("a", load))
+        load.ends[0].set_result(1)
+        await turns()
+        assert len(load.ends) == 2
+        load.ends[1].set_result(2)
+    assert (before.result(), after.result(), await recent.get("a", load)) == (1, 2, 2)
+
+
 def test_seldom() -> None:
     """Once in a while, for each key."""
     clock = FakeClock()

@@ -27,27 +27,31 @@ class Recent(Generic[K, V]):
         self._ttl_s = ttl_s
         self._keys_max = keys_max
         self._values: dict[K, tuple[float, V]] = {}
-        self._loading: WeakValueDictionary[K, asyncio.Lock] = WeakValueDictionary()
-        """A lock lasts as long as a caller uses it or waits for it."""
+        self._loading: WeakValueDictionary[K, _Turn] = WeakValueDictionary()
+        """A turn lasts as long as a caller uses it or waits for it."""
 
     async def get(self, key: K, load: Callable[[], Awaitable[V]]) -> V:
         """Return the value of `key`. A caller whose `load` fails gets the error; waiting callers then try in turn."""
         found = self._fresh(key)
         if found is not None:
             return found[1]
-        lock = self._loading.setdefault(key, asyncio.Lock())
-        async with lock:
+        turn = self._loading.setdefault(key, _Turn())
+        async with turn.lock:
             found = self._fresh(key)
             if found is not None:
                 return found[1]
             asked_at = self._clock.monotonic()
+            turn.is_outdated = False
             value = await load()
-            self._keep(key, asked_at, value)
+            if not turn.is_outdated:
+                self._keep(key, asked_at, value)
             return value
 
     def forget(self, key: K) -> None:
-        """Remove the value, so that the next `get` loads it again."""
+        """Remove the value, so that the next `get` loads it again. The value of a load in progress is not kept."""
         self._values.pop(key, None)
+        if (turn := self._loading.get(key)) is not None:
+            turn.is_outdated = True
 
     def is_known(self, key: K) -> bool:
         """Whether `get` would answer without a load."""
@@ -62,6 +66,15 @@ class Recent(Generic[K, V]):
         self._values[key] = (asked_at, value)
         while len(self._values) > self._keys_max:
             del self._values[next(iter(self._values))]
+
+
+class _Turn:
+    """The loads of one key, one at a time."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.is_outdated = False
+        """the value was forgotten after the load had begun"""
 
 
 class Remembered(Generic[K, V]):
