@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api.workspaces import handed_out_by_namespace
+from slipway.api.workspaces import WorkspaceBody, handed_out_by_namespace
 from slipway.crd.transitions import record
 from slipway.crd.v1alpha1 import Admission, Placement
 from slipway.errors import InvalidError
 from slipway.kube.errors import Verb
-from slipway.kube.resources import ALLOCATIONS, NAMESPACES, QUEUES, RESOURCE_POOLS, RESOURCE_QUOTAS
+from slipway.kube.resources import ALLOCATIONS, NAMESPACES, QUEUES, RESOURCE_POOLS, RESOURCE_QUOTAS, TEMPLATES
 from slipway.model.lifecycle import Event, Phase
 from tests.support.api_world import COMMAND, ApiWorld
 
@@ -146,6 +146,39 @@ async def test_a_namespace_that_exists(world: ApiWorld) -> None:
     assert "slipway.dev/workspace" not in left.metadata.labels
     assert left.metadata.annotations == {}
     assert (await world.kube.list(RESOURCE_QUOTAS, namespace="theirs")).items == []
+
+
+async def test_what_was_adopted_loses_everything_that_it_was_given(world: ApiWorld) -> None:
+    """Every field of a workspace; what an administrator wrote on the namespace by hand stays."""
+    own = {"slipway.dev/service-accounts": "robot", "their/own": "note"}
+    await world.kube.create(NAMESPACES, {"metadata": {"name": "theirs", "annotations": own}})
+    await world.kube.create(TEMPLATES, {"metadata": {"name": "base", "namespace": "theirs"}, "spec": {"body": {}}})
+    fields: dict[str, Any] = {
+        "defaultPool": "default",
+        "defaultQueue": "default",
+        "defaultTemplate": "base",
+        "imagePullSecrets": ["pull"],
+        "runAs": {"user": 2000},
+        "home": {"size": "1Gi"},
+        "quota": {"pods": 1},
+    }
+    assert {*fields} == {*WorkspaceBody.__struct_encode_fields__} - {"name", "adopt"}
+    made = await world.post("/workspaces", {"name": "theirs", "adopt": True, **fields})
+    assert made.status_code == 201, made.text
+    assert (await world.http.delete("/api/v1/workspaces/theirs")).status_code == 204
+    left = (await world.kube.get(NAMESPACES, "theirs")).metadata
+    assert left.annotations == own
+    assert "slipway.dev/workspace" not in left.labels
+    again = (await world.post("/workspaces", {"name": "theirs", "adopt": True})).json()
+    assert {field: again.get(field) for field in fields} == {
+        "defaultPool": "",
+        "defaultQueue": "",
+        "defaultTemplate": "",
+        "imagePullSecrets": [],
+        "runAs": {},
+        "home": None,
+        "quota": {},
+    }
 
 
 async def test_one_in_which_something_goes_on_stays(world: ApiWorld) -> None:

@@ -63,6 +63,8 @@ _GPUS = f"requests.{GPU}"
 _LIVE = f"status.phase!={Phase.TERMINATED}"
 _RESERVED = re.compile(r"kube-.*|slipway-system")
 _ANNOTATIONS = {"pool": ANNOTATION_POOL, "queue": ANNOTATION_QUEUE, "template": ANNOTATION_TEMPLATE}
+_POD_ANNOTATIONS = (ANNOTATION_PULL_SECRETS, ANNOTATION_RUN_AS, ANNOTATION_HOME)
+"""With `_ANNOTATIONS` all that a workspace is given here, and loses when it is removed."""
 
 _POD_SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
 """The labels of a namespace that Slipway creates; an adopted namespace keeps its own."""
@@ -243,11 +245,11 @@ class Workspaces:
             await self._kube.delete(NAMESPACES, name, uid=meta.uid)
         else:
             await self._set_quota(name, {})
-            marks = dict.fromkeys((*_ANNOTATIONS.values(), ANNOTATION_PULL_SECRETS, ANNOTATION_RUN_AS))
+            given = dict.fromkeys((*_ANNOTATIONS.values(), *_POD_ANNOTATIONS))
             await self._kube.patch(
                 NAMESPACES,
                 name,
-                {"metadata": {"uid": meta.uid, "labels": {LABEL_WORKSPACE: None}, "annotations": marks}},
+                {"metadata": {"uid": meta.uid, "labels": {LABEL_WORKSPACE: None}, "annotations": given}},
             )
         self._catalog.forget_workspace(name)
 
@@ -362,12 +364,8 @@ def _check_home(home: HomeTemplate | UnsetType | None) -> None:
 def _given(body: WorkspaceBody) -> dict[str, str]:
     fields = {"pool": body.default_pool, "queue": body.default_queue, "template": body.default_template}
     given = {_ANNOTATIONS[field]: value for field, value in fields.items() if value is not None}
-    pods = {
-        ANNOTATION_PULL_SECRETS: written(dict.fromkeys(body.image_pull_secrets)),
-        ANNOTATION_RUN_AS: written_run_as(body.run_as),
-        ANNOTATION_HOME: written_home(body.home),
-    }
-    return given | {name: value for name, value in pods.items() if value}
+    pods = (written(dict.fromkeys(body.image_pull_secrets)), written_run_as(body.run_as), written_home(body.home))
+    return given | {name: value for name, value in zip(_POD_ANNOTATIONS, pods, strict=True) if value}
 
 
 def _is_ours(quota: ResourceQuota) -> bool:
