@@ -13,6 +13,7 @@ from slipway.streams.codec import encode_dead
 from tests.browser.chromium import Page
 from tests.browser.test_pages import Visit, command, gpus
 from tests.support.local_stack import RunningStack
+from tests.support.names import fresh
 from tests.support.wait import wait_until
 
 SLEEP = "import time; time.sleep(600)"
@@ -221,6 +222,19 @@ def test_what_would_let_it_start_is_a_button(stack: RunningStack, visit: Visit) 
         assert call(stack, "get", "/jobs/page-narrow")["maxSlots"] == 2
     finally:
         call(stack, "post", "/jobs/page-narrow/kill")
+    visit.is_clean()
+
+
+def test_a_limit_that_was_removed_is_not_set_again(stack: RunningStack, visit: Visit) -> None:
+    """The button was made for a limit that its job no longer has: pressing it changes nothing."""
+    name = fresh("page-unlimited")
+    call(stack, "post", "/jobs", {"name": name})
+    visit.go("/")
+    visit.page.run(
+        "import(new URL('unblock.js', document.querySelector('script[type=module]').src)).then((m) =>"
+        f" m.offerOf('a', 'default', [{{ kind: 'maxSlots', name: {name!r}, slots: 1 }}]).send())"
+    )
+    assert call(stack, "get", f"/jobs/{name}").get("maxSlots") is None
     visit.is_clean()
 
 

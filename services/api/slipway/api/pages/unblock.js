@@ -48,5 +48,7 @@ export function offerOf(id, workspace, change) {
 async function raise(job, workspace, slots) {
   const path = `/jobs/${encodeURIComponent(job)}?workspace=${encodeURIComponent(workspace)}`;
   const { maxSlots } = await call("GET", path);
-  await call("PATCH", path, { body: { maxSlots: (maxSlots ?? 0) + slots } });
+  // The limit may have been removed in the meantime; then there is nothing to raise.
+  if (typeof maxSlots !== "number") return;
+  await call("PATCH", path, { body: { maxSlots: maxSlots + slots } });
 }
