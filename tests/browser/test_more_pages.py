@@ -82,6 +82,25 @@ def test_a_job_from_its_making_to_its_end(stack: RunningStack, visit: Visit) -> 
     visit.is_clean()
 
 
+def test_a_change_of_a_job_is_what_was_changed(stack: RunningStack, visit: Visit) -> None:
+    """A limit that another user changes while the question is open stays as that user wrote it."""
+    name = fresh("page-changed")
+    call(stack, "post", "/jobs", {"name": name, "maxSlots": 4})
+    visit.go(f"/jobs/{name}?workspace=default")
+    visit.press("Change")
+    fill(visit, "priority", "70")
+    call(stack, "patch", f"/jobs/{name}", {"maxSlots": 8})
+    id_ = stack.launch(command(SLEEP, name=fresh("page-told"), job=name, hold=True))
+    try:
+        visit.shows(id_)
+        say_yes(visit, f"Change job {name}")
+        job = call(stack, "get", f"/jobs/{name}")
+        assert (job["maxSlots"], job["priority"]) == (8, 70)
+    finally:
+        call(stack, "post", f"/allocations/{id_}/kill")
+    visit.is_clean()
+
+
 @pytest.fixture
 def drained(stack: RunningStack) -> Generator[str]:
     """A node that is in use again at the end."""

@@ -111,12 +111,14 @@ function NewJob({ workspaces }) {
 
 function Settings({ job, reload }) {
   const queues = useResource("/queues", { isSlow: true });
-  const first = { maxSlots: String(job.maxSlots ?? ""), priority: String(job.priority ?? ""), weight: String(job.weight), queue: "", interrupt: false };
-  const fields = useSignal(first);
-  const body = changeOf(first, fields.value);
+  const current = { maxSlots: String(job.maxSlots ?? ""), priority: String(job.priority ?? ""), weight: String(job.weight), queue: "", interrupt: false };
+  // The fields as they were when the question was opened: the job may change while it is open.
+  const first = useSignal(current);
+  const fields = useSignal(current);
+  const body = changeOf(first.value, fields.value);
   const targets = (queues.data?.items ?? []).map((queue) => queue.name).filter((each) => !job.queues.includes(each));
   return html`<${Action} label="Change" title=${`Change job ${job.name}`} isGood=${areGood(fields.value) && Object.keys(body).length > 0}
-    onOpen=${() => (fields.value = first)} send=${async () => { await call("PATCH", apiPathOfJob(job), { body }); reload(); }}>
+    onOpen=${() => (first.value = fields.value = current)} send=${async () => { await call("PATCH", apiPathOfJob(job), { body }); reload(); }}>
     <${Limits} fields=${fields} />
     ${targets.length ? html`<${Field} name="queue" label="Queue" hint="what was never admitted moves there"><select id="field-queue" aria-describedby="about-queue"
       onChange=${(event) => (fields.value = { ...fields.value, queue: event.target.value })}><option value="">as it is</option>
