@@ -8,6 +8,17 @@ from decimal import Decimal
 
 _UNIT_S = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_PRINTED_UNIT_S = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "\u00b5s": 1e-6,
+    "\u03bcs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
+_PRINTED_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|[u\u00b5\u03bc]s|ms|s|m|h)")
 DURATION_PATTERN = r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"
 DURATION_MAX_S = 10 * 365 * 86400
 """Ten years."""
@@ -36,6 +47,18 @@ def stored_duration(text: str) -> float:
         ValueError: not a duration; the API server does not store such a text.
     """
     return float(min(_seconds(text), Decimal(DURATION_MAX_S)))
+
+
+def printed_duration(text: str) -> float | None:
+    """Return the seconds of a duration as programs in Go print it, such as 83.456 for `1m23.456s`; None for another
+    text.
+
+    Source: https://pkg.go.dev/time#Duration.String
+    """
+    parts = _PRINTED_PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(float(number) * _PRINTED_UNIT_S[unit] for number, unit in parts)
 
 
 def _seconds(text: str) -> Decimal:

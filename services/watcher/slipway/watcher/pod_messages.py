@@ -11,16 +11,16 @@ import re
 from collections.abc import Callable
 
 from slipway.kube.objects import KubeEvent
+from slipway.model.duration import printed_duration
 
 TEXT_CHARS_MAX = 400
 STREAM = "event"
 """The stream name of these lines, which differs from that of a rank's own lines."""
 _QUOTED = re.compile(r'image "([^"]*)"')
-_TOOK = re.compile(r" in ([0-9.]+)(ms|s|m)?")
+_TOOK = re.compile(r" in ((?:[0-9.]+[a-z\u00b5\u03bc]+)+)")
 _CONTAINER = re.compile(r"container:? \"?([a-z0-9][-a-z0-9]*)")
 _FIELD = re.compile(r"\{([^}]*)\}$")
 _ABOUT_A_CONTAINER = ("Started", "Killing")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 _COUNT = re.compile(r" \((\d{1,9}) times\)$")
 _RUNTIME_ERROR = re.compile(r"rpc error: code = \w+ desc = ")
 
@@ -72,9 +72,9 @@ def _pulled(message: str) -> str:
     if "already present" in message:
         return f"image {image} was there already" if image else "the image was there already"
     took = _TOOK.search(message)
-    if took is None:
+    seconds = printed_duration(took.group(1)) if took is not None else None
+    if seconds is None:
         return f"image {image} pulled"
-    seconds = float(took.group(1)) * _UNITS.get(took.group(2) or "s", 1.0)
     shown = f"{seconds:.{0 if seconds >= 10 else 1 if seconds >= 1 else 2}f}"
     return f"image pulled in {shown.rstrip('0').rstrip('.') if '.' in shown else shown} s"
 
