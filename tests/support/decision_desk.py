@@ -92,7 +92,7 @@ class Desk:
         snapshot = self.view.snapshot(self.ledger, now)
         self.recorder.observe()
         policy, trail = policy_of(snapshot.pool), self.recorder.trail()
-        made = plan(snapshot, policy, now, seed, answers=answers, watch=trail)
+        made = plan(snapshot, policy, now, seed, answers=answers, watch=trail, grows=True)
         inputs = Inputs(ledger=self.ledger, at=now, seed=seed, policy=policy, answers=answers)
         taken = self.recorder.take(made, trail, inputs)
         if made.is_empty or not commits:

@@ -13,7 +13,7 @@ from slipway.scheduler.decisions import record
 from slipway.scheduler.plan.state.budgets import QueueUsage
 from slipway.scheduler.plan.state.extender_results import ExtenderAnswer, Key
 from tests.support.decision_desk import Desk, ListSink, replayed
-from tests.support.planner import NAMESPACE, a_node, a_role, an_allocation, places
+from tests.support.planner import NAMESPACE, a_node, a_role, an_allocation, places, running
 
 
 def a_desk(sink: ListSink | None = None, *, epoch: int = 1) -> Desk:
@@ -48,6 +48,17 @@ async def test_recorded_ticks_are_reproduced() -> None:
     assert first.decided.looked[0] == "default/a0"
     assert first.decided.scores["default/a0"]["n0"]["total"] > 0
     assert chains(desk.sink_list) == [("1-1", number) for number in range(4)]
+
+
+async def test_the_growth_of_a_gang_is_a_decision() -> None:
+    """A report never shares more decisions than it counts."""
+    desk = a_desk()
+    desk.submit(running(an_allocation("elastic", a_role(3, 1)), {0: "n0"}), an_allocation("new"))
+    made = desk.tick()
+    await desk.recorder.flush()
+    assert (len(made.admits), len(made.grows)) == (1, 1)
+    report = replayed(desk.log)
+    assert (report.decisions, report.same, report.differences) == (2, 2, [])
 
 
 async def test_only_what_changed_is_written() -> None:

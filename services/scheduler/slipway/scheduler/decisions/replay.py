@@ -123,7 +123,7 @@ class Replayer:
         report.first = record.tick if report.first is None else report.first
         report.last = record.tick
         report.ticks += 1
-        report.decisions += len(decided.admits) + len(decided.evictions)
+        report.decisions += len(decided.admits) + len(decided.evictions) + len(decided.grows)
         if record.planner and record.planner not in report.planners:
             report.planners.append(record.planner)
         if self._other is not None:
