@@ -92,8 +92,7 @@ def _check_sizes(scenario: Scenario) -> None:
             if ranks > RANKS_MAX:
                 raise InvalidError(f"allocations[{index}].ranks[{number}].count: more than {RANKS_MAX} ranks in all")
             _check_minimum(f"allocations[{index}].ranks[{number}]", rank.min_available, rank.count)
-            for field, value in (("priority", item.priority),):
-                _check_priority(f"allocations[{index}].{field}", value)
+        _check_priority(f"allocations[{index}].priority", item.priority)
         _check_minimum(f"allocations[{index}]", item.min_available, sum(rank.count for rank in item.ranks))
     for index, queue in enumerate(scenario.queues):
         _check_priority(f"queues[{index}].priority", queue.priority)
