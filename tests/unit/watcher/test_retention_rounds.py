@@ -76,6 +76,20 @@ async def test_a_round_that_leaves_some_is_behind() -> None:
     assert seen == [(5, 2, True), (3, 2, False), (1, 0, False)]
 
 
+async def test_a_round_that_finds_its_allocations_gone_is_not_behind() -> None:
+    """What is deleted already is due only until the watch says so: a round at once would have nothing to do."""
+    clock = FakeClock(T0 + 100)
+    kube, world = a_client(a_core(clock.now)), Informers()
+    await furnish(kube)
+    for number in range(2):
+        await launch(kube, f"run-{number}")
+    listed = await kube.list(ALLOCATIONS)
+    world.allocations.replace([_ended(each) for each in listed.items], int(listed.resource_version))
+    retention = Retention(kube, world, NoBooks(), clock, age_s=1e9, count_max=1)
+    assert (await retention.step(), retention.is_behind) == (1, False)
+    assert (await retention.step(), retention.is_behind) == (0, False)
+
+
 def _ended(launched: Allocation) -> Allocation:
     status = msgspec.structs.replace(launched.status, phase=Phase.TERMINATED, ended_at=ENDED)
     return msgspec.structs.replace(launched, status=status)

@@ -60,15 +60,16 @@ class Retention:
         for allocation in due:
             self._accounts.offer(allocation)
         settled = [allocation for allocation in due if self._accounts.is_settled(allocation)][: self._deletes_max]
-        deleted, is_refused = 0, False
+        deleted, gone, is_refused = 0, 0, False
         for start in range(0, len(settled), AT_ONCE):
             some = settled[start : start + AT_ONCE]
             answers = await asyncio.gather(*(self._delete(allocation) for allocation in some))
             deleted += answers.count(True)
+            gone += answers.count(False)
             liveness.beat()
             if is_refused := None in answers:
                 break
-        self.is_behind = len(due) > deleted and not is_refused
+        self.is_behind = len(due) > deleted + gone and not is_refused
         if deleted:
             _log.info("ended allocations deleted", count=deleted)
         return deleted
