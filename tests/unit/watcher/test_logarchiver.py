@@ -6,12 +6,13 @@ import msgspec
 
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import UnavailableError
 from slipway.logarchive.reader import ArchivedLogs
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.runtime.tasks import TaskGroup
-from slipway.streams.logpacks import EVENT, LogLine
+from slipway.streams.logpacks import EVENT, LogLine, StoredLine
 from tests.support.archiver_scene import ArchiverScene
 from tests.support.logs import a_pack, end_logs
 
@@ -95,6 +96,37 @@ async def test_an_archive_that_was_away_gets_what_the_stream_still_has() -> None
     assert found == sorted(set(found))
     assert found[-1] == 1_000
     assert len(found) < 1_000
+
+
+async def test_lines_of_a_copy_that_failed_are_copied_later() -> None:
+    """Whatever fails: the first write of the record, of a piece, or the reading of the stream between two pages."""
+    scene = ArchiverScene()
+    archiver = scene.archiver()
+    await archiver.step()
+    await scene.print(20, archiver)
+    scene.objects.is_away = True
+    scene.clock.ahead_s += 60
+    await archiver.step()
+    scene.objects.is_away = False
+    scene.clock.ahead_s += 60
+    await archiver.step()
+    assert await scene.numbers() == list(range(1, 21))
+    await scene.print(1_500, archiver)
+    source, pages = scene.streams.logs, list[str | None]()
+    page = source.page
+
+    async def torn(allocation: AllocationId, *, after: str | None = None) -> list[StoredLine]:
+        pages.append(after)
+        if len(pages) == 2:
+            raise UnavailableError("no Redis today")
+        return await page(allocation, after=after)
+
+    source.page = torn
+    for _ in range(2):
+        scene.clock.ahead_s += 60
+        await archiver.step()
+    assert len(pages) > 2
+    assert await scene.numbers() == list(range(1, 1_521))
 
 
 async def test_a_flood_waits_for_the_copy() -> None:

@@ -117,6 +117,10 @@ class _Copy(msgspec.Struct):
         """The bytes of all its logs that are not archived."""
         return sum(self.waiting.values())
 
+    def begin_again(self) -> None:
+        """Read the archive again, before the next piece, to find its end."""
+        self.cursor, self.numbers = "", LastNumbers()
+
 
 class LogArchiver:
     """Copies streams to the archive while this process leads.
@@ -394,8 +398,15 @@ class LogArchiver:
         positions = await self._source.positions(id_) if copy.ended_at < math.inf else {}
         for _ in range(PIECES_AT_ONCE):
             waiting, since, began_at = dict(copy.waiting), copy.since, self._clock.monotonic()
-            lines, is_all = await self._next_piece(copy)
-            if lines and not await self._store(copy, lines):
+            try:
+                lines, is_all = await self._next_piece(copy)
+                is_first = not lines or await self._store(copy, lines)
+            except BaseException:
+                # The piece may be stored nevertheless, and `numbers` has lines that may not be.
+                copy.begin_again()
+                raise
+            if not is_first:
+                copy.begin_again()
                 return
             taken = waiting if is_all else _sizes(lines)
             left = {source: size - taken.get(source, 0) for source, size in copy.waiting.items()}
@@ -425,20 +436,13 @@ class LogArchiver:
         return found, False
 
     async def _store(self, copy: _Copy, lines: list[StoredLine]) -> bool:
-        """Store a piece; return False when another process was first:
-        then the archive is read again to find its end."""
+        """Store a piece; return False when another process was first."""
         record = copy.record
         if not copy.has_record:
             await self._archive.write_record(record)
             copy.has_record = True
-        try:
-            size = await self._archive.add(record.workspace, record.allocation, copy.cursor, lines)
-        except BaseException:
-            # The piece may be stored nevertheless, so the archive has to be read again.
-            copy.cursor, copy.numbers = "", LastNumbers()
-            raise
+        size = await self._archive.add(record.workspace, record.allocation, copy.cursor, lines)
         if not size:
-            copy.cursor, copy.numbers = "", LastNumbers()
             return False
         telemetry.LOG_ARCHIVE_BYTES.inc(size)
         copy.cursor = lines[-1].cursor
