@@ -14,6 +14,7 @@ from slipway.model.times import format_time
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.logpacks import EVENT, LogLine, StoredLine
 from tests.support.archiver_scene import ArchiverScene
+from tests.support.builders import a_pod
 from tests.support.logs import a_pack, end_logs
 
 DAY_S = 86_400.0
@@ -39,6 +40,27 @@ async def test_what_was_printed_is_archived_and_closed_at_the_end() -> None:
     assert record is not None
     assert record.ended_at
     assert record.logs == {"1/0/stdout/": 80}
+
+
+async def test_an_archive_stays_open_while_a_log_is_read_from_its_node() -> None:
+    """The pod of a log that is not read to its end is there, and is kept for longer than an archive waits for ends."""
+    scene = ArchiverScene()
+    archiver = scene.archiver()
+    await scene.print(50)
+    await archiver.step()
+    scene.end()
+    scene.world.pods.replace([a_pod(of=scene.allocation).it], scene.version)
+    await archiver.step()
+    scene.clock.ahead_s += 100
+    await archiver.step()
+    await scene.print(30, archiver)
+    scene.world.pods.replace([], scene.version + 1)
+    scene.clock.ahead_s += 100
+    await archiver.step()
+    assert await scene.numbers() == list(range(1, 81))
+    record = await scene.archive.record(scene.id)
+    assert record is not None
+    assert record.ended_at
 
 
 async def test_a_process_that_starts_goes_on_where_the_archive_ends() -> None:

@@ -55,7 +55,8 @@ END_WAIT_S: Final = 10.0
 ROOM_WAIT_S: Final = 5.0
 """The writer of a log that is written faster than it is copied waits at most so long."""
 CLOSE_S: Final = 60.0
-"""The archive of an allocation is closed so long after its end, even if one of its logs has no recorded end."""
+"""The archive of an allocation is closed so long after its end and that of its pods, even if one of its logs has no
+recorded end."""
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 SAY_AFTER_S: Final = 10.0
@@ -99,6 +100,8 @@ class _Copy(msgspec.Struct):
     """since when the end of a pod waits for the copy; infinite when none waits"""
     ended_at: float = math.inf
     """when this process saw that the allocation has ended; infinite while it has not"""
+    had_pods_at: float = -math.inf
+    """when the ended allocation was last seen with a pod, whose log may still be read"""
     look_at: float = 0.0
     """when the copy of an ended allocation is checked again"""
     is_urgent: bool = False
@@ -449,15 +452,20 @@ class LogArchiver:
         return True
 
     async def _close(self, copy: _Copy, positions: dict[LogKey, LogPosition]) -> None:
-        """Close the archive of an ended allocation, once its logs have ends or `CLOSE_S` is over: its record gets
-        `ended_at`."""
+        """Close the archive of an ended allocation, once its pods are gone and its logs have ends, or `CLOSE_S` is
+        over: its record gets `ended_at`.
+
+        A pod is kept while its log is read. So while there is one, a log may follow that has no position yet.
+        """
         if copy.ended_at == math.inf:
             return
+        now, has_pods = self._clock.monotonic(), bool(self._world.pods_of(copy.record.uid))
+        if has_pods:
+            copy.had_pods_at = now
         logs = {source: position for source, position in positions.items() if source.stream == STDOUT}
-        is_late = self._clock.monotonic() - copy.ended_at >= CLOSE_S
-        if not is_late and not (logs and all(position.is_ended for position in logs.values())):
-            return
-        if not is_late and self._clock.monotonic() - copy.ended_at < LOOK_S:
+        have_ends = bool(logs) and all(position.is_ended for position in logs.values())
+        since = copy.ended_at if have_ends else max(copy.ended_at, copy.had_pods_at)
+        if now - since < (LOOK_S if have_ends and not has_pods else CLOSE_S):
             return
         copy.is_closed = True
         if copy.has_record:
