@@ -6,7 +6,7 @@ import msgspec
 
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import UnavailableError
+from slipway.errors import DeniedError, UnavailableError
 from slipway.logarchive.reader import ArchivedLogs
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
@@ -99,6 +99,78 @@ async def test_the_end_of_a_pod_waits_for_the_copy_and_not_for_ever() -> None:
     await scene.print(20, archiver)
     assert not archiver.is_archived(scene.id, "uid")
     scene.objects.is_away = True
+    await archiver.step()
+    assert archiver.is_archived(scene.id, "uid")
+
+
+async def told(scene: ArchiverScene, id_: AllocationId | None = None) -> list[str]:
+    """What a log itself says of its archive."""
+    lines = await scene.streams.logs.read(id_ or scene.id, limit=10_000)
+    return [each.line.text for each in lines if each.line.stream == EVENT]
+
+
+async def test_a_log_tells_of_an_archive_that_stays_away() -> None:
+    """A failure that is over at the next try is no news for its readers; one that lasts is told once."""
+    scene = ArchiverScene()
+    archiver = scene.archiver()
+    await archiver.step()
+    await scene.print(20, archiver)
+    scene.clock.ahead_s += 31
+    scene.objects.is_away = True
+    await scene.written(archiver.step())
+    assert await told(scene) == []
+    for _ in range(2):
+        scene.clock.ahead_s += 11
+        await scene.written(archiver.step())
+    (line,) = await told(scene)
+    assert "not archived yet: no archive today" in line
+
+
+async def test_a_log_tells_at_once_of_a_refusal() -> None:
+    """Credentials that are refused do not mend themselves."""
+    scene = ArchiverScene()
+
+    async def refuse(path: str) -> bytes | None:
+        raise DeniedError(f"{path} is refused")
+
+    scene.objects.get = refuse
+    await scene.written(scene.archiver().step())
+    (line,) = await told(scene)
+    assert "is refused" in line
+
+
+async def test_each_log_that_waits_long_for_the_archive_tells_so() -> None:
+    """Also one for which nobody asks the archive, because others failed first."""
+    scene = ArchiverScene()
+    others = [an_ended(scene, number, ago_s=0.0) for number in range(20)]
+    running = [
+        msgspec.structs.replace(each, status=msgspec.structs.replace(each.status, phase=Phase.RUNNING, ended_at=None))
+        for each in others
+    ]
+    scene.show(*running)
+    archiver = scene.archiver()
+    await archiver.step()
+    for each in running:
+        pack = a_pack(id_of(each), [LogLine(attempt=1, rank=0, time="t", text="x")])
+        await scene.streams.logs.append([pack])
+        archiver.wrote(pack)
+    scene.objects.is_away = True
+    for _ in range(2):
+        scene.clock.ahead_s += 60
+        await scene.written(archiver.step())
+    assert [len(await told(scene, id_of(each))) for each in running] == [1] * 20
+
+
+async def test_a_copy_without_lines_is_no_answer_of_the_archive() -> None:
+    """The archive was not asked: it is still away for the pods that wait for another log."""
+    scene = ArchiverScene()
+    silent = an_ended(scene, 1, ago_s=0.0)
+    scene.show(scene.allocation, silent)
+    archiver = scene.archiver()
+    await archiver.step()
+    await scene.print(20, archiver)
+    scene.objects.is_away = True
+    scene.clock.ahead_s += 31
     await archiver.step()
     assert archiver.is_archived(scene.id, "uid")
 

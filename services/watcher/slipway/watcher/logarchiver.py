@@ -26,7 +26,7 @@ import msgspec
 
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import ControlPlaneError, InvalidError
+from slipway.errors import ControlPlaneError, InvalidError, PermanentError
 from slipway.logarchive import pieces
 from slipway.logarchive.archive import LogArchive
 from slipway.logarchive.pieces import ArchiveRecord, LastNumbers, PieceSize
@@ -60,7 +60,9 @@ recorded end."""
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 SAY_AFTER_S: Final = 10.0
-"""Logs that wait for the archive report it after it has not answered for so long; the first one reports it at once."""
+"""A log reports that it is not archived after its copy has failed for so long. A refusal does not pass by itself: it is
+reported at once."""
+SAY_AT_ONCE: Final = 64
 COMPRESSION: Final = 2
 """The least compression of text in the stream: it estimates the size of a pack before the pack is encoded."""
 EXPIRY_S: Final = 600.0
@@ -111,6 +113,8 @@ class _Copy(msgspec.Struct):
     """when it ended (RFC 3339), if that was before this process knew of it; else empty"""
     is_old: bool = False
     """it had ended before this process knew of it, so most likely it is archived already"""
+    failed_since: float = math.inf
+    """since when its copy fails; infinite while it does not"""
     was_told: bool = False
     """a line in the log already reports that the archive does not answer"""
     moved: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
@@ -153,7 +157,6 @@ class LogArchiver:
         self._closed: set[AllocationId] = set()
         """the allocations that still exist and whose archives are closed"""
         self._some = asyncio.Event()
-        self._away_since = math.inf
         self._failures = 0
         self._retry_at = -math.inf
         self._expiry_after = ""
@@ -339,8 +342,9 @@ class LogArchiver:
                 return
             copy.is_running, copy.look_at = True, self._clock.monotonic() + LOOK_S
             try:
-                await self._copy(copy)
-                self._failures, self._away_since, copy.was_told = 0, math.inf, False
+                # A copy that finds no new lines asks only the stream, so it does not show that the archive answers.
+                if await self._copy(copy):
+                    self._failures, copy.failed_since, copy.was_told = 0, math.inf, False
             except InvalidError as error:
                 _log.error("log not archived", allocation=copy.record.allocation, error=str(error))
                 copy.is_closed = True
@@ -357,7 +361,7 @@ class LogArchiver:
     async def _fail(self, copy: _Copy, error: ControlPlaneError) -> None:
         now = self._clock.monotonic()
         self._failures += 1
-        self._away_since = min(self._away_since, now)
+        copy.failed_since = min(copy.failed_since, now)
         self._retry_at = now + min(RETRY_MAX_S, RETRY_S * 2 ** min(self._failures - 1, 6))
         telemetry.LOG_ARCHIVE_FAILURES.inc()
         _log.warning("log not archived", allocation=copy.record.allocation, error=str(error))
@@ -366,17 +370,24 @@ class LogArchiver:
             # Reconcile the ended object again, because it need not wait for an archive that does not answer.
             if each.asked_at < math.inf:
                 self._woken(each.record.uid, 0.0)
-        if now - self._away_since >= SAY_AFTER_S or self._failures == 1:
-            await self._say(copy, str(error))
+        # Most logs that wait have no turn, because the archive is not asked while it does not answer.
+        late = [
+            each for each in self._copies.values() if not each.was_told and now >= each.since + COPY_AGE_S + SAY_AFTER_S
+        ]
+        if isinstance(error, PermanentError) or now >= copy.failed_since + SAY_AFTER_S:
+            late.insert(0, copy)
+        await asyncio.gather(*(self._say(each, str(error)) for each in late[:SAY_AT_ONCE]))
 
     async def _say(self, copy: _Copy, why: str) -> None:
-        """Report in the waiting log that the archive does not answer, once for each such period."""
+        """Report in the waiting log that it is not archived, once for each such period."""
         if copy.was_told:
             return
         copy.was_told = True
+        waited_s = self._clock.monotonic() - copy.since
         now = format_time(self._clock.now(), "microseconds")
+        which = f"since {format_time(self._clock.now() - waited_s)}" if waited_s >= 0 else "from here on"
         text = (
-            f"lines from here on are not archived yet: {why}. They are archived when the archive answers; "
+            f"lines {which} are not archived yet: {why}. They are archived when the archive answers; "
             "lines that the bound of this log drops before are missing"
         )
         source = LogKey(attempt=max(1, copy.record.attempt), rank=0)
@@ -387,15 +398,18 @@ class LogArchiver:
         except (ControlPlaneError, TimeoutError):
             copy.was_told = False
 
-    async def _copy(self, copy: _Copy) -> None:
-        """Copy the lines that the archive does not have yet, and close the archive if the allocation has ended."""
-        id_, workspace = copy.record.allocation, copy.record.workspace
+    async def _copy(self, copy: _Copy) -> bool:
+        """Copy the lines that the archive does not have yet, and close the archive if the allocation has ended.
+
+        Return whether the archive answered.
+        """
+        id_, workspace, has_answered = copy.record.allocation, copy.record.workspace, not copy.cursor
         if not copy.cursor:
             found = await self._archive.record(id_)
             copy.has_record = found is not None
             if found is not None and found.ended_at:
                 copy.is_closed = True
-                return
+                return True
             copy.cursor, lines = await self._archive.end_of(workspace, id_) if found else (pieces.START, [])
             copy.numbers.fresh(lines)
         positions = await self._source.positions(id_) if copy.ended_at < math.inf else {}
@@ -410,7 +424,8 @@ class LogArchiver:
                 raise
             if not is_first:
                 copy.begin_again()
-                return
+                return True
+            has_answered = has_answered or bool(lines)
             taken = waiting if is_all else _sizes(lines)
             left = {source: size - taken.get(source, 0) for source, size in copy.waiting.items()}
             copy.waiting = {source: size for source, size in left.items() if size > 0}
@@ -422,8 +437,8 @@ class LogArchiver:
                 if copy.asked_at < math.inf:
                     copy.asked_at = math.inf if not copy.waiting else copy.asked_at
                     self._woken(copy.record.uid, 0.0)
-                await self._close(copy, positions)
-                return
+                return await self._close(copy, positions) or has_answered
+        return has_answered
 
     async def _next_piece(self, copy: _Copy) -> tuple[list[StoredLine], bool]:
         """Return the lines of the next piece, and whether the stream has no more."""
@@ -451,14 +466,14 @@ class LogArchiver:
         copy.cursor = lines[-1].cursor
         return True
 
-    async def _close(self, copy: _Copy, positions: dict[LogKey, LogPosition]) -> None:
+    async def _close(self, copy: _Copy, positions: dict[LogKey, LogPosition]) -> bool:
         """Close the archive of an ended allocation, once its pods are gone and its logs have ends, or `CLOSE_S` is
-        over: its record gets `ended_at`.
+        over: its record gets `ended_at`. Return whether the archive answered.
 
         A pod is kept while its log is read. So while there is one, a log may follow that has no position yet.
         """
         if copy.ended_at == math.inf:
-            return
+            return False
         now, has_pods = self._clock.monotonic(), bool(self._world.pods_of(copy.record.uid))
         if has_pods:
             copy.had_pods_at = now
@@ -466,7 +481,7 @@ class LogArchiver:
         have_ends = bool(logs) and all(position.is_ended for position in logs.values())
         since = copy.ended_at if have_ends else max(copy.ended_at, copy.had_pods_at)
         if now - since < (LOOK_S if have_ends and not has_pods else CLOSE_S):
-            return
+            return False
         copy.is_closed = True
         if copy.has_record:
             numbers = {source.name: position.number for source, position in logs.items()}
@@ -479,6 +494,7 @@ class LogArchiver:
             await self._archive.write_record(copy.record)
         copy.waiting, copy.numbers = {}, LastNumbers()
         copy.since = math.inf
+        return copy.has_record
 
     # --- retention --------------------------------------------------------------------------------------------------
 
