@@ -223,6 +223,27 @@ async def test_lines_of_a_copy_that_failed_are_copied_later() -> None:
     assert await scene.numbers() == list(range(1, 1_521))
 
 
+async def test_the_log_of_an_object_that_is_deleted_while_the_archive_is_away_is_archived() -> None:
+    """The stream still has its lines when the archive answers again."""
+    scene = ArchiverScene()
+    archiver = scene.archiver()
+    scene.objects.is_away = True
+    await archiver.step()
+    await scene.print(20, archiver)
+    await end_logs(scene.streams, scene.id)
+    scene.show()
+    scene.clock.ahead_s += 60
+    await archiver.step()
+    scene.objects.is_away = False
+    for _ in range(2):
+        scene.clock.ahead_s += 60
+        await archiver.step()
+    assert await scene.numbers() == list(range(1, 21))
+    record = await scene.archive.record(scene.id)
+    assert record is not None
+    assert record.ended_at
+
+
 async def test_a_flood_waits_for_the_copy() -> None:
     """Before the stream would drop what is not archived; a copy lets it go on."""
     scene = ArchiverScene()

@@ -308,7 +308,7 @@ class LogArchiver:
         for id_, copy in list(self._copies.items()):
             if id_ in there:
                 continue
-            if not copy.has_record:
+            if copy.cursor and not copy.has_record and not copy.waiting:
                 del self._copies[id_]
             else:
                 copy.ended_at = min(copy.ended_at, now)
