@@ -114,6 +114,15 @@ def test_a_last_line_without_an_end_comes_at_the_end() -> None:
     assert cutter.end() == [f"{at(2)} two".encode()]
 
 
+def test_a_part_of_a_time_at_the_end_is_no_line() -> None:
+    """The response was cut there; a whole time is that of an empty line."""
+    for part in range(1, len(at(2))):
+        _, cutter = cut(f"{at(1)} one\n{at(2)[:part]}".encode())
+        assert cutter.end() == []
+    _, cutter = cut(f"{at(1)} one\n{at(2)}".encode())
+    assert cutter.end() == [f"{at(2)} ".encode()]
+
+
 def test_what_a_node_says_without_a_time_is_kept() -> None:
     """With the time of the line before it."""
     found, _ = cut(f"{at(1)} one\nunable to read the rest\n".encode())

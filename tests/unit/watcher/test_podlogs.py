@@ -45,6 +45,8 @@ class Journal:
         """lines from then on are in a file that nobody gets who opened the log before"""
         self.lost_between = (math.inf, math.inf)
         """lines of these times were in a file that is not there any more when their reader comes to it"""
+        self.cuts: list[int] = []
+        """of so many bytes of its last line each of the next reads sends no more, and ends: its node went away"""
         self.opens_s = 0.0
         """so long a node takes to open a log; that of a pod that was killed meanwhile is removed"""
         self.reads = 0
@@ -68,6 +70,7 @@ class Journal:
         if str(pod["metadata"]["uid"]) in self.bugs:
             raise IndexError("pop from an empty deque")
         uid, since, sent = str(pod["metadata"]["uid"]), query.get("sinceTime", ""), 0
+        cut = self.cuts.pop(0) if self.cuts else None
         opened_at = self._post.clock.now()
         while True:
             found = self.lines.get(uid, [])
@@ -79,7 +82,11 @@ class Journal:
                     continue
                 if not since or format_time(at, "seconds") >= since:
                     end = "" if text in self.unended else "\n"
-                    yield f"{format_time(at, 'microseconds')} {text}{end}".encode()
+                    line = f"{format_time(at, 'microseconds')} {text}{end}".encode()
+                    if cut is not None and (at, text) == found[-1]:
+                        yield line[:cut]
+                        return
+                    yield line
             if query.get("follow") != "true" or (not fresh and self._has_ended(pod)):
                 return
             if self.broken_off_at and self._post.clock.now() >= self.broken_off_at[0]:
@@ -853,6 +860,29 @@ def test_the_last_line_of_a_pod_that_is_torn_out_needs_no_line_end() -> None:
         post.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
         await asyncio.sleep(5)
         assert await texts(post, running) == ["one", "two"]
+
+    play(story)
+
+
+@pytest.mark.parametrize("cut", [5, 27, 28, 33, 35], ids=["in a time", "at a blank", "no text", "in é", "in a word"])
+def test_a_log_that_ends_within_a_line_is_read_again(cut: int) -> None:
+    """An API server ends its answer as usual when it loses the node: only a rest that comes twice is the last line."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        journal.is_broken = True
+        post.kubelet.runs_s = {0: 1.0}
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        for text in ("one", "two: é and more"):
+            journal.write(uid, text)
+        journal.unended.add("two: é and more")
+        await asyncio.sleep(1.5)
+        journal.is_broken, journal.cuts = False, [cut]
+        ended = await post.until(is_let_go, "the end")
+        assert await texts(post, ended) == ["one", "two: é and more"]
+        assert await said(post, ended) == []
 
     play(story)
 

@@ -255,8 +255,9 @@ class LogFollower:
         """the position of the log in the store; None: it has to be read from the store"""
         self._is_stored = False
         # `_has_rest`: whether the last read ended within a line. `_read_until`:
-        # the newest line of a read that reached the end.
-        self._has_rest, self._read_until = False, ""
+        # the newest line of a read that reached the end. `_rest`: where that read ended, as (the position of its last
+        # line, the bytes behind it).
+        self._has_rest, self._read_until, self._rest = False, "", (LogPosition(), 0)
         self._unended: LineCutter | None = None
         """the cutter of the last read, if it ended within a line: the log may be gone at the next read"""
         # `_bytes`: the bytes that wait to be stored. `_log_bytes`: the least size of the log, infinite when another
@@ -345,7 +346,7 @@ class LogFollower:
                     # response there. So a log that may have two files is read once more, for the lines after that.
                     is_all = is_whole and not self._has_rest and self._is_one_file
                     failures, read_until = 0, self._clock.now() if is_all else 0.0
-                    is_read = is_whole and (is_over or (self._is_gone and self._is_one_file))
+                    is_read = is_whole and ((is_over and not self._has_rest) or (self._is_gone and self._is_one_file))
             except (TransientError, PermanentError) as error:
                 # An earlier complete read is no evidence for the lines since then: the node's clock may be behind ours.
                 failures, read_until = failures + 1, 0.0
@@ -447,7 +448,12 @@ class LogFollower:
         error = UnavailableError("its node sent nothing more of it") if self._is_cut else await reading
         pod = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod
         if error is None and has_ended(pod, self._container):
-            self._add(self._cutter.end())
+            # When an API server loses a node, its response ends as usual. So a rest is the last line only if the next
+            # read ends with it too.
+            rest = (self._cutter.position(0), self._cutter.rest_bytes)
+            if rest == self._rest:
+                self._add(self._cutter.end())
+            self._rest = rest
             if self._cutter.is_elsewhere:
                 await self._say_torn(
                     self._stored.time, ended_at(pod, self._container) + 1.0, "may be missing: its node may have"

@@ -8,6 +8,7 @@ of an earlier reader. A line that is rewritten with carriage returns (a progress
 over `TEXT_BYTES_MAX` keeps its beginning and its end, with a mark that counts the bytes that were cut.
 """
 
+import re
 from datetime import UTC, datetime
 from typing import Final
 
@@ -22,6 +23,7 @@ _OPEN_BYTES_MAX: Final = 64 * 1024
 _STAMP_CHARS: Final = 30
 """`2026-01-02T03:04:05.123456789Z`"""
 _SECOND_CHARS: Final = 19
+_PART_OF_STAMP: Final = re.compile(rb"[0-9T:.Z+-]{0,35}")
 _CR: Final = b"\r"
 
 
@@ -47,6 +49,8 @@ class LineCutter:
         self._is_again = bool(position.second)
         self._open = b""
         self._open_cut = 0
+        self.rest_bytes = 0
+        """the size of the unfinished line as its node sent it"""
         self._shown = b""
         """the last state of the unfinished line that was returned"""
 
@@ -78,6 +82,7 @@ class LineCutter:
                 if line is not None:
                     found.append(line)
         self._open += rest
+        self.rest_bytes = len(rest) if ended else self.rest_bytes + len(rest)
         if len(self._open) > _OPEN_BYTES_MAX:
             self._shorten()
         return found
@@ -96,8 +101,10 @@ class LineCutter:
         return [at + b" " + _short(state, 0)]
 
     def end(self) -> list[bytes]:
-        """Return the last line, if the log has ended without a line end."""
-        raw, cut, self._open, self._open_cut = self._open, self._open_cut, b"", 0
+        """Return the last line, if the log has ended without a line end. A part of a time is no line."""
+        raw, cut, self._open, self._open_cut, self.rest_bytes = self._open, self._open_cut, b"", 0, 0
+        if _PART_OF_STAMP.fullmatch(raw) and not normal_time(raw):
+            return []
         line = self._line(raw, cut) if raw else None
         return [line] if line is not None else []
 
