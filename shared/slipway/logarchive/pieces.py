@@ -157,11 +157,15 @@ def size_of(line: StoredLine) -> int:
 
 
 class LastNumbers:
-    """Prevents that a line is archived twice when the stream was lost and its logs are sent again with the same
-    numbers."""
+    """Prevents that a line is archived twice when the stream was lost and its logs are sent again.
+
+    They are numbered from 1 again. If their node has removed their beginning, a later line has a number that an
+    archived one has too. So a line is known only if it is not newer than the last one.
+    """
 
     def __init__(self) -> None:
-        self._last: dict[LogKey, int] = {}
+        self._last: dict[LogKey, tuple[int, str]] = {}
+        """{log: (highest number, latest time)}"""
 
     def fresh(self, lines: Iterable[StoredLine]) -> list[StoredLine]:
         """Return the lines that were not seen before."""
@@ -169,16 +173,16 @@ class LastNumbers:
         for each in lines:
             line = each.line
             if line.number > 0:
-                source = line.source
-                if line.number <= self._last.get(source, 0):
+                number, time = self._last.get(line.source, (0, ""))
+                if line.number <= number and line.time <= time:
                     continue
-                self._last[source] = line.number
+                self._last[line.source] = max(number, line.number), max(time, line.time)
             found.append(each)
         return found
 
     def named(self) -> dict[str, int]:
         """Return {name of a log: its last number}."""
-        return {source.name: number for source, number in sorted(self._last.items())}
+        return {source.name: number for source, (number, _) in sorted(self._last.items())}
 
 
 def after(lines: Sequence[StoredLine], cursor: Id) -> list[StoredLine]:

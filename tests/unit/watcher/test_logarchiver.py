@@ -223,6 +223,26 @@ async def test_lines_of_a_copy_that_failed_are_copied_later() -> None:
     assert await scene.numbers() == list(range(1, 1_521))
 
 
+async def test_lines_that_are_numbered_anew_are_archived() -> None:
+    """The stream was emptied, and the node has only its newest file: what was archived is known by its time."""
+    scene = ArchiverScene()
+    archiver = scene.archiver()
+    texts = {
+        number: LogLine(attempt=1, rank=0, time=f"2026-01-02T03:04:{number:02}Z", text=f"{number}")
+        for number in range(40)
+    }
+    await scene.streams.logs.append([a_pack(scene.id, [texts[number] for number in range(30)])])
+    await archiver.step()
+    for each in (archiver, scene.archiver()):
+        scene.server.flush()
+        pack = a_pack(scene.id, [texts[number] for number in range(25, 35 if each is archiver else 40)])
+        await scene.streams.logs.append([pack])
+        each.wrote(pack)
+        scene.clock.ahead_s += 60
+        await each.step()
+    assert [each.line.text for each in await scene.archived()] == [f"{number}" for number in range(40)]
+
+
 async def test_the_log_of_an_object_that_is_deleted_while_the_archive_is_away_is_archived() -> None:
     """The stream still has its lines when the archive answers again."""
     scene = ArchiverScene()
