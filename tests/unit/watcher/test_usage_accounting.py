@@ -206,6 +206,29 @@ def test_what_can_not_be_added_holds_nobody_up() -> None:
     beside(story)
 
 
+def test_a_day_that_can_not_be_written_takes_no_other_with_it() -> None:
+    """Work that ended on other days is added, and so are the other days of what ran on that one."""
+
+    async def story(desk: Desk) -> None:
+        broken = {"metadata": {"name": name_of("2026-01-02")}, "data": {"totals": "not json"}}
+        await desk.theirs.create(CONFIG_MAPS, broken, namespace=SYSTEM)
+        books, long = desk.books(), ended("long", hours=30.0)
+        later = ended("later")
+        over = msgspec.structs.replace(later.status, ended_at="2026-01-04T01:00:00Z", transitions=[], usage=None)
+        later = msgspec.structs.replace(later, status=over)
+        for each in (long, later):
+            books.offer(each)
+        await books.flush()
+        assert [(books.is_settled(each), books.is_added(each)) for each in (long, later)] == [
+            (True, False),
+            (True, True),
+        ]
+        assert [row.ended for row in (await desk.totals("2026-01-03")).rows] == [1]
+        assert [row.ended for row in (await desk.totals("2026-01-04")).rows] == [1]
+
+    beside(story)
+
+
 def test_a_permission_that_comes_back_in_time_loses_nothing() -> None:
     """A role is being changed, or a token renewed: what ended is tried again for a while before it is given up."""
 

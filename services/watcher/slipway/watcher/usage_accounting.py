@@ -103,20 +103,11 @@ class Books:
         """Add all queued allocations; with `is_patient`, raise UnavailableError while our account is refused."""
         while self._waiting:
             batch = list(self._waiting.values())[:BATCH_MAX]
-            is_added = True
-            try:
-                await self._add(batch)
-                self._denied_at = None
-            except PermanentError as error:
-                if is_patient:
-                    self._wait_if_denied(error)
-                is_added = False
-                # An allocation must be able to end even if its usage cannot be added.
-                _log.error("usage cannot be added to the totals", count=len(batch), error=str(error))
+            lost = await self._add(batch, is_patient=is_patient)
             for allocation in batch:
                 uid = allocation.metadata.uid
                 self._waiting.pop(uid, None)
-                self._done[uid] = is_added
+                self._done[uid] = not lost or lost.isdisjoint(totals.bills_of(allocation))
                 self._settled(uid)
         self._something.clear()
         while len(self._done) > KNOWN_MAX:
@@ -131,14 +122,26 @@ class Books:
         if now < self._denied_at + DENIED_S:
             raise UnavailableError(f"the API server refuses our account the daily totals: {error}") from error
 
-    async def _add(self, batch: Sequence[Allocation]) -> None:
+    async def _add(self, batch: Sequence[Allocation], *, is_patient: bool) -> set[str]:
+        """Add a batch to its days; return the days whose totals cannot be written."""
         days: dict[str, list[Bill]] = {}
         for allocation in batch:
             for day, bill in totals.bills_of(allocation).items():
                 days.setdefault(day, []).append(bill)
+        lost = set[str]()
         for day, bills in sorted(days.items()):
-            await self._add_to(day, bills)
+            try:
+                await self._add_to(day, bills)
+            except PermanentError as error:
+                if is_patient:
+                    self._wait_if_denied(error)
+                # An allocation must be able to end even if its usage cannot be added.
+                _log.error("usage cannot be added to the totals", day=day, count=len(bills), error=str(error))
+                lost.add(day)
             liveness.beat()
+        if not lost:
+            self._denied_at = None
+        return lost
 
     async def _add_to(self, day: str, bills: Sequence[Bill]) -> None:
         for _ in range(TRIES_MAX):
