@@ -73,3 +73,18 @@ async def test_access_review(kube: KubeHttp) -> None:
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
     answer = await kube.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
     assert (answer.code, answer.body["status"]["allowed"]) == (201, True)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/apis/apps/v1/namespaces",
+        "/apis/authorization.k8s.io/v1/namespaces",
+        "/apis/authorization.k8s.io/v1/namespaces/default",
+        "/apis/authorization.k8s.io/v9/subjectaccessreviews",
+        "/apis/authorization.k8s.io/v1/other/default/subjectaccessreviews",
+    ],
+)
+async def test_create_at_a_path_of_no_resource_is_404(kube: KubeHttp, path: str) -> None:
+    """Namespaces belong to the core group only; a review has one version, and one path."""
+    assert (await kube.post(path, {"spec": {"user": "u", "nonResourceAttributes": {"path": "/"}}})).code == 404

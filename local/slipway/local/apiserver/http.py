@@ -241,21 +241,23 @@ class ApiServer:
 
     def _post_unstored(self, call: Call, parts: list[str]) -> HttpAnswer | None:
         """Answer the creates that store no object of their own: reviews, Bindings and tokens. None for other paths."""
-        if parts[0] == "apis" and len(parts) in (4, 6):
-            namespace = parts[4] if parts[3:4] == ["namespaces"] else ""
-            review = self._reviews.answer(
-                parts[1], parts[-1], lambda: ReviewRequest(call.user, namespace, _object(call))
-            )
-            return None if review is None else answers.json(review, 201)
-        if parts[:3] != ["api", "v1", "namespaces"]:
-            return None
-        if parts[4:] == ["bindings"]:
-            body = _object(call)
-            options = _options(call, "CreateOptions")
-            return answers.json(self._core.bind(parts[3], name_of(body), body, dry_run=options.dry_run), 201)
-        if parts[4:5] == ["serviceaccounts"] and parts[6:] == ["token"]:
-            return answers.json(self._accounts.issue(parts[3], parts[5], _object(call)), 201)
-        return None
+        match parts:
+            case ["apis", group, "v1", plural]:
+                return self._review(call, group, plural, "")
+            case ["apis", group, "v1", "namespaces", namespace, plural]:
+                return self._review(call, group, plural, namespace)
+            case ["api", "v1", "namespaces", namespace, "bindings"]:
+                body = _object(call)
+                options = _options(call, "CreateOptions")
+                return answers.json(self._core.bind(namespace, name_of(body), body, dry_run=options.dry_run), 201)
+            case ["api", "v1", "namespaces", namespace, "serviceaccounts", name, "token"]:
+                return answers.json(self._accounts.issue(namespace, name, _object(call)), 201)
+            case _:
+                return None
+
+    def _review(self, call: Call, group: str, plural: str, namespace: str) -> HttpAnswer | None:
+        review = self._reviews.answer(group, plural, lambda: ReviewRequest(call.user, namespace, _object(call)))
+        return None if review is None else answers.json(review, 201)
 
     def _put(self, call: Call, target: RouteTarget) -> HttpAnswer:
         core, kind = self._core, target.kind
