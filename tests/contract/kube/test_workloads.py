@@ -239,6 +239,24 @@ async def test_node_ports_are_given_once(kube: KubeHttp, place: Place) -> None:
     assert "provided port is already allocated" in twice.message
 
 
+@pytest.mark.parametrize("address", ["foo", "10.96.0", "10.96.0.0/24"])
+async def test_address_is_an_ip_address(kube: KubeHttp, place: Place, address: str) -> None:
+    """422 with the field for any other text; `None` is a word of its own."""
+    specs: list[Json] = [{"clusterIP": address}, {"clusterIP": address, "clusterIPs": [address]}]
+    for spec in specs:
+        answer = await kube.post(place.of("services"), a_service(**spec))
+        assert (answer.code, answer.causes[0]["field"]) == (422, "spec.clusterIPs[0]")
+        assert "must be a valid IP address" in answer.message
+
+
+@pytest.mark.parametrize("port", [80, 40000])
+async def test_node_ports_are_of_the_range(kube: KubeHttp, place: Place, port: int) -> None:
+    """422 outside of it."""
+    answer = await kube.post(place.of("services"), a_service(type="NodePort", ports=[{"port": 1, "nodePort": port}]))
+    assert (answer.code, answer.causes[0]["field"]) == (422, "spec.ports[0].nodePort")
+    assert "provided port is not in the valid range. The range of valid ports is 30000-32767" in answer.message
+
+
 @pytest.fixture
 async def level(kube: KubeHttp) -> AsyncIterator[str]:
     name = f"contract-{uuid.uuid4().hex[:8]}"

@@ -87,6 +87,7 @@ class ServiceStrategy(Strategy):
             for index, name in enumerate(names)
             if name and name in names[:index]
         ]
+        causes += _address_causes(spec)
         before = mapping(old, "spec") if old is not None else {}
         is_addressed = spec["type"] != "ExternalName" and before.get("type") != "ExternalName"
         if old is not None and is_addressed and before.get("clusterIP", "") != spec.get("clusterIP", ""):
@@ -123,14 +124,39 @@ def _address(service: Json, wanted: str, others: Iterable[Json]) -> str:
     return wanted
 
 
+def _address_causes(spec: Json) -> list[FieldCause]:
+    """Return the errors of the addresses that a client chose. Whether they are free is decided by `allocate`."""
+    addresses = listing(spec, "clusterIPs")
+    causes = [
+        bad_value(f"spec.clusterIPs[{index}]", address, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
+        for index, address in enumerate(addresses)
+        if (index, address) != (0, HEADLESS) and not _is_address(address)
+    ]
+    if addresses and spec.get("clusterIP") and spec["clusterIP"] != addresses[0]:
+        causes.append(bad_value("spec.clusterIPs", addresses, "first value must match `clusterIP`"))
+    return causes
+
+
+def _is_address(text: object) -> bool:
+    try:
+        ipaddress.ip_address(str(text))
+    except ValueError:
+        return False
+    return True
+
+
 def _give_ports(service: Json, others: Iterable[Json]) -> None:
     ports = [port for other in others for port in maps(listing(mapping(other, "spec"), "ports"))]
     taken = {port["nodePort"] for port in ports if port.get("nodePort")}
     for index, port in enumerate(maps(listing(service["spec"], "ports"))):
         wanted = port.get("nodePort")
-        if wanted in taken:
-            field = f"spec.ports[{index}].nodePort"
-            raise _refused(service, bad_value(field, wanted, "provided port is already allocated"))
+        why = ""
+        if wanted and wanted not in PORTS:
+            why = f"provided port is not in the valid range. The range of valid ports is {PORTS[0]}-{PORTS[-1]}"
+        elif wanted in taken:
+            why = "provided port is already allocated"
+        if why:
+            raise _refused(service, bad_value(f"spec.ports[{index}].nodePort", wanted, why))
         if not wanted:
             port["nodePort"] = next(number for number in PORTS if number not in taken)
         taken.add(port["nodePort"])
