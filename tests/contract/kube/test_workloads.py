@@ -257,6 +257,84 @@ async def test_node_ports_are_of_the_range(kube: KubeHttp, place: Place, port: i
     assert "provided port is not in the valid range. The range of valid ports is 30000-32767" in answer.message
 
 
+async def test_change_of_the_type_gives_a_node_port(kube: KubeHttp, place: Place) -> None:
+    """And back takes it; the address stays. Who changed the type does not own the port."""
+    made = await kube.post(place.of("services"), a_service())
+    path = place.of("services", "s")
+    opened = await kube.patch(path, {"spec": {"type": "NodePort"}}, fieldManager="opener")
+    spec = opened.body["spec"]
+    assert (opened.code, spec["externalTrafficPolicy"]) == (200, "Cluster")
+    assert 30000 <= spec["ports"][0]["nodePort"] < 32768
+    assert spec["clusterIP"] == made.body["spec"]["clusterIP"]
+    assert "f:nodePort" not in str(opened.body["metadata"]["managedFields"])
+    closed = await kube.patch(path, {"spec": {"type": "ClusterIP"}})
+    assert (closed.code, closed.body["spec"]) == (200, made.body["spec"])
+
+
+async def test_node_port_stays_with_the_name_of_its_port(kube: KubeHttp, place: Place) -> None:
+    """A replacement that does not repeat it keeps it, also for another number; a port that is added gets its own."""
+    made = await kube.post(place.of("services"), a_service(type="NodePort", ports=[{"port": 80, "name": "web"}]))
+    kept = made.body["spec"]["ports"][0]["nodePort"]
+    ports = [{"port": 70, "name": "more"}, {"port": 81, "name": "web"}]
+    again = await kube.put(place.of("services", "s"), a_service(type="NodePort", ports=ports))
+    more, web = (port["nodePort"] for port in again.body["spec"]["ports"])
+    assert (again.code, web) == (200, kept)
+    assert 30000 <= more < 32768
+    assert more != kept
+
+
+async def test_change_cannot_take_the_node_port_of_another(kube: KubeHttp, place: Place) -> None:
+    """422, as for a new Service; a Service of the type ClusterIP has none."""
+    made = await kube.post(place.of("services"), a_service(type="NodePort"))
+    taken = made.body["spec"]["ports"][0]["nodePort"]
+    await kube.post(place.of("services"), a_service("t"))
+    change = a_service("t", type="NodePort", ports=[{"port": 80, "nodePort": taken}])
+    refused = await kube.put(place.of("services", "t"), change)
+    assert (refused.code, refused.causes[0]["field"]) == (422, "spec.ports[0].nodePort")
+    assert "provided port is already allocated" in refused.message
+    plain = await kube.post(place.of("services"), a_service("u", ports=[{"port": 80, "nodePort": 32767}]))
+    assert (plain.code, plain.causes[0]["field"]) == (422, "spec.ports[0].nodePort")
+    assert "may not be used when `type` is 'ClusterIP'" in plain.message
+
+
+async def test_ports_with_one_number_share_a_node_port(kube: KubeHttp, place: Place) -> None:
+    """TCP and UDP of a new Service."""
+    ports = [{"port": 53, "protocol": protocol, "name": protocol.lower()} for protocol in ("TCP", "UDP")]
+    made = await kube.post(place.of("services"), a_service(type="NodePort", ports=ports))
+    assert made.code == 201, made.body
+    assert len({port["nodePort"] for port in made.body["spec"]["ports"]}) == 1
+
+
+async def test_load_balancer_may_do_without_node_ports(kube: KubeHttp, place: Place) -> None:
+    """allocateLoadBalancerNodePorts."""
+    spec: Json = {"type": "LoadBalancer", "allocateLoadBalancerNodePorts": False}
+    made = await kube.post(place.of("services"), a_service(**spec))
+    assert (made.code, "nodePort" in made.body["spec"]["ports"][0]) == (201, False)
+
+
+async def test_external_name_gives_its_address_back(kube: KubeHttp, place: Place) -> None:
+    """And gets a new one when it is of another type again."""
+    made = await kube.post(place.of("services"), a_service())
+    path = place.of("services", "s")
+    named = await kube.patch(path, {"spec": {"type": "ExternalName", "externalName": "a.test"}})
+    fields = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy")
+    assert (named.code, [field for field in fields if field in named.body["spec"]]) == (200, [])
+    other = await kube.post(place.of("services"), a_service("t", clusterIP=made.body["spec"]["clusterIP"]))
+    assert other.code == 201, other.body
+    again = await kube.patch(path, {"spec": {"type": "ClusterIP", "externalName": None}})
+    spec = again.body["spec"]
+    assert (again.code, spec["clusterIPs"], spec["ipFamilies"]) == (200, [spec["clusterIP"]], ["IPv4"])
+    assert spec["clusterIP"] not in ("", "None", made.body["spec"]["clusterIP"])
+
+
+async def test_address_of_a_service_is_not_changed_by_the_older_field(kube: KubeHttp, place: Place) -> None:
+    """clusterIP without clusterIPs: 422 as for both."""
+    await kube.post(place.of("services"), a_service())
+    changed = await kube.patch(place.of("services", "s"), {"spec": {"clusterIP": "None"}})
+    assert (changed.code, [cause["field"] for cause in changed.causes]) == (422, ["spec.clusterIPs[0]"])
+    assert "may not change once set" in changed.message
+
+
 @pytest.fixture
 async def level(kube: KubeHttp) -> AsyncIterator[str]:
     name = f"contract-{uuid.uuid4().hex[:8]}"

@@ -87,7 +87,7 @@ class StoreWriter:
         podadmission.admit(self._store, kind.resource, new, namespace)
         self._refuse(kind, new, meta.validate(new, kind.strategy.name_form) + _own_causes(kind, new, None))
         if kind.resource == services.SERVICES:
-            services.allocate(self._store, new)
+            new = services.allocated(self._store, new, None)
         self._bound(kind, new, namespace)
         if version not in (None, "", "0"):
             if not options.dry_run:
@@ -218,6 +218,8 @@ class StoreWriter:
         self._refuse(kind, new, causes + strategy.check(new, old))
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
         claimed = new if subresource else strategy.claimed(sent, new)
+        if kind.resource == services.SERVICES and not subresource:
+            new = services.allocated(self._store, new, old)
         options.ownership = claims(claimed)
         if claimed is not new:  # compute the claims now: the next write starts from `new`, not from `claimed`
             options.ownership = Ownership(options.ownership.claims)
