@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.kube.client import JSON_PATCH, KubeHttp
+from tests.contract.kube.client import JSON_PATCH, KubeHttp, Reply
 from tests.contract.kube.conftest import Place, eventually
 from tests.contract.kube.samples import Json, a_pod
 
@@ -143,6 +143,26 @@ async def test_pod_spec_is_fixed(kube: KubeHttp, place: Place, change: Json) -> 
     answer = await kube.patch(place.of("pods", "p"), {"spec": change})
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert "pod updates may not change fields other than" in answer.message
+
+
+async def test_seconds_of_a_toleration_may_change(kube: KubeHttp, place: Place) -> None:
+    """Nothing else of it; tolerations may be added, and none removed."""
+    own: Json = {"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
+    made = await kube.post(place.of("pods"), a_pod(tolerations=[own]))
+    others = made.body["spec"]["tolerations"][1:]
+    path = place.of("pods", "p")
+
+    async def sent(toleration: Json) -> Reply:
+        return await kube.patch(path, {"spec": {"tolerations": [toleration, *others]}})
+
+    for seconds in (10, None, 30):
+        answer = await sent({**own, "tolerationSeconds": seconds})
+        assert answer.code == 200, answer.body
+        assert answer.body["spec"]["tolerations"][0].get("tolerationSeconds") == seconds
+    for changed in ({**own, "key": "other"}, {**own, "effect": "NoSchedule", "tolerationSeconds": None}):
+        refused = await sent(changed)
+        assert refused.code == 422
+        assert "existing toleration can not be modified except its tolerationSeconds" in refused.message
 
 
 async def test_image_of_a_pod_may_change(kube: KubeHttp, place: Place) -> None:

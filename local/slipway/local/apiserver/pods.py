@@ -343,12 +343,10 @@ def _changed_spec(new: Json, old: Json) -> list[FieldCause]:
     if "activeDeadlineSeconds" in old and "activeDeadlineSeconds" not in new:
         words = "must not update from a positive integer to nil value"
         causes.append(bad_value("spec.activeDeadlineSeconds", None, words))
-    for toleration in maps(listing(old, "tolerations")):
-        if toleration not in listing(new, "tolerations"):
-            causes.append(
-                not_allowed("spec.tolerations", "existing toleration can not be modified except its tolerationSeconds")
-            )
-            break
+    tolerated = {_toleration_key(toleration) for toleration in maps(listing(new, "tolerations"))}
+    if not tolerated.issuperset(map(_toleration_key, maps(listing(old, "tolerations")))):
+        words = "existing toleration can not be modified except its tolerationSeconds"
+        causes.append(not_allowed("spec.tolerations", words))
     mutable = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
     is_gated = bool(gates.names_of(old))
     new, old = gates.without_places(new, is_gated=is_gated), gates.without_places(old, is_gated=is_gated)
@@ -357,6 +355,11 @@ def _changed_spec(new: Json, old: Json) -> list[FieldCause]:
     if _frozen(new, mutable) != _frozen(old, mutable):
         causes.append(not_allowed("spec", _FIXED))
     return causes
+
+
+def _toleration_key(toleration: Json) -> tuple[str, ...]:
+    """Return the fields of a toleration that an update must keep."""
+    return tuple(str(toleration.get(field) or "") for field in ("key", "operator", "value", "effect"))
 
 
 def _frozen(spec: Json, mutable: set[str]) -> Json:
