@@ -115,6 +115,16 @@ async def test_watch_of_either_form_sees_both(kube: KubeHttp, place: Place) -> N
     assert [event["object"]["note"] for event in events] == ["pulling the image", "bound"]
 
 
+async def test_watch_of_the_new_form_begins_with_the_present(kube: KubeHttp, place: Place) -> None:
+    """By the fields of the new form, and in it."""
+    await kube.post(place.of("events"), an_old(place, "a"))
+    await kube.post(_news(place), a_new(place, "b", regarding=_pod(place, "q")))
+    async with kube.watch(_news(place), fieldSelector="regarding.name=q") as watched:
+        first = await watched.next()
+    assert (first["type"], first["object"]["metadata"]["name"]) == ("ADDED", "b")
+    assert (first["object"]["apiVersion"], first["object"]["note"]) == ("events.k8s.io/v1", "bound")
+
+
 async def test_series_is_patched(kube: KubeHttp, place: Place) -> None:
     """A recorder that says the same again counts it in the series."""
     await kube.post(_news(place), a_new(place))

@@ -100,6 +100,18 @@ async def test_watch_speaks_the_version_of_its_path(kube: KubeHttp, gadgets: Gad
     assert (event["type"], event["object"]["apiVersion"]) == ("ADDED", f"{GROUP}/v1")
 
 
+async def test_watch_selects_by_the_fields_of_its_version(kube: KubeHttp, gadgets: Gadgets) -> None:
+    """Also the present objects; a field of another version is 400."""
+    newer = {**_version("v1", NEWER), "selectableFields": [{"jsonPath": ".spec.size"}]}
+    await gadgets.declare(_version("v1alpha1", SPEC, storage=True), newer)
+    await kube.post(gadgets.at("v1"), gadgets.one("v1"))
+    async with kube.watch(gadgets.at("v1"), fieldSelector="spec.size=1") as watched:
+        first = await watched.next()
+    assert (first["type"], first["object"]["apiVersion"]) == ("ADDED", f"{GROUP}/v1")
+    refused = await kube.get(gadgets.at("v1alpha1"), watch="true", fieldSelector="spec.size=1")
+    assert refused.code == 400
+
+
 async def test_body_must_be_of_the_version_of_its_path(kube: KubeHttp, gadgets: Gadgets) -> None:
     """400, both versions named."""
     await gadgets.declare(_version("v1alpha1", SPEC, storage=True), _version("v1", NEWER))

@@ -14,9 +14,8 @@ import msgspec
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.events import ServedEvent, visible
 from slipway.local.apiserver.objects import Json
-from slipway.local.apiserver.paging import ListQuery
 from slipway.local.apiserver.registry import ResourceKind
-from slipway.local.apiserver.selectors import selector
+from slipway.local.apiserver.selectors import Predicate, selector
 from slipway.local.apiserver.status import StatusError
 from slipway.local.apiserver.store import Commit
 
@@ -77,7 +76,7 @@ async def watch(
     try:
         cursor = query.version
         if cursor == 0 or query.sends_initial:
-            yield b"".join(_initial(core, query, encode))
+            yield b"".join(_initial(core, query, matches, encode))
             cursor = core.version
         else:
             yield b""
@@ -113,12 +112,12 @@ def bookmark(kind: ResourceKind, version: int, *, ends_initial: bool = False) ->
     return _line("BOOKMARK", {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
 
 
-def _initial(core: ClusterCore, query: WatchQuery, encode: EventEncoder) -> Iterable[bytes]:
-    wanted = ListQuery(labels=query.labels, fields=query.fields)
-    for record in core.list(query.kind.resource, query.namespace, wanted).records:
-        key = (query.namespace or "", "")
-        change = Commit(record.version, "ADDED", query.kind.resource, key, record, None)
-        yield encode(ServedEvent("ADDED", record.obj, record.version, change))
+def _initial(core: ClusterCore, query: WatchQuery, matches: Predicate | None, encode: EventEncoder) -> Iterable[bytes]:
+    for record in core.store.scan(query.kind.resource, query.namespace):
+        if matches is None or matches(record.obj):
+            key = (query.namespace or "", "")
+            change = Commit(record.version, "ADDED", query.kind.resource, key, record, None)
+            yield encode(ServedEvent("ADDED", record.obj, record.version, change))
     if query.sends_initial and query.bookmarks:
         yield bookmark(query.kind, core.version, ends_initial=True)
 
