@@ -59,17 +59,33 @@ def _json_points(content: bytes) -> Iterator[tuple[str, Point]]:
     for index, line in enumerate(content.splitlines()):
         try:
             row: Any = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
             yield from _row_points(row, index)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _row_points(row: dict[str, Any], index: int) -> Iterator[tuple[str, Point]]:
-    step = row.get("step", index)
+    """Yield the numbers of a row. `index` is the step of a row without one."""
+    step: Any = row.get("step")
+    step = index if step is None else step
+    if _number(step) is None:
+        return
     for tag, value in row.items():
-        if tag != "step" and isinstance(value, int | float) and not isinstance(value, bool):
-            yield tag, (int(step), float(value))
+        number = _number(value) if tag != "step" else None
+        if number is not None:
+            yield tag, (int(step), number)
+
+
+def _number(value: object) -> float | None:
+    """Return a value as a finite number, or None when it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _event_points(content: bytes) -> Iterator[tuple[str, Point]]:

@@ -4,6 +4,8 @@ import json
 import struct
 from pathlib import Path
 
+import pytest
+
 from slipway.local.pages.scalars import POINTS_MAX, read_runs
 
 
@@ -59,6 +61,31 @@ def test_lines_of_json_are_read(tmp_path: Path):
     rows = [json.dumps({"step": 5, "loss": 1, "note": "x", "done": True}), "{half", json.dumps({"loss": float("nan")})]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*rows, json.dumps({"loss": 3})]))
     assert read_runs(tmp_path) == {".": {"loss": [(3, 3.0), (5, 1.0)]}}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": "two", "loss": 9}',
+        '{"step": [2], "loss": 9}',
+        '{"step": true, "loss": 9}',
+        '{"step": Infinity, "loss": 9}',
+        '{"step": NaN, "loss": 9}',
+        '{"step": 1' + "0" * 400 + ', "loss": 9}',
+        '{"step": 2, "loss": 1' + "0" * 400 + "}",
+        "[" * 100_000,
+    ],
+)
+def test_a_line_with_a_value_that_is_no_number_is_left_out(tmp_path: Path, line: str):
+    """Such a step or value, or such a line, takes nothing from the other lines."""
+    (tmp_path / "m.jsonl").write_text("\n".join(['{"step": 1, "loss": 2}', line, '{"step": 3, "loss": 1}']))
+    assert read_runs(tmp_path) == {".": {"loss": [(1, 2.0), (3, 1.0)]}}
+
+
+def test_a_step_that_is_null_is_no_step(tmp_path: Path):
+    """The line counts."""
+    (tmp_path / "m.jsonl").write_text('{"step": 1, "loss": 2}\n{"loss": 3}\n{"step": null, "loss": 1}')
+    assert read_runs(tmp_path) == {".": {"loss": [(1, 2.0), (1, 3.0), (2, 1.0)]}}
 
 
 def test_long_curves_are_thinned(tmp_path: Path):
