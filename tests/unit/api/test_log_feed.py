@@ -282,3 +282,27 @@ async def test_who_asks_at_the_end_gets_the_last_lines(world: ApiWorld) -> None:
         await store_lines(world.streams, id_of(late), [line])
         await end_logs(world.streams, id_of(late))
     assert [each.text for each in asked.result()] == ["last words"]
+
+
+async def test_lines_of_pods_are_whole_and_keep_the_order_of_their_log(world: ApiWorld) -> None:
+    """Only a line end ends a line. Nodes write times with any offset and any number of digits; some text has none."""
+    await world.launch(name="gang", ranks=[{"count": 2}])
+    gang = await world.run("gang")
+    world.server.absent = True
+    world.pod_logs.said[0] = [
+        "2026-01-02T03:04:05.1Z a",
+        "2026-01-02T03:04:05.12Z 10%\r20%\r",
+        "2026-01-02T03:04:05.2Z b\u2028c\x0cd",
+        "a word of the node",
+        "2026-01-02T03:04:04Z after the clock went back",
+    ]
+    world.pod_logs.said[1] = ["2026-01-02T05:04:05.15+02:00 of the other node"]
+    page = await LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock).page(gang, LogFilter())
+    assert [line.text for line in page] == [
+        "a",
+        "20%",
+        "of the other node",
+        "b\u2028c\x0cd",
+        "a word of the node",
+        "after the clock went back",
+    ]

@@ -14,6 +14,7 @@ Not promised: lines of a deleted pod while Redis is unavailable.
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -70,6 +71,8 @@ PODS_BYTES_MAX = 32 * 1024 * 1024
 
 INBOX_MAX = 8
 """Limit of pages of lines that wait for a slow client."""
+
+_FRACTION = re.compile(r"\.(\d+)")
 
 Emit = Callable[[Sequence[LogLineView]], Awaitable[None]]
 T = TypeVar("T")
@@ -407,23 +410,21 @@ class LogFeed:
             pods = await self._kube.list(PODS, namespace=allocation.metadata.namespace, label_selector=selector)
         except TransientError:
             return None
-        found, bytes_read, is_any = list[LogLineView](), 0, False
+        found, bytes_read, is_any = list[list[LogLineView]](), 0, False
         for pod in pods.items:
             run = _RankRun.of(pod, wanted.container)
             if wanted.ranks is not None and run.rank not in wanted.ranks:
                 continue
             if bytes_read >= PODS_BYTES_MAX:
                 most = f"of all ranks {PODS_BYTES_MAX // 2**20} MiB"
-                found.append(
-                    run.mark(pod.metadata.creation_timestamp or "", "lines of this rank are not shown here", most)
-                )
+                begun_at = pod.metadata.creation_timestamp or ""
+                found.append([run.mark(begun_at, "lines of this rank are not shown here", most)])
                 continue
             text = await self._of_pod(pod, wanted)
             if text is not None:
                 is_any, bytes_read = True, bytes_read + len(text)
-                found += run.lines(text, wanted)
-        found.sort(key=lambda line: line.time)
-        return found if is_any else None
+                found.append(run.lines(text, wanted))
+        return _merged(found) if is_any else None
 
     async def _of_pod(self, pod: Pod, wanted: LogFilter) -> bytes | None:
         meta = pod.metadata
@@ -433,6 +434,26 @@ class LogFeed:
             )
         except ControlPlaneError:
             return None  # not started yet, or gone
+
+
+def _merged(logs: Iterable[Sequence[LogLineView]]) -> list[LogLineView]:
+    """Merge the logs of ranks by time. The order of each log does not change, also where the clock of its node did."""
+    found: list[tuple[tuple[float, str], LogLineView]] = []
+    for log in logs:
+        newest = (0.0, "")
+        for line in log:
+            newest = max(newest, _moment(line.time))
+            found.append((newest, line))
+    found.sort(key=lambda each: each[0])
+    return [line for _, line in found]
+
+
+def _moment(time: str) -> tuple[float, str]:
+    """Return (epoch seconds, nine digits of their fraction): nodes write different offsets and numbers of digits."""
+    if not time:
+        return 0.0, ""
+    fraction = _FRACTION.search(time)
+    return parse_time(_FRACTION.sub("", time)), fraction[1][:9].ljust(9, "0") if fraction else "0" * 9
 
 
 def _may_have_printed(allocation: Allocation) -> bool:
@@ -458,7 +479,9 @@ class _RankRun(NamedTuple):
 
     def lines(self, text: bytes, wanted: LogFilter) -> list[LogLineView]:
         """Return the wanted lines of a log from the kubelet, with marks where it is cut."""
-        all_ = [self.line(each) for each in text.decode("utf-8", "replace").splitlines()]
+        all_: list[LogLineView] = []
+        for each in text.removesuffix(b"\n").split(b"\n") if text else ():
+            all_.append(self.line(each.decode("utf-8", "replace"), before=all_[-1].time if all_ else ""))
         found = [line for line in all_ if wanted.has(line)]
         if all_ and len(all_) >= POD_LINES_MAX and wanted.lines_of_pod == POD_LINES_MAX:
             most = f"of a rank the last {POD_LINES_MAX} lines"
@@ -468,13 +491,18 @@ class _RankRun(NamedTuple):
             found.append(self.mark(all_[-1].time, "younger lines of this rank are not shown here", most))
         return found
 
-    def line(self, text: str) -> LogLineView:
-        """Parse a line of the kubelet: the time, a blank, the text."""
+    def line(self, text: str, *, before: str = "") -> LogLineView:
+        """Parse a line of the kubelet: the time, a blank, the text.
+
+        Text that a node inserts between lines has no time, and gets the time of the line before. Of a line that is
+        rewritten with carriage returns (a progress bar) only the newest state is returned, as from the store.
+        """
         time, _, rest = text.partition(" ")
         try:
             parse_time(time)
         except ValueError:
-            time, rest = "", text
+            time, rest = before, text
+        rest = rest.rstrip("\r").rpartition("\r")[2]
         return LogLineView(
             attempt=self.attempt, rank=self.rank, stream=STDOUT, time=time, text=rest, container=self.container
         )
