@@ -306,3 +306,27 @@ async def test_lines_of_pods_are_whole_and_keep_the_order_of_their_log(world: Ap
         "a word of the node",
         "after the clock went back",
     ]
+
+
+@pytest.mark.parametrize("tail", [0, 2])
+async def test_a_follower_that_comes_again_gets_what_it_missed(world: ApiWorld, tail: int) -> None:
+    """A reader of server-sent events connects again with the same address, `tail` included, and its last cursor."""
+    answer = await world.launch()
+    id_ = AllocationId(answer["id"])
+    await store_lines(world.streams, id_, numbered(5))
+    [first] = await world.streams.logs.read(id_, limit=1)
+    await end_logs(world.streams, id_)
+    ended = await world.step(answer["name"], Event.TERMINATED)
+    wanted = LogFilter(tail=tail, after=first.cursor)
+    assert await followed(world, world.streams.logs, ended, wanted) == [f"line {n}" for n in range(1, 5)]
+
+
+async def followed(world: ApiWorld, logs: LogLines, allocation: Allocation, wanted: LogFilter) -> list[str]:
+    found: list[str] = []
+
+    async def emit(page: Sequence[LogLineView]) -> None:
+        found.extend(line.text for line in page)
+
+    async with asyncio.timeout(15):
+        await LogFeed(logs, world.kube, world.parts.lookup, world.clock).follow(allocation, wanted, emit)
+    return found

@@ -251,7 +251,12 @@ class LogFeed:
         return await ask()
 
     async def follow(self, allocation: Allocation, wanted: LogFilter, emit: Emit) -> None:
-        """Emit all present and new lines, until the allocation has ended and all lines were sent."""
+        """Emit all present and new lines, until the allocation has ended and all lines were sent.
+
+        A client that continues after a cursor gets all lines behind it, also with `tail`.
+        """
+        if wanted.after is not None:
+            wanted = msgspec.structs.replace(wanted, tail=None)
         inbox = asyncio.Queue[list[LogLineView]](INBOX_MAX)
         session = _Session(allocation, wanted)
         async with TaskGroup() as tasks:
