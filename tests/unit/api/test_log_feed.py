@@ -330,3 +330,29 @@ async def followed(world: ApiWorld, logs: LogLines, allocation: Allocation, want
     async with asyncio.timeout(15):
         await LogFeed(logs, world.kube, world.parts.lookup, world.clock).follow(allocation, wanted, emit)
     return found
+
+
+async def test_lines_that_came_from_pods_are_not_called_missing_afterwards(world: ApiWorld) -> None:
+    """Redis goes and comes back while a log is followed: each line comes once, without a mark of missing lines."""
+    answer = await world.launch()
+    id_ = AllocationId(answer["id"])
+    running = await world.run(answer["name"])
+    lines = [LogLine(attempt=1, rank=0, time=f"2026-01-02T03:04:0{n}Z", text=f"line {n}") for n in range(5)]
+    found: list[str] = []
+
+    async def emit(page: Sequence[LogLineView]) -> None:
+        found.extend(line.text for line in page)
+
+    feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        following = group.create_task(feed.follow(running, LogFilter(), emit))
+        await store_lines(world.streams, id_, lines[:1])
+        await wait_until(lambda: len(found) == 1, "the line of the store")
+        world.server.absent = True
+        world.pod_logs.said[0] = [f"{line.time} {line.text}" for line in lines[:4]]
+        await wait_until(lambda: len(found) == 4, "the lines of the pod")
+        world.server.absent = False
+        await store_lines(world.streams, id_, lines[1:])
+        await wait_until(lambda: lines[4].text in found, "the line after them")
+        following.cancel()
+    assert found == [line.text for line in lines]

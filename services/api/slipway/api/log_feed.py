@@ -345,10 +345,8 @@ class LogFeed:
                 async with aclosing(self._logs.follow(id_of(allocation), after=cursor)) as found:
                     async for page in found:
                         cursor = page[-1].cursor
-                        fresh = [
-                            each for each in page if session.is_new(each.line) and not session.was_polled(each.line)
-                        ]
-                        lines = await _chosen(fresh, wanted, session.gaps)
+                        fresh = [each for each in page if session.is_new(each.line)]
+                        lines = await _chosen(fresh, wanted, session.gaps, is_told=session.was_polled)
                         if lines:
                             await inbox.put(lines)
                         session.cursor = cursor
@@ -618,8 +616,14 @@ def _open_marks(allocation: Allocation, wanted: LogFilter, open_: Sequence[LogKe
     return marks
 
 
-async def _chosen(stored: Sequence[StoredLine], wanted: LogFilter, gaps: Gaps) -> list[LogLineView]:
-    """Return the wanted lines, with marks where lines are missing.
+async def _chosen(
+    stored: Sequence[StoredLine],
+    wanted: LogFilter,
+    gaps: Gaps,
+    *,
+    is_told: Callable[[LogLine], bool] = lambda _: False,
+) -> list[LogLineView]:
+    """Return the wanted lines, with marks where lines are missing. Lines that the client has already are left out.
 
     It yields to the event loop now and then, because a search through many lines takes long.
     """
@@ -634,6 +638,8 @@ async def _chosen(stored: Sequence[StoredLine], wanted: LogFilter, gaps: Gaps) -
             # A store that lost the position of a log is filled again with lines of the same numbers.
             continue
         mark = gaps.before(each.line)
+        if is_told(each.line):
+            continue
         if mark is not None:
             view = _view(StoredLine(cursor="", line=mark))
             if wanted.has(view):
