@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from slipway.api import log_feed
-from slipway.api.log_feed import LINES_AT_ONCE, LINES_MAX, POD_LINES_MAX, LogFeed, LogFilter
+from slipway.api.log_feed import LINES_AT_ONCE, LINES_MAX, POD_LINES_MAX, STORE_TRIES, LogFeed, LogFilter
 from slipway.api.schemas import LogLineView
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
@@ -356,3 +356,45 @@ async def test_lines_that_came_from_pods_are_not_called_missing_afterwards(world
         await wait_until(lambda: lines[4].text in found, "the line after them")
         following.cancel()
     assert found == [line.text for line in lines]
+
+
+async def test_a_tail_is_whole_though_the_store_was_away_while_it_was_read(world: ApiWorld) -> None:
+    """The store answers the first half and then not: the second try reads all of it again."""
+    answer = await world.launch()
+    running = await world.run(answer["name"])
+    await store_lines(world.streams, AllocationId(answer["id"]), numbered(LINES_AT_ONCE + 1))
+    found: list[str] = []
+
+    async def emit(page: Sequence[LogLineView]) -> None:
+        found.extend(line.text for line in page)
+
+    feed = LogFeed(Busy(world, times=STORE_TRIES, after=1), world.kube, world.parts.lookup, world.clock)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        following = group.create_task(feed.follow(running, LogFilter(tail=3), emit))
+        await wait_until(lambda: f"line {LINES_AT_ONCE}" in found, "the last line")
+        following.cancel()
+    assert found == [f"line {LINES_AT_ONCE + n}" for n in (-2, -1, 0)]
+
+
+async def test_a_tail_from_pods_is_not_sent_again_when_redis_comes(world: ApiWorld) -> None:
+    """Following began without Redis: when it is there, lines that were printed since then come, each once."""
+    answer = await world.launch()
+    id_ = AllocationId(answer["id"])
+    running = await world.run(answer["name"])
+    lines = [LogLine(attempt=1, rank=0, time=f"2026-01-02T03:04:0{n}Z", text=f"line {n}") for n in range(8)]
+    await store_lines(world.streams, id_, lines)
+    world.server.absent = True
+    world.pod_logs.said[0] = [f"{line.time} {line.text}" for line in lines[:4]]
+    found: list[str] = []
+
+    async def emit(page: Sequence[LogLineView]) -> None:
+        found.extend(line.text for line in page)
+
+    feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        following = group.create_task(feed.follow(running, LogFilter(tail=2), emit))
+        await wait_until(lambda: len(found) == 2, "the last lines of the pod")
+        world.server.absent = False
+        await wait_until(lambda: lines[7].text in found, "the last line of the store")
+        following.cancel()
+    assert found == [line.text for line in lines[2:]]

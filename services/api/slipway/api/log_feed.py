@@ -338,7 +338,7 @@ class LogFeed:
             try:
                 if session.gaps is None:
                     session.gaps = await self._gaps(allocation, wanted)
-                if is_first and wanted.tail is not None and cursor is None:
+                if is_first and wanted.tail is not None and cursor is None and not session.has_met_any:
                     # The client gets the last lines that exist now, and then all new lines.
                     session.cursor = cursor = await self._start_with_tail(session, inbox)
                 is_first = False
@@ -369,6 +369,7 @@ class LogFeed:
         allocation, wanted, tail = session.allocation, session.wanted, session.wanted.tail or 0
         found: deque[LogLineView] = deque(maxlen=tail)
         cursor: str | None = None
+        last: dict[LogKey, LogLine] = {}
         gaps = await self._gaps(allocation, wanted)
         while True:
             after = cursor
@@ -377,9 +378,13 @@ class LogFeed:
             )
             if stored:
                 cursor = stored[-1].cursor
-                found.extend(await _chosen([each for each in stored if session.is_new(each.line)], wanted, gaps))
+                last |= {each.line.source: each.line for each in stored}
+                found.extend(await _chosen(stored, wanted, gaps))
             if len(stored) < LINES_AT_ONCE:
                 break
+        # Only now are the lines known: if the store leaves half-way, the next try reads all of them again.
+        for line in last.values():
+            session.is_new(line)
         session.gaps = gaps
         await inbox.put(list(found))
         return cursor
@@ -534,6 +539,8 @@ class _Session:
         """{rank: time of its newest line from the store, epoch seconds}"""
         self._polled_s: dict[_RankRun, float] = {}
         """{rank: time of its newest line from its pod, epoch seconds}"""
+        self._polled_attempt = 0
+        """the latest attempt with lines from pods"""
         self._last: dict[LogKey, int] = {}
 
     def is_new(self, line: LogLine) -> bool:
@@ -555,7 +562,12 @@ class _Session:
         return bool(self._newest_s or self._polled_s)
 
     def was_polled(self, line: LogLine) -> bool:
-        """Whether this line of the store was already read from the pod, while the store was unavailable."""
+        """Whether this line of the store was already read from the pod, while the store was unavailable.
+
+        With `tail` this includes lines of earlier attempts: they are before the last lines, which came from the pods.
+        """
+        if self.wanted.tail is not None and line.attempt < self._polled_attempt:
+            return True
         polled_s = self._polled_s.get(_RankRun(line.attempt, line.rank, line.container))
         return polled_s is not None and bool(line.time) and parse_time(line.time) <= polled_s
 
@@ -569,6 +581,7 @@ class _Session:
                 if at <= known.get(run, 0.0):
                     continue
                 self._polled_s[run] = max(self._polled_s.get(run, 0.0), at)
+                self._polled_attempt = max(self._polled_attempt, line.attempt)
             fresh.append(line)
         return fresh
 
