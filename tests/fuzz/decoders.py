@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from slipway import yaml_reader
+from slipway.api.bearer import claims_of
 from slipway.api.change_schemas import ChangeBody
 from slipway.api.decoding import checked, object_of
 from slipway.api.http_errors import MalformedError
@@ -48,12 +49,14 @@ from slipway.runtime.traceparent import parse_traceparent
 from slipway.runtime.web_guard import is_foreign
 from slipway.scheduler.decisions import logfile, record
 from slipway.scheduler.simulate import changes, scenario
+from slipway.sdk import credentials
 from slipway.streams import allgather, codec, logpacks, pages, routes
 from slipway.streams.decisions import DecisionEntry
 from slipway.streams.logpacks import LogLine
 from slipway.streams.ports import FeedEntry, FeedOp, SpanRecord, WorkHint
 from tests.support.logs import a_pack
 from tests.support.redis import an_event
+from tests.support.tokens import jwt_of
 
 Json = dict[str, Any]
 FIELD, VALUE = b"\x1e", b"\x1f"
@@ -310,6 +313,18 @@ DECODERS: tuple[Decoder, ...] = (
         call=lambda data: totals.decode({"rows": data.decode("latin-1")}),
         refusals=(msgspec.DecodeError,),
     ),
+    Decoder(
+        name="claims of a token",
+        call=lambda data: claims_of(jwt_of(data)),
+        refusals=(),
+        seeds=(
+            b'{"iss":"i","aud":["a"],"exp":1e999}',
+            b'{"exp":%s}' % (b"9" * 400),
+            b'{"exp":true}',
+            b'{"exp":-1e300}',
+        ),
+    ),
+    Decoder(name="end of a token", call=lambda data: credentials.ends_at(jwt_of(data)), refusals=()),
     Decoder(name="archive", call=lambda data: fetch.check(io.BytesIO(data)), refusals=(fetch.ArchiveError,)),
     Decoder(
         name="label selector", call=_text(selectors.parse_labels), refusals=(StatusError,), seeds=(b"a in (b,c),!d",)

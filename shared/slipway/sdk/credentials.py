@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from slipway.errors import DeniedError, InvalidError, UnavailableError
+from slipway.model.numbers import seconds_in
 from slipway.runtime.clock import SystemClock
 
 ENV_TOKEN = "SLIPWAY_API_TOKEN"  # noqa: S105 - the name of a variable
@@ -93,8 +94,8 @@ def ends_at(token: str) -> float:
         return 0.0
     try:
         said = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        return float(said.get("exp") or 0.0)
-    except (ValueError, AttributeError, TypeError):
+        return seconds_in(said.get("exp")) or 0.0
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return 0.0
 
 

@@ -164,7 +164,7 @@ def claims_of(token: str) -> Json:
     parts = token.split(".")
     try:
         told = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, RecursionError):
         return {}
     return cast("Json", told) if isinstance(told, dict) else {}
 

@@ -12,6 +12,8 @@ from typing import Any, cast
 import msgspec
 from starlette.requests import HTTPConnection
 
+from slipway.model.numbers import seconds_in
+
 TOKEN_LENGTH_MAX = 16_384
 _JWT = re.compile(r"[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]*")
 """The form of a JWT. The signature may be empty, so that such a token is refused later with the exact reason."""
@@ -23,6 +25,7 @@ class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
     audiences: tuple[str, ...]
     issuer: str
     ends_at: float
+    """the claim `exp` in epoch seconds; 0 when it is missing or no time"""
     is_account: bool
     """whether the token claims to be a service account token of Kubernetes"""
 
@@ -43,11 +46,11 @@ def claims_of(token: str) -> TokenClaims | None:
         said: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
     except (binascii.Error, ValueError, msgspec.MsgspecError, RecursionError):
         return None
-    audiences, ends_at = said.get("aud"), said.get("exp")
+    audiences = said.get("aud")
     listed = cast("list[Any]", audiences) if isinstance(audiences, list) else [audiences]
     return TokenClaims(
         audiences=tuple(each for each in listed if isinstance(each, str)),
         issuer=issuer if isinstance(issuer := said.get("iss"), str) else "",
-        ends_at=float(ends_at) if isinstance(ends_at, int | float) else 0.0,
+        ends_at=seconds_in(said.get("exp")) or 0.0,
         is_account="kubernetes.io" in said,
     )

@@ -24,6 +24,7 @@ import msgspec
 
 from slipway.api.http_errors import UnauthorizedError
 from slipway.model.apitokens import Role
+from slipway.model.numbers import seconds_in
 from slipway.model.times import format_time
 from slipway.runtime.listen import is_loopback
 
@@ -243,9 +244,10 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     said = claims.get(name)
     if said is None:
         return None
-    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= 1e11:
+    found = seconds_in(said)
+    if found is None:
         raise UnauthorizedError(f"the token's claim {name} is no time")
-    return float(said)
+    return found
 
 
 def _texts(said: object) -> tuple[str, ...]:
