@@ -13,6 +13,9 @@ SKEW_S = 5.0
 ahead was written by a machine whose clock was wrong."""
 PARSED_MAX = 1_024
 """Size of the cache of `parse_time`: objects that were created together contain the same times many times."""
+FIRST_S = datetime(1, 1, 1, tzinfo=UTC).timestamp()
+LAST_S = datetime(9999, 12, 31, tzinfo=UTC).timestamp() + 86_400.0
+"""The times from FIRST_S until before LAST_S have a year of four digits in UTC; others cannot be written."""
 _AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -30,12 +33,15 @@ def parse_time(text: str) -> float:
     """Return the epoch seconds of a time with any offset. Up to nanoseconds are accepted; microseconds are kept.
 
     Raises:
-        ValueError: not an RFC 3339 time, or one without an offset.
+        ValueError: not an RFC 3339 time, one without an offset, or one outside the years 1 to 9999 in UTC.
     """
     try:
-        return msgspec.convert(text, _AwareTime).timestamp()
+        found = msgspec.convert(text, _AwareTime).timestamp()
     except msgspec.ValidationError as error:
         raise ValueError(f"{text!r} is not an RFC 3339 time such as 2026-01-02T03:04:05Z") from error
+    if not FIRST_S <= found < LAST_S:
+        raise ValueError(f"{text!r} is not an RFC 3339 time such as 2026-01-02T03:04:05Z: its year is 1 to 9999 in UTC")
+    return found
 
 
 def seconds_between(earlier: str, later: str) -> float:

@@ -24,6 +24,9 @@ LONGEST_S = {DAILY: 23 * 3600.0, WEEKLY: 167 * 3600.0}
 """The longest duration of a window, in seconds: the shortest day of a year has 23 hours, when clocks are put
 forward."""
 ONCE_MAX_S = 366 * 86_400.0
+START_LEAST_S = datetime(1000, 1, 1, tzinfo=UTC).timestamp()
+START_END_S = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
+"""A start lies from START_LEAST_S until before START_END_S: far from the first and the last day of the calendar."""
 
 
 ENDS_BY = "a maxRuntime that ends it by "
@@ -105,6 +108,8 @@ def fault_of(window: WindowFact) -> tuple[str, str] | None:
         zone_of(window.time_zone)
     except ValueError as exc:
         return "timeZone", str(exc)
+    if not START_LEAST_S <= window.start < START_END_S:
+        return "start", "must be a time in the years 1000 to 8999; write another date"
     if window.duration <= 0:
         return "duration", "is 0; write how long the window is, such as 4h"
     longest = LONGEST_S.get(window.every, ONCE_MAX_S)

@@ -29,6 +29,27 @@ def test_refuses_what_is_not_a_time_with_an_offset(text: str):
         parse_time(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0001-01-01T00:00:00+23:59",
+        "0001-01-01T00:00:00+00:01",
+        "9999-12-31T23:59:59-23:59",
+        "9999-12-31T23:59:59.9999999Z",
+    ],
+)
+def test_refuses_what_cannot_be_written_in_utc(text: str):
+    """A time that was read can always be written: its year has four digits in UTC too."""
+    with pytest.raises(ValueError, match="RFC 3339"):
+        parse_time(text)
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.000Z"])
+def test_the_first_and_the_last_time_survive(text: str):
+    """Go writes the first one for a time that is not set."""
+    assert format_time(parse_time(text)) == text
+
+
 def test_whole_seconds_round_down():
     """A creation time never lies in the future of the event, whatever the fraction."""
     assert format_time(1767323045.999999, "seconds") == "2026-01-02T03:04:05Z"

@@ -81,6 +81,27 @@ def test_a_fault_names_the_field_and_what_to_write(more: dict[str, Any], field: 
     assert words in fault[1]
 
 
+@pytest.mark.parametrize("start", ["0001-01-01T00:00:00Z", "0999-12-31T23:59:59Z", "9999-12-31T23:59:59Z"])
+@pytest.mark.parametrize("every", ["", "Daily", "Weekly"])
+@pytest.mark.parametrize("time_zone", ["Pacific/Kiritimati", "America/Los_Angeles"])
+def test_a_start_at_the_edge_of_the_calendar_is_a_fault(start: str, every: str, time_zone: str) -> None:
+    """Its day may be none in the time zone of the window, and its end may be none at all."""
+    fault = fault_of(a_window(start, every=every, time_zone=time_zone))
+    assert fault is not None
+    assert fault[0] == "start"
+    assert "1000 to 8999" in fault[1]
+
+
+@pytest.mark.parametrize("start", ["1000-01-01T00:00:00Z", "8999-12-31T23:59:59Z"])
+@pytest.mark.parametrize("every", ["", "Daily", "Weekly"])
+@pytest.mark.parametrize("time_zone", ["Pacific/Kiritimati", "America/Los_Angeles"])
+def test_the_first_and_the_last_start_occur(start: str, every: str, time_zone: str) -> None:
+    """What has no fault can be computed."""
+    window = a_window(start, every=every, time_zone=time_zone)
+    assert fault_of(window) is None
+    assert occurrence(window, window.start) is not None
+
+
 def test_doubts_are_told_of_queues_nodes_and_windows_at_the_same_time() -> None:
     """An unknown queue, an unknown node, a selector without nodes, too many nodes, and two that meet."""
     nodes = {f"n{index}": ({"rack": "a"}, 8) for index in range(4)}

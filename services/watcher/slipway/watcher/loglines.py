@@ -194,7 +194,7 @@ def normal_time(stamp: bytes) -> bytes:
         return b""
     try:
         moment = datetime.fromisoformat(f"{text[:_SECOND_CHARS]}{_zone(text)}").astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):
         return b""
     fraction = text[_SECOND_CHARS:].lstrip(".")
     digits = fraction[: len(fraction) - len(fraction.lstrip("0123456789"))][:9]

@@ -132,11 +132,12 @@ def _day_ms(request: Request, name: str, default: int) -> int:
     if not text:
         return default
     try:
-        if _DAY.fullmatch(text) is None:
-            raise ValueError(text)
-        return ms_of(f"{text}T00:00:00Z")
-    except ValueError as error:
-        raise bad_param(name, f"must be a day such as 2026-01-02, not {text[:64]!r}") from error
+        found = ms_of(f"{text}T00:00:00Z") if _DAY.fullmatch(text) is not None else -1
+    except ValueError:
+        found = -1
+    if found < 0:
+        raise bad_param(name, f"must be a day from 1970 on, such as 2026-01-02, not {text[:64]!r}")
+    return found
 
 
 def by_of(text: str, known: Collection[str] = DIMENSIONS, *, default: str = "user") -> list[str]:
