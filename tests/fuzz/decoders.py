@@ -27,6 +27,7 @@ from slipway.api.sorted_listing import Sorting
 from slipway.api.webhooks.addresses import parse_target
 from slipway.api.webhooks.hook import parse_key
 from slipway.crd import totals
+from slipway.crd.policies import code_range
 from slipway.crd.resolve import resolve
 from slipway.crd.v1alpha1 import ResourcePool
 from slipway.errors import ControlPlaneError, InvalidError
@@ -294,6 +295,8 @@ DECODERS: tuple[Decoder, ...] = (
     Decoder(
         name="time", call=_text(parse_time), refusals=(ValueError,), seeds=(b"2026-01-02T03:04:05.123456789+02:00",)
     ),
+    Decoder(name="exit codes", call=_text(code_range), refusals=(ValueError,), seeds=(b"42", b"64-78")),
+    Decoder(name="name of a log", call=_text(logpacks.source_of), refusals=(), seeds=(b"1/0/stdout/",)),
     Decoder(name="listen address", call=_text(parse_listen), refusals=(ValueError,), seeds=(b"[::1]:8080", b":80")),
     Decoder(
         name="traceparent",

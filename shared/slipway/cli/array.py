@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from slipway.cli.verb import command_line
 from slipway.errors import InvalidError
+from slipway.model.numbers import number_in
 
 Json = dict[str, Any]
 
@@ -40,7 +41,7 @@ def array_of(text: str) -> Array:
     found: dict[int, None] = {}
     for part in listed.split(","):
         match = _RANGE.fullmatch(part)
-        if match is None or (has_bound and not (bound.isascii() and bound.isdigit() and 0 < int(bound) <= INDEX_MAX)):
+        if match is None or (has_bound and not 0 < (number_in(bound) or 0) <= INDEX_MAX):
             raise InvalidError(f"--array: {text[:64]!r} is no list of indexes; write 0-99, 1,3,7-9, 0-20:5 or 0-99%10")
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if last < first or step < 1:

@@ -15,9 +15,11 @@ from slipway.cli import packing, upload
 from slipway.cli.verb import whole_number
 from slipway.crd.expansion import literal
 from slipway.errors import InvalidError
+from slipway.model.numbers import number_in
 from slipway.sdk import preferences
 
 Json = dict[str, Any]
+_ID_DIGITS = 10
 GPU = "nvidia.com/gpu"
 NAME_LENGTH = 6
 NAME_LETTERS = "bcdfghjkmnpqrstvwxz23456789"
@@ -279,18 +281,17 @@ def _rule(text: str) -> Json:
     entries = [part.strip() for part in codes.split(",")]
     if not action or not all(entries):
         raise InvalidError(f"--on-exit: {text!r} is not CODES=ACTION, such as 2,64-78=fail")
-    return {"action": action, "exitCodes": [int(each) if each.isdecimal() else each for each in entries]}
+    return {"action": action, "exitCodes": [each if (code := number_in(each)) is None else code for each in entries]}
 
 
 def _run_as(text: str) -> dict[str, int]:
     """Parse `1000`, `1000:2000` or `:2000` as `runAs` of a launch."""
     user, _, group = text.partition(":")
     given = {"user": user, "group": group}
-    if not all(each == "" or (each.isascii() and each.isdecimal() and len(each) <= 10) for each in given.values()) or (
-        not user and not group
-    ):
-        raise InvalidError(f"--run-as: {text!r} is not UID, UID:GROUP or :GROUP in numbers, such as 1000:1000")
-    return {field: int(each) for field, each in given.items() if each}
+    found = {field: number for field, each in given.items() if (number := number_in(each, _ID_DIGITS)) is not None}
+    if not found or len(found) < sum(map(bool, given.values())):
+        raise InvalidError(f"--run-as: {text[:64]!r} is not UID, UID:GROUP or :GROUP in numbers, such as 1000:1000")
+    return found
 
 
 def _volume(text: str) -> tuple[str, str]:
@@ -433,18 +434,20 @@ def _port(text: str) -> Json:
     """Parse `[NAME=]PORT[/SCHEME]`: a port of the main container."""
     name, _, rest = text.rpartition("=")
     number, _, scheme = rest.partition("/")
-    if not number.isdigit():
-        raise InvalidError(f"--port: {text!r} is no port; write PORT, PORT/tcp or NAME=PORT")
-    port: Json = {"name": name or f"port-{number}", "port": int(number)}
+    found = number_in(number)
+    if found is None:
+        raise InvalidError(f"--port: {text[:64]!r} is no port; write PORT, PORT/tcp or NAME=PORT")
+    port: Json = {"name": name or f"port-{number}", "port": found}
     return port | ({"scheme": scheme} if scheme else {})
 
 
 def _service(text: str) -> Json:
     """Parse `NAME:PORT` as `service` of a launch."""
     name, _, port = text.partition(":")
-    if not name or not (port.isascii() and port.isdecimal()):
-        raise InvalidError(f"--service: {text!r} is not NAME:PORT, such as llm:8000")
-    return {"name": name, "port": int(port)}
+    found = number_in(port)
+    if not name or found is None:
+        raise InvalidError(f"--service: {text[:64]!r} is not NAME:PORT, such as llm:8000")
+    return {"name": name, "port": found}
 
 
 def _file(text: str) -> Json:

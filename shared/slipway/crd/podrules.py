@@ -27,6 +27,7 @@ from slipway.crd.pools import ResourcePool, ResourcePoolSpec
 from slipway.crd.roleresources import object_of, objects_of
 from slipway.crd.workspacepods import ReleasedSecrets
 from slipway.model.ids import VALUES_PREFIX
+from slipway.model.numbers import LONG_DIGITS_MAX, number_in
 
 Json = Mapping[str, Any]
 HARMLESS_ANNOTATIONS = (
@@ -482,9 +483,9 @@ def _ids(spec: Json, field: str) -> Iterator[PodPart]:
 
 
 def _is_in_ranges(value: str, ranges: list[str]) -> bool:
-    if not value.isdecimal():
+    number = number_in(value, LONG_DIGITS_MAX)
+    if number is None:
         return False
-    number = int(value)
     ends = [[int(end) for end in each.split("-")] for each in ranges]
     return any(each[0] <= number <= each[-1] for each in ends)
 

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from slipway.crd.wire import RANKS_MAX, Name, Wire
+from slipway.model.numbers import number_in
 
 RULES_MAX = 20
 CODES_MAX = 64
@@ -125,9 +126,10 @@ def code_range(entry: int | str) -> range:
         ValueError: the entry is neither a number from 1 to 255 nor a range of them; the message states what to write.
     """
     first, is_range, last = str(entry).partition("-")
-    if not first.isascii() or not first.isdigit() or (is_range and not (last.isascii() and last.isdigit())):
-        raise ValueError(f"{entry!r} is not an exit code; write a number such as 42, or a range such as 64-78")
-    low, high = int(first), int(last) if is_range else int(first)
+    low = number_in(first)
+    high = number_in(last) if is_range else low
+    if low is None or high is None:
+        raise ValueError(f"{repr(entry)[:66]} is not an exit code; write a number such as 42, or a range such as 64-78")
     if low == 0:
         raise ValueError("0 is no failure; write exit codes from 1 to 255")
     if high > EXIT_CODE_MAX:

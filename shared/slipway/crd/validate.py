@@ -24,6 +24,7 @@ from slipway.errors import FieldError
 from slipway.model import ids
 from slipway.model.duration import parse_duration
 from slipway.model.mig import slices_in
+from slipway.model.numbers import number_in
 from slipway.model.quantity import parse_quantity
 from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_NAMES, MEMORY, MILLI, Resources, scale_of
 
@@ -114,7 +115,7 @@ def bytes_without_unit(resources: Mapping[str, Any], at: str) -> list[FieldError
     for where, quantities in [(at, resources), *((f"{at}/{name}", part) for name, part in parts)]:
         given = quantities.get("memory")
         text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
-        if text.isdigit() and 0 < int(text) < MEMORY_PLAIN_MIN:
+        if 0 < (number_in(text) or 0) < MEMORY_PLAIN_MIN:
             detail = f"{text} is {text} bytes; write the unit, such as {text}Gi or {text}Mi"
             errors.append(FieldError(f"{where}/memory", detail))
     return errors

@@ -348,7 +348,7 @@ def _refused(error: urllib.error.HTTPError) -> ApiRefusedError:
         problem = {}
     refused = ApiRefusedError(error.code, str(problem.get("code", "")), str(problem.get("detail", "")))
     after = error.headers.get("Retry-After", "")
-    refused.retry_after_s = float(after) if after.isdigit() else 0.0
+    refused.retry_after_s = float(after) if after.isascii() and after.isdigit() else 0.0
     return refused
 
 

@@ -520,7 +520,7 @@ def _refusal(error: urllib.error.HTTPError) -> Exception:
     if error.code < 500 and error.code not in (401, 408, 421, 425, 429):
         return DownloadRefusedError(detail)
     after = error.headers.get("Retry-After", "") if error.headers else ""
-    return NotNowError(detail, float(after) if after.isdigit() else 0.0)
+    return NotNowError(detail, float(after) if after.isascii() and after.isdigit() else 0.0)
 
 
 def main(argv: list[str]) -> int:

@@ -40,6 +40,7 @@ from slipway.model.facts import (
     WorkspaceFact,
 )
 from slipway.model.limitrange import Ranges
+from slipway.model.numbers import number_in
 from slipway.model.podquota import THOUSANDTHS, counts_pods
 from slipway.model.podresources import NOTHING, UNSTATED, Quantities, scored_requests
 from slipway.model.quantity import QuantityValue, parse_quantity
@@ -276,7 +277,7 @@ def _asked(pod: Pod, unstated: Quantities) -> Resources:
 def _devices(pod: Pod) -> tuple[int, ...]:
     """Return the GPUs that the scheduler chose for a pod of ours."""
     words = pod.metadata.annotations.get(ANNOTATION_DEVICES, "").split(",")
-    return tuple(int(word) for word in words if word.isdigit())
+    return tuple(number for word in words if (number := number_in(word)) is not None)
 
 
 def _of_devices(pod: Pod, devices: tuple[int, ...]) -> Resources:
@@ -289,4 +290,5 @@ def _of_devices(pod: Pod, devices: tuple[int, ...]) -> Resources:
 
 
 def _number(text: str | None, default: int) -> int:
-    return int(text) if text and text.isdigit() else default
+    number = number_in(text or "")
+    return default if number is None else number

@@ -27,6 +27,7 @@ import msgspec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Kind
+from slipway.model.numbers import LONG_DIGITS_MAX, number_in
 from slipway.streams import codec, logpacks
 from slipway.streams.logpacks import LogKey, LogLine, StoredLine
 
@@ -207,8 +208,9 @@ def _encoded(stored: StoredLine) -> bytes:
 def _decoded(raw: str) -> StoredLine:
     parts = raw.split(" ", 4)
     source = logpacks.source_of(parts[2]) if len(parts) == 5 else None
-    number, _, follows = (parts[1] if len(parts) == 5 else "").partition("<")
-    if source is None or not number.isdigit() or (follows and not follows.isdigit()):
+    place, _, before = (parts[1] if len(parts) == 5 else "").partition("<")
+    number, follows = (number_in(each, LONG_DIGITS_MAX) for each in (place, before))
+    if source is None or number is None or (before and follows is None):
         raise InvalidError("not a line of an archived log")
     codec.cursor_parts(parts[0])
     line = LogLine(
@@ -218,7 +220,7 @@ def _decoded(raw: str) -> StoredLine:
         container=source.container,
         time=parts[3],
         text=parts[4],
-        number=int(number),
-        follows=int(follows) if follows else -1,
+        number=number,
+        follows=-1 if follows is None else follows,
     )
     return StoredLine(cursor=parts[0], line=line)

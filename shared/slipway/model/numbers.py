@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 DIGITS_MAX = 9
+LONG_DIGITS_MAX = 18
+"""Numbers of so many digits fit into 64 bits."""
 SECONDS_MAX = 1e11
 """A larger number is no time, and no span of time: as a time it is the year 5138."""
 
 
-def whole_number(text: str, digits_max: int = DIGITS_MAX) -> int | None:
+def number_in(text: str, digits_max: int = DIGITS_MAX) -> int | None:
     """The number in a text of at most `digits_max` ASCII digits; None for any other text."""
     is_number = text.isascii() and text.isdigit() and len(text) <= digits_max
     return int(text) if is_number else None

@@ -21,6 +21,7 @@ import msgspec
 
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
+from slipway.model.numbers import number_in
 
 Fields = Mapping[str, bytes]
 
@@ -240,9 +241,10 @@ def decode_position(raw: bytes | None) -> LogPosition:
 def source_of(name: str) -> LogKey | None:
     """Return the log of that name in the store; None for any other name."""
     parts = name.split("/", 3)
-    if len(parts) != 4 or not (parts[0].isdigit() and parts[1].isdigit()):
+    attempt, rank = (number_in(part) for part in (*parts, "", "")[:2])
+    if len(parts) != 4 or attempt is None or rank is None:
         return None
-    return LogKey(attempt=int(parts[0]), rank=int(parts[1]), stream=parts[2], container=parts[3])
+    return LogKey(attempt=attempt, rank=rank, stream=parts[2], container=parts[3])
 
 
 class Gaps:

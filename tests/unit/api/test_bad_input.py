@@ -18,6 +18,10 @@ CASES: list[tuple[Json, str, str]] = [
     ({**COMMAND, "kind": "jobb"}, "/kind", "must be one of notebook, "),
     ({"image": "a", "command": ["x"]}, "/kind", "is required"),
     ({**COMMAND, "ranks": [{"resources": {"cpu": "12x"}}]}, "/ranks/0/resources/cpu", "is not a quantity"),
+    ({**COMMAND, "ranks": [{"resources": {"memory": "\u00b2"}}]}, "/ranks/0/resources/memory", "is not a quantity"),
+    ({**COMMAND, "ranks": [{"resources": {"memory": "9" * 5000}}]}, "/ranks/0/resources/memory", ""),
+    ({**COMMAND, "failurePolicy": {"rules": [{"exitCodes": ["\u00b2"], "action": "fail"}]}}, "/failurePolicy", ""),
+    ({**COMMAND, "failurePolicy": {"rules": [{"exitCodes": ["9" * 5000], "action": "fail"}]}}, "/failurePolicy", ""),
     ({**COMMAND, "ranks": [{"resources": {"gpu": 1}}]}, "/ranks/0/resources/gpu", "did you mean nvidia.com/gpu?"),
     ({**COMMAND, "ranks": [{"count": "two"}]}, "/ranks/0/count", "must be a whole number, not text"),
     ({**COMMAND, "ranks": [{"count": 0}]}, "/ranks/0/count", "must be at least 1"),
@@ -41,7 +45,9 @@ CASES: list[tuple[Json, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "pointer", "detail"), CASES, ids=[case[1] + case[2] for case in CASES])
+@pytest.mark.parametrize(
+    ("body", "pointer", "detail"), CASES, ids=[f"{place}{case[1]}{case[2]}" for place, case in enumerate(CASES)]
+)
 async def test_a_bad_launch_names_the_field(world: ApiWorld, body: Json, pointer: str, detail: str) -> None:
     """422 with the pointer, and nothing was created."""
     response = await world.post("/allocations", body)

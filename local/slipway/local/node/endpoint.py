@@ -25,6 +25,7 @@ from slipway.local.node import commands
 from slipway.local.node.logs import LogQuery, normal_time
 from slipway.local.node.shim import Program, Shim
 from slipway.model import exec_channels
+from slipway.model.numbers import LONG_DIGITS_MAX, number_in
 from slipway.model.times import format_time
 from slipway.runtime import web_guard
 from slipway.runtime.clock import Clock, Random
@@ -249,9 +250,10 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name, "")
     if not text:
         return None
-    if not text.isdigit():
-        raise InvalidError(f"{name}: {text!r} is not a number")
-    return int(text)
+    number = number_in(text, LONG_DIGITS_MAX)
+    if number is None:
+        raise InvalidError(f"{name}: {text[:64]!r} is not a number")
+    return number
 
 
 def _is_true(text: str) -> bool:

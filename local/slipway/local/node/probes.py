@@ -14,6 +14,7 @@ import msgspec
 
 from slipway.crd.roleresources import JsonMap, object_of, objects_of
 from slipway.local.node.shim import Program
+from slipway.model.numbers import number_in
 from slipway.runtime.clock import Clock
 
 _STATUS_LINE_BYTES_MAX = 4096
@@ -118,7 +119,7 @@ def _port(value: object, container: JsonMap) -> int:
     """Return a port given by number or by a name in the container's ports; 0 when the name is unknown."""
     if isinstance(value, int):
         return value
-    if str(value).isdigit():
-        return int(str(value))
+    if (number := number_in(str(value))) is not None:
+        return number
     ports = objects_of(container.get("ports"))
     return next((int(port.get("containerPort") or 0) for port in ports if port.get("name") == value), 0)

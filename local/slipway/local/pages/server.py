@@ -233,7 +233,7 @@ class _Request(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
         elif kind != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
-        elif not length.isdigit() or int(length) > BODY_BYTES_MAX:
+        elif not (length.isascii() and length.isdigit() and len(length) < 10) or int(length) > BODY_BYTES_MAX:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "send a Content-Length that is not too large")
         else:
             self._act(self.rfile.read(int(length)))

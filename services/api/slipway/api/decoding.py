@@ -25,6 +25,7 @@ from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.pools import PRIVILEGE_PATTERN
 from slipway.crd.workspacepods import OBJECT_NAME_PATTERN
 from slipway.errors import FieldError, InvalidError
+from slipway.model.numbers import LONG_DIGITS_MAX, number_in
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -67,9 +68,9 @@ _JSON_TYPES = ("application/json", "text/json")
 
 async def read_body(request: Request, bytes_max: int) -> bytes:
     """Return the whole body. Raises BodyTooLargeError before more than `bytes_max` are in memory."""
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > bytes_max:
-        raise _too_large(bytes_max, int(announced))
+    announced = number_in(request.headers.get("content-length", ""), LONG_DIGITS_MAX)
+    if announced is not None and announced > bytes_max:
+        raise _too_large(bytes_max, announced)
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():

@@ -6,7 +6,6 @@ stream that it returns has its own limits.
 
 import asyncio
 import gzip
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -25,6 +24,7 @@ from slipway.api.http_errors import MalformedError, TooManyStreamsOfOneError
 from slipway.api.open_streams import HOLDER_KEY, StreamHolder, holder_of
 from slipway.api.tasks import Caller
 from slipway.errors import DeadlineError, FieldError, ThrottledError
+from slipway.model.numbers import number_in
 from slipway.model.times import parse_time
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -34,7 +34,6 @@ GZIP_BYTES_MIN = 1_400
 GZIP_ASIDE_BYTES = 64 * 1024
 """Answers of this size or more are compressed in a thread."""
 SEARCH_CHARACTERS_MAX = 200
-_NUMBER = re.compile(r"\d{1,9}")
 _TRUE, _FALSE = ("true", "1", "yes", ""), ("false", "0", "no")
 
 
@@ -173,9 +172,10 @@ def number_param(request: Request, name: str, *, default: int, most: int, least:
     text = request.query_params.get(name, "")
     if not text:
         return default
-    if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
+    number = number_in(text)
+    if number is None or not least <= number <= most:
         raise bad_param(name, f"must be a whole number from {least} to {most}, not {text[:64]!r}")
-    return int(text)
+    return number
 
 
 def optional_number(request: Request, name: str) -> int | None:

@@ -38,6 +38,7 @@ from slipway.kube.resources import (
 from slipway.kube.volumes import DIRECT, ClaimKey, read_volume, unreadable
 from slipway.model.facts import VOLUMES, AllocationFact, VolumeFact
 from slipway.model.lifecycle import Phase
+from slipway.model.numbers import number_in
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
 
@@ -286,5 +287,6 @@ def _read(out: bytes) -> Any:
     found = _PATH.match(error)
     if found is None:
         raise InvalidError(error, fields=(FieldError("", error),))
-    steps = [int(step) if step.isdecimal() else step for step in _STEP.findall(found[1])]
+    words = _STEP.findall(found[1])
+    steps = [word if (number := number_in(word)) is None else number for word in words]
     raise InvalidError(error, fields=(FieldError(pointer(*steps), found[2]),))

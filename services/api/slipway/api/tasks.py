@@ -30,6 +30,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvalidError, NotFoundError, UnavailableError
 from slipway.kube.objects import TokenReview
 from slipway.kube.resources import TOKEN_REVIEWS
+from slipway.model.numbers import number_in
 from slipway.model.times import format_time
 from slipway.runtime.clock import Clock
 
@@ -183,8 +184,8 @@ def _caller(allocation: Allocation, pod: _Pod) -> Caller | None:
 def _attempt_of(pod: str, own: str) -> int | None:
     """Return the attempt in a pod name `<AllocationID>-<attempt>-<rank>`; None for another name."""
     parts = pod.removeprefix(f"{own}-").split("-")
-    is_ours = pod.startswith(f"{own}-") and len(parts) == 2 and parts[0].isascii() and parts[0].isdigit()
-    return int(parts[0]) if is_ours else None
+    is_ours = pod.startswith(f"{own}-") and len(parts) == 2
+    return number_in(parts[0]) if is_ours else None
 
 
 def _why(review: TokenReview) -> str:

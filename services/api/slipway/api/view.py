@@ -17,6 +17,7 @@ from slipway.crd.transitions import id_of, user_of
 from slipway.crd.v1alpha1 import Allocation, SharedServiceSpec
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import RankState
+from slipway.model.numbers import number_in
 from slipway.model.standing import word_for
 
 API_ROOT = "/api/v1"
@@ -136,5 +137,4 @@ def pod_view(pod: Pod, state: RankState | None) -> PodView:
 
 def number_label(labels: Mapping[str, str], name: str) -> int:
     """Return the number in a label; 0 when the label is missing or no number."""
-    text = labels.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return number_in(labels.get(name, "")) or 0

@@ -24,11 +24,13 @@ from slipway.cli.importing.vocabulary import (
     untold_variables,
     variables,
 )
+from slipway.model.numbers import number_in
 
 REPLICAS_MAX = 200
 _PRIORITY = 50
 """Our priority for a launch without one; dstack's default is 0."""
 _MEMORY = re.compile(r"\d+(\.\d+)?\s*[MGT]B(\.\.)?.*|\.\.\d+.*", re.IGNORECASE)
+_ID_DIGITS = 10
 _COUNT = re.compile(r"\d+(\.\.\d*)?")
 _VENDORS = ("nvidia", "amd", "google", "intel", "tenstorrent")
 _CLOUD = (
@@ -230,11 +232,11 @@ def _gpu(launch: ImportedLaunch, field: ForeignField, made: Json) -> None:
                 lost = word
             elif word.lower() not in _VENDORS:
                 names += [name for name in word.split(",") if name]
-    number = _least(field, count)
-    if not number.isdigit() or int(number) > 1024:
+    number = number_in(_least(field, count))
+    if number is None or number > 1024:
         field.refuse("must be a number of GPUs, such as 8, H100:8 or A100:80GB:2")
-    if int(number):
-        made[GPU] = int(number)
+    if number:
+        made[GPU] = number
     here = f"GPUs of each rank: {number}"
     if names:
         here += f"; {gpu_types(launch.body, names)}"
@@ -252,11 +254,11 @@ def _ports(launch: ImportedLaunch, root: ForeignField, kind: str) -> None:
         if not root.get("port").is_set:
             root.get("port").refuse("a service needs one")
     for item in fields:
-        number = _port(item)
-        if not number.isdigit() or not 0 < int(number) <= 65_535:
+        number = number_in(_port(item))
+        if number is None or not 0 < number <= 65_535:
             item.refuse("must be a port, such as 8000 or 80:8000")
-        if int(number) not in [port["port"] for port in made]:
-            made.append({"name": f"port-{number}", "port": int(number)})
+        if number not in [port["port"] for port in made]:
+            made.append({"name": f"port-{number}", "port": number})
         item.changed(
             "a port that is forwarded to your machine", f"ports: slipway port-forward ID {number}, or slipway open"
         )
@@ -297,12 +299,12 @@ def _volumes(root: ForeignField, container: Json) -> Json:
 def _user(launch: ImportedLaunch, field: ForeignField) -> None:
     if not field.is_set:
         return
-    user, _, group = field.text().partition(":")
-    if not user.isdigit() or (group and not group.isdigit()) or not int(user):
+    named, _, of_group = field.text().partition(":")
+    user, group = number_in(named, _ID_DIGITS), number_in(of_group, _ID_DIGITS)
+    if not user or (of_group and group is None):
         field.lost("the user inside of the container", "write its number: runAs: {user: 1001}; root is not possible")
         return
-    context: Json = {"runAsUser": int(user), **({"runAsGroup": int(group)} if group else {})}
-    launch.put("runAs", {"user": context["runAsUser"], **({"group": int(group)} if group else {})}, field)
+    launch.put("runAs", {"user": user, **({"group": group} if group is not None else {})}, field)
     field.carried("runAs")
 
 

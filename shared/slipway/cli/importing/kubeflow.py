@@ -12,6 +12,7 @@ from slipway.cli.importing.pods import frame, keep_leaders, role, set_variables
 from slipway.cli.importing.policies import RESTARTS, add_rule
 from slipway.cli.importing.vocabulary import for_seconds, name_of
 from slipway.crd.roleresources import MAIN_CONTAINER
+from slipway.model.numbers import number_in
 
 _REPLICAS = {
     "PyTorchJob": ("pytorchReplicaSpecs", "pytorch"),
@@ -46,7 +47,7 @@ def replica_job(document: ForeignDocument) -> list[ImportedLaunch]:
     _run_policy(launch, spec.get("runPolicy"), restarts)
     processes = spec.get("nprocPerNode")
     if processes.is_set:
-        if (count := processes.text()).isdigit():
+        if number_in(count := processes.text()) is not None:
             for role_ in launch.roles():
                 set_variables(role_, {"PET_NPROC_PER_NODE": count})
             processes.carried("env.PET_NPROC_PER_NODE")
@@ -295,7 +296,7 @@ def train_job(document: ForeignDocument) -> list[ImportedLaunch]:
     launch.roles().append(made)
     if processes.is_set:
         text = processes.text()
-        if text.isdigit():
+        if number_in(text) is not None:
             set_variables(made, {"PET_NPROC_PER_NODE": text})
             processes.carried("env.PET_NPROC_PER_NODE")
         else:

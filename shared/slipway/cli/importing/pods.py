@@ -16,6 +16,7 @@ from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER
 from slipway.crd.roleresources import containers_of, object_of
 from slipway.crd.v1alpha1 import RANKS_MAX
 from slipway.model.ids import NAME_LENGTH_MAX
+from slipway.model.numbers import number_in
 
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _PRIORITY = "kueue.x-k8s.io/priority-class"
@@ -70,11 +71,11 @@ def _labels(launch: ImportedLaunch, field: ForeignField) -> None:
         elif name == _PRIORITY:
             label.lost("a priority class of Kueue", "set priority: 0 to 1000, the higher goes first (default: 50)")
         elif name == _MAX_TIME:
-            seconds = label.text()
-            if not seconds.isdigit() or not int(seconds):
+            seconds = number_in(label.text())
+            if not seconds:
                 label.refuse("must be whole seconds")
-            launch.body["maxRuntime"] = f"{int(seconds)}s"
-            label.changed("seconds from the admission", f"maxRuntime: {int(seconds)}s, measured while it runs")
+            launch.body["maxRuntime"] = f"{seconds}s"
+            label.changed("seconds from the admission", f"maxRuntime: {seconds}s, measured while it runs")
         elif name.startswith("kueue.x-k8s.io/"):
             label.unneeded("Kueue is not used here")
         else:
@@ -213,8 +214,8 @@ def gpus_of(template: Json) -> int:
         resources = object_of(container.get("resources"))
         for part in ("limits", "requests"):
             amount = str(object_of(resources.get(part)).get(GPU, ""))
-            if amount.isdigit():
-                return int(amount)
+            if (gpus := number_in(amount)) is not None:
+                return gpus
     return 0
 
 

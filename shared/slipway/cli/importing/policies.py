@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from slipway.cli.importing.foreign import ForeignField, Json
 from slipway.cli.importing.outcome import ImportedLaunch
+from slipway.model.numbers import number_in
 
 RESTARTS = 1000
 """The limit of restarts here, when the other system has no limit."""
@@ -126,9 +127,10 @@ def _indexes(field: ForeignField) -> list[int]:
     made: list[int] = []
     for part in field.text().split(","):
         first, is_range, last = part.strip().partition("-")
-        if not first.isdigit() or (is_range and not last.isdigit()) or len(first) > 9 or len(last) > 9:
+        low = number_in(first)
+        high = number_in(last) if is_range else low
+        if low is None or high is None:
             field.refuse("must be indexes such as 0,2-4")
-        low, high = int(first), int(last) if is_range else int(first)
         made += range(low, min(high, low + _INDEXES_MAX) + 1)
     return made
 

@@ -22,6 +22,7 @@ from slipway.cli.importing.vocabulary import (
     untold_variables,
     variables,
 )
+from slipway.model.numbers import number_in
 from slipway.model.resources import GPU_MILLI
 
 PORTS_MAX = 16
@@ -192,10 +193,11 @@ def _ports(launch: ImportedLaunch, field: ForeignField) -> None:
     words = field.words() if field.is_list else [field.text()]
     numbers: list[int] = []
     for word in words:
-        first, _, last = word.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or not 0 < int(first) <= int(last or first) <= 65_535:
+        low, _, high = word.partition("-")
+        first, last = number_in(low), number_in(high or low)
+        if first is None or last is None or not 0 < first <= last <= 65_535:
             field.refuse("must be a port, or a range such as 8000-8010")
-        numbers += range(int(first), min(int(last or first), int(first) + PORTS_MAX) + 1)
+        numbers += range(first, min(last, first + PORTS_MAX) + 1)
     kept = list(dict.fromkeys(numbers))[:PORTS_MAX]
     launch.put("ports", [{"name": f"port-{number}", "port": number} for number in kept], field)
     if len(kept) < len(numbers):

@@ -28,6 +28,7 @@ from slipway.cli.importing.vocabulary import (
 from slipway.errors import InvalidError
 from slipway.model.duration import format_duration
 from slipway.model.ids import NAME_LENGTH_MAX
+from slipway.model.numbers import number_in
 
 ARRAY_MAX = 200
 """The most launches of one script."""
@@ -203,10 +204,10 @@ def _number(field: ForeignField, default: int) -> int:
     text = field.text()
     if not field.is_set:
         return default
-    first = text.partition("-")[0]
-    if not first.isdigit() or not 0 < int(first) <= 4096:
+    first = number_in(text.partition("-")[0])
+    if first is None or not 0 < first <= 4096:
         field.refuse("must be a whole number from 1 to 4096")
-    return int(first)
+    return first
 
 
 def _tasks(option: Option) -> tuple[int, int]:
@@ -275,9 +276,10 @@ def _gpus(launch: ImportedLaunch, option: Option, count: int, per_node: int) -> 
             words = words[1:] or ["1"]
         number = words[-1].partition("(")[0] if words[-1][:1].isdigit() else "1"
         types = words if not words[-1][:1].isdigit() else words[:-1]
-        if not number.isdigit() or int(number) % ranks:
+        gpus = number_in(number)
+        if gpus is None or gpus % ranks:
             field.refuse(f"must be a number of GPUs that {ranks} ranks can share")
-        found = int(number) // ranks
+        found = gpus // ranks
         here = f"GPUs of each rank: {found}"
         if types and plain_name(types[0]):
             here += f"; {gpu_types(launch.body, types[:1])}"
@@ -308,16 +310,13 @@ def _seconds(field: ForeignField) -> int:
     """Parse a time: `MIN`, `MIN:SEC`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`."""
     days, has_days, rest = field.text().partition("-")
     parts = (rest if has_days else days).split(":")
-    if (
-        len(parts) > 3
-        or not all(part.isdigit() and len(part) < 7 for part in parts)
-        or (has_days and not days.isdigit())
-    ):
+    numbers = [number for part in parts if (number := number_in(part, 6)) is not None]
+    whole_days = number_in(days, 6) if has_days else 0
+    if len(parts) > 3 or len(numbers) < len(parts) or whole_days is None:
         field.refuse("must be a time such as 90, 02:00:00 or 1-12")
-    numbers = [int(part) for part in parts]
     if has_days:
         hours, minutes, seconds = (*numbers, 0, 0)[:3]
-        total = int(days) * 86_400 + hours * 3600 + minutes * 60 + seconds
+        total = whole_days * 86_400 + hours * 3600 + minutes * 60 + seconds
     elif len(numbers) == 3:
         total = numbers[0] * 3600 + numbers[1] * 60 + numbers[2]
     else:

@@ -10,6 +10,7 @@ from slipway.cli import batch, equivalents, labels, launch, main, selection
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import CliSession, CliVerb, allocation_id, checked_id, command_line
 from slipway.errors import InvalidError
+from slipway.model.numbers import number_in
 
 Json = dict[str, Any]
 CONFLICT = 409
@@ -307,9 +308,9 @@ def priority(arguments: argparse.Namespace, session: CliSession) -> int:
     """Set the priority."""
     *ids, last = cast("list[str]", arguments.words)
     arguments.ids = [checked_id(each) for each in ids]
-    if not last.isdigit():
+    value = number_in(last)
+    if value is None:
         raise InvalidError(f"priority: the last word is the new priority, 0 to 1000, not {last[:64]!r}")
-    value = int(last)
     ids = _chosen(arguments, session, f"set priority {value} of", _is_live)
     if equivalents.asked(arguments):
         return _printed(session, arguments, "priority", ids, {"priority": value}, spec={"priority": value})

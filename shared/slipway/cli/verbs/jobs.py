@@ -11,6 +11,7 @@ from slipway.cli.http import ApiResponse
 from slipway.cli.verb import CliSession, CliVerb, command_line, object_name
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
+from slipway.model.numbers import number_in
 from slipway.model.standing import JobState
 from slipway.sdk import preferences
 
@@ -235,9 +236,10 @@ def _value(said: str, field: str, text: str) -> Any:
         return text
     if text == "none":
         return None
-    if not text.isdecimal():
-        raise InvalidError(f"{said}: {text!r} is not a whole number")
-    return int(text)
+    number = number_in(text)
+    if number is None:
+        raise InvalidError(f"{said}: {text[:64]!r} is not a whole number")
+    return number
 
 
 def _beside(arguments: argparse.Namespace) -> Json:

@@ -10,6 +10,7 @@ from slipway.cli.follow import wait_until
 from slipway.cli.verb import CliSession, CliVerb, allocation_id, command_line, optional_name, whole_number
 from slipway.errors import InvalidError, NotFoundError, PermanentError
 from slipway.model.duration import parse_duration
+from slipway.model.numbers import number_in
 from slipway.runtime.tasks import TaskGroup
 from slipway.sdk import preferences
 
@@ -209,10 +210,11 @@ async def _forward(session: CliSession, view: Json, pairs: list[tuple[int, int]]
 def _pair(text: str) -> tuple[int, int]:
     """Parse `[LOCAL:]PORT`; return the local port and the remote port."""
     local, colon, remote = text.rpartition(":")
-    ports = (local if colon else remote, remote)
-    if not all(port.isdigit() and int(port) < 65536 for port in ports):
-        raise InvalidError(f"{text!r} is no port; write PORT or LOCAL:PORT, such as 5432 or 15432:5432")
-    return int(ports[0]), int(ports[1])
+    there = number_in(remote)
+    here = number_in(local) if colon else there
+    if here is None or there is None or max(here, there) >= 65536:
+        raise InvalidError(f"{text[:64]!r} is no port; write PORT or LOCAL:PORT, such as 5432 or 15432:5432")
+    return here, there
 
 
 VERBS = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from slipway.cli import output, yamlfile
 from slipway.cli.verb import CliSession, CliVerb, object_name
 from slipway.errors import InvalidError
+from slipway.model.numbers import number_in
 
 if TYPE_CHECKING:
     from slipway.scheduler.decisions.command import DecisionEntry
@@ -110,9 +111,10 @@ def _opened(name: str, open_files: ExitStack) -> BinaryIO:
 
 
 def _tick(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
+    tick = number_in(text)
+    if tick is None:
         raise argparse.ArgumentTypeError(f"{text[:64]!r} is no number of a tick")
-    return int(text)
+    return tick
 
 
 VERBS = {"replay": CliVerb(configure, replay)}

@@ -14,6 +14,7 @@ from slipway.api.open_streams import holder_of
 from slipway.api.schemas import ContextView
 from slipway.crd.transitions import id_of
 from slipway.errors import DeadlineError, InvalidError, NotFoundError
+from slipway.model.numbers import LONG_DIGITS_MAX, number_in
 
 TAG = "contexts"
 ROOT = "/api/v1/contexts"
@@ -36,7 +37,7 @@ async def upload(request: Request) -> Response:
     if wanted and _ID.fullmatch(wanted) is None:
         raise bad_param("id", "must be the SHA-256 of the archive, 64 hexadecimal digits in lower case")
     _check_type(request)
-    length = request.headers.get("content-length", "")
+    length = number_in(request.headers.get("content-length", ""), LONG_DIGITS_MAX)
     try:
         await parts.catalog.check_workspace(workspace)
     except InvalidError as error:
@@ -45,7 +46,7 @@ async def upload(request: Request) -> Response:
         async with asyncio.timeout(UPLOAD_S):
             stored = await parts.contexts.upload(
                 request.stream().__aiter__(),
-                int(length) if length.isdigit() else None,
+                length,
                 workspace,
                 wanted,
                 user=holder_of(request).user,

@@ -36,6 +36,7 @@ from slipway.crd.roleresources import (
 )
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.duration import parse_duration
+from slipway.model.numbers import number_in
 from slipway.model.times import parse_time
 
 TAG = "logs"
@@ -128,9 +129,10 @@ def _several_ranks(text: str) -> frozenset[int] | None:
     found: set[int] = set()
     for part in filter(None, (each.strip() for each in text.split(","))):
         low, dash, high = part.partition("-")
-        if not (low.isascii() and low.isdigit() and len(low) < 6) or (dash and not (high.isdigit() and len(high) < 6)):
+        first = number_in(low)
+        last = number_in(high) if dash else first
+        if first is None or last is None:
             raise bad_param("rank", f"must be ranks such as 3, 0,2 or 4-7, not {text[:64]!r}")
-        first, last = int(low), int(high) if dash else int(low)
         if last < first or last - first > RANKS_MAX:
             raise bad_param("rank", f"the range {part[:16]} must rise, by at most {RANKS_MAX}")
         found.update(range(first, last + 1))

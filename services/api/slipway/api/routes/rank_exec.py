@@ -25,6 +25,7 @@ from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model import exec_channels
 from slipway.model.ids import AllocationId
+from slipway.model.numbers import number_in
 from slipway.runtime import log
 
 PATH = "/api/v1/allocations/{id}/ranks/{rank}/exec"
@@ -116,9 +117,10 @@ async def _meant(connection: HTTPConnection) -> tuple[Allocation, ExecRequest, R
 
 
 def _wanted(connection: HTTPConnection) -> ExecRequest:
-    query, rank = connection.query_params, str(connection.path_params["rank"])
-    if not (rank.isascii() and rank.isdigit()) or int(rank) > _RANK_MAX:
-        raise bad_param("rank", f"must be the number of a rank, such as 0, not {rank[:64]!r}")
+    query, text = connection.query_params, str(connection.path_params["rank"])
+    rank = number_in(text)
+    if rank is None or rank > _RANK_MAX:
+        raise bad_param("rank", f"must be the number of a rank, such as 0, not {text[:64]!r}")
     command = tuple(query.getlist("command")) or SHELL
     if not command[0]:
         raise bad_param("command", "its first word must name a program")
@@ -128,7 +130,7 @@ def _wanted(connection: HTTPConnection) -> ExecRequest:
     if any("\0" in word for word in command):
         raise bad_param("command", "must not hold a zero byte")
     return ExecRequest(
-        rank=int(rank),
+        rank=rank,
         command=command,
         container=query.get("container", ""),
         stdin=_flag(connection, "stdin"),

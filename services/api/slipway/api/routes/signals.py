@@ -38,6 +38,7 @@ from slipway.api.view import allocation_view
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Signals
 from slipway.errors import FieldError, InvalidError
+from slipway.model.numbers import number_in
 from slipway.model.times import format_time, parse_time
 
 TAG = "signals"
@@ -185,9 +186,10 @@ def _attempt(request: Request, given: int | None) -> int | None:
 
 def _rank_of(request: Request) -> int:
     text = str(request.path_params["rank"])
-    if not text.isascii() or not text.isdigit() or len(text) > 5:
+    rank = number_in(text)
+    if rank is None:
         raise InvalidError(f"there is no rank {text[:16]!r}; the ranks are numbers from 0")
-    return int(text)
+    return rank
 
 
 def _check_rank(allocation: Allocation, rank: int, pointer: str) -> None:

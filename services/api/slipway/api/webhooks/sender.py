@@ -18,6 +18,7 @@ from slipway.api.webhooks.addresses import ForbiddenTargetError, Network, Resolv
 from slipway.api.webhooks.formats import CLOUDEVENTS_TYPE
 from slipway.api.webhooks.hook import Webhook
 from slipway.errors import ControlPlaneError, InvalidError
+from slipway.model.numbers import number_in
 from slipway.runtime.clock import Clock
 from slipway.runtime.service import version
 
@@ -139,7 +140,7 @@ def _judge(status: int, retry_after: str) -> DeliveryResult:
     detail = f"answered {status}"
     if 300 <= status < 400:
         detail += "; redirects are not followed"
-    after_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 6 else None
+    after_s = number_in(retry_after)
     if str(status) not in _RETRY_AFTER or after_s is None:
         return DeliveryResult(delivered=False, status=status, detail=detail, is_final=status == _GONE)
     return DeliveryResult(delivered=False, status=status, detail=detail, retry_after_s=min(after_s, _RETRY_AFTER_S_MAX))
