@@ -2,6 +2,8 @@
 
 import pytest
 
+from slipway.crd.meta import ANNOTATION_USER
+from slipway.kube.resources import TEMPLATES
 from slipway.model.ids import AllocationId
 from slipway.streams.ports import WorkHint
 from slipway.streams.webhooks import Delivery
@@ -12,15 +14,32 @@ async def test_templates_are_kept_per_workspace(world: ApiWorld) -> None:
     """Add, read, replace, list, remove."""
     body = {"name": "base", "body": {"image": "a", "priority": 1}}
     created = await world.post("/templates", body)
-    assert (created.status_code, created.headers["location"]) == (201, "/api/v1/templates/base")
+    assert (created.status_code, created.headers["location"]) == (201, "/api/v1/templates/base?workspace=default")
     assert (await world.post("/templates", body)).status_code == 409
     assert (await world.get("/templates/base")).json()["body"] == {"image": "a", "priority": 1}
     replaced = await world.http.put("/api/v1/templates/base", json={"body": {"image": "b"}})
     assert (replaced.status_code, replaced.json()["body"]) == (200, {"image": "b"})
     assert (await world.http.put("/api/v1/templates/new", json={"body": {}})).status_code == 201
     assert [each["name"] for each in (await world.get("/templates")).json()["items"]] == ["base", "new"]
-    assert (await world.http.delete("/api/v1/templates/base")).status_code == 204
+    assert (await world.http.delete("/api/v1/templates/base?workspace=default")).status_code == 204
     assert (await world.get("/templates/base")).status_code == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+async def test_a_template_keeps_what_was_written_about_it(world: ApiWorld, method: str) -> None:
+    """Its creator is recorded by each way to create it; a replacement keeps creator, labels and annotations."""
+    path = "/api/v1/templates/base" if method == "PUT" else "/api/v1/templates"
+    body = {"name": "base", "body": {"image": "a", "env": {"A": "1"}}}
+    assert (await world.http.request(method, path, json=body, headers={"X-Slipway-User": "ada"})).status_code == 201
+    written = {"labels": {"team": "red"}, "annotations": {"note": "ours"}, "finalizers": ["example.org/keep"]}
+    await world.kube.patch(TEMPLATES, "base", {"metadata": written}, namespace="default")
+    replaced = await world.http.put(
+        "/api/v1/templates/base", json={"body": {"image": "b"}}, headers={"X-Slipway-User": "eve"}
+    )
+    assert (replaced.status_code, replaced.json()["body"]) == (200, {"image": "b"})
+    meta = (await world.kube.get(TEMPLATES, "base", namespace="default")).metadata
+    assert meta.annotations == {ANNOTATION_USER: "ada", "note": "ours"}
+    assert (meta.labels, meta.finalizers) == ({"team": "red"}, ["example.org/keep"])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import gzip
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
+from urllib.parse import urlencode
 
 import msgspec
 from starlette.requests import Request
@@ -165,6 +166,11 @@ def json_response(value: Any, *, status: int = 200, headers: dict[str, str] | No
         headers={"Cache-Control": "no-store", **(headers or {})},
         media_type=JSON_TYPE,
     )
+
+
+def location(path: str, workspace: str) -> str:
+    """Return the address of an object whose workspace is not in its path."""
+    return f"{path}?{urlencode({'workspace': workspace})}"
 
 
 def number_param(request: Request, name: str, *, default: int, most: int, least: int = 0) -> int:

@@ -78,7 +78,7 @@ async def admit(request: HTTPConnection, rule: RouteRule) -> None:
         case Where.CLUSTER:
             await _check_cluster(principal, rule.ask)
         case Where.QUERY:
-            workspace = request.query_params.get("workspace") or DEFAULT_WORKSPACE
+            workspace = workspace_in_query(request)
             audit.about(request, {}, workspace=workspace)
             await permit(request, rule.ask, workspace)
         case Where.PATH:
@@ -100,6 +100,11 @@ def check_asked(request: HTTPConnection) -> None:
     """Run after the handler. Raises InvariantError when the handler had to make the check and did not make it."""
     if request.scope.get(ASKED_KEY) is False:
         raise InvariantError(f"{request.scope['path']}: its handler has not asked whether this is permitted")
+
+
+def workspace_in_query(request: HTTPConnection) -> str:
+    """The workspace that `?workspace=` names; the default one when it is missing or empty."""
+    return request.query_params.get("workspace") or DEFAULT_WORKSPACE
 
 
 async def permit(request: HTTPConnection, ask: PermissionCheck, workspace: str) -> None:

@@ -6,9 +6,10 @@ import re
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
+from slipway.api.access.middleware import DEFAULT_WORKSPACE, workspace_in_query
 from slipway.api.contexts import Stored
 from slipway.api.deps import parts_of
-from slipway.api.endpoint import Endpoint, Query, bad_param, json_response
+from slipway.api.endpoint import Endpoint, Query, bad_param, json_response, location
 from slipway.api.http_errors import MalformedError, UnsupportedMediaError
 from slipway.api.open_streams import holder_of
 from slipway.api.schemas import ContextView
@@ -19,7 +20,6 @@ from slipway.model.numbers import LONG_DIGITS_MAX, number_in
 TAG = "contexts"
 ROOT = "/api/v1/contexts"
 GZIP_TYPE = "application/gzip"
-DEFAULT_WORKSPACE = "default"
 UPLOAD_S = 900.0
 _ID = re.compile("[0-9a-f]{64}")
 _TYPES = (
@@ -32,7 +32,7 @@ async def upload(request: Request) -> Response:
     """Store a gzipped tar of at most 95 MiB. Its id is its SHA-256, so the same archive is stored only once."""
 
     parts = parts_of(request)
-    workspace = request.query_params.get("workspace") or DEFAULT_WORKSPACE
+    workspace = workspace_in_query(request)
     wanted = request.query_params.get("id", "")
     if wanted and _ID.fullmatch(wanted) is None:
         raise bad_param("id", "must be the SHA-256 of the archive, 64 hexadecimal digits in lower case")
@@ -57,13 +57,13 @@ async def upload(request: Request) -> Response:
         raise DeadlineError(
             f"not done within {UPLOAD_S:g} s; send it again, what is stored is not stored twice"
         ) from error
-    headers = {"Location": f"{ROOT}/{stored.index.id}?workspace={workspace}"}
+    headers = {"Location": location(f"{ROOT}/{stored.index.id}", workspace)}
     return json_response(_view(stored), status=201 if stored.created else 200, headers=headers)
 
 
 async def get(request: Request) -> Response:
     """Return the facts of an archive. Answers 404 when it has to be uploaded (again)."""
-    workspace = request.query_params.get("workspace") or DEFAULT_WORKSPACE
+    workspace = workspace_in_query(request)
     return json_response(_view(await parts_of(request).contexts.find(_id(request), workspace)))
 
 

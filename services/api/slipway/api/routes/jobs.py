@@ -8,11 +8,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import audit, job_changes, usage_view, verbs
-from slipway.api.access.middleware import permit, permit_member, permit_patch, sight_of, workspaces_of
+from slipway.api.access.middleware import (
+    DEFAULT_WORKSPACE,
+    permit,
+    permit_member,
+    permit_patch,
+    sight_of,
+    workspace_in_query,
+    workspaces_of,
+)
 from slipway.api.access.permissions import PermissionCheck, Role
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import ApiDeps, parts_of
-from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response
+from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, location
 from slipway.api.http_errors import PreconditionError
 from slipway.api.identity import user_of
 from slipway.api.job_changes import Effects
@@ -45,7 +53,6 @@ from slipway.model.lifecycle import Phase
 
 TAG = "jobs"
 ROOT = "/api/v1/jobs"
-DEFAULT_WORKSPACE = "default"
 _WORKSPACE = (Query("workspace", f"its workspace; default {DEFAULT_WORKSPACE}"),)
 
 
@@ -187,7 +194,7 @@ def _waits(spent: Iterable[Spent]) -> list[DayWaits]:
 
 
 async def _found(request: Request) -> Job:
-    workspace = request.query_params.get("workspace") or DEFAULT_WORKSPACE
+    workspace = workspace_in_query(request)
     return await job_changes.find_job(parts_of(request), request.path_params["name"], workspace)
 
 
@@ -201,7 +208,7 @@ async def _view(parts: ApiDeps, job: Job) -> JobView:
 
 async def _answer(parts: ApiDeps, job: Job, *, status: int = 200) -> Response:
     view = await _view(parts, job)
-    headers = {"ETag": f'"{view.resource_version}"', "Location": f"{ROOT}/{view.name}"}
+    headers = {"ETag": f'"{view.resource_version}"', "Location": location(f"{ROOT}/{view.name}", view.workspace)}
     return json_response(view, status=status, headers=headers)
 
 

@@ -3,14 +3,15 @@
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.access.middleware import permit, workspaces_of
+from slipway.api.access.middleware import DEFAULT_WORKSPACE, permit, workspace_in_query, workspaces_of
 from slipway.api.access.permissions import PermissionCheck, Role
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import parts_of
-from slipway.api.endpoint import Endpoint, Query, json_response
+from slipway.api.endpoint import Endpoint, Query, json_response, location
 from slipway.api.identity import user_of
 from slipway.api.named import Named, check_named
 from slipway.api.schemas import Items, LaunchBody, TemplateBody, TemplateView
@@ -23,7 +24,6 @@ from slipway.model.lifecycle import Kind
 
 TAG = "templates"
 ROOT = "/api/v1/templates"
-DEFAULT_WORKSPACE = "default"
 _PER_LAUNCH = ("name", "workspace", "template")
 
 
@@ -44,12 +44,11 @@ async def create(request: Request) -> Response:
     if not body.name:
         raise InvalidError("name: is required", fields=(FieldError("/name", "is required"),))
     await parts.catalog.check_workspace(body.workspace)
-    meta = {"name": body.name, "namespace": body.workspace, "annotations": {ANNOTATION_USER: user_of(request)}}
     try:
-        created = await parts.kube.create(TEMPLATES, {"metadata": meta, "spec": {"body": body.body}})
+        created = await parts.kube.create(TEMPLATES, _manifest(request, body.name, body))
     except AlreadyExistsError as error:
         raise AlreadyExistsError(f"template {body.name} exists; PUT {ROOT}/{body.name} changes it") from error
-    return json_response(_view(created), status=201, headers={"Location": f"{ROOT}/{body.name}"})
+    return _created(created)
 
 
 async def get(request: Request) -> Response:
@@ -58,7 +57,7 @@ async def get(request: Request) -> Response:
 
 
 async def put(request: Request) -> Response:
-    """Replace the body of a template, or create the template."""
+    """Replace the body of a template, or create the template. A replaced one keeps its metadata, with its creator."""
     parts = parts_of(request)
     name = str(request.path_params["name"])
     body = await _read(request)
@@ -66,12 +65,12 @@ async def put(request: Request) -> Response:
     if body.name not in ("", name):
         raise InvalidError("name: differs from the path", fields=(FieldError("/name", "differs from the path"),))
     await parts.catalog.check_workspace(body.workspace)
-    manifest: dict[str, Any] = {"metadata": {"name": name, "namespace": body.workspace}, "spec": {"body": body.body}}
+    manifest = _manifest(request, name, body)
     try:
-        return json_response(_view(await parts.kube.create(TEMPLATES, manifest)), status=201)
+        return _created(await parts.kube.create(TEMPLATES, manifest))
     except AlreadyExistsError:
         found = await parts.kube.get(TEMPLATES, name, namespace=body.workspace)
-        manifest["metadata"] = {**manifest["metadata"], "resourceVersion": found.metadata.resource_version}
+        manifest["metadata"] = msgspec.to_builtins(found.metadata)
         return json_response(_view(await parts.kube.replace(TEMPLATES, manifest)))
 
 
@@ -84,8 +83,18 @@ async def delete(request: Request) -> Response:
 
 
 async def _found(request: Request) -> Template:
-    workspace = request.query_params.get("workspace", DEFAULT_WORKSPACE)
-    return await parts_of(request).kube.get(TEMPLATES, request.path_params["name"], namespace=workspace)
+    name = request.path_params["name"]
+    return await parts_of(request).kube.get(TEMPLATES, name, namespace=workspace_in_query(request))
+
+
+def _manifest(request: Request, name: str, body: TemplateBody) -> dict[str, Any]:
+    meta = {"name": name, "namespace": body.workspace, "annotations": {ANNOTATION_USER: user_of(request)}}
+    return {"metadata": meta, "spec": {"body": body.body}}
+
+
+def _created(template: Template) -> Response:
+    view = _view(template)
+    return json_response(view, status=201, headers={"Location": location(f"{ROOT}/{view.name}", view.workspace)})
 
 
 async def _read(request: Request) -> TemplateBody:
