@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from slipway.kube.resources import JOBS
+from slipway.kube.errors import Verb
+from slipway.kube.resources import ALLOCATIONS, JOBS
 from tests.support.api_world import ApiWorld
 
 
@@ -135,6 +136,28 @@ async def test_a_batch_applies_what_it_can_and_joins_the_errors(world: ApiWorld)
     assert (await world.stored("b")).spec.priority == 60
     assert (await world.post("/jobs/batch", {"updates": []})).status_code == 422
     assert (await world.post("/jobs/batch", {"updates": [{"job": "j", "prio": 1}]})).status_code == 422
+
+
+async def test_a_batch_answers_also_when_its_allocations_are_deleted_meanwhile(world: ApiWorld) -> None:
+    """What was changed is told, whoever deletes it between the change and the answer."""
+    await launched(world, "a", "b")
+
+    async def deleted(verb: Verb, plural: str) -> None:
+        if (verb, plural) == (Verb.PATCH, ALLOCATIONS.plural):
+            world.kube.after = nothing
+            await world.kube.delete(ALLOCATIONS, "a", namespace="default")
+            await world.kube.patch(ALLOCATIONS, "a", {"metadata": {"finalizers": None}}, namespace="default")
+
+    async def nothing(_verb: Verb, _plural: str) -> None:
+        return None
+
+    world.kube.after = deleted
+    updates = [{"allocation": "a", "priority": 60}, {"allocation": "b", "priority": 61}]
+    answer = await world.post("/jobs/batch", {"updates": updates})
+    assert answer.status_code == 200, answer.text
+    assert [item["ok"] for item in answer.json()["items"]] == [True, True]
+    assert await world.names() == ["b"]
+    assert (await world.stored("b")).spec.priority == 61
 
 
 async def test_moves_at_the_same_moment_all_count(world: ApiWorld) -> None:

@@ -149,13 +149,18 @@ async def _move(parts: ApiDeps, subject: Subject, body: MoveBody, permit: Permit
     return await parts.changes.write(subject, fields, version=subject.metadata.resource_version)
 
 
-async def batch(parts: ApiDeps, updates: Iterable[QueueUpdate], permit: Permit) -> BatchView:
-    """Make every update in order; a refused update does not stop the others. `permit` is called for each."""
-    items = [await _tried(parts, number, update, permit) for number, update in enumerate(updates)]
+async def batch(parts: ApiDeps, updates: Iterable[QueueUpdate], permit: Permit) -> tuple[BatchView, list[str]]:
+    """Make every update in order; a refused update does not stop the others. `permit` is called for each.
+
+    Return (the outcomes, the workspace of each subject that was changed; empty for a refused update).
+    """
+    tried = [await _tried(parts, number, update, permit) for number, update in enumerate(updates)]
+    items = [item for item, _ in tried]
     failed = [item for item in items if not item.ok]
-    return BatchView(
+    view = BatchView(
         items=items, failed=len(failed), error="; ".join(f"{item.subject}: {item.error}" for item in failed)
     )
+    return view, [workspace for _, workspace in tried]
 
 
 async def find_job(parts: ApiDeps, name: str, workspace: str) -> Job:
@@ -188,22 +193,24 @@ async def all_jobs(parts: ApiDeps) -> dict[tuple[str, str], Job]:
     return {(job.metadata.namespace, job.metadata.name): job for job in listed.items}
 
 
-async def _tried(parts: ApiDeps, number: int, update: QueueUpdate, permit: Permit) -> Updated:
+async def _tried(parts: ApiDeps, number: int, update: QueueUpdate, permit: Permit) -> tuple[Updated, str]:
     is_job = isinstance(update.job, str)
     subject = str(update.job if is_job else update.allocation)
     try:
         if is_job == isinstance(update.allocation, str):
             subject = f"update {number}"
             raise MalformedError("say one of job and allocation")
-        await (_update_job(parts, update, permit) if is_job else _update_allocation(parts, update, permit))
+        make = _update_job if is_job else _update_allocation
+        workspace = await make(parts, update, permit)
     except InvariantError:
         raise
     except ControlPlaneError as error:
-        return Updated(subject=subject, ok=False, error=str(error), code=row_of(error).code)
-    return Updated(subject=subject, ok=True)
+        return Updated(subject=subject, ok=False, error=str(error), code=row_of(error).code), ""
+    return Updated(subject=subject, ok=True), workspace
 
 
-async def _update_job(parts: ApiDeps, update: QueueUpdate, permit: Permit) -> None:
+async def _update_job(parts: ApiDeps, update: QueueUpdate, permit: Permit) -> str:
+    """Make the update and return the workspace of the job."""
     await permit("jobs", update.workspace)
     job = await find_job(parts, str(update.job), update.workspace)
     change = JobChange(
@@ -217,9 +224,11 @@ async def _update_job(parts: ApiDeps, update: QueueUpdate, permit: Permit) -> No
     if changes:
         job = (await change_job_now(parts, job, change, permit)).job
     await _maybe_move(parts, job, update, permit, is_changed=bool(changes))
+    return update.workspace
 
 
-async def _update_allocation(parts: ApiDeps, update: QueueUpdate, permit: Permit) -> None:
+async def _update_allocation(parts: ApiDeps, update: QueueUpdate, permit: Permit) -> str:
+    """Make the update and return the workspace of the allocation."""
     if isinstance(update.weight, int) or update.max_slots is not msgspec.UNSET:
         raise MalformedError("weight and maxSlots are of jobs, not of allocations")
     found = await parts.lookup.find(str(update.allocation))
@@ -232,6 +241,7 @@ async def _update_allocation(parts: ApiDeps, update: QueueUpdate, permit: Permit
         await check_queue_change(parts.catalog, found, fields)
         found = await parts.changes.write(found, fields)
     await _maybe_move(parts, found, update, permit, is_changed=bool(fields))
+    return found.metadata.namespace
 
 
 async def _maybe_move(

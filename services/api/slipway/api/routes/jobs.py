@@ -150,11 +150,12 @@ async def batch(request: Request) -> Response:
     parts = parts_of(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), BatchBody)
     await permit_member(request)
-    answer = await job_changes.batch(parts, body.updates, permit_patch(request))
-    for update, item in zip(body.updates, answer.items, strict=True):
+    # The workspaces come with the changes, because an allocation may be deleted by now.
+    answer, workspaces = await job_changes.batch(parts, body.updates, permit_patch(request))
+    for update, item, changed_in in zip(body.updates, answer.items, workspaces, strict=True):
         is_job = isinstance(update.job, str)
         names = {"name" if is_job else "id": item.subject}
-        workspace = update.workspace if is_job else await parts.lookup.workspace_of(item.subject) if item.ok else ""
+        workspace = update.workspace if is_job else changed_in
         audit.told_of_each(request, "change", names, workspace, 200 if item.ok else status_of(item.code))
     return json_response(answer)
 
