@@ -169,6 +169,11 @@ def verified(token: str, header: TokenHeader, key: IssuerKey, rules: TokenRules,
     return VerifiedToken(user=_user(claims, rules, ends_at), claims=claims)
 
 
+def has_expired(ends_at: float, now: float) -> bool:
+    """Whether a token with this expiry is no longer accepted; the issuer's clock may be behind by CLOCK_SKEW_S."""
+    return now >= ends_at + CLOCK_SKEW_S
+
+
 def check_nonce(found: VerifiedToken, nonce: str) -> None:
     """Check that the token was issued for this sign-in, by its nonce. Raises UnauthorizedError."""
     said = found.claims.get("nonce")
@@ -197,7 +202,7 @@ def _check_claims(claims: Mapping[str, Any], rules: TokenRules, now: float) -> f
     ends_at, from_at = _time(claims, "exp"), _time(claims, "nbf")
     if ends_at is None:
         raise UnauthorizedError("the token does not say when it expires (claim exp)")
-    if now >= ends_at + CLOCK_SKEW_S:
+    if has_expired(ends_at, now):
         raise UnauthorizedError(f"the token has expired at {format_time(ends_at)}")
     if from_at is not None and now < from_at - CLOCK_SKEW_S:
         raise UnauthorizedError(f"the token is not valid before {format_time(from_at)}; is the clock right?")

@@ -15,7 +15,15 @@ import msgspec
 from starlette.requests import HTTPConnection
 
 from slipway.api.access.issuer import Issuer
-from slipway.api.access.issuer_rules import OidcUser, TokenRules, VerifiedToken, header_of, roles_for, verified
+from slipway.api.access.issuer_rules import (
+    OidcUser,
+    TokenRules,
+    VerifiedToken,
+    has_expired,
+    header_of,
+    roles_for,
+    verified,
+)
 from slipway.api.access.kubernetes_auth import KubernetesReviews
 from slipway.api.access.permissions import EVERYWHERE, PermissionCheck, VisibleWorkspaces
 from slipway.api.access.principal import Authenticator, Principal
@@ -155,8 +163,8 @@ class OidcCaller:
         return await self._grants.sight(self._user, ask)
 
     async def still(self) -> bool:
-        """Whether the token has not expired."""
-        return self._clock.now() < self._user.ends_at
+        """Whether a new request with the token would be accepted too: it has not expired."""
+        return not has_expired(self._user.ends_at, self._clock.now())
 
 
 def _reviewed(user: OidcUser) -> ReviewedUser:
