@@ -25,13 +25,18 @@ def number_in(text: str, digits_max: int = DIGITS_MAX) -> int | None:
 
 
 def seconds_in(value: object) -> float | None:
-    """The seconds in a decoded JSON value, such as the claim `exp` of a token, or the value of `expires_in`.
+    """The seconds in a decoded JSON value, such as the claim `exp` of a token.
 
     None when the value is no number, is negative, or is above SECONDS_MAX. `true` is not a number here.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= SECONDS_MAX:
         return None
     return float(value)
+
+
+def lifetime_in(value: object) -> float | None:
+    """The seconds in a value of an OAuth answer, such as `expires_in`, which some issuers write as text."""
+    return seconds_in(number_in(value, LONG_DIGITS_MAX) if isinstance(value, str) else value)
 
 
 def plain(value: Any) -> Any:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from slipway.errors import DeadlineError, DeniedError, InvalidError, NotFoundError, UnavailableError
+from slipway.model.numbers import lifetime_in
 
 EXCHANGE_S = 10.0
 ANSWER_BYTES_MAX = 1024 * 1024
@@ -123,8 +124,8 @@ def by_device(asked: Oidc, note: Note) -> Oidc:
         raise _refused(asked.issuer, status, told)
     note(f"open {told.get('verification_uri_complete') or told.get('verification_uri')} on any machine")
     note(f"and check the code: {_shown(str(told.get('user_code') or ''))}")
-    pause_s = max(float(told.get("interval") or POLL_S), 1.0)
-    ends_at = time.monotonic() + min(float(told.get("expires_in") or DEVICE_S_MAX), DEVICE_S_MAX)
+    pause_s = max(lifetime_in(told.get("interval")) or POLL_S, 1.0)
+    ends_at = time.monotonic() + min(lifetime_in(told.get("expires_in")) or DEVICE_S_MAX, DEVICE_S_MAX)
     grant = {"grant_type": DEVICE_GRANT, "device_code": str(told["device_code"])}
     while time.monotonic() < ends_at:
         time.sleep(pause_s)

@@ -1,8 +1,10 @@
-"""Users of the issuer: how long their tokens are accepted."""
+"""Users of the issuer: how long their tokens are accepted, and how the issuer may write that."""
 
+import msgspec
 import pytest
 from joserfc import jwk, jwt
 
+from slipway.api.access.issuer import IssuerTokens
 from slipway.api.access.issuer_rules import CLOCK_SKEW_S, TokenRules, header_of, keys_of, verified
 from slipway.api.access.oidc_auth import ListedRoles, OidcCaller
 from slipway.api.http_errors import UnauthorizedError
@@ -39,3 +41,27 @@ async def test_a_stream_lasts_as_long_as_its_token_is_accepted(ended_s: float) -
         is_accepted = False
     assert is_accepted is (ended_s < CLOCK_SKEW_S)
     assert await OidcCaller(user, ListedRoles({}), clock).still() is is_accepted
+
+
+@pytest.mark.parametrize(
+    ("written", "lifetime_s"),
+    [
+        (b"3600", 3600.0),
+        (b'"3600"', 3600.0),
+        (b"59.5", 59.5),
+        (b"0", 0.0),
+        (b"null", 0.0),
+        (b"true", 0.0),
+        (b"-5", 0.0),
+        (b'"soon"', 0.0),
+        (b"1e300", 0.0),
+        (b"9" * 400, 0.0),
+        (b'"%s"' % (b"9" * 5000), 0.0),
+        (b"[1]", 0.0),
+    ],
+)
+def test_a_lifetime_is_read_as_issuers_write_it(written: bytes, lifetime_s: float) -> None:
+    """Some write text. What is no lifetime is not stated; the tokens beside it are used."""
+    body = b'{"id_token": "a.b.c", "refresh_token": null, "expires_in": %s}' % written
+    tokens = msgspec.json.decode(body, type=IssuerTokens)
+    assert (tokens.id_token, tokens.refresh_token, tokens.lifetime_s) == ("a.b.c", None, lifetime_s)

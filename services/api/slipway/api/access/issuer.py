@@ -22,6 +22,7 @@ import msgspec
 from slipway.api.access.issuer_rules import IssuerKey, TokenHeader, check_issuer_url, key_for, keys_of
 from slipway.api.http_errors import IssuerAwayError, UnauthorizedError
 from slipway.errors import InvalidError, PermanentError
+from slipway.model.numbers import lifetime_in
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
 from slipway.runtime.service import version
@@ -66,10 +67,15 @@ class DiscoveryDocument(msgspec.Struct, frozen=True, kw_only=True):
 class IssuerTokens(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of the token endpoint."""
 
-    id_token: str = ""
-    refresh_token: str = ""
-    expires_in: float = 0.0
-    """lifetime of the access token in seconds; 0 when the answer does not state it"""
+    id_token: str | None = None
+    refresh_token: str | None = None
+    expires_in: object = None
+    """lifetime of the access token as the issuer writes it, which may be anything: `lifetime_s` reads it"""
+
+    @property
+    def lifetime_s(self) -> float:
+        """The lifetime of the access token; 0 when the answer does not state it."""
+        return lifetime_in(self.expires_in) or 0.0
 
 
 class IssuerHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

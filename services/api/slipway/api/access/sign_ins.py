@@ -168,7 +168,7 @@ class SignIns:
         signed_in = SignedIn(
             user=found.user,
             subject=str(found.claims.get("sub", "")),
-            refresh_token=tokens.refresh_token,
+            refresh_token=tokens.refresh_token or "",
             at=self._clock.now(),
         )
         session = self._sessions.begin_signed_in(signed_in)
@@ -256,7 +256,7 @@ class SignIns:
                     raise UnauthorizedError("the issuer names another user than before; sign in again")
                 user = found.user
             else:
-                life_s = tokens.expires_in or LIFE_WITHOUT_TOKEN_S
+                life_s = tokens.lifetime_s or LIFE_WITHOUT_TOKEN_S
                 user = msgspec.structs.replace(said.user, ends_at=now + life_s)
         except GrantRefusedError as error:
             if error.reason not in _GONE:
