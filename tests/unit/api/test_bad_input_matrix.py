@@ -210,10 +210,10 @@ async def test_wrong_methods(world: ApiWorld) -> None:
 @pytest.mark.matrix(most=10)
 @pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.method} {row.path}") for row in ENDPOINTS])
 async def test_headers(world: ApiWorld, row: Endpoint) -> None:
-    """If-Match, Idempotency-Key, user, Accept, Last-Event-ID, traceparent: nonsense is refused or overlooked."""
+    """Conditions, Idempotency-Key, user, Accept, Last-Event-ID, traceparent: nonsense is refused or overlooked."""
     id_ = await an_allocation(world)
     names = ("idempotency-key", "x-slipway-user", "last-event-id")
-    headers = [("if-match", value) for value in ETAGS]
+    headers = list(itertools.product(("if-match", "if-none-match"), ETAGS))
     headers += list(itertools.product(names, ("\t", "☃", "x" * 9000)))
     headers += [("accept", "image/png"), ("accept", ";;;"), ("traceparent", "00-zz")]
     headers += [("content-length", "-1"), ("range", "x")]

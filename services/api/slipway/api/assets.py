@@ -17,6 +17,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.etags import is_known
 from slipway.errors import NotFoundError
 
 PATH = "/assets/{path:path}"
@@ -64,7 +65,7 @@ async def asset(request: Request) -> Response:
         raise NotFoundError(f"there is no asset {path[:128]!r}")
     found = load(path)
     headers = {"Cache-Control": _CACHE[is_kept], "ETag": found.tag, "Vary": "Accept-Encoding"}
-    if found.tag in request.headers.get("if-none-match", ""):
+    if is_known(request, found.tag):
         return Response(status_code=304, headers=headers)
     is_small = "gzip" in request.headers.get("accept-encoding", "")
     if is_small:

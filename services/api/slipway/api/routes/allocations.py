@@ -23,11 +23,12 @@ from slipway.api.cluster_view import is_node_ready, is_node_silent
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
+from slipway.api.etags import is_known, required_version, tag_of
 from slipway.api.explain import explain
 from slipway.api.fair_share_view import turn_sentence
 from slipway.api.forecast import foreseen
 from slipway.api.holders import holders, waits_for_others
-from slipway.api.http_errors import ConflictError, PreconditionError
+from slipway.api.http_errors import ConflictError
 from slipway.api.identity import principal_of
 from slipway.api.limits import Seen, is_watched
 from slipway.api.open_streams import holder_of
@@ -72,8 +73,9 @@ WORK = frozenset({"image", "command", "args", "env", "resources"})
 async def get(request: Request, kind: Kind | None = None) -> Response:
     """Return the allocation, with its resource version as ETag."""
     found = await _found(request, kind)
-    if request.headers.get("if-none-match") == _etag(found):
-        return Response(status_code=304, headers={"ETag": _etag(found)})
+    tag = tag_of(found.metadata)
+    if is_known(request, tag):
+        return Response(status_code=304, headers={"ETag": tag})
     return _answer(request, found)
 
 
@@ -85,7 +87,7 @@ async def change(request: Request) -> Response:
     parts, found = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), ChangeBody)
     fields: dict[str, Any] = msgspec.to_builtins(body)
-    version = _if_match(request, found)
+    version = required_version(request, found.metadata, "allocation")
     if not fields:
         return _answer(request, found)
     if has_ended(found):
@@ -118,7 +120,7 @@ async def _permit_beyond_queue(request: Request, found: Allocation) -> None:
 async def delete(request: Request) -> Response:
     """Delete the object, which cancels the workload. Answers 202; the object disappears after the teardown."""
     parts, found = parts_of(request), await _found(request)
-    await parts.changes.delete(found, version=_if_match(request, found))
+    await parts.changes.delete(found, version=required_version(request, found.metadata, "allocation"))
     try:
         return _answer(request, await parts.lookup.again(found), status=202)
     except NotFoundError:
@@ -361,22 +363,7 @@ async def _found(request: Request, kind: Kind | None = None) -> Allocation:
 
 def _answer(request: Request, allocation: Allocation, *, status: int = 200) -> Response:
     view = allocation_view(allocation, outside=parts_of(request).settings.outside())
-    return json_response(view, status=status, headers={"ETag": _etag(allocation)})
-
-
-def _etag(allocation: Allocation) -> str:
-    return f'"{allocation.metadata.resource_version}"'
-
-
-def _if_match(request: Request, found: Allocation) -> str:
-    """Return the version that the write requires; empty without If-Match. Raises PreconditionError for an old one."""
-    given = request.headers.get("if-match", "").strip()
-    if not given or given == "*":
-        return ""
-    tags = [tag.strip().removeprefix("W/") for tag in given.split(",")]
-    if _etag(found) not in tags:
-        raise PreconditionError(f"the current version is {_etag(found)}; GET the allocation again and decide again")
-    return found.metadata.resource_version
+    return json_response(view, status=status, headers={"ETag": tag_of(allocation.metadata)})
 
 
 def _span(span: SpanRecord) -> TraceSpan:

@@ -21,7 +21,7 @@ from slipway.api.access.permissions import PermissionCheck, Role
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, location
-from slipway.api.http_errors import PreconditionError
+from slipway.api.etags import required_version
 from slipway.api.identity import user_of
 from slipway.api.job_changes import Effects
 from slipway.api.job_schemas import (
@@ -105,7 +105,7 @@ async def change(request: Request) -> Response:
     """Change limits, priority, weight, position, or the queue of the waiting members."""
     parts, job = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), JobChange)
-    version = _if_match(request, job)
+    version = required_version(request, job.metadata, "job")
     if version:
         effects = await job_changes.change_job(parts, job, body, permit_patch(request), version=version)
     else:
@@ -217,16 +217,6 @@ async def _changed(parts: ApiDeps, effects: Effects) -> Response:
     view = await _view(parts, effects.job)
     answer = JobChanged(job=view, preempted=list(effects.preempted), unchanged=list(effects.unchanged))
     return json_response(answer, headers={"ETag": f'"{view.resource_version}"'})
-
-
-def _if_match(request: Request, job: Job) -> str:
-    given = request.headers.get("if-match", "").strip()
-    current = f'"{job.metadata.resource_version}"'
-    if given in ("", "*"):
-        return ""
-    if current not in [tag.strip() for tag in given.split(",")]:
-        raise PreconditionError(f"the current version is {current}; GET the job again and decide again")
-    return job.metadata.resource_version
 
 
 ENDPOINTS = (

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import assets
+from slipway.api.etags import is_known
 from slipway.model.lifecycle import Event, Kind, Phase
 from slipway.model.reasons import Gate, Result
 from slipway.model.resources import GPU, GPU_NAMES
@@ -65,7 +66,7 @@ async def show(request: Request) -> Response:
     text, policy, tag = _made()
     headers = {"Cache-Control": "no-cache", "Content-Security-Policy": policy, "ETag": tag}
     headers |= {"Referrer-Policy": "same-origin", "X-Content-Type-Options": "nosniff"}
-    if tag in request.headers.get("if-none-match", ""):
+    if is_known(request, tag):
         return Response(status_code=304, headers=headers)
     return Response(text, headers=headers, media_type="text/html")
 
