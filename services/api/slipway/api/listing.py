@@ -92,6 +92,14 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
         return not self.label_selector
 
     @property
+    def is_of_server(self) -> bool:
+        """Whether the API server applies the whole filter, so that its count of the items that follow is right."""
+        others = msgspec.structs.replace(self, workspace="", queue="", pool="", label_selector="")
+        if len(self.phases) < 2:
+            others = msgspec.structs.replace(others, phases=frozenset(), is_active=False)
+        return others == ListFilter()
+
+    @property
     def field_selector(self) -> str:
         """The part of the filter that the API server can apply."""
         parts = [f"spec.queue={self.queue}"] if self.queue else []
@@ -130,7 +138,9 @@ async def list_page(kube: Kube, wanted: ListFilter, *, limit: int, continue_: st
             if not continue_:
                 raise
             raise PageExpiredError("continue: that page is too old; begin again without it") from error
-        page = msgspec.structs.replace(page, items=[each for each in page.items if wanted.has(each)])
+        count = page.remaining_item_count if wanted.is_of_server else None
+        items = [each for each in page.items if wanted.has(each)]
+        page = msgspec.structs.replace(page, items=items, remaining_item_count=count)
         continue_ = page.continue_
         if page.items or not continue_:
             return page

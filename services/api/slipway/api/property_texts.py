@@ -136,7 +136,7 @@ TEXTS = {
     "redis": "the servers of Redis",
     "redisError": "why Redis does not answer",
     "refused": "number that were refused",
-    "remainingItemCount": "approximate number of further items",
+    "remainingItemCount": "approximate number of further items; absent where a filter makes it unknown",
     "replayed": "number that were sent again",
     "requestIds": "ids of the requests, in the order of the answer",
     "requeue": "whether another attempt follows",
