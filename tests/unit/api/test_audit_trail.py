@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -179,13 +180,45 @@ async def test_a_file_is_rotated_and_the_oldest_go(tmp_path: Path) -> None:
 async def test_old_files_go(tmp_path: Path) -> None:
     """By their age in days; the one that is written to stays."""
     file = AuditFile(tmp_path / "audit.jsonl", keeps(days_max=30, files_max=100), SystemClock())
-    old, young = tmp_path / "audit.jsonl.old", tmp_path / "audit.jsonl.young"
-    for path, days in ((old, 31), (young, 29)):
+    old, young = (tmp_path / f"audit.jsonl.2026010{day}T000000000Z{end}" for day, end in ((1, ".1"), (2, "")))
+    others = [tmp_path / f"audit.jsonl{end}" for end in (".bak", ".old", ".20260101", ".20260101T000000000Z.gz", "x")]
+    for path, days in ((old, 31), (young, 29), *((other, 99) for other in others)):
         path.write_text("{}\n", "utf-8")
         at = SystemClock().now() - days * DAY_S
         os.utime(path, (at, at))
     await file.write([b"{}"], id_="")
-    assert {each.name for each in files_in(tmp_path)} == {"audit.jsonl", "audit.jsonl.young"}
+    assert {*files_in(tmp_path)} == {tmp_path / "audit.jsonl", young, *others}
+
+
+async def test_a_full_file_that_cannot_be_deleted_changes_nothing_else(tmp_path: Path) -> None:
+    """The batch is written once; what else is beyond the retention goes."""
+    file = AuditFile(tmp_path / "audit.jsonl", keeps(files_max=0), SystemClock())
+    stuck, full = tmp_path / "audit.jsonl.20260101T000000000Z", tmp_path / "audit.jsonl.20260102T000000000Z"
+    (stuck / "inside").mkdir(parents=True)
+    full.write_text("{}\n", "utf-8")
+    for number in range(3):
+        await file.write([b'{"number": %d}' % number], id_="")
+    lines = (tmp_path / "audit.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["number"] for line in lines] == [0, 1, 2]
+    assert files_in(tmp_path) == [tmp_path / "audit.jsonl", stuck]
+
+
+async def test_a_batch_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    """No part of it, so that it can be written again as a whole."""
+    file = AuditFile(tmp_path / "audit.jsonl", keeps(bytes_max=10_000), SystemClock())
+    await file.write([b'{"number": 0}'], id_="")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    batch = [b'{"number": %d}' % number for number in range(1, 100)]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(UnavailableError, match="cannot be written"):
+            await file.write(batch, id_="")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "audit.jsonl").read_bytes() == b'{"number": 0}\n'
+    await file.write(batch, id_="")
+    lines = (tmp_path / "audit.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["number"] for line in lines] == list(range(100))
 
 
 async def test_a_file_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from slipway.api.webhooks.hook import Config, Webhook, parse_key
 from slipway.api.webhooks.sender import Message, Sender
 from slipway.errors import InvalidError, UnavailableError
 from slipway.model.times import format_time
-from slipway.runtime import private_files
+from slipway.runtime import log, private_files
 from slipway.runtime.clock import Clock
 
 CONTENT_TYPE = "application/cloudevents-batch+json; charset=utf-8"
@@ -25,6 +25,10 @@ ANYWHERE = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
 """Any address is permitted, because the operator chooses it, and not a user."""
 _DAY_S = 86_400.0
 _STAMP = re.compile(r"[^0-9TZ]")
+_ROTATED = r"\.[0-9]{8}T[0-9]{9}Z(\.[0-9]+)?"
+"""What `_rotate` appends to the name of a full file."""
+
+_log = log.get_logger(__name__)
 
 
 class FileRetention(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,13 +52,17 @@ class AuditFile:
         self._path = path
         self._keeps = keeps
         self._clock = clock
+        self._full_name = re.compile(re.escape(path.name) + _ROTATED)
+        self._not_deleted = ""
+        """why full files beyond the retention could not be deleted, at the last batch"""
 
     async def write(self, events: Sequence[bytes], *, id_: str) -> None:
-        """Append the events. Raises UnavailableError when the file cannot be written."""
+        """Append the events. Raises UnavailableError when the file cannot be written, and holds none of them then."""
         try:
             await asyncio.to_thread(self._append, b"".join(event + b"\n" for event in events))
         except OSError as error:
             raise UnavailableError(f"{self._path} cannot be written: {error.strerror}") from error
+        await asyncio.to_thread(self._keep_to_retention)
 
     async def aclose(self) -> None:
         """Do nothing: no file is open between batches."""
@@ -63,15 +71,15 @@ class AuditFile:
         size = self._path.stat().st_size if self._path.exists() else 0
         if size and size + len(lines) > self._keeps.bytes_max:
             self._rotate()
-        with open(self._path, "ab", opener=private_files.opener) as file:
-            before = file.tell()
+        # Without a buffer: the buffer of a failed write would be written again by `truncate` and by `close`.
+        with open(self._path, "ab", buffering=0, opener=private_files.opener) as file:
+            before, rest = file.tell(), memoryview(lines)
             try:
-                file.write(lines)
-                file.flush()
+                while rest:
+                    rest = rest[file.write(rest) :]
             except OSError:
                 file.truncate(before)  # a reader cannot parse half a line, and the whole batch is written again
                 raise
-        self._forget()
 
     def _rotate(self) -> None:
         stamp = _STAMP.sub("", format_time(self._clock.now()))
@@ -81,14 +89,33 @@ class AuditFile:
             fresh = self._path.with_name(f"{self._path.name}.{stamp}.{number}")
         self._path.rename(fresh)
 
-    def _forget(self) -> None:
-        """Delete the full files beyond the retention."""
-        full = sorted(self._path.parent.glob(f"{self._path.name}.*"), key=lambda file: file.stat().st_mtime)
-        now = self._clock.now()
-        for place, file in enumerate(reversed(full)):
-            age_s = now - file.stat().st_mtime
-            if place >= self._keeps.files_max or (self._keeps.days_max and age_s > self._keeps.days_max * _DAY_S):
-                file.unlink(missing_ok=True)
+    def _keep_to_retention(self) -> None:
+        """Delete the full files beyond the retention. A failure is logged: the batch itself is written."""
+        failed = ""
+        try:
+            for file in self._beyond_retention():
+                try:
+                    file.unlink(missing_ok=True)
+                except OSError as error:
+                    failed = failed or f"{file}: {error.strerror}"
+        except OSError as error:
+            failed = f"{self._path.parent}: {error.strerror}"
+        if failed and failed != self._not_deleted:
+            _log.warning("full audit file not deleted", why=failed)
+        self._not_deleted = failed
+
+    def _beyond_retention(self) -> list[Path]:
+        """Return the files that `_rotate` made and that are too many or too old. Other files are never among them."""
+        full: list[tuple[float, Path]] = []
+        for file in self._path.parent.iterdir():
+            if self._full_name.fullmatch(file.name):
+                full.append((file.stat().st_mtime, file))
+        keeps, now = self._keeps, self._clock.now()
+        return [
+            file
+            for place, (at, file) in enumerate(sorted(full, reverse=True))
+            if place >= keeps.files_max or (keeps.days_max and now - at > keeps.days_max * _DAY_S)
+        ]
 
 
 class AuditWebhook:
