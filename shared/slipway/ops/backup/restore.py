@@ -1,8 +1,11 @@
-"""Restores a backup: creates missing objects, does not change existing ones, and reports the result for each.
+"""Restores a backup: creates missing objects, leaves existing ones as they are, and reports the result for each.
 
 This module owns the order and the form of the writes. First an allocation is created with its spec. Then its observed
 status is written. Its cancel, if it had one, is written last, because the rules of the API server require that order.
 No service may run during a restore: between the first two writes, an old allocation looks like a new one.
+
+Each write is repeated after a failure. An object that needs a second write and does not get it is deleted again. If
+that fails too, the next restore completes the object.
 
 Afterwards the services act on the restored status. Ended allocations stay as they are. Waiting allocations are planned.
 For a running allocation no pod is found, so its attempt ends and the next one begins.
@@ -14,6 +17,8 @@ A backup has no secret values of launches. An unfinished allocation with such va
 cancelled, and the result states this.
 """
 
+import contextlib
+from collections.abc import Awaitable
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -22,7 +27,7 @@ import msgspec
 from slipway.crd.meta import ANNOTATION_FORMER_IDS, LABEL_WORKSPACE, ObjectMeta, RawObject
 from slipway.crd.transitions import requested
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import AlreadyExistsError, ControlPlaneError, NotFoundError, TransientError
+from slipway.errors import AlreadyExistsError, ControlPlaneError, NotFoundError, StaleError, TransientError
 from slipway.kube.ports import Creates, Deletes, Gets, Lists, Patches, ReplacesStatus
 from slipway.kube.resources import LEASES
 from slipway.model.ids import allocation_id
@@ -110,7 +115,7 @@ class Giver:
             found = await self._find(resource, meta)
             if found is not None:
                 self._uids[meta.uid] = found.metadata.uid
-                return await self._present(line, found)
+                return await self._present(line, resource, found)
             if self._is_dry:
                 return _outcome(line, Done.RESTORED, _lost_values(line.object))
             return await self._create(line, resource)
@@ -119,8 +124,19 @@ class Giver:
         except ControlPlaneError as error:
             return _outcome(line, Done.FAILED, str(error))
 
-    async def _present(self, line: BackupLine, found: BackupObject) -> RestoredObject:
-        """Keep an existing object. Only a namespace gets the label of a workspace, as the setup does."""
+    async def _present(self, line: BackupLine, resource: Any, found: BackupObject) -> RestoredObject:
+        """Keep an existing object. Only a namespace gets the label of a workspace, as the setup does, a pool the epoch
+        of its ledger, and an allocation of an interrupted restore its status.
+        """
+        if line.kind == kinds.kind_of(kinds.KEPT_POOLS) and (status := _continued(line.object, found)):
+            if not self._is_dry:
+                await self._write_status(resource, found, status)
+            return _outcome(line, Done.PRESENT, f"its ledger continues at epoch {status['epoch']}")
+        if line.kind == kinds.kind_of(kinds.KEPT_ALLOCATIONS) and _is_unfinished(line.object, found):
+            lost = _lost_values(line.object)
+            if not self._is_dry:
+                await self._finish(line.object, found, is_cancelled=bool(lost))
+            return _outcome(line, Done.RESTORED, lost or "an earlier restore had left it without its status")
         is_unlabelled = found.metadata.labels.get(LABEL_WORKSPACE) != "true"
         if line.kind != kinds.WORKSPACES.kind or not is_unlabelled:
             return _outcome(line, Done.PRESENT)
@@ -131,65 +147,99 @@ class Giver:
         return _outcome(line, Done.LABELLED)
 
     async def _create(self, line: BackupLine, resource: Any) -> RestoredObject:
+        kept = line.object
         if line.kind == kinds.kind_of(kinds.KEPT_ALLOCATIONS):
-            lost = _lost_values(line.object)
-            await self._allocation(line.object, is_cancelled=bool(lost))
+            lost = _lost_values(kept)
+            made = await self._made(resource, self._allocation(kept))
+            await self._whole(resource, made, self._finish(kept, made, is_cancelled=bool(lost)))
+            self._uids[kept.metadata.uid] = made.metadata.uid
             return _outcome(line, Done.RESTORED, lost)
-        body = msgspec.to_builtins(line.object)
+        body = msgspec.to_builtins(kept)
         body.pop("status", None)
-        body["metadata"] = self._meta(line.object.metadata)
+        body["metadata"] = self._meta(kept.metadata)
         if line.kind == kinds.WORKSPACES.kind:
             body.pop("spec", None)
-        made: BackupObject = await self._kube.create(resource, body)
-        self._uids[line.object.metadata.uid] = made.metadata.uid
-        if line.kind == kinds.kind_of(kinds.KEPT_POOLS):
-            await self._ledger(line.object, made)
+        made = await self._made(resource, body)
+        if line.kind == kinds.kind_of(kinds.KEPT_POOLS) and (status := _continued(kept, made)):
+            await self._whole(resource, made, self._write_status(resource, made, status))
+        self._uids[kept.metadata.uid] = made.metadata.uid
         return _outcome(line, Done.RESTORED)
 
-    async def _ledger(self, kept: BackupObject, made: BackupObject) -> None:
-        """Continue the epochs of a ledger. Its decisions are dropped, because their pods do not exist."""
-        status = {name: kept.status[name] for name in ("epoch", "tick") if name in kept.status}
-        if status:
-            await self._kube.replace_status(
-                kinds.KEPT_POOLS, {"metadata": _fence(made), "spec": made.spec, "status": status}
-            )
+    async def _made(self, resource: Any, body: RawObject) -> BackupObject:
+        """Create an object, with retries.
 
-    async def _allocation(self, kept: BackupObject, *, is_cancelled: bool) -> None:
+        The caller found none of that name, and no service runs. So after a lost answer, an object of that name is ours.
+        """
+        for left in reversed(range(TRIES)):
+            try:
+                made: BackupObject = await self._kube.create(resource, body)
+                return made
+            except AlreadyExistsError:
+                found = await self._find(resource, msgspec.convert(body["metadata"], ObjectMeta))
+                if left == TRIES - 1 or found is None:
+                    raise
+                return found
+            except TransientError:
+                if not left:
+                    raise
+                await self._clock.sleep(PAUSE_S)
+        raise AssertionError
+
+    async def _whole(self, resource: Any, made: BackupObject, rest: Awaitable[None]) -> None:
+        """Await the other writes of an object. If one fails, the object is deleted again, because it would be taken for
+        a new one: an allocation would run, and a ledger would begin with its first epoch.
+        """
+        try:
+            await rest
+        except ControlPlaneError:
+            await self._forget(resource, made)
+            raise
+
+    def _allocation(self, kept: BackupObject) -> RawObject:
+        """Return the allocation to create: it is not cancelled yet."""
         meta = self._meta(kept.metadata)
         former = [id_ for id_ in kept.metadata.annotations.get(ANNOTATION_FORMER_IDS, "").split(",") if id_]
-        former.append(allocation_id(kept.metadata.name, kept.metadata.uid))
+        former.append(_id(kept))
         meta["annotations"] = {**kept.metadata.annotations, ANNOTATION_FORMER_IDS: ",".join(former)}
         meta["finalizers"] = list(kept.metadata.finalizers)
-        spec, status = dict(kept.spec), _status(kept)
-        is_cancelled = spec.pop("desired", "Running") == "Stopped" or is_cancelled
-        if status.get("phase", Phase.PENDING) == Phase.PENDING and not spec.get("queuePosition"):
+        spec = dict(kept.spec)
+        spec.pop("desired", None)
+        if kept.status.get("phase", Phase.PENDING) == Phase.PENDING and not spec.get("queuePosition"):
             created = parse_time(kept.metadata.creation_timestamp) if kept.metadata.creation_timestamp else 0.0
             spec["queuePosition"] = default_position(created, kept.metadata.uid)
-        made = await self._kube.create(kinds.KEPT_ALLOCATIONS, {"metadata": meta, "spec": spec})
-        try:
-            if status:
-                body: RawObject = {"metadata": _fence(made), "spec": made.spec, "status": status}
-                await self._surely(lambda: self._kube.replace_status(kinds.KEPT_ALLOCATIONS, body))
-            if is_cancelled:
-                patch: RawObject = {"spec": {"desired": "Stopped"}}
-                where = made.metadata.namespace
-                await self._surely(
-                    lambda: self._kube.patch(kinds.KEPT_ALLOCATIONS, made.metadata.name, patch, namespace=where)
-                )
-        except ControlPlaneError:
-            # Without its status it would run as a new allocation. So it is deleted again, and the failure is reported.
-            await self._forget(made)
-            raise
-        self._uids[kept.metadata.uid] = made.metadata.uid
+        return {"metadata": meta, "spec": spec}
 
-    async def _forget(self, made: BackupObject) -> None:
-        name, namespace = made.metadata.name, made.metadata.namespace
-        await self._surely(
-            lambda: self._kube.patch(
-                kinds.KEPT_ALLOCATIONS, name, {"metadata": {"finalizers": None}}, namespace=namespace
-            )
-        )
-        await self._kube.delete(kinds.KEPT_ALLOCATIONS, name, namespace=namespace, uid=made.metadata.uid)
+    async def _finish(self, kept: BackupObject, made: BackupObject, *, is_cancelled: bool) -> None:
+        """Write the status of an allocation, then its cancel."""
+        if status := _status(kept):
+            await self._write_status(kinds.KEPT_ALLOCATIONS, made, status)
+        if is_cancelled or kept.spec.get("desired", "Running") == "Stopped":
+            patch: RawObject = {"spec": {"desired": "Stopped"}}
+            name, where = made.metadata.name, made.metadata.namespace
+            await self._surely(lambda: self._kube.patch(kinds.KEPT_ALLOCATIONS, name, patch, namespace=where))
+
+    async def _write_status(self, resource: Any, made: BackupObject, status: RawObject) -> None:
+        """Write a status, with retries. After a lost answer the version may be ours, so it is read again."""
+        fence = _fence(made)
+        for left in reversed(range(TRIES)):
+            try:
+                await self._kube.replace_status(resource, {"metadata": fence, "spec": made.spec, "status": status})
+                return
+            except (TransientError, StaleError):
+                if not left:
+                    raise
+                await self._clock.sleep(PAUSE_S)
+            with contextlib.suppress(TransientError):
+                found = await self._kube.get(resource, made.metadata.name, namespace=made.metadata.namespace or None)
+                fence = {**fence, "resourceVersion": found.metadata.resource_version}
+
+    async def _forget(self, resource: Any, made: BackupObject) -> None:
+        name, namespace = made.metadata.name, made.metadata.namespace or None
+        patch: RawObject = {"metadata": {"finalizers": None}}
+        with contextlib.suppress(NotFoundError):
+            if made.metadata.finalizers:
+                await self._surely(lambda: self._kube.patch(resource, name, patch, namespace=namespace))
+            await self._surely(lambda: self._kube.delete(resource, name, namespace=namespace, uid=made.metadata.uid))
 
     async def _surely(self, write: Any) -> None:
         """Call an idempotent write, with retries."""
@@ -242,6 +292,26 @@ def _status(kept: BackupObject) -> RawObject:
         status["transitions"] = [msgspec.to_builtins(requested(allocation))]
         status["seq"] = max(1, int(status.get("seq") or 0))
     return status
+
+
+def _id(kept: BackupObject) -> str:
+    return allocation_id(kept.metadata.name, kept.metadata.uid)
+
+
+def _is_unfinished(kept: BackupObject, found: BackupObject) -> bool:
+    """Whether a restore created the allocation and did not write its status, and no service has seen it since."""
+    former = found.metadata.annotations.get(ANNOTATION_FORMER_IDS, "").split(",")
+    return _id(kept) in former and bool(kept.status) and not found.status.get("transitions")
+
+
+def _continued(kept: BackupObject, found: BackupObject) -> RawObject:
+    """Return the status with which the ledger of a pool continues its epochs; empty when its epoch is not below that of
+    the backup. The decisions of the backup are dropped, because their pods do not exist.
+    """
+    if kept.status.get("epoch", 0) <= found.status.get("epoch", 0):
+        return {}
+    ticks = [each.status["tick"] for each in (kept, found) if "tick" in each.status]
+    return {**found.status, "epoch": kept.status["epoch"], **({"tick": max(ticks)} if ticks else {})}
 
 
 def _fence(made: BackupObject) -> RawObject:
