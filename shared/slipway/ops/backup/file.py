@@ -32,7 +32,7 @@ class BackupObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     immutable: bool = False
 
     def __repr__(self) -> str:
-        return f"Kept({self.metadata.name!r})"
+        return f"BackupObject({self.metadata.name!r})"
 
 
 class BackupLine(msgspec.Struct, frozen=True):
