@@ -76,7 +76,8 @@ class KubeClient(RestApi):
         pool_size: int = POOL_SIZE,
         user_agent: str = "slipway",
     ) -> None:
-        self._http = _HttpTransport(kubeconfig, clock, pool_size, user_agent)
+        timeouts = timeouts or Timeouts()
+        self._http = _HttpTransport(kubeconfig, clock, pool_size, user_agent, connect_s=timeouts.connect_s)
         super().__init__(self._http, random, timeouts)
 
     async def open(self) -> None:
@@ -123,7 +124,10 @@ def connect(
 class _HttpTransport:
     """One aiohttp session that the library creates, with credentials on each request."""
 
-    def __init__(self, kubeconfig: str | None, clock: Clock, pool_size: int, user_agent: str) -> None:
+    def __init__(
+        self, kubeconfig: str | None, clock: Clock, pool_size: int, user_agent: str, *, connect_s: float
+    ) -> None:
+        self._connect_s = connect_s
         self._kubeconfig = kubeconfig
         self._clock = clock
         self._dates = ServerDates(clock) if isinstance(clock, DisciplinedClock) else None
@@ -143,7 +147,7 @@ class _HttpTransport:
         configuration.connection_pool_maxsize = 0  # the semaphore bounds calls; watches must not starve them
         configuration.client_session_kwargs = {
             "trust_env": False,
-            "timeout": aiohttp.ClientTimeout(total=None, sock_connect=10.0),
+            "timeout": aiohttp.ClientTimeout(total=None, sock_connect=self._connect_s),
             "cookie_jar": aiohttp.DummyCookieJar(),
             "headers": self._headers,
         }
@@ -158,7 +162,9 @@ class _HttpTransport:
         self._tls = tls
         if not configuration.proxy:
             url = yarl.URL(configuration.host, encoded=True)
-            self._lean = _LeanHttp(url, tls, configuration.tls_server_name or None, self._headers)
+            self._lean = _LeanHttp(
+                url, tls, configuration.tls_server_name or None, self._headers, connect_s=self._connect_s
+            )
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -185,6 +191,9 @@ class _HttpTransport:
         except ControlPlaneError as error:
             outcome = type(error).__name__
             raise
+        except aiohttp.ConnectionTimeoutError as error:  # a TimeoutError too, but nothing was sent
+            outcome = "fault"
+            raise _unreachable(request, error) from error
         except TimeoutError as error:
             outcome = "timeout"
             raise DeadlineError(f"{request.method} {request.resource}: no answer in {timeout_s:g} s") from error
@@ -207,6 +216,8 @@ class _HttpTransport:
                     if not chunk:
                         return
                     yield chunk
+        except aiohttp.ConnectionTimeoutError as error:
+            raise _unreachable(request, error) from error
         except TimeoutError as error:
             raise UnavailableError(f"{request.verb} of {request.resource} went silent") from error
         except _FAULTS as error:
@@ -293,14 +304,22 @@ class _LeanHttp:
     """Encodes requests and sends them over our own connections."""
 
     def __init__(
-        self, url: yarl.URL, tls: ssl.SSLContext, server_hostname: str | None, headers: Mapping[str, str]
+        self,
+        url: yarl.URL,
+        tls: ssl.SSLContext,
+        server_hostname: str | None,
+        headers: Mapping[str, str],
+        *,
+        connect_s: float,
     ) -> None:
         is_secure = url.scheme == "https"
         port = url.port or (443 if is_secure else 80)
         host = url.host or ""
         self._prefix = url.raw_path.rstrip("/")
         self._fixed = "".join(f"{name}: {value}\r\n" for name, value in {"Host": url.authority, **headers}.items())
-        self._connections = KubeConnections(host, port, tls=tls if is_secure else None, server_hostname=server_hostname)
+        self._connections = KubeConnections(
+            host, port, tls=tls if is_secure else None, server_hostname=server_hostname, connect_s=connect_s
+        )
 
     async def ask(self, request: KubeRequest, headers: Mapping[str, str]) -> RawResponse:
         """Send one request with the credentials in `headers`."""

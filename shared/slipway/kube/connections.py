@@ -17,7 +17,6 @@ from typing import NamedTuple, cast
 
 import httptools
 
-CONNECT_S = 10.0
 KEPT_S = 15.0
 """Seconds for which an unused connection is assumed to be still open."""
 
@@ -129,8 +128,15 @@ class KubeConnections:
     """The connections to one server; `tls` None means plain HTTP."""
 
     def __init__(
-        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, server_hostname: str | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+        connect_s: float,
     ) -> None:
+        self._connect_s = connect_s
         self._host = host
         self._port = port
         self._tls = tls
@@ -138,7 +144,11 @@ class KubeConnections:
         self._unused: deque[_Connection] = deque()
 
     async def ask(self, message: bytes, *, is_repeatable: bool) -> RawResponse:
-        """Send a complete request (head and body) and return the response. Raises OSError."""
+        """Send a complete request (head and body) and return the response.
+
+        Raises:
+            OSError: no connection, or a broken one. Never a TimeoutError.
+        """
         kept = self._kept()
         if kept is not None:
             try:
@@ -180,8 +190,16 @@ class KubeConnections:
 
     async def _opened(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_S):
-            _, connection = await loop.create_connection(
-                lambda: _Connection(loop), self._host, self._port, ssl=self._tls, server_hostname=self._server_hostname
-            )
+        try:
+            async with asyncio.timeout(self._connect_s):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(loop),
+                    self._host,
+                    self._port,
+                    ssl=self._tls,
+                    server_hostname=self._server_hostname,
+                )
+        except TimeoutError as error:
+            # No TimeoutError for the caller: it would mean that the request was sent and not answered.
+            raise ConnectionError(f"no connection within {self._connect_s:g} s") from error
         return connection

@@ -61,6 +61,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     list_s: float = 60.0
     silence_s: float = 40.0
     log_silence_s: float = 600.0
+    connect_s: float = 10.0
 
 
 class KubeRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -195,6 +195,29 @@ async def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
             await kube.get(PODS, "p", namespace="n")
         with pytest.raises(UnavailableError):
             await anext(watch(kube))
+
+
+async def test_a_connection_that_does_not_come_up_is_unavailable(tmp_path: Path) -> None:
+    """A server that takes the connection and says nothing in TLS: no request was sent, so its outcome is known."""
+
+    ended = [asyncio.Event(), asyncio.Event()]
+    left = iter(ended)
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        next(left).set()
+
+    timeouts = Timeouts(request_s=30, list_s=30, silence_s=30, connect_s=0.2)
+    async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
+        path = write_kubeconfig(tmp_path, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        async with connect(path, clock=SystemClock(), random=SeededRandom(1), timeouts=timeouts) as kube:
+            with pytest.raises(UnavailableError, match=r"no connection within 0\.2 s"):
+                await kube.create(PODS, {"metadata": {"name": "p"}}, namespace="n")
+            with pytest.raises(UnavailableError, match="ConnectionTimeoutError"):
+                await anext(watch(kube))
+        await asyncio.gather(*(each.wait() for each in ended))
 
 
 async def _never(_: Request) -> Response:

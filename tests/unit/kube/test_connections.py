@@ -41,7 +41,7 @@ class Server:
 async def serving(talk: Callable[[Server], Talk]) -> AsyncGenerator[tuple[Server, KubeConnections]]:
     server = Server(lambda reader, writer: talk(server)(reader, writer))
     listening = await asyncio.start_server(server.meet, "127.0.0.1", 0)
-    connections = KubeConnections("127.0.0.1", listening.sockets[0].getsockname()[1])
+    connections = KubeConnections("127.0.0.1", listening.sockets[0].getsockname()[1], connect_s=10)
     try:
         yield server, connections
     finally:
