@@ -41,9 +41,9 @@ from slipway.model.facts import (
 )
 from slipway.model.limitrange import Ranges
 from slipway.model.numbers import number_in
-from slipway.model.podquota import THOUSANDTHS, counts_pods
+from slipway.model.podquota import counts_pods
 from slipway.model.podresources import NOTHING, UNSTATED, Quantities, scored_requests
-from slipway.model.quantity import QuantityValue, parse_quantity
+from slipway.model.quantity import QuantityValue, parse_quantity, parse_thousandths
 from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources, scale_of
 
 _ENDED_PHASES = ("Succeeded", "Failed")
@@ -181,19 +181,19 @@ def _bounds(item: LimitRangeItem) -> RangeBounds:
         max=_readable(item.max),
         default=_readable(item.default),
         default_request=_readable(item.default_request),
-        max_ratio=_readable(item.max_limit_request_ratio),
+        max_ratio=_readable(item.max_limit_request_ratio, MILLI),
     )
 
 
-def _readable(quantities: Mapping[str, QuantityValue]) -> dict[str, str]:
-    """Return the quantities that we can parse.
+def _readable(quantities: Mapping[str, QuantityValue], scale: int = 0) -> dict[str, str]:
+    """Return the quantities that we can parse, each in the unit of its resource or in units of 1/`scale`.
 
     The API server also accepts negative ones and ones above 64 bits, and applies them itself at the launch.
     """
     kept: dict[str, str] = {}
     for name, value in quantities.items():
         try:
-            parse_quantity(value, scale=MILLI)
+            parse_quantity(value, scale=scale or scale_of(name))
         except ValueError:
             continue
         kept[name] = str(value)
@@ -206,7 +206,7 @@ def _thousandths(quantities: Mapping[str, QuantityValue]) -> dict[str, int]:
     for name, value in quantities.items():
         if counts_pods(name):
             try:
-                amounts[name] = parse_quantity(value, scale=THOUSANDTHS)
+                amounts[name] = parse_thousandths(value)
             except ValueError:
                 continue
     return amounts

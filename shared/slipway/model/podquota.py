@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from slipway.model.facts import QuotaFact, QuotaScope, RoleFact
 from slipway.model.resources import CPU, GPU_MILLI, MEMORY, MILLI, PODS, Resources, scale_of
 
-THOUSANDTHS = MILLI
 COUNT_PODS = "count/pods"
 _REQUESTS, _LIMITS = "requests.", "limits."
 _HUGE_PAGES = "hugepages-"

@@ -46,6 +46,28 @@ def parse_quantity(value: QuantityValue, *, scale: int = 1) -> int:
     Raises:
         ValueError: not a quantity, negative, or above 2**63 - 1; the message states which.
     """
+    result = _scaled(value, scale)
+    if result > QUANTITY_MAX:
+        raise ValueError(f"{value!r} is larger than any machine")
+    return result
+
+
+@lru_cache(maxsize=4096)
+def parse_thousandths(value: QuantityValue) -> int:
+    """Return `value` in thousandths, rounded up. It is at most 2**63 - 1, so its thousandths may be above 64 bits.
+
+    For sums and bounds of a whole namespace, in which the amounts of one name may be bytes or cores.
+
+    Raises:
+        ValueError: not a quantity, negative, or above 2**63 - 1; the message states which.
+    """
+    result = _scaled(value, 1000)
+    if result > QUANTITY_MAX * 1000:
+        raise ValueError(f"{value!r} is larger than any quota")
+    return result
+
+
+def _scaled(value: QuantityValue, scale: int) -> int:
     text = str(value).strip()
     if len(text) > LENGTH_MAX:
         raise ValueError(f"{text[:LENGTH_MAX]!r}... has {len(text)} characters; a quantity has at most {LENGTH_MAX}")
@@ -59,10 +81,7 @@ def parse_quantity(value: QuantityValue, *, scale: int = 1) -> int:
     number = Decimal(match["number"]) * factor
     if match["sign"] == "-" and number:
         raise ValueError(f"{value!r} is negative; a quantity is zero or more")
-    result = int((number * scale).to_integral_value(rounding=ROUND_CEILING))
-    if result > QUANTITY_MAX:
-        raise ValueError(f"{value!r} is larger than any machine")
-    return result
+    return int((number * scale).to_integral_value(rounding=ROUND_CEILING))
 
 
 def format_quantity(amount: int, *, scale: int = 1) -> str:

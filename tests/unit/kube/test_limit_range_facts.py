@@ -81,3 +81,9 @@ def test_what_cannot_be_read_is_left_to_the_api_server(amount: str) -> None:
     item = {"type": "Container", "default": {"cpu": amount, "memory": "1Gi"}}
     (own,) = ranges_by_namespace([a_limit_range(item)])[NAMESPACE]
     assert own.container == RangeBounds(default={"memory": "1Gi"})
+
+
+def test_a_bound_of_many_petabytes_is_kept() -> None:
+    """Each amount is read in its own unit: 64 bits of bytes, or of thousandths of a core."""
+    (fact,) = ranges_by_namespace([a_limit_range({"type": "Pod", "max": {"memory": "20Pi", "cpu": "20P"}})])[NAMESPACE]
+    assert fact.pod.max == {"memory": "20Pi"}

@@ -5,7 +5,7 @@ import pytest
 
 from slipway.crd.roleresources import pod_ask
 from slipway.crd.v1alpha1 import RoleSpec
-from slipway.kube.facts import quota_fact
+from slipway.kube.facts import decode_fact, encode_fact, quota_fact
 from slipway.kube.objects import ResourceQuota
 from slipway.model.facts import QuotaFact, QuotaScope
 from slipway.model.resources import Resources
@@ -27,6 +27,15 @@ def test_amounts_of_pods_are_kept_and_those_of_other_objects_are_not() -> None:
         "requests.nvidia.com/gpu": 2000,
     }
     assert found.used == {"pods": 1000}
+
+
+@pytest.mark.parametrize("amount", ["20Pi", str(20 * 2**50)])
+def test_an_amount_of_many_petabytes_bounds(amount: str) -> None:
+    """Thousandths of it need more than 64 bits. Only an amount that needs them itself bounds nothing."""
+    found = _read({"hard": {"requests.memory": amount, "limits.memory": "100Ei"}}, {"requests.memory": "9Pi"})
+    assert found.hard == {"requests.memory": 1000 * 20 * 2**50}
+    assert found.used == {"requests.memory": 1000 * 9 * 2**50}
+    assert decode_fact("resourcequotas", encode_fact(found)) == found
 
 
 def test_scopes_come_from_both_fields() -> None:

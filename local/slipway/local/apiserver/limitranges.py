@@ -16,7 +16,7 @@ from slipway.local.apiserver.objects import Json, is_map, listing, mapping, maps
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.status import FieldCause, bad_request, bad_value, forbidden, missing, not_allowed, twice
 from slipway.local.apiserver.store import ApiStore
-from slipway.model.quantity import format_quantity, parse_quantity
+from slipway.model.quantity import format_quantity, parse_thousandths
 
 RANGES = "limitranges"
 ANNOTATION = "kubernetes.io/limit-ranger"
@@ -202,7 +202,7 @@ def _add(into: dict[str, int], amounts: dict[str, int]) -> None:
 
 def _amount(value: str | int | float) -> int:
     """Return a quantity in thousandths."""
-    return parse_quantity(value, scale=_MILLI)
+    return parse_thousandths(value)
 
 
 def _spelled(thousandths: int) -> str:

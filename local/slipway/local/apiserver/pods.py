@@ -24,7 +24,7 @@ from slipway.local.apiserver.status import (
     twice,
     unsupported,
 )
-from slipway.model.quantity import parse_quantity
+from slipway.model.quantity import parse_thousandths
 
 FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
 _QUALITY_RESOURCES = ("cpu", "memory")
@@ -306,7 +306,7 @@ def _resource_causes(resources: Json, path: str) -> list[FieldCause]:
     for field in ("limits", "requests"):
         for name, value in mapping(resources, field).items():
             try:
-                amount = parse_quantity(value, scale=1000)
+                amount = parse_thousandths(value)
             except ValueError as exc:
                 causes.append(bad_value(f"{path}.{field}[{name}]", value, str(exc)))
                 continue
@@ -322,7 +322,7 @@ def _resource_causes(resources: Json, path: str) -> list[FieldCause]:
 
 def _exceeds(amount: int, limit: Any) -> bool:
     try:
-        return amount > parse_quantity(limit, scale=1000)
+        return amount > parse_thousandths(limit)
     except ValueError:
         return False
 

@@ -8,7 +8,7 @@ from slipway.local.apiserver.objects import Json, listing, mapping, maps, metada
 from slipway.local.apiserver.pods import FINISHED_PHASES
 from slipway.local.apiserver.status import forbidden
 from slipway.local.apiserver.store import ApiStore
-from slipway.model.quantity import format_quantity, parse_quantity
+from slipway.model.quantity import format_quantity, parse_thousandths
 
 _PODS = "pods"
 _SHORT = {"cpu": "requests.cpu", "memory": "requests.memory", "ephemeral-storage": "requests.ephemeral-storage"}
@@ -28,7 +28,7 @@ def check_pod(store: ApiStore, pod: Json, namespace: str) -> None:
     name = str(metadata(pod).get("name"))
     for record in quotas:
         hard = mapping(mapping(record.obj, "spec"), "hard")
-        limits = {field: parse_quantity(value, scale=_MILLI) for field, value in hard.items()}
+        limits = {field: parse_thousandths(value) for field, value in hard.items()}
         missing = [field for field in limits if _is_compute(field) and field not in asked and _counts(field)]
         quota = metadata(record.obj)["name"]
         if missing:
@@ -54,7 +54,7 @@ def usage_of(pods: list[Json]) -> Usage:
             for field in ("requests", "limits"):
                 for name, value in mapping(resources, field).items():
                     key = f"{field}.{name}"
-                    used[key] = used.get(key, 0) + parse_quantity(value, scale=_MILLI)
+                    used[key] = used.get(key, 0) + parse_thousandths(value)
     for short, long in _SHORT.items():
         if long in used:
             used[short] = used[long]

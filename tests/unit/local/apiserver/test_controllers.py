@@ -88,6 +88,17 @@ def test_old_events_expire() -> None:
     assert _names(core, "events") == []
 
 
+def test_a_quota_of_many_petabytes_is_no_obstacle() -> None:
+    """Thousandths of the amount need more than 64 bits."""
+    core = a_core()
+    core.create("resourcequotas", "default", {"metadata": {"name": "q"}, "spec": {"hard": {"requests.memory": "20Pi"}}})
+    pod = a_pod()
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"memory": "1Ki"}}
+    core.create("pods", "default", pod)
+    core.settle()
+    assert core.get("resourcequotas", "default", "q")["status"]["used"] == {"requests.memory": "1Ki"}
+
+
 def test_quota_status_follows_the_pods() -> None:
     """used and hard are shown, ended pods use nothing."""
     core = a_core()
