@@ -2,8 +2,8 @@
 
 Owns the keys of the ConfigMap, the projected volume and the mounts. Pure; knows no ranks and makes no calls.
 
-Invariants: each file is at `/run/slipway/files/<path>` and at `<working directory>/<path>` in the main container. The
-keys are a pure function of the paths, so that every attempt has the same keys.
+Invariants: each file is at `/run/slipway/files/<path>` in every container, and at `<working directory>/<path>` in the
+main container. The keys are a pure function of the paths, so that every attempt has the same keys.
 """
 
 import base64
@@ -21,6 +21,8 @@ FILES_PATH = "/run/slipway/files"
 WORK_PATH = "/run/slipway/work"
 FILES_VOLUME = "slipway-files"
 WORK_VOLUME = "slipway-work"
+FOLDER: dict[str, Any] = {"name": FILES_VOLUME, "mountPath": FILES_PATH, "readOnly": True}
+"""The mount of the folder with all files."""
 BUNDLE_BYTES_MAX = 1024 * 1024
 """The most that Kubernetes accepts in one ConfigMap (data and binaryData together)."""
 
@@ -79,7 +81,7 @@ def mounts(bundle: ContextBundle, *, working_dir: str, needs_work: bool) -> list
     made: list[dict[str, Any]] = []
     if needs_work:
         made.append({"name": WORK_VOLUME, "mountPath": WORK_PATH})
-    made.append({"name": FILES_VOLUME, "mountPath": FILES_PATH, "readOnly": True})
+    made.append(FOLDER)
     for item in bundle.items:
         path = str(item["path"])
         target = posixpath.join(working_dir, path)

@@ -261,13 +261,14 @@ def _pods(
         hashes[role.name] = sha256_hex(canonical_json(shape))
     made: list[RankPod] = []
     kept: Mapping[str, str] = {} if spec.preemptible else KEPT_BY_AUTOSCALERS
+    has_files = bool(bundle.items)
     for place in places:
         base = bases[place.role]
         pod = podspec.rank_spec(
             devices.base_of(base["spec"], place.devices),
             envelope.names,
             place,
-            podspec.rank_env(envelope.names, place, options, traceparent, serves=bool(spec.ports)),
+            podspec.rank_env(envelope.names, place, options, traceparent, serves=bool(spec.ports), has_files=has_files),
             main=mains[place.role],
             launcher=launchers[place.role, place.position == 0],
         )

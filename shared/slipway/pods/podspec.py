@@ -115,9 +115,8 @@ def role_base(
             pod[group] = [_with_shared_memory(container) for container in pod.get(group) or ()]
     if prepares := _preparing(spec, role, containers[main], options):
         pod["initContainers"] = [*prepares, *(pod.get("initContainers") or ())]
-    if options.token_audience:
-        for group in ("initContainers", "containers"):
-            pod[group] = [_with_token(container) for container in pod.get(group) or ()]
+    for group in ("initContainers", "containers"):
+        pod[group] = [_with_mounts(container, bundle, options) for container in pod.get(group) or ()]
     pod |= {
         "restartPolicy": "Never",
         "enableServiceLinks": False,
@@ -188,10 +187,16 @@ def rank_spec(
 
 
 def rank_env(
-    names: AttemptNames, place: RankPlace, options: TaskOptions, traceparent: str, *, serves: bool = False
+    names: AttemptNames,
+    place: RankPlace,
+    options: TaskOptions,
+    traceparent: str,
+    *,
+    serves: bool = False,
+    has_files: bool = False,
 ) -> list[EnvVar]:
     """Return our variables for each container of the rank. A rank that `serves` through the proxy also gets its pod's
-    uid."""
+    uid, and one that `has_files` their folder."""
     values = {
         "SLIPWAY_ALLOCATION_ID": str(names.allocation),
         "SLIPWAY_ATTEMPT": str(names.attempt),
@@ -199,7 +204,7 @@ def rank_env(
         "SLIPWAY_ROLE": place.role,
         "SLIPWAY_API": options.api_url,
         ENV_PROXY_PREFIX: f"/proxy/{names.allocation}",
-        "SLIPWAY_FILES": files.FILES_PATH,
+        "SLIPWAY_FILES": files.FILES_PATH if has_files else "",
         "SLIPWAY_DEVICES": ",".join(map(str, place.devices)),
         devices.VISIBLE: ",".join(map(str, place.devices)),
         "SLIPWAY_TOKEN_FILE": f"{TOKEN_PATH}/token" if options.token_audience else "",
@@ -302,11 +307,15 @@ def _volumes(main: RawObject, bundle: ContextBundle, bundle_name: str, options: 
     return made
 
 
-def _with_token(container: RawObject) -> RawObject:
-    """Return the container with the token mounted. Every container has the path in its environment, so each gets the
-    file."""
-    token = {"name": _TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True}
-    return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), token]}
+def _with_mounts(container: RawObject, bundle: files.ContextBundle, options: TaskOptions) -> RawObject:
+    """Return the container with the files and the token mounted. Every container has their paths in its environment, so
+    each gets them."""
+    mounts = [*(container.get("volumeMounts") or ())]
+    if bundle.items and not mounts_at(container, files.FILES_PATH):
+        mounts.append(files.FOLDER)
+    if options.token_audience:
+        mounts.append({"name": _TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True})
+    return {**container, "volumeMounts": mounts} if mounts else container
 
 
 def _with_env(

@@ -130,7 +130,7 @@ def test_users_may_set_everything_but_our_own_variables() -> None:
 
 
 def test_sidecars_and_init_containers_know_their_rank_too() -> None:
-    """But only the main container gets the resources, the files and the user's variables."""
+    """But only the main container gets the resources, the files in its working directory and the user's variables."""
     main, side = {"name": "main", "image": "i", "command": ["c"]}, {"name": "side", "image": "s"}
     manifests = made(
         template=a_template(side, main, initContainers=[{"name": "init", "image": "x"}]),
@@ -141,7 +141,7 @@ def test_sidecars_and_init_containers_know_their_rank_too() -> None:
     spec = manifests.pods[0].manifest["spec"]
     sidecar, worker = spec["containers"]
     assert worker["resources"]["requests"] == {"cpu": "2", "memory": "256Mi"}
-    assert "volumeMounts" not in sidecar
+    assert [mount["mountPath"] for mount in sidecar["volumeMounts"]] == ["/run/slipway/files"]
     assert "resources" not in sidecar
     assert env_of(manifests, container=0)["SLIPWAY_RANK"] == "0"
     assert "A" not in env_of(manifests, container=0)
@@ -205,6 +205,26 @@ def test_files_appear_below_a_writable_working_directory() -> None:
     }
     volume = next(volume for volume in spec["volumes"] if volume["name"] == "slipway-files")
     assert volume["configMap"]["name"] == "run-0123abcd-1"
+
+
+def test_every_container_has_the_files_that_it_is_told_of() -> None:
+    """Also those that prepare the pod and those beside the main one; one that mounts its own folder there keeps it."""
+    main = {"name": "main", "image": "a", "command": ["b"]}
+    own = {"name": "own", "mountPath": "/run/slipway/files"}
+    others = {"name": "beside", "image": "a"}, {"name": "keeps", "image": "a", "volumeMounts": [own]}
+    template = a_template(main, *others, initContainers=[{"name": "first", "image": "a"}])
+    manifests = made(1, template=template, files=[{"path": "train.py", "content": "x"}])
+    spec = manifests.pods[0].manifest["spec"]
+    found: dict[str, list[str]] = {}
+    for container in (*spec["initContainers"], *spec["containers"]):
+        assert {item["name"]: item.get("value") for item in container["env"]}["SLIPWAY_FILES"] == "/run/slipway/files"
+        mounts = [mount for mount in container["volumeMounts"] if mount["mountPath"] == "/run/slipway/files"]
+        found[container["name"]] = [mount["name"] for mount in mounts]
+    assert found == {name: ["slipway-files"] for name in ("first", "main", "beside")} | {"keeps": ["own"]}
+
+
+def test_an_allocation_without_files_is_told_of_none() -> None:
+    assert "SLIPWAY_FILES" not in env_of(made(1))
 
 
 def test_a_token_is_projected_only_when_an_audience_is_set() -> None:
