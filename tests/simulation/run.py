@@ -128,11 +128,11 @@ async def _play(world: World, scenario: Scenario, outcome: Outcome, replays: Rep
     except AssertionError as error:
         # That the story is not as it should be says nothing of why: the audit may.
         found.append(InvariantViolation(invariant="RUN", subject=scenario.name, message=f"AssertionError: {error}"))
-    reason, writes = await _rest(world, witness, scenario, outcome)
+    reason, rest_from, writes = await _rest(world, witness, scenario, outcome)
     if reason:
         found.append(InvariantViolation(invariant="I18", subject=scenario.name, message=f"not settled: {reason}"))
     found += writes
-    evidence = witness.evidence(is_at_rest=True)
+    evidence = witness.evidence(is_at_rest=True, rest_from=rest_from)
     found += audit(evidence)
     found += replays.violations()
     found += [InvariantViolation(invariant="CRASH", subject=scenario.name, message=why) for why in world.broken]
@@ -153,18 +153,21 @@ def _trace(world: World) -> str:
 
 async def _rest(
     world: World, witness: Witness, scenario: Scenario, outcome: Outcome
-) -> tuple[str, Sequence[InvariantViolation]]:
-    """Why it does not come to rest, else what is written at rest. A fault that strikes at rest is recovered from too;
-    what is done at rest gives no points of its own."""
+) -> tuple[str, float | None, Sequence[InvariantViolation]]:
+    """Why it does not come to rest, else since when it rests and what is written at rest.
+
+    A fault that strikes at rest is recovered from too; what is done at rest gives no points of its own.
+    """
     while True:
         struck = len(world.trouble.struck)
         reason = await _settle(world, witness, scenario)
         outcome.effects = world.trouble.boundaries
         if reason:
-            return reason, []
+            return reason, None, []
+        rest_from = world.clock.now()
         writes = await _quiet(world, QUIET_S if outcome.faults else LONG_QUIET_S)
         if len(world.trouble.struck) == struck:
-            return "", writes
+            return "", rest_from, writes
 
 
 async def _settle(world: World, witness: Witness, scenario: Scenario) -> str:

@@ -57,8 +57,8 @@ class Witness:
         world.trouble.acking = self._acking
         world.server.on_add = self._added
 
-    def evidence(self, *, is_at_rest: bool) -> AuditEvidence:
-        """Everything, as of now."""
+    def evidence(self, *, is_at_rest: bool, rest_from: float | None = None) -> AuditEvidence:
+        """Everything, as of now. `rest_from` is since when there was nothing left to do."""
         world = self._world
         return AuditEvidence(
             versions=[
@@ -121,6 +121,7 @@ class Witness:
             interruptions=len(world.trouble.struck) + len(world.kubelets.away),
             last_fault_at=max(world.last_fault_at, *(at for at, _ in world.trouble.struck), 0.0),
             is_at_rest=is_at_rest,
+            rest_from=rest_from,
             end_at=world.clock.now(),
         )
 

@@ -158,7 +158,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         "I16",
         "no pending hint, idle consumer or unexplained dead letter is left",
         (
-            InvariantCheck(hints.nothing_stays_pending, (_N.REST,)),
+            InvariantCheck(hints.nothing_stays_pending, (_N.REST, _N.STREAMS)),
             InvariantCheck(hints.nothing_is_lost, (_N.DELIVERIES, _N.REST)),
             InvariantCheck(hints.consumers_leave, (_N.CONSUMERS,)),
             InvariantCheck(hints.dead_letters_are_named, (_N.DELIVERIES,)),
@@ -216,7 +216,10 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "I23",
         "secrets never reach Redis, ConfigMaps, events, logs, URLs or metrics",
-        (InvariantCheck(disclosure.secrets_stay, (_N.SECRETS,)),),
+        (
+            InvariantCheck(disclosure.secrets_stay_out_of_text, (_N.SECRETS, _N.SPOKEN)),
+            InvariantCheck(disclosure.secrets_stay_out_of_objects, (_N.SECRETS,)),
+        ),
     ),
     Invariant(
         "I24",

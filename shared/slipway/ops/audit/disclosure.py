@@ -44,14 +44,19 @@ def objects_stay_at_home(evidence: AuditEvidence) -> Iterator[InvariantViolation
             yield InvariantViolation(invariant="I22", subject=version.name, message=message, version=version.number)
 
 
-def secrets_stay(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I23: no planted secret is in any text output, or in a stored object that must not contain secrets."""
+def secrets_stay_out_of_text(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
+    """I23: no planted secret is in any text output: in Redis, in a log, in a metric."""
     secrets = [canary for canary in evidence.canaries if canary.is_secret]
-    if not secrets:
-        return
     for spoken in evidence.spoken:
         yield from _told(secrets, spoken.text, f"{spoken.place} {spoken.name}")
         yield from _told(secrets, spoken.name, f"the name of a {spoken.place}")
+
+
+def secrets_stay_out_of_objects(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
+    """I23: no planted secret is in a URL, in a stream, or in a stored object that must not contain secrets."""
+    secrets = [canary for canary in evidence.canaries if canary.is_secret]
+    if not secrets:
+        return
     for answer in evidence.answers:
         yield from _told(secrets, answer.url, f"url of {answer.verb}")
     for version in evidence.of(*_TOLD):

@@ -13,7 +13,6 @@ class Need(StrEnum):
     WRITERS = "who wrote each version"
     REST = "an end at rest"
     STREAMS = "the event streams"
-    APPENDS = "every entry that was ever appended"
     REQUESTS = "the services' own requests"
     PROMISES = "what clients were promised"
     ACKS = "which hints were acknowledged"
@@ -39,7 +38,6 @@ def lacking(evidence: AuditEvidence) -> frozenset[Need]:
         Need.WRITERS: evidence.has_writers,
         Need.REST: evidence.is_at_rest,
         Need.STREAMS: evidence.has_streams,
-        Need.APPENDS: bool(evidence.appended),
         Need.REQUESTS: bool(evidence.requests),
         Need.PROMISES: bool(evidence.promises or evidence.answers),
         Need.ACKS: bool(evidence.acked),

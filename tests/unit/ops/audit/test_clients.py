@@ -170,7 +170,7 @@ def hint(number: int, **changes: Any) -> Delivered:
 def test_nothing_is_left_of_hints() -> None:
     """I16: pending ones, members that went long ago, dead letters that nothing explains."""
     history = History()
-    assert told(history, pending_hints=1) == ["I16"]
+    assert told(history, has_streams=True, pending_hints=1) == ["I16"]
     member = Consumer(stream="slipway:work:0", group="podworker", name="w1", pending=0, idle_s=30.0)
     assert told(history, consumers=[member]) == []
     assert told(history, consumers=[msgspec.structs.replace(member, idle_s=4_000.0)]) == ["I16"]
