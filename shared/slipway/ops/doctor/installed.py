@@ -198,14 +198,14 @@ class Installed:
 
 
 def judge_version(check: str, found: str, own: str, mend: str, *, more: str = "") -> Finding:
-    """Judge a version: adjacent versions (N and N+1) work together."""
+    """Judge a version: adjacent versions work together, as `docs/install.md` promises for an upgrade."""
     theirs, ours = _NUMBERS.match(found), _NUMBERS.match(own)
     if theirs is None or ours is None:
         return warning(check, f"version {found or 'unknown'}{more}", mend)
-    apart = (int(theirs[1]) - int(ours[1])) * 1_000 + int(theirs[2]) - int(ours[2])
-    if abs(apart) > 1:
+    older, newer = sorted((int(each[1]), int(each[2])) for each in (theirs, ours))
+    if older != newer and newer not in ((older[0], older[1] + 1), (older[0] + 1, 0)):
         return failed(check, f"version {found}, this command is {own}: more than one apart", mend)
-    if apart:
+    if older != newer:
         return warning(check, f"version {found}, this command is {own}", mend)
     return ok(check, f"version {found}{more}")
 
