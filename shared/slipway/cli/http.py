@@ -3,15 +3,16 @@
 Owns deadlines, the few retries when a connection is lost or the server says when to retry, the conversion of answers to
 our errors, and resuming a stream after its last id. It imports quickly, which httpx2 does not.
 
-Promises: a stream yields every entry that the server has after the given id, in order and once, even when the server is
-restarted. It ends when the server has ended it and `is_over` confirms the end, or with an error after `PATIENCE_S`
-without an answer.
+Promises: a request that would have another effect the second time (`retries.is_repeatable`) is sent once. A stream
+yields every entry that the server has after the given id, in order and once, even when the server is restarted. It ends
+when the server has ended it and `is_over` confirms the end, or with an error after `PATIENCE_S` without an answer.
 """
 
 import contextlib
 import http.client
 import json
 import re
+import selectors
 import shlex
 import socket
 import ssl
@@ -24,9 +25,10 @@ from urllib.parse import quote, urlencode
 
 from slipway.errors import ControlPlaneError, DeadlineError, PermanentError, TransientError, UnavailableError
 from slipway.installed import VERSION_HEADER
+from slipway.model.lifecycle import Kind
 from slipway.sdk import refusals
 from slipway.sdk.address import ServerAddress
-from slipway.sdk.retries import RetryBudget, Tries, chance
+from slipway.sdk.retries import UNKNOWN, RetryBudget, Tries, chance, is_read, is_repeatable, is_without_effect
 from slipway.sdk.sse import LINE_BYTES_MAX, SILENCE_S, EventParser, ServerSentEvent, StreamCourse
 
 Json = dict[str, Any]
@@ -63,6 +65,7 @@ _VERBS = {
     "workspaces": "slipway workspace",
 }
 """{resource that a route lists: the verb that shows it}"""
+_ALLOCATIONS = frozenset({"allocations", *(f"{kind.value}s" for kind in Kind)})
 _LOST = (ConnectionError, http.client.HTTPException, ssl.SSLError, socket.gaierror, OSError)
 
 
@@ -131,6 +134,8 @@ class Api:
         self._note = note
         self._budget = RetryBudget()
         self._connection: http.client.HTTPConnection | None = None
+        self._is_idle = False
+        """whether the answer to the last request on the connection was read to its end"""
         self._is_aborted = threading.Event()
         self.streams_opened = 0
         """how often a stream was opened; more than 1 after a lost connection"""
@@ -176,31 +181,45 @@ class Api:
         payload = None if body is None else json.dumps(body).encode()
         sent = self._headers(headers, payload)
         self._tell(method, target, sent, payload)
-        # A key makes two equal calls one launch. A DELETE or another POST may have succeeded; it would then fail.
-        is_repeatable = method in ("GET", "PUT", "PATCH") or "Idempotency-Key" in sent
-        tries = Tries(self._budget, is_repeatable=is_repeatable, now=time.monotonic(), timeout_s=AGAIN_S)
+        may_repeat = is_repeatable(method, path, query=query or {}, headers=sent, body=body)
+        unknown = "" if is_read(method, path, query or {}) else _unknown_outcome(path)
+        tries = Tries(self._budget, is_repeatable=may_repeat, now=time.monotonic(), timeout_s=AGAIN_S)
         tried = 0
         while True:
             tried += 1
+            is_sent = False
             try:
-                response = self._send(method, target, payload, sent, CALL_S)
-                answer = _answer_of(response)
+                self._open()
+                is_sent = True
+                answer = _answer_of(self._send(method, target, payload, sent, CALL_S))
+                self._is_idle = True
             except TimeoutError as exc:
                 self.close()
-                raise DeadlineError(f"{self.server.url} did not answer within {CALL_S:.0f} s") from exc
+                if not is_sent:
+                    raise self._unreachable(exc) from exc
+                raise DeadlineError(f"{self.server.url} did not answer within {CALL_S:.0f} s{unknown}") from exc
             except _LOST as exc:
                 self.close()
                 # A connection that is refused at the first try is a final answer. A lost connection is retried: the
-                # server may have closed an idle connection or may be restarting, and each of our calls may be sent
-                # twice.
+                # server may be restarting. A request that was sent may have taken effect without an answer.
+                if is_sent and not may_repeat:
+                    raise self._lost(exc, unknown) from exc
                 if tried == TRIES or (isinstance(exc, ConnectionRefusedError) and tried == 1):
-                    raise self._unreachable(exc) from exc
+                    raise (self._lost(exc, unknown) if is_sent else self._unreachable(exc)) from exc
                 time.sleep(PAUSE_S if tried > 1 else 0)
                 continue
+            except BaseException:
+                self.close()
+                raise
             if answer.status < 300:
                 self._budget.earn()
                 return answer
-            time.sleep(self._pause_after(error_of(answer), tries))
+            error = error_of(answer)
+            if may_repeat or is_without_effect(error) or not isinstance(error, TransientError):
+                time.sleep(self._pause_after(error, tries))
+                continue
+            error.args = (str(error).partition(AGAIN)[0] + unknown,)
+            raise error
 
     def send_file(
         self,
@@ -330,19 +349,27 @@ class Api:
             headers["Content-Type"] = "application/json"
         return {**headers, **(extra or {})}
 
+    def _open(self) -> http.client.HTTPConnection:
+        """Return a connection without an unread answer, which the server has not closed."""
+        kept = self._connection
+        if kept is not None and self._is_idle and kept.sock is not None and _is_silent(kept.sock):
+            return kept
+        self.close()
+        make = http.client.HTTPSConnection if self.server.scheme == "https" else http.client.HTTPConnection
+        self._connection = made = make(self.server.host, self.server.port, timeout=CONNECT_S)
+        made.connect()
+        self._is_idle = True
+        cast("socket.socket", made.sock).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+
     def _send(
         self, method: str, target: str, payload: "bytes | _Told | None", headers: Mapping[str, str], timeout_s: float
     ) -> http.client.HTTPResponse:
-        if self._connection is None or self._connection.sock is None:
-            self.close()
-            make = http.client.HTTPSConnection if self.server.scheme == "https" else http.client.HTTPConnection
-            self._connection = make(self.server.host, self.server.port, timeout=CONNECT_S)
-            self._connection.connect()
-            sock = cast("socket.socket", self._connection.sock)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        cast("socket.socket", self._connection.sock).settimeout(timeout_s)
-        self._connection.request(method, target, body=payload, headers=dict(headers))
-        response = self._connection.getresponse()
+        connection = self._open()
+        self._is_idle = False
+        cast("socket.socket", connection.sock).settimeout(timeout_s)
+        connection.request(method, target, body=payload, headers=dict(headers))
+        response = connection.getresponse()
         self.server_version = response.getheader(VERSION_HEADER) or self.server_version
         return response
 
@@ -407,10 +434,36 @@ class Api:
             "start one here with `slipway up`, or name another with --server URL or $SLIPWAY_SERVER"
         )
 
+    def _lost(self, error: Exception, unknown: str) -> UnavailableError:
+        """Return the error for a request that was sent and not answered; `unknown` is empty if it changes nothing."""
+        if not unknown:
+            return self._unreachable(error)
+        why = str(error) or type(error).__name__
+        return UnavailableError(f"the connection to {self.server.url} was lost before the answer: {why}{unknown}")
+
 
 def new_key() -> str:
     """Return a new Idempotency-Key for a launch without one."""
     return f"cli-{uuid.uuid4().hex}"
+
+
+def _unknown_outcome(path: str) -> str:
+    """Return what to say of a request without an answer: it may have taken effect, and which verb shows that."""
+    resource, _, rest = path.removeprefix("/").partition("/")
+    name = rest.partition("/")[0]
+    is_one = name not in ("", "batch", "launches")
+    if resource in _ALLOCATIONS:
+        look = shlex.join(["slipway", "get", name]) if is_one else _VERBS["allocations"]
+    else:
+        look = shlex.join(["slipway", "job", "show", name]) if resource == "jobs" and is_one else _VERBS.get(resource)
+    return f"; {UNKNOWN}" + (f": look with `{look}` before you call again" if look else "")
+
+
+def _is_silent(sock: socket.socket) -> bool:
+    """Whether an idle connection has nothing to read: what a server sends without a request is its end."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(sock, selectors.EVENT_READ)
+        return not selector.select(0)
 
 
 def _answer_of(response: http.client.HTTPResponse) -> ApiResponse:

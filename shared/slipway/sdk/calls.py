@@ -30,6 +30,7 @@ from slipway.api.schemas import (
     TimelineView,
 )
 from slipway.errors import FieldError, InvalidError, PermanentError
+from slipway.sdk import retries
 from slipway.sdk.launches import fields_of
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class EventPage(msgspec.Struct, kw_only=True, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class ApiCall(Generic[T]):
-    """One call. A call that is not repeatable may have another effect when it is sent twice."""
+    """One call."""
 
     method: str
     path: str
@@ -116,7 +117,11 @@ class ApiCall(Generic[T]):
     query: Mapping[str, Any] = field(default_factory=dict[str, Any])
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    is_repeatable: bool = True
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the call has the same effect and the same answer when it is sent twice."""
+        return retries.is_repeatable(self.method, self.path, query=self.query, headers=self.headers, body=self.body)
 
     @property
     def content(self) -> bytes | None:
@@ -226,21 +231,21 @@ def kill(id_: str, *, grace: str, force: bool) -> ApiCall[AllocationView]:
     """Build the end of an allocation. A second kill ends its pods at once, so only `force` may be sent twice."""
     body = KillBody(force=force, grace=grace)
     path = _allocation(id_, "/kill")
-    return ApiCall(method="POST", path=path, body=body, answer=AllocationView, is_repeatable=force)
+    return ApiCall(method="POST", path=path, body=body, answer=AllocationView)
 
 
 def terminate(id_: str, reason: str) -> ApiCall[AllocationView]:
     """Build the end of an allocation that may first save its work when it can."""
     body = PreemptBody(reason=reason)
     path = _allocation(id_, "/terminate")
-    return ApiCall(method="POST", path=path, body=body, answer=AllocationView, is_repeatable=False)
+    return ApiCall(method="POST", path=path, body=body, answer=AllocationView)
 
 
 def preempt(id_: str, reason: str) -> ApiCall[AllocationView]:
     """Build the call that asks the ranks to save their work and end."""
     body = PreemptBody(reason=reason)
     path = _allocation(id_, "/preempt")
-    return ApiCall(method="POST", path=path, body=body, answer=AllocationView, is_repeatable=False)
+    return ApiCall(method="POST", path=path, body=body, answer=AllocationView)
 
 
 def hold(id_: str) -> ApiCall[AllocationView]:
@@ -326,7 +331,7 @@ def jobs(*, workspace: str, queue: str, state: str) -> ApiCall[JobList]:
 def create_job(name: str, workspace: str, given: Mapping[str, Any]) -> ApiCall[JobView]:
     """Build the creation of a job with fields of `JobBody`. Raises InvalidError for any other field."""
     body = fields_of(JobBody, {"name": name, "workspace": workspace or None, **given})
-    return ApiCall(method="POST", path="/jobs", body=body, answer=JobView, is_repeatable=False)
+    return ApiCall(method="POST", path="/jobs", body=body, answer=JobView)
 
 
 def job(name: str, workspace: str) -> ApiCall[JobView]:

@@ -16,6 +16,7 @@ from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, Unava
 from slipway.model.exec_channels import MESSAGE_BYTES_MAX, PROTOCOL
 from slipway.sdk import address, commands, contexts, credentials, refusals
 from slipway.sdk.address import ServerAddress
+from slipway.sdk.retries import LOOK, UNKNOWN
 from slipway.sdk.sse import SILENCE_S
 
 CONNECT_S = 5.0
@@ -151,7 +152,15 @@ def translated(error: httpx2.HTTPError, server: ServerAddress) -> tuple[ControlP
         told.next_step = hint
         told.add_note(f"next step: {hint}")
     elif isinstance(error, httpx2.TimeoutException):
-        told = DeadlineError(f"{server.url} did not answer in time; whether the call took effect is unknown")
+        told = DeadlineError(f"{server.url} did not answer in time{_outcome(error)}")
     else:
-        told = UnavailableError(f"the connection to {server.url} was lost: {error or type(error).__name__}")
+        told = UnavailableError(
+            f"the connection to {server.url} was lost: {error or type(error).__name__}{_outcome(error)}"
+        )
     return told, not isinstance(error, _UNSENT)
+
+
+def _outcome(error: httpx2.HTTPError) -> str:
+    """Return what to say of the effect of a request that got no answer; nothing for one that only reads."""
+    is_read = isinstance(error, _UNSENT) or error.request.method == "GET"
+    return "" if is_read else f"; {UNKNOWN}: {LOOK}"

@@ -1,5 +1,6 @@
 """The small client: errors of the tree, one more try on a stale connection, streams that resume."""
 
+import _thread
 import asyncio
 import json
 import socketserver
@@ -8,7 +9,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -192,6 +193,85 @@ def test_only_what_may_be_done_twice_is_asked_again(method: str, times: int) -> 
     ):
         api.call(method, "/x")
     assert len(server.requests) == times
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "body", "times"),
+    [
+        ("/allocations/a/kill", {}, None, 1),
+        ("/allocations/a/kill", {}, {"force": True}, 3),
+        ("/allocations/a/preempt", {}, None, 1),
+        ("/allocations/a/hold", {}, None, 3),
+        ("/allocations", {"dryRun": "true"}, {}, 3),
+        ("/simulate", {}, {}, 3),
+        ("/webhooks", {}, {}, 1),
+    ],
+)
+def test_a_lost_answer_is_asked_for_again_where_that_is_harmless(
+    path: str, query: dict[str, Any], body: Any, times: int
+) -> None:
+    """A second kill would end the ranks without their grace: it is sent once, and the error says so."""
+    with scripted(lambda n, _: b"") as server, closing(server.api) as api, pytest.raises(UnavailableError) as lost:
+        api.post(path, body, query)
+    assert len(server.requests) == times
+    assert ("took effect is unknown" in str(lost.value)) == (not query and path != "/simulate")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "look"),
+    [
+        ("POST", "/allocations/train-1/kill", "slipway get train-1"),
+        ("POST", "/trainings/train-1/kill", "slipway get train-1"),
+        ("POST", "/allocations", "slipway ps"),
+        ("POST", "/jobs/sweep/kill", "slipway job show sweep"),
+        ("DELETE", "/webhooks/w", "slipway webhook ls"),
+        ("POST", "/login-links", ""),
+    ],
+)
+def test_an_unknown_outcome_says_where_to_look(method: str, path: str, look: str) -> None:
+    """The request may have taken effect: the message names the verb that shows it."""
+    with scripted(lambda n, _: b"") as server, closing(server.api) as api, pytest.raises(UnavailableError) as lost:
+        api.call(method, path)
+    assert "whether the call took effect is unknown" in str(lost.value)
+    assert f"`{look}`" in str(lost.value) if look else "`" not in str(lost.value)
+
+
+def test_a_busy_server_may_have_done_what_it_could_not_answer() -> None:
+    """A server that ran out of time is not asked again for a kill, and the user is not told to send it again."""
+    with scripted(lambda n, _: BUSY) as server, closing(server.api) as api, pytest.raises(UnavailableError) as busy:
+        api.post("/allocations/a/kill")
+    assert len(server.requests) == 1
+    assert "took effect is unknown" in str(busy.value)
+    assert "try again" not in str(busy.value)
+
+
+def test_a_kill_on_a_connection_that_the_server_closed_is_sent_once() -> None:
+    """The end of a kept connection is seen before a request is sent on it."""
+    with scripted(lambda n, _: OK) as server, closing(server.api) as api:
+        api.get("/x")
+        sock = cast("Any", api)._connection.sock
+        assert sock.recv(1) == b""
+        api.post("/allocations/a/kill")
+        assert [line.split()[1] for line in server.requests] == ["/api/v1/x", "/api/v1/allocations/a/kill"]
+
+
+def test_a_kill_after_an_interrupted_call_is_sent() -> None:
+    """Ctrl-C may end a call before its answer; the next request has a connection of its own."""
+    stop = iter([True])
+
+    def script(n: int, _: str) -> bytes:
+        if next(stop, False):
+            _thread.interrupt_main()
+            released.wait(5)
+        return OK
+
+    released = threading.Event()
+    with scripted(script) as server, closing(server.api) as api:
+        with pytest.raises(KeyboardInterrupt):
+            api.get("/x")
+        released.set()
+        api.post("/allocations/a/kill")
+        assert len(server.requests) == 2
 
 
 def test_a_launch_has_a_key() -> None:

@@ -352,7 +352,7 @@ async def test_a_kill_is_not_repeated_when_its_outcome_is_unknown(made: type) ->
 
     async with serve(answer) as stub:
         shell = Shell(made(stub.url))
-        with pytest.raises(UnavailableError):
+        with pytest.raises(UnavailableError, match="whether the call took effect is unknown"):
             await shell.do(lambda client: client.kill("a"))
         await shell.close()
     assert len(stub.requests) == 1

@@ -234,6 +234,29 @@ def test_a_call_that_may_do_something_else_is_not_made_twice(
             pause(made, error, was_sent=was_sent)
 
 
+@pytest.mark.parametrize(
+    ("call", "may_repeat"),
+    [
+        (calls.launch({}, "key"), True),
+        (calls.preview({}), True),
+        (calls.batch("kill", "key", {"ids": ["a"]}), True),
+        (calls.kill("a", grace="", force=False), False),
+        (calls.kill("a", grace="", force=True), True),
+        (calls.terminate("a", ""), False),
+        (calls.preempt("a", ""), False),
+        (calls.hold("a"), True),
+        (calls.release("a"), True),
+        (calls.change("a", {"priority": 3}), True),
+        (calls.create_job("a", "", {}), False),
+        (calls.delete("a"), False),
+        (calls.pools(), True),
+    ],
+)
+def test_which_calls_are_repeated(call: calls.ApiCall[Any], may_repeat: bool) -> None:
+    """A call is repeated if the second one has the same effect and the same answer; a second DELETE finds nothing."""
+    assert call.is_repeatable == may_repeat
+
+
 @pytest.mark.parametrize("error", [NotFoundError("x"), InvalidError("x"), PermanentError("x"), ExpiredError("x")])
 def test_a_refusal_that_stays_is_not_repeated(error: ControlPlaneError) -> None:
     """The same call would be refused again."""
