@@ -467,11 +467,19 @@ def _is_silent(sock: socket.socket) -> bool:
 
 
 def _answer_of(response: http.client.HTTPResponse) -> ApiResponse:
-    """Read the whole answer. Raises PermanentError when it is longer than `BODY_BYTES_MAX`."""
+    """Read the whole answer.
+
+    Raises:
+        PermanentError: it is longer than `BODY_BYTES_MAX`.
+        IncompleteRead: the connection was lost before its end.
+    """
     body = response.read(BODY_BYTES_MAX + 1)
     if len(body) > BODY_BYTES_MAX:
         response.close()
         raise PermanentError(f"the answer has more than {BODY_BYTES_MAX} bytes; ask for less, by a filter or a limit")
+    if response.length:
+        # A read with a size does not raise for bytes that are missing.
+        raise http.client.IncompleteRead(body, response.length)
     return ApiResponse(response.status, body, dict(response.getheaders()))
 
 

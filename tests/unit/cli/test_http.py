@@ -157,6 +157,14 @@ def test_a_server_that_hangs_up() -> None:
     assert len(server.requests) == http.TRIES
 
 
+def test_a_part_of_an_answer_is_no_answer() -> None:
+    """A connection that breaks in the middle of an answer is a lost one: nothing is shown as if it were all."""
+    half = OK.replace(b"Length: 2", b"Length: 12")
+    with scripted(lambda n, _: half if n == 0 else OK) as server, closing(server.api) as api:
+        assert api.call("GET", "/x").body == b"{}"
+    assert len(server.requests) == 2
+
+
 BUSY = b'HTTP/1.1 503 Busy\r\nRetry-After: 0\r\nContent-Length: 17\r\n\r\n{"detail":"busy"}'
 
 
