@@ -283,6 +283,14 @@ def optional_name(text: str) -> str:
     return object_name(text) if text else text
 
 
+def refuse_names(verb: str, names: str | Sequence[str], *, instead: str = "") -> None:
+    """Raise InvalidError when a verb that acts on no named object was given a name; `instead` is what to write."""
+    if names:
+        first = names if isinstance(names, str) else names[0]
+        other = f"; write: {instead} {shlex.quote(first)}" if instead else ""
+        raise InvalidError(f"{verb}: takes no name, but got {first[:64]!r}{other}")
+
+
 def named(pointer: str) -> str:
     """Format a JSON pointer as people write it: `/ranks/0/count` is `ranks[0].count`."""
     text = ""

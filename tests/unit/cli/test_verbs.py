@@ -754,6 +754,24 @@ async def test_cluster_lists(desk: Desk) -> None:
     assert (await desk.run("queue", "show", "nosuch")).code == main.NOT_FOUND
 
 
+async def test_one_pool(desk: Desk) -> None:
+    """`pool show` shows the pool that it names, and no other."""
+    shown = await desk.run("pool", "show", "default")
+    assert [line.split()[0] for line in shown.out.splitlines()[1:2]] == ["default"]
+    assert json.loads((await desk.run("pool", "show", "default", "-o", "json")).out)["name"] == "default"
+    missing = await desk.run("pool", "show", "defaul")
+    assert (missing.code, "did you mean default?" in missing.err) == (main.NOT_FOUND, True)
+    unnamed = await desk.run("pool", "show")
+    assert (unnamed.code, "name one pool: default" in unnamed.err) == (main.USAGE, True)
+
+
+@pytest.mark.parametrize("verb", ["pool", "token", "context", "node", "job", "webhook", "dead", "template"])
+async def test_a_name_that_a_list_does_not_take(desk: Desk, verb: str) -> None:
+    """A word that has no effect is refused: the list would seem to be of that one only."""
+    refused = await desk.run(verb, "ls", "thing")
+    assert (refused.code, f"{verb} ls: takes no name, but got 'thing'" in refused.err) == (main.USAGE, True)
+
+
 async def test_dead_letters(desk: Desk) -> None:
     """None yet; one that is not there cannot be sent again."""
     assert (await desk.run("dead", "ls")).code == 0

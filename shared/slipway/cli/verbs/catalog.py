@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from slipway.cli import main, output, table, yamlfile
 from slipway.cli.http import ApiResponse
-from slipway.cli.verb import CliSession, CliVerb, optional_name
+from slipway.cli.verb import CliSession, CliVerb, optional_name, refuse_names
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 from slipway.sdk import preferences
@@ -30,6 +30,7 @@ def configure_template(parser: argparse.ArgumentParser) -> None:
 def template(arguments: argparse.Namespace, session: CliSession) -> int:
     """List, show, set or remove templates."""
     if arguments.word == "ls":
+        refuse_names("template ls", arguments.name, instead="slipway template show")
         answer = session.api.call("GET", "/templates", query={"workspace": arguments.workspace})
         empty = "there are no templates; add one with: slipway template set NAME -f FILE"
         return listing.show(arguments, session, answer, _TEMPLATES, empty=empty)

@@ -7,7 +7,7 @@ from typing import Any, cast
 from slipway.cli import main, output, table
 from slipway.cli.columns import one_line
 from slipway.cli.http import ApiResponse
-from slipway.cli.verb import CliSession, CliVerb, object_name
+from slipway.cli.verb import CliSession, CliVerb, object_name, refuse_names
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -27,6 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """List, show, resend or drop dead letters."""
     if arguments.word == "ls":
+        refuse_names("dead ls", arguments.ids, instead="slipway dead show")
         return _list(arguments, session)
     if arguments.word == "replay" and arguments.all:
         if arguments.ids:

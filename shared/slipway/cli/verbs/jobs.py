@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from slipway.cli import batch, equivalents, labels, main, output, selection, table
 from slipway.cli.http import ApiResponse
-from slipway.cli.verb import CliSession, CliVerb, command_line, object_name
+from slipway.cli.verb import CliSession, CliVerb, command_line, object_name, refuse_names
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 from slipway.model.numbers import number_in
@@ -65,6 +65,7 @@ def job(arguments: argparse.Namespace, session: CliSession) -> int:
     """List, show or change jobs."""
     match arguments.word:
         case "ls":
+            refuse_names("job ls", arguments.names, instead="slipway job show")
             return _ls(arguments, session)
         case "update-batch":
             return _batch(arguments, session)

@@ -1,6 +1,7 @@
 """`slipway ps`, `queue`, `pool`, `nodes`: lists."""
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
@@ -8,7 +9,8 @@ from typing import Any, NamedTuple, cast
 from slipway.cli import equivalents, labels, main, output, table
 from slipway.cli.columns import one_line
 from slipway.cli.http import ApiResponse
-from slipway.cli.verb import CliSession, CliVerb, optional_name
+from slipway.cli.verb import CliSession, CliVerb, optional_name, refuse_names
+from slipway.errors import InvalidError, NotFoundError
 from slipway.model.duration import format_duration
 
 Json = dict[str, Any]
@@ -150,7 +152,7 @@ def _watch(arguments: argparse.Namespace, session: CliSession, query: Json) -> i
 def configure_named(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pool`."""
     parser.add_argument("word", nargs="?", choices=("ls", "show"), default="ls")
-    parser.add_argument("name", nargs="?", type=optional_name, default="")
+    parser.add_argument("name", nargs="?", type=optional_name, default="", help="show: which")
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
@@ -273,9 +275,18 @@ def _queue_stats(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def pool(arguments: argparse.Namespace, session: CliSession) -> int:
-    """List the pools, and the time windows in which nodes of them are reserved."""
+    """List the pools, or show one, with the time windows in which nodes of them are reserved."""
     answer = session.api.call("GET", "/pools")
-    code = show(arguments, session, answer, _POOLS)
+    if arguments.word == "ls":
+        refuse_names("pool ls", arguments.name, instead="slipway pool show")
+        code = show(arguments, session, answer, _POOLS)
+    else:
+        found = _pool_named(answer, arguments.name)
+        if output.is_for_machines(arguments):
+            output.write(session.terminal, arguments.output, answer._replace(body=json.dumps(found).encode()))
+            return main.OK
+        answer = answer._replace(body=json.dumps({"items": [found]}).encode())
+        code = show(arguments, session, answer, _POOLS)
     if not (output.is_for_machines(arguments) or arguments.quiet or arguments.output == "name"):
         # A server of an earlier version sends no windows.
         pools = output.items_of(answer)
@@ -283,6 +294,16 @@ def pool(arguments: argparse.Namespace, session: CliSession) -> int:
         for line in _window_lines([(name, window) for name, windows in rows for window in windows], session):
             session.terminal.line(line)
     return code
+
+
+def _pool_named(answer: ApiResponse, name: str) -> Json:
+    """Return the named pool of a list. Raises InvalidError without a name, NotFoundError for an unknown one."""
+    pools = {str(each["name"]): each for each in output.items_of(answer)}
+    if not name:
+        raise InvalidError(f"pool show: name one pool: {', '.join(pools)}")
+    if name not in pools:
+        raise NotFoundError(f"there is no pool {name!r}{main.close_to(name, pools)}; `slipway pool` lists them")
+    return pools[name]
 
 
 def _window_lines(windows: list[tuple[str, Json]], session: CliSession) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from slipway.cli import main, table
 from slipway.cli.http import Api
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, refuse_names
 from slipway.errors import ControlPlaneError, InvalidError, NotFoundError, UnavailableError
 from slipway.sdk import address, contexts, sign_on
 from slipway.sdk.contexts import CliContext, CliContexts
@@ -114,6 +114,7 @@ def context(arguments: argparse.Namespace, session: CliSession) -> int:
     """List, choose or delete contexts."""
     known = contexts.read()
     if arguments.word == "ls":
+        refuse_names("context ls", arguments.name, instead="slipway context use")
         return _list(arguments, session, known)
     name = arguments.name
     if not name:

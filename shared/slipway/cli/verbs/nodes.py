@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from slipway.cli import main, output
-from slipway.cli.verb import CliSession, CliVerb, object_name
+from slipway.cli.verb import CliSession, CliVerb, object_name, refuse_names
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 
@@ -28,6 +28,7 @@ def node(arguments: argparse.Namespace, session: CliSession) -> int:
     """List nodes, or change whether ranks may be placed on them."""
     word: str = arguments.word
     if word == "ls":
+        refuse_names("node ls", arguments.names)
         return listing.nodes(arguments, session)
     if bool(arguments.names) == arguments.all:
         raise InvalidError(f"node {word}: name the nodes, or say --all: slipway node {word} NODE")

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from slipway.cli import main, output, table
-from slipway.cli.verb import CliSession, CliVerb, object_name
+from slipway.cli.verb import CliSession, CliVerb, object_name, refuse_names
 from slipway.errors import InvalidError, NotFoundError
 from slipway.model import apitokens
 from slipway.model.apitokens import EVERYWHERE, Role, TokenRecord
@@ -54,6 +54,8 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Create, list or revoke tokens."""
     if arguments.apply and not arguments.secret:
         raise InvalidError("--apply needs --secret: a folder is changed at once")
+    if arguments.word != "revoke":
+        refuse_names(f"token {arguments.word}", arguments.ids)
     match arguments.word:
         case "create":
             return _create(arguments, session)

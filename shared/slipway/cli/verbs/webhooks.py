@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from slipway.cli import main, output, table
-from slipway.cli.verb import CliSession, CliVerb, command_line, object_name
+from slipway.cli.verb import CliSession, CliVerb, command_line, object_name, refuse_names
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 
@@ -39,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """List, add, show, change, test or remove webhooks."""
     if arguments.word == "ls":
+        refuse_names("webhook ls", arguments.name, instead="slipway webhook show")
         empty = "there are no webhooks; add one with: slipway webhook create URL"
         return listing.show(arguments, session, session.api.call("GET", "/webhooks"), _TABLE, empty=empty)
     if not arguments.name:
