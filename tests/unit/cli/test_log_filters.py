@@ -2,6 +2,7 @@
 
 from slipway.api.settings import Settings
 from slipway.cli import main
+from slipway.cli.verbs.streams import PAGE_LINES
 from slipway.model.ids import AllocationId
 from slipway.streams.logpacks import LogLine
 from tests.support.api_world import ApiWorld, api_world
@@ -37,6 +38,20 @@ async def test_lines_are_chosen(world: ApiWorld, desk: Desk) -> None:
     ):
         ran = await desk.run("logs", id_, *words)
         assert (ran.code, ran.out.rstrip("\n").replace("\n", "|")) == (main.OK, expected), words
+
+
+async def test_all_lines_newest_first(world: ApiWorld, desk: Desk) -> None:
+    """`-r` prints a log of several pages to its first line, as the order of the file says."""
+    id_ = (await world.launch(name="long"))["id"]
+    count = PAGE_LINES + 2
+    for start in range(0, count, 5000):
+        pack = [
+            LogLine(attempt=1, rank=0, stream="stdout", time="2026-01-02T03:04:05Z", text=f"step {step}")
+            for step in range(start, min(start + 5000, count))
+        ]
+        await store_lines(world.streams, id_, pack)
+    ran = await desk.run("logs", id_, "-r")
+    assert ran.out.splitlines() == [f"step {step}" for step in reversed(range(count))]
 
 
 async def test_what_is_wrong_with_a_filter_is_said(world: ApiWorld, desk: Desk) -> None:

@@ -174,9 +174,15 @@ def _peeked(lines: Iterable[Json]) -> tuple[Iterable[Json], bool]:
 
 
 def _all_lines(session: CliSession, path: str, query: Json) -> Iterator[Json]:
-    """Yield all pages of lines, or one page when the number or the order of lines is given."""
+    """Yield all pages of lines, or one page when the number of lines is given."""
+    is_one_page = query.get("head") is not None or query.get("tail") is not None
+    if query.get("order") and not is_one_page:
+        newest = output.items_of(session.api.call("GET", path, query=query))
+        # No page follows the newest lines, so that a longer log is read from its beginning.
+        is_all = len(newest) < PAGE_LINES
+        yield from newest if is_all else reversed([*_all_lines(session, path, {**query, "order": ""})])
+        return
     cursor = ""
-    is_one_page = query.get("head") is not None or query.get("tail") is not None or "order" in query
     while True:
         answer = session.api.call("GET", path, query={**query, "after": cursor})
         items = output.items_of(answer)
