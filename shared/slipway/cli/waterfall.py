@@ -75,17 +75,24 @@ def render(spans: list[WorkSpan], *, width: int = 80) -> str:
 def in_order(spans: list[WorkSpan]) -> list[tuple[int, WorkSpan]]:
     """Return (depth, span): each span followed by its children, the earliest first."""
     known = {span.id for span in spans}
+    ordered = sorted(spans, key=lambda each: (each.start_ns, -each.end_ns, each.id))
     children: dict[str, list[WorkSpan]] = {}
-    for span in sorted(spans, key=lambda each: (each.start_ns, -each.end_ns, each.id)):
+    for span in ordered:
         is_child = span.parent in known and span.parent != span.id
         children.setdefault(span.parent if is_child else "", []).append(span)
     found: list[tuple[int, WorkSpan]] = []
-    stack = [(0, span) for span in reversed(children.get("", []))]
-    while stack:
-        depth, span = stack.pop()
-        found.append((depth, span))
-        if span.id:
-            stack += [(depth + 1, child) for child in reversed(children.get(span.id, []))]
+    # What has no way to a top span is in a ring of parents, or below one: the first of these starts a tree too.
+    shown: set[int] = set()
+    for top in [*children.get("", []), *ordered]:
+        stack = [(0, top)]
+        while stack:
+            depth, span = stack.pop()
+            if id(span) in shown:
+                continue
+            shown.add(id(span))
+            found.append((depth, span))
+            if span.id:
+                stack += [(depth + 1, child) for child in reversed(children.get(span.id, []))]
     return found
 
 

@@ -1,5 +1,6 @@
 """What an import keeps in mind beyond copying fields: meaning of `$`, ranks of several roles, and what was removed."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -32,6 +33,36 @@ def test_a_reference_to_a_variable_of_the_container_keeps_its_meaning() -> None:
     (body,) = _imported(f"apiVersion: batch/v1\nkind: Job\nspec: {{template: {{spec: {pod}}}}}").bodies
     assert "command" not in body
     assert body["template"]["spec"]["containers"][0]["command"] == ["echo", "$(N)", "$(other)"]
+
+
+def test_the_index_of_a_job_is_set_in_each_container() -> None:
+    """Kubernetes sets JOB_COMPLETION_INDEX in init containers too, so that they can fetch the part of their pod."""
+    pod = "{initContainers: [{name: get, image: b}], containers: [{name: a, image: b}, {name: side, image: b}]}"
+    spec = f"{{completionMode: Indexed, completions: 2, parallelism: 2, template: {{spec: {pod}}}}}"
+    (body,) = _imported(f"apiVersion: batch/v1\nkind: Job\nspec: {spec}").bodies
+    made = body["template"]["spec"]
+    index = {"name": "JOB_COMPLETION_INDEX", "value": "$(RANK)"}
+    assert body["env"] == {"JOB_COMPLETION_INDEX": "$(RANK)"}
+    others = (*made["initContainers"], *(item for item in made["containers"] if item["name"] == "side"))
+    assert [item["env"] for item in others] == [[index]] * 2
+
+
+@pytest.mark.parametrize("indexes", ["0-9999999", "0-9999999:2", "1,0-9999999"])
+def test_an_array_that_is_too_long_is_refused_before_its_indexes_are_made(indexes: str) -> None:
+    """The number of indexes is computed; a list of ten million would need seconds and hundreds of megabytes."""
+    tracemalloc.start()
+    try:
+        (document,) = convert(f"#!/bin/bash\n#SBATCH --array={indexes}\nhostname\n", "job.sh", ImportOptions())
+        assert "more than 200 indexes" in document.error
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_indexes_that_are_named_twice_are_one_launch() -> None:
+    """Slurm starts one task for each index, however often the list has it."""
+    (document,) = convert("#!/bin/bash\n#SBATCH --array=0-149,0-149\nhostname\n", "job.sh", ImportOptions())
+    assert len(document.bodies) == 150
 
 
 def test_what_refers_to_a_removed_part_is_removed_and_reported_too() -> None:

@@ -198,9 +198,18 @@ def test_waterfall() -> None:
 
 
 def test_waterfall_of_strangers_and_rings() -> None:
-    """A parent that is missing, or a span that is its own parent, hides nothing."""
+    """A parent that is missing, a span that is its own parent, and spans that are each other's hide nothing."""
     spans = [a_span("a", "gone", 0, 1), a_span("b", "b", 0, 1)]
     assert len(waterfall.in_order(spans)) == 2
+    ring = [a_span("x", "z", 0, 9), a_span("y", "x", 1, 2), a_span("z", "y", 3, 4), a_span("child", "z", 5, 6)]
+    assert [(depth, span.id) for depth, span in waterfall.in_order(ring)] == [
+        (0, "x"),
+        (1, "y"),
+        (2, "z"),
+        (3, "child"),
+    ]
+    twins = [a_span("t", "", 0, 1), a_span("t", "t", 0, 1), a_span("u", "t", 0, 1)]
+    assert sorted(span.id for _, span in waterfall.in_order(twins)) == ["t", "t", "u"]
     assert waterfall.render([]) == ""
 
 

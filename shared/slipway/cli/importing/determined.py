@@ -88,9 +88,8 @@ def interactive(document: ForeignDocument, options: ImportOptions) -> list[Impor
         folder.carried("workingDir of the container")
     arguments = root.get("tensorboard_args")
     if arguments.is_set:
-        container["args"] = arguments.words()
+        arguments.words()
         arguments.lost("further arguments of TensorBoard", "set command and args: they replace Slipway's own")
-        del container["args"]
     slots = root.get("resources", "slots")
     gpus = slots.whole(1 if kind in ("notebook", "shell", "command") else 0)
     slots.carried(f"ranks[].resources, {GPU}")

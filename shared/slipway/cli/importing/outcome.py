@@ -144,7 +144,7 @@ class ImportedLaunch:
             if place.rpartition("/")[2] in _PROTECTED:
                 break
             steps = self.source_of(place)
-            self.document.note(steps, Verdict.LOST, _DOES.get(_word(steps), ""), _as_advice(error.detail))
+            self.document.note(steps, Verdict.LOST, _DOES.get(_word(steps), ""), error.detail)
             self._remove(place)
             return
         steps = self.source_of(error.pointer)
@@ -226,10 +226,6 @@ def _judged(body: Json) -> tuple[FieldError, ...]:
         errors += bytes_without_unit(object_of(role.get("resources")), f"/ranks/{index}/resources")
     pool = ResourcePool(metadata=ObjectMeta(name="default"), spec=ResourcePoolSpec())
     return (*errors, *resolve(wanted, pool).errors)
-
-
-def _as_advice(detail: str) -> str:
-    return detail if detail.endswith((".", "!")) else f"{detail}"
 
 
 def _word(steps: Steps) -> str:

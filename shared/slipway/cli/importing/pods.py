@@ -249,10 +249,13 @@ def numbered_name(launch: ImportedLaunch, number: int) -> str:
 
 
 def set_variables(role: Json, values: dict[str, str]) -> None:
-    """Add variables to every container of a role, before its own variables, which may refer to them."""
-    template = cast("Json", role["template"])
-    containers = cast("list[Json]", template["spec"]["containers"])
-    for container in containers:
+    """Add variables to each container of a role, before its own variables, which may refer to them.
+
+    Init containers get them too: a Job, the plugin `env` of Volcano and a LeaderWorkerSet set theirs in all containers.
+    """
+    pod = cast("Json", role["template"]["spec"])
+    containers = [*(pod.get("initContainers") or ()), *pod["containers"]]
+    for container in cast("list[Json]", containers):
         own = copy.copy(cast("list[Json]", container.get("env") or []))
         taken = {str(object_of(item).get("name")) for item in own}
         more: list[Json] = [{"name": name, "value": value} for name, value in values.items() if name not in taken]

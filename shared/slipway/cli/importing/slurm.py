@@ -331,19 +331,21 @@ def _indexes(field: ForeignField) -> list[int]:
     if not field.is_set:
         return []
     text, has_limit, limit = field.text().partition("%")
-    found: list[int] = []
+    found: dict[int, None] = {}
     for part in text.split(","):
         shape = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", part.strip())
         if shape is None or shape[3] == "0" or (shape[2] and int(shape[2]) < int(shape[1])):
             field.refuse("must be indexes such as 1-10, 0-20:2 or 1,3,5")
-        found += range(int(shape[1]), int(shape[2] or shape[1]) + 1, int(shape[3] or 1))
+        indexes = range(int(shape[1]), int(shape[2] or shape[1]) + 1, int(shape[3] or 1))
+        # The length of a range is known without its indexes, of which a document can name ten million.
+        found |= dict.fromkeys(indexes[: ARRAY_MAX + 1])
         if len(found) > ARRAY_MAX:
             field.refuse(f"has more than {ARRAY_MAX} indexes; launch them in a loop: docs/tutorials/from-slurm.md")
     if has_limit:
         field.lost(f"at most {limit} at once", "group them with --job, whose --max-slots limits their GPUs")
     else:
         field.changed("one job for each index", f"{len(found)} launches; SLURM_ARRAY_TASK_ID is set")
-    return list(dict.fromkeys(found))
+    return list(found)
 
 
 def _own_script(text: str) -> str:
