@@ -4,7 +4,7 @@ Owns the launch of a server, the state that it reports to the hub, and the end o
 the proxy and the pages.
 
 Promises: a hub that is restarted finds its servers again. A server whose id the hub lost before it stored it is ended
-before the same user gets another one. While the api cannot be reached, a server is reported as running.
+before the same user gets another one. While the api does not say how a server is, it is reported as running.
 
 Not supported: `internal_ssl`.
 """
@@ -17,8 +17,10 @@ from typing import Any, cast
 from jupyterhub.spawner import Spawner
 from traitlets import Dict, Int, List, Unicode
 
-from slipway.errors import ControlPlaneError, DeadlineError, NotFoundError, TransientError
+from slipway.api.schemas import AllocationView
+from slipway.errors import ControlPlaneError, DeadlineError, NotFoundError
 from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Result
 from slipway.sdk import AsyncClient
 
 Json = dict[str, Any]
@@ -27,6 +29,8 @@ LABEL_USER, LABEL_SERVER, LABEL_HUB = "jupyterhub-user", "jupyterhub-server", "j
 SECRET_NAMES = ("JUPYTERHUB_API_TOKEN", "JPY_API_TOKEN")
 """Variables with secret values, which must not be readable in the allocation."""
 STOP_S = 60.0
+UNKNOWN_FAILURE = 1
+"""The exit status of a server that has none of its own: it was evicted, its node was lost, or it is deleted."""
 _DEFAULT = "default"
 _NOT_OF_A_LABEL = re.compile(r"[^a-zA-Z0-9._-]+")
 
@@ -90,20 +94,20 @@ class SlipwaySpawner(Spawner):
         return f"http://{next(pod.ip for pod in pods if pod.ip)}:{self.port}"
 
     async def poll(self) -> int | None:
-        """Return None while the server runs or waits; else its exit code, or 0 when that is not known."""
+        """Return None while the server runs or waits; else 0 if it ended well or was not started, or an exit code."""
         if not self.allocation_id:
             return 0
         try:
             view = await self._opened().get(self.allocation_id)
         except NotFoundError:
-            return 0
-        except TransientError as error:
+            return UNKNOWN_FAILURE
+        except ControlPlaneError as error:
+            # After any error the hub would forget the server, which may still run.
             self.log.warning("%s is taken to run: %s", self.allocation_id, error)
             return None
         if view.phase is not Phase.TERMINATED:
             return None
-        ranks: list[Json] = view.status.get("ranks") or [{}]
-        return int(ranks[0].get("exitCode") or 0)
+        return exit_status_of(view)
 
     async def stop(self, now: bool = False) -> None:
         """End the server and wait for its end; with `now` without its grace period."""
@@ -116,6 +120,10 @@ class SlipwaySpawner(Spawner):
                 pass
             except DeadlineError as error:
                 self.log.warning("%s is still ending: %s", self.allocation_id, error)
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection to the api; the next call opens another one."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -168,6 +176,19 @@ class SlipwaySpawner(Spawner):
         async for view in client.list(active=True, label_selector=selector, **workspace):
             self.log.warning("ending %s: a start before this one lost it", view.id)
             await client.kill(view.id)
+
+
+def exit_status_of(view: AllocationView) -> int:
+    """Return the exit status of an ended server: 0 only if it succeeded.
+
+    Otherwise it is the exit code of a rank that ended the allocation, of any rank, or `UNKNOWN_FAILURE`.
+    """
+    if view.result is Result.SUCCEEDED:
+        return 0
+    ranks: list[Json] = view.status.get("ranks") or []
+    causes = [rank for rank in ranks if rank.get("reason") == view.reason]
+    codes = (int(rank.get("exitCode") or 0) for rank in (*causes, *ranks))
+    return next((code for code in codes if code), UNKNOWN_FAILURE)
 
 
 def label_of_server(name: str) -> str:

@@ -1,8 +1,16 @@
 """How the servers of a hub are told apart: a start ends what an earlier start of the same server left, and no other."""
 
 import re
+from typing import Any
 
-from slipway.adapters.jupyterhub import label_of, label_of_server
+import msgspec
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.adapters.jupyterhub import SlipwaySpawner, label_of, label_of_server
+from tests.support.http_stub import serve
+from tests.support.sdk import a_view
 
 LABEL = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?")
 
@@ -20,3 +28,48 @@ def test_a_plain_name_is_its_label() -> None:
     assert [label_of_server(name) for name in ("", "training")] == ["default", "training"]
     assert label_of("hub") == "hub"
     assert len({label_of(name) for name in ("lab 1", "lab-1")}) == 2
+
+
+async def polled(answered: Response) -> int | None:
+    """What the hub is told of a server whose allocation is answered so."""
+
+    async def answer(_: Request) -> Response:
+        return answered
+
+    async with serve(answer) as stub:
+        spawner = SlipwaySpawner(server_url=stub.url)
+        spawner.allocation_id = "a-12345678"
+        try:
+            return await spawner.poll()
+        finally:
+            await spawner.close()
+
+
+@pytest.mark.parametrize(
+    ("result", "ranks", "status"),
+    [
+        ("Succeeded", [{"exitCode": 0}], 0),
+        ("Succeeded", [{}], 0),
+        ("Failed", [{"exitCode": 3}], 3),
+        ("Failed", [{"exitCode": 0}, {"exitCode": 7}], 7),
+        ("Failed", [{"exitCode": 143}, {"exitCode": 7, "reason": "RankFailed"}], 7),
+        ("Evicted", [{"exitCode": 0}], 1),
+        ("Failed", [{"reason": "NodeLost"}], 1),
+        ("Invalid", [], 1),
+    ],
+)
+async def test_the_status_of_a_server_that_ended(result: str, ranks: list[dict[str, Any]], status: int) -> None:
+    """A server that did not end well has no status 0, also where no rank has an exit code."""
+    view = a_view(phase="Terminated", result=result, reason="RankFailed", status={"ranks": ranks})
+    assert await polled(Response(msgspec.json.encode(view))) == status
+
+
+async def test_a_server_that_is_not_found_has_not_ended_well() -> None:
+    """An allocation that was deleted is no server that runs; nothing says that it ended well."""
+    assert await polled(Response(b"{}", status_code=404)) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_server_that_the_hub_may_not_see_now_is_said_to_run(status: int) -> None:
+    """The hub takes an error for the end of the server, and would start a second one beside it."""
+    assert await polled(Response(b"{}", status_code=status)) is None
