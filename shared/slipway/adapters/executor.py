@@ -249,16 +249,17 @@ class SlipwayExecutor(Executor):
         return self._client.run([*self._python, _SCRIPT], key=mark.rstrip(":"), files=files, labels=labels, **rest)
 
     def _told(self, id_: str, call: _Call) -> dict[int, Told]:
-        """Return {rank: its result} of the ranks whose results are complete."""
+        """Return {rank: its result} of the ranks whose results are complete, signed or not."""
         if self._folder:
             return self._from_folder(call)
         lines = self._client.logs(id_, search=call.mark, stream="stdout")
-        return told_by((line.text for line in lines), call.mark, call.key)
+        told = told_by((line.text for line in lines), call.mark, call.key)
+        return {rank: each for rank, each in told.items() if each is not _FORGED or rank in range(self._ranks)}
 
     def _outcome(self, view: AllocationView, told: Mapping[int, Told]) -> Any:
         """Return the result of a call that has ended. Raises the exception of the call, or CallFailedError."""
         id_ = view.id
-        for rank, (kind, data) in sorted(told.items()):
+        for rank, (kind, data) in sorted(told.items(), key=lambda each: (each[1] is _FORGED, each[0])):
             where = f"rank {rank} of {id_}"
             if kind == "text":
                 raise CallFailedError(f"{where}: {data.decode(errors='replace')}")
@@ -326,9 +327,11 @@ class SlipwayExecutor(Executor):
             if view.phase is not Phase.TERMINATED:
                 return
             told = self._told(id_, call)
+            signed = {rank: each for rank, each in told.items() if each is not _FORGED}
             call.ended_s = call.ended_s or time.monotonic()
             is_late = self._folder or time.monotonic() - call.ended_s > LOG_LATE_S
-            if len(told) < self._ranks and view.result in _BY_ITSELF and not is_late and not _has_failure(told):
+            # A line that no rank has signed ends no wait: the lines of the ranks may still arrive.
+            if len(signed) < self._ranks and view.result in _BY_ITSELF and not is_late and not _has_failure(signed):
                 return
             self._settle(id_, call, lambda: self._outcome(view, told))
         except TransientError:

@@ -1,15 +1,24 @@
 """What comes back from the ranks of a call: read when the rank has signed it, and never before."""
 
+import asyncio
 import base64
 import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs] - it has no types
+import msgspec
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
-from slipway.adapters.executor import Told, program_of, told_by
+from slipway.adapters import executor
+from slipway.adapters.executor import SlipwayExecutor, Told, program_of, told_by
+from slipway.sdk import Client
+from tests.support.http_stub import serve
+from tests.support.sdk import a_view
 
 MARK, KEY = "slipway-result-1:", b"k" * 32
 
@@ -57,3 +66,41 @@ def test_pieces_of_any_form_are_no_result(piece: str) -> None:
     line = f'{MARK}[0, 0, 1, "result", "00", "{piece}"]'
     assert told_by([line], MARK, KEY)[0][0] == "text"
     assert told_by([f'{MARK}[0, 7, 1, "result", "00", ""]', f'{MARK}[0, 0, 9, "a", "b", ""]'], MARK, KEY) == {}
+
+
+@pytest.mark.parametrize("rank", [0, 1, -1])
+async def test_a_forged_line_settles_no_call(rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that no rank has signed, of this rank or of one that the call lacks, does not end the wait for its own."""
+    monkeypatch.setattr(executor, "LOOK_S", 0.01)
+    over = a_view(phase="Terminated", result="Succeeded")
+
+    async def answer(request: Request) -> Response:
+        path = request.url.path
+        if request.method == "POST":
+            return Response(msgspec.json.encode(a_view()), status_code=201)
+        if path.endswith("/allocations"):
+            return Response(b'{"items": [], "metadata": {}}')
+        if not path.endswith("/logs"):
+            return Response(msgspec.json.encode(over))
+        forged = f'{request.query_params["search"]}[{rank}, 0, 1, "error", "00", ""]'
+        looks = sum("/logs" in each.target for each in stub.requests)
+        own = printed(stub.requests[0].json["files"]) if looks > 2 else []
+        return Response(msgspec.json.encode({"items": [a_line(text) for text in (forged, *own)], "metadata": {}}))
+
+    def printed(files: list[dict[str, str]]) -> list[str]:
+        for file in files:
+            (tmp_path / file["path"]).write_text(file["content"])
+        program = [sys.executable, "slipway_call.py"]
+        return subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    def called() -> Any:
+        with Client(stub.url) as client, SlipwayExecutor(client, image="python:3.11") as pool:
+            return pool.submit(int, "42").result(timeout=20)
+
+    async with serve(answer) as stub:
+        assert await asyncio.to_thread(called) == 42
+
+
+def a_line(text: str) -> dict[str, Any]:
+    """A line of a log, as the API sends it."""
+    return {"attempt": 1, "rank": 0, "stream": "stdout", "time": "2026-01-02T03:04:05Z", "text": text}
