@@ -49,7 +49,7 @@ async def polled(answered: Response) -> int | None:
     ("result", "ranks", "status"),
     [
         ("Succeeded", [{"exitCode": 0}], 0),
-        ("Succeeded", [{}], 0),
+        ("Succeeded", [{"phase": "Succeeded"}], 0),
         ("Failed", [{"exitCode": 3}], 3),
         ("Failed", [{"exitCode": 0}, {"exitCode": 7}], 7),
         ("Failed", [{"exitCode": 143}, {"exitCode": 7, "reason": "RankFailed"}], 7),
