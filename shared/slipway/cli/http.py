@@ -281,7 +281,7 @@ class Api:
         while True:
             broken: Exception = UnavailableError(f"{self.server.url} ends its streams too early")
             try:
-                for entry in self._events(path, query, course.last):
+                for entry in self._events(path, query, course):
                     course.passed(entry)
                     yield entry
                 if self._is_aborted.is_set() or is_over():
@@ -297,20 +297,21 @@ class Api:
             if self._is_aborted.wait(course.pause_after(broken, time.monotonic())):
                 return
 
-    def _events(self, path: str, query: Query | None, last: str) -> Iterator[ServerSentEvent]:
+    def _events(self, path: str, query: Query | None, course: StreamCourse) -> Iterator[ServerSentEvent]:
         """Yield the entries of one connection. Raises a ConnectionError when the connection breaks."""
         target = self.target(path, query)
-        extra = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
+        extra = {"Accept": "text/event-stream"} | ({"Last-Event-ID": course.last} if course.last else {})
         headers = self._headers(extra, None)
         self._tell("GET", target, headers, None)
         response = self._send("GET", target, None, headers, SILENCE_S)
         if response.status >= 300:
             raise error_of(_answer_of(response))
+        course.opened(time.monotonic())
         self.streams_opened += 1
         if response.status == http.client.NO_CONTENT:
             raise _NothingLeft
         with response:
-            yield from _entries(response)
+            yield from _entries(response, course)
 
     # --- one request ----------------------------------------------------------------------------------------------
 
@@ -483,10 +484,11 @@ def _answer_of(response: http.client.HTTPResponse) -> ApiResponse:
     return ApiResponse(response.status, body, dict(response.getheaders()))
 
 
-def _entries(response: http.client.HTTPResponse) -> Iterator[ServerSentEvent]:
+def _entries(response: http.client.HTTPResponse, course: StreamCourse) -> Iterator[ServerSentEvent]:
     """Yield the entries of one answer, as they arrive."""
     parser = EventParser()
     while raw := response.readline(LINE_BYTES_MAX):
+        course.heard(time.monotonic())
         entry = parser.line(raw)
         if entry is not None:
             yield entry

@@ -405,7 +405,7 @@ class AsyncClient:
                         raise refusals.error_of(answer.status_code, answer.headers, await answer.aread())
                     async with aclosing(answer.aiter_bytes()) as chunks:
                         async for chunk in chunks:
-                            for entry, value in watch.feed(chunk):
+                            for entry, value in watch.feed(chunk, time.monotonic()):
                                 watch.passed(entry)
                                 yield value
                             if watch.is_to_reopen(time.monotonic()):

@@ -397,7 +397,7 @@ class Client:
                     if answer.status_code >= 300:
                         raise refusals.error_of(answer.status_code, answer.headers, answer.read())
                     for chunk in answer.iter_bytes():
-                        for entry, value in watch.feed(chunk):
+                        for entry, value in watch.feed(chunk, time.monotonic()):
                             watch.passed(entry)
                             yield value
                         if watch.is_to_reopen(time.monotonic()):

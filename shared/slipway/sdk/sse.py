@@ -2,7 +2,7 @@
 
 Promises of `StreamCourse`: it remembers the id of the last delivered entry. After a break it returns how long to wait;
 the waits double up to `PAUSE_S_MAX`. When the stream does not recover within `patience_s`, it raises the error that
-broke the stream.
+broke the stream. An entry is a recovery, and so is a heartbeat: a stream may be quiet for hours between two breaks.
 
 Source: WHATWG HTML, "Server-sent events".
 """
@@ -15,6 +15,8 @@ SILENCE_S = 45.0
 PATIENCE_S = 60.0
 """Seconds of retries before a broken stream fails."""
 PAUSE_S, PAUSE_S_MAX = 0.25, 3.0
+HEARD_S = 10.0
+"""A connection that still brings bytes after so many seconds works, also without an entry."""
 LINE_BYTES_MAX = 4 * 1024 * 1024
 
 
@@ -62,6 +64,7 @@ class StreamCourse:
         self.last = after
         """the id after which the next connection continues"""
         self._patience_s, self._first_pause_s = patience_s, pause_s
+        self._opened = 0.0
         self._calm()
 
     def passed(self, entry: ServerSentEvent) -> None:
@@ -69,8 +72,17 @@ class StreamCourse:
         self.last = entry.id or self.last
         self._calm()
 
+    def opened(self, now: float) -> None:
+        """Record that a connection begins."""
+        self._opened = now
+
+    def heard(self, now: float) -> None:
+        """Record that bytes arrived, such as a heartbeat."""
+        if now - self._opened >= HEARD_S:
+            self._calm()
+
     def pause_after(self, broken: Exception, now: float) -> float:
-        """Return the seconds to wait before reopening. Raises `broken` after `patience_s` without an entry."""
+        """Return the seconds to wait before reopening. Raises `broken` after `patience_s` without a recovery."""
         if self._until is None:
             self._until = now + self._patience_s
         elif now > self._until:

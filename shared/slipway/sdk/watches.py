@@ -64,17 +64,19 @@ class Watch(Generic[T]):
     def open(self, now: float) -> float:
         """Begin a connection; return the seconds that it may be silent."""
         self._parser = EventParser()
+        self._course.opened(now)
         self.reopened()
         left_s = SILENCE_S if self._deadline is None else max(0.001, self._deadline - now)
         self._silence_s = min(SILENCE_S, left_s)
         return self._silence_s
 
-    def feed(self, chunk: bytes) -> list[tuple[ServerSentEvent, T]]:
+    def feed(self, chunk: bytes, now: float) -> list[tuple[ServerSentEvent, T]]:
         """Return the entries that these bytes complete; the caller delivers each one and calls `passed`.
 
         Raises:
             PermanentError: this version cannot read them.
         """
+        self._course.heard(now)
         try:
             found = [(entry, self._decode(entry)) for entry in self._parser.feed(chunk)]
         except ValueError as error:

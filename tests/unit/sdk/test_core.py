@@ -332,7 +332,7 @@ def test_a_stream_goes_on_after_what_was_passed_on() -> None:
     """The cursor is that of the entry that the caller has, not of one that was only received."""
     watch = watches.watch_events("/events", {}, after="", ends=False)
     watch.open(0.0)
-    first, second = watch.feed(told(an_event(1)) + told(an_event(2)))
+    first, second = watch.feed(told(an_event(1)) + told(an_event(2)), 0.0)
     watch.passed(first[0])
     assert watch.headers["Last-Event-ID"] == an_event(1).entry_id
     assert second[1] == an_event(2)
@@ -342,22 +342,46 @@ def test_events_of_an_unknown_type_are_left_out() -> None:
     """A newer server may tell of more; its other events are still read."""
     watch = watches.watch_events("/events", {}, after="", ends=False)
     unknown = told(an_event(1)).replace(b".running", b".levitating")
-    assert [value.seq for _, value in watch.feed(unknown + told(an_event(2)))] == [2]
+    assert [value.seq for _, value in watch.feed(unknown + told(an_event(2)), 0.0)] == [2]
 
 
 def test_what_is_no_event_ends_the_stream() -> None:
     """Bytes of something else are not skipped without a word."""
     watch = watches.watch_events("/events", {}, after="", ends=False)
     with pytest.raises(PermanentError):
-        watch.feed(b'data: {"specversion": "1.0", "type": 7}\n\n')
+        watch.feed(b'data: {"specversion": "1.0", "type": 7}\n\n', 0.0)
 
 
 def test_the_end_of_an_allocation_is_the_end_of_its_stream() -> None:
     """Of one allocation nothing follows `terminated`; of all, anything may."""
     one, every = (watches.watch_events("/x", {}, after="", ends=ends) for ends in (True, False))
     for watch in (one, every):
-        watch.feed(told(an_event(9, Event.TERMINATED)))
+        watch.feed(told(an_event(9, Event.TERMINATED)), 0.0)
     assert (one.is_over, every.is_over) == (True, False)
+
+
+def test_a_quiet_stream_is_patient_after_each_break() -> None:
+    """Heartbeats show that a stream works: breaks that are hours apart are not one break without an end."""
+    watch = watches.watch_events("/x", {}, after="", ends=True)
+    for hour in range(5):
+        watch.open(hour * 3600.0)
+        assert watch.feed(b": alive\n\n", hour * 3600.0 + 15.0) == []
+        assert watch.pause_after(UnavailableError("away"), hour * 3600.0 + 20.0) == sse.PAUSE_S
+
+
+def test_a_stream_that_only_opens_does_not_work() -> None:
+    """A server that accepts each connection and says nothing for long is given up after the patience."""
+    watch = watches.watch_events("/x", {}, after="", ends=True)
+
+    def broken(at: float) -> None:
+        watch.open(at)
+        watch.feed(b": hello\n\n", at + 1.0)
+        watch.pause_after(UnavailableError("away"), at + 4.0)
+
+    for at in range(0, 60, 5):
+        broken(float(at))
+    with pytest.raises(UnavailableError):
+        broken(66.0)
 
 
 def test_a_stream_with_a_deadline_ends_in_time() -> None:
