@@ -23,6 +23,7 @@ from slipway.crd.v1alpha1 import Allocation, AllocationSpec, AllocationStatus, R
 from slipway.model.ids import pod_name
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.times import format_time
+from slipway.runtime.clock import SystemClock
 from tests.support.api_world import ApiWorld, api_world
 
 NOW, IDLE_S = 10_000_000.0, 1_800.0
@@ -152,6 +153,27 @@ async def test_without_a_prometheus_the_api_says_that_it_has_none(world: ApiWorl
     """An answer, not an error: pages and commands then show nothing of it."""
     view = (await world.get("/gpu-use")).json()
     assert (view["isConfigured"], view["items"], view["idleSeconds"]) == (False, [], 1_800.0)
+
+
+@pytest.mark.parametrize("query", ["", "?workspace=", "?user=", "?id=", "?workspace=&user=&id=", "?workspace=default"])
+async def test_an_empty_filter_accepts_everything(query: str) -> None:
+    """As in the other lists, which the fields of a form may leave empty."""
+    today = format_time(SystemClock().now())[:10]
+
+    async def use() -> Mapping[PodKey, PodGpuUse]:
+        return {}
+
+    async def days() -> list[GpuDay]:
+        return [GpuDay(day=today, pod=("default", "p"), gpu_type="", held_s=3600.0, used_s=60.0)]
+
+    async with api_world(Settings(prometheus_url="http://127.0.0.1:9")) as world:
+        await world.launch(name="busy", ranks=[{"resources": {"nvidia.com/gpu": 1}}])
+        await world.run("busy", slots=1)
+        await world.parts.gpu_use.get("use", use)
+        await world.parts.gpu_days.get(today, days)
+        assert [row["workspace"] for row in (await world.get(f"/gpu-use{query}")).json()["items"]] == ["default"]
+        of_days = query.replace("?", f"?from={today}&to={today}&") or f"?from={today}&to={today}"
+        assert (await world.get(f"/gpu-use/days{of_days}")).json()["total"]["heldSeconds"] == 3600.0
 
 
 async def test_days_that_are_not_known_have_a_place_among_few() -> None:

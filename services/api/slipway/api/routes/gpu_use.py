@@ -51,9 +51,9 @@ async def gpu_use(request: Request) -> Response:
             for each in await parts.seen.live()
             if each.status.phase is Phase.RUNNING
             and sight.has(each.metadata.namespace)
-            and ask.get("workspace", each.metadata.namespace) == each.metadata.namespace
-            and ask.get("user", user_of(each)) == user_of(each)
-            and ask.get("id", id_of(each)) in (id_of(each), each.metadata.name)
+            and _passes(ask.get("workspace"), each.metadata.namespace)
+            and _passes(ask.get("user"), user_of(each))
+            and _passes(ask.get("id"), id_of(each), each.metadata.name)
         ]
         if wanted:
             rows = use_of(
@@ -73,6 +73,11 @@ async def gpu_use(request: Request) -> Response:
         items=[row for row in rows if row.is_idle or not only_idle],
     )
     return json_response(view)
+
+
+def _passes(wanted: str | None, *names: str) -> bool:
+    """Whether a filter accepts something with these names; a missing or empty filter accepts everything."""
+    return not wanted or wanted in names
 
 
 async def _use(parts: ApiDeps, prometheus: Prometheus) -> Mapping[PodKey, PodGpuUse]:
@@ -101,7 +106,7 @@ async def gpu_use_days(request: Request) -> Response:
             each
             for each in await _of_days(parts, prometheus, days, user=holder_of(request).user)
             if sight.has(each.pod[0])
-            and ask.get("workspace", each.pod[0]) == each.pod[0]
+            and _passes(ask.get("workspace"), each.pod[0])
             and (not ask.get("user") or ((owner := owner_of(each, owners)) and user_of(owner) == ask["user"]))
         ]
     if not found:
