@@ -5,6 +5,7 @@ error is a finding, as are a wrong round trip and a call that takes seconds. `se
 """
 
 import contextlib
+import gzip
 import io
 import json
 import zlib
@@ -14,12 +15,14 @@ from typing import Any
 import msgspec
 
 from slipway import yaml_reader
+from slipway.api.access import issuer
 from slipway.api.bearer import claims_of
 from slipway.api.change_schemas import ChangeBody
 from slipway.api.decoding import checked, object_of
 from slipway.api.http_errors import MalformedError
 from slipway.api.job_schemas import BatchBody, JobBody
 from slipway.api.networks import parse_networks
+from slipway.api.prometheus import PrometheusError, samples_of
 from slipway.api.proxy import headers
 from slipway.api.routes.simulate import SimulateBody
 from slipway.api.schemas import GatherBody, LaunchBody
@@ -37,10 +40,12 @@ from slipway.kube.extender_wire import ExtenderFault
 from slipway.kube.facts import FEED_KINDS, decode_fact, encode_fact
 from slipway.kube.json_depth import cut
 from slipway.kube.resources import ALLOCATIONS, NODES, PODS
+from slipway.kube.server import server_facts
 from slipway.kube.wire import codec_of
 from slipway.local.apiserver import jsonpath, selectors
 from slipway.local.apiserver import wire as envelope
 from slipway.local.apiserver.status import StatusError
+from slipway.logarchive import pieces
 from slipway.model.duration import parse_duration
 from slipway.model.ids import AllocationId
 from slipway.model.quantity import parse_quantity
@@ -207,6 +212,12 @@ DECODERS: tuple[Decoder, ...] = (
         seeds=(logfile.line_of("default", _TICK),),
     ),
     Decoder(name="log lines", call=_entry(logpacks.decode_pack), seeds=_SEEDS["log lines"]),
+    Decoder(name="record of an archived log", call=pieces.decode_record),
+    Decoder(
+        name="piece of an archived log",
+        call=lambda data: pieces.decode_piece(gzip.compress(data)),
+        seeds=(b"1-1 1 1/0/stdout/ 2026-01-02T03:04:05Z text\n",),
+    ),
     Decoder(name="spans", call=_entry(codec.decode_spans), seeds=_SEEDS["spans"]),
     Decoder(
         name="dead letter", call=lambda data: codec.decode_dead("1-1", entry_of(data)), seeds=_SEEDS["dead letter"]
@@ -232,7 +243,47 @@ DECODERS: tuple[Decoder, ...] = (
         ),
     ),
     Decoder(name="cut", call=_cut, refusals=(), seeds=(b'{"a":[1,{"b":"\\""}]}',)),
-    Decoder(name="status of the API server", call=errors.read_status, refusals=(), seeds=(b'{"code":409}',)),
+    Decoder(
+        name="status of the API server",
+        call=lambda data: errors.explain(errors.Verb.GET, 503, errors.read_status(data)),
+        refusals=(),
+        seeds=(b'{"code":409}', b'{"code":503,"details":{"retryAfterSeconds":%s}}' % (b"9" * 400)),
+    ),
+    Decoder(
+        name="answer of an issuer",
+        call=lambda data: issuer.tokens_of(data, "https://issuer.test").lifetime_s,
+        refusals=(ControlPlaneError,),
+        seeds=(b'{"id_token":"a.b.c","expires_in":"3600"}', b'{"expires_in":%s}' % (b"9" * 400)),
+    ),
+    Decoder(
+        name="refusal of an issuer",
+        call=issuer.refusal_of,
+        refusals=(),
+        seeds=(b'{"error":"invalid_grant","error_description":"no"}', b'{"error":%s}' % (b"9" * 400)),
+    ),
+    Decoder(
+        name="version of the API server",
+        call=lambda data: server_facts(data, "Sun, 06 Nov 1994 08:49:37 GMT"),
+        seeds=(b'{"gitVersion":"v1.34.0"}',),
+    ),
+    Decoder(
+        name="date of a server",
+        call=lambda data: server_facts(b"{}", data.decode("latin-1")),
+        seeds=(
+            b"Sun, 06 Nov 1994 08:49:37 GMT",
+            b"Sat, 01 Jan 0001 00:00:00 +2359",
+            b"Fri, 31 Dec 9999 23:59:59 -2359",
+        ),
+    ),
+    Decoder(
+        name="answer of Prometheus",
+        call=lambda data: samples_of(200, data),
+        refusals=(PrometheusError,),
+        seeds=(
+            b'{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"NaN"]}]}}',
+            b'{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"b"},"value":[1,"7"]}]}}',
+        ),
+    ),
     Decoder(name="Retry-After", call=_text(errors.read_retry_after), refusals=(), seeds=(b"3",)),
     Decoder(
         name="extender: filter",

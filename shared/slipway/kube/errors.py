@@ -130,7 +130,7 @@ def explain(verb: Verb, code: int, status: ServerStatus, retry_after_s: float | 
     """Return the error for this response."""
     message = (status.message or status.reason or f"HTTP {code}")[:MESSAGE_CHARS_MAX]
     if retry_after_s is None and status.details and status.details.retry_after_seconds:
-        retry_after_s = min(float(status.details.retry_after_seconds), RETRY_AFTER_S_MAX)
+        retry_after_s = float(min(status.details.retry_after_seconds, RETRY_AFTER_S_MAX))
     match code:
         case 401:
             return DeniedError(message)

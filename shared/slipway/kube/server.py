@@ -1,11 +1,11 @@
 """The version and the clock of an API server."""
 
 import re
-from email.utils import parsedate_to_datetime
 
 import msgspec
 
 from slipway.errors import InvalidError
+from slipway.model.times import http_date
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import DisciplinedClock
 
@@ -37,16 +37,9 @@ def server_facts(body: bytes, date: str) -> ServerFacts:
     """Return the facts from a response of `/version` and its Date header. Raises InvalidError."""
     try:
         version = msgspec.json.decode(body, type=_Version).gitVersion
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidError(f"what answers is no API server: {error}") from error
-    return ServerFacts(version=version, time=_time(date))
-
-
-def _time(date: str) -> float | None:
-    try:
-        return parsedate_to_datetime(date).timestamp()
-    except ValueError:
-        return None
+    return ServerFacts(version=version, time=http_date(date))
 
 
 class ServerDates:
@@ -62,7 +55,7 @@ class ServerDates:
     def take(self, date: str, *, sent: float) -> None:
         """Process the Date header of a response that has just arrived; the request was sent at `sent` (monotonic)."""
         if date != self._date:
-            self._date, self._seconds = date, _time(date)
+            self._date, self._seconds = date, http_date(date)
             self._judge()
         if self._seconds is None:
             return

@@ -148,7 +148,7 @@ def decode_record(data: bytes) -> ArchiveRecord:
     """Return the record in these bytes. Raises `InvalidError` when they are no record."""
     try:
         return msgspec.json.decode(data, type=ArchiveRecord)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidError("not the record of an archived log") from error
 
 

@@ -44,6 +44,16 @@ def parse_time(text: str) -> float:
     return found
 
 
+def http_date(text: str) -> float | None:
+    """Epoch seconds of a `Date` header; None when it is missing or no date."""
+    from email.utils import parsedate_to_datetime  # takes 10 ms to import, and few need it
+
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
 def seconds_between(earlier: str, later: str) -> float:
     """Return the seconds from one RFC 3339 time to another; 0 when either is empty."""
     return parse_time(later) - parse_time(earlier) if earlier and later else 0.0

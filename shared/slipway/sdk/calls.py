@@ -134,7 +134,7 @@ class ApiCall(Generic[T]):
             return cast("T", None)
         try:
             return msgspec.json.decode(body, type=self.answer)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             words = f"the answer to {self.method} {self.path} is not what this version of the SDK reads ({error})"
             raise PermanentError(f"{words}; compare the versions of client and server") from error
 

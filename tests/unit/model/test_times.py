@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway.model.times import format_time, parse_time
+from slipway.model.times import format_time, http_date, parse_time
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,22 @@ def test_refuses_what_cannot_be_written_in_utc(text: str):
 def test_the_first_and_the_last_time_survive(text: str):
     """Go writes the first one for a time that is not set."""
     assert format_time(parse_time(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "epoch"),
+    [
+        ("Sun, 06 Nov 1994 08:49:37 GMT", 784111777.0),
+        ("", None),
+        ("yesterday", None),
+        ("Sun, 06 Nov 99999 08:49:37 GMT", None),
+        (f"Sun, 06 Nov {'9' * 5000} 08:49:37 GMT", None),
+        (f"Sun, 06 Nov 1994 08:49:37 +{'9' * 400}", None),
+    ],
+)
+def test_a_date_of_a_server_is_read_or_none(text: str, epoch: float | None):
+    """Whatever stands in the header."""
+    assert http_date(text) == epoch
 
 
 def test_whole_seconds_round_down():

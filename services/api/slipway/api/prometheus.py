@@ -55,6 +55,21 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     error: str = ""
 
 
+def samples_of(status: int, body: bytes) -> list[tuple[dict[str, str], float]]:
+    """Return (labels, value) of each series in an answer. Raises PrometheusError when the answer is none."""
+    try:
+        answer = msgspec.json.decode(body, type=_Answer)
+        found = [(series.metric, float(series.value[1])) for series in answer.data.result]
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise PrometheusError(f"SLIPWAY_PROMETHEUS_URL answers {status}, not as Prometheus does") from error
+    if answer.status != "success":
+        words = "".join(each for each in answer.error if each.isprintable())[:_WORDS_MAX]
+        raise PrometheusError(f"Prometheus refuses the query (SLIPWAY_GPU_USE_QUERY): {words or status}")
+    if answer.data.result_type != "vector":
+        raise PrometheusError("SLIPWAY_GPU_USE_QUERY has no series as its result")
+    return found
+
+
 class Prometheus:
     """A client of one server.
 
@@ -74,16 +89,7 @@ class Prometheus:
                 status, body = await self._exchange(expression, at)
         except TimeoutError as error:
             raise PrometheusError(f"Prometheus did not answer within {EXCHANGE_S:g} s") from error
-        try:
-            answer = msgspec.json.decode(body, type=_Answer)
-        except msgspec.MsgspecError as error:
-            raise PrometheusError(f"SLIPWAY_PROMETHEUS_URL answers {status}, not as Prometheus does") from error
-        if answer.status != "success":
-            words = "".join(each for each in answer.error if each.isprintable())[:_WORDS_MAX]
-            raise PrometheusError(f"Prometheus refuses the query (SLIPWAY_GPU_USE_QUERY): {words or status}")
-        if answer.data.result_type != "vector":
-            raise PrometheusError("SLIPWAY_GPU_USE_QUERY has no series as its result")
-        return [(series.metric, float(series.value[1])) for series in answer.data.result]
+        return samples_of(status, body)
 
     async def aclose(self) -> None:
         """Close the connections; the next query opens new ones."""

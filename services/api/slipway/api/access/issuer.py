@@ -13,7 +13,6 @@ Source: https://openid.net/specs/openid-connect-discovery-1_0.html
 import asyncio
 import math
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +22,7 @@ from slipway.api.access.issuer_rules import IssuerKey, TokenHeader, check_issuer
 from slipway.api.http_errors import IssuerAwayError, UnauthorizedError
 from slipway.errors import InvalidError, PermanentError
 from slipway.model.numbers import lifetime_in
+from slipway.model.times import http_date
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
 from slipway.runtime.service import version
@@ -89,6 +89,27 @@ class IssuerHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """why it cannot be used; empty when it can"""
     ahead_s: float | None
     """seconds by which the issuer's clock is ahead of this process's; null when its answer has no valid date"""
+
+
+def tokens_of(body: bytes, url: str) -> IssuerTokens:
+    """Return the tokens in an answer of the token endpoint. Raises IssuerAwayError when it holds none."""
+    try:
+        return msgspec.json.decode(body, type=IssuerTokens)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise IssuerAwayError(f"the token endpoint of {url} answers no tokens") from error
+
+
+def refusal_of(body: bytes) -> tuple[str, str]:
+    """Return (error, description) of an OAuth 2 error answer; both empty when the body is no such answer."""
+    try:
+        said = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return "", ""
+    if not isinstance(said, dict):
+        return "", ""
+    told = cast("dict[str, Any]", said)
+    words = "".join(each for each in str(told.get("error_description") or "") if each.isprintable())
+    return str(told.get("error") or "")[:64], words[:_WORDS_MAX]
 
 
 class ClientLogin(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,11 +195,8 @@ class Issuer:
         document = await self.document()
         status, body = await self._post(document.token_endpoint, fields, document)
         if status == 200:
-            try:
-                return msgspec.json.decode(body, type=IssuerTokens)
-            except msgspec.MsgspecError as error:
-                raise IssuerAwayError(f"the token endpoint of {self.url} answers no tokens") from error
-        reason, words = _refusal(body)
+            return tokens_of(body, self.url)
+        reason, words = refusal_of(body)
         if 400 <= status < 500 and status not in (408, 429) and reason:
             told = f": {words}" if words else ""
             raise GrantRefusedError(f"the issuer refuses ({reason}){told}", reason)
@@ -210,7 +228,7 @@ class Issuer:
                 self._fail(f"no answer within {EXCHANGE_S:g} s")
             except (IssuerAwayError, InvalidError) as error:
                 self._fail(str(error))
-            except (ValueError, msgspec.MsgspecError) as error:
+            except (ValueError, msgspec.MsgspecError, RecursionError) as error:
                 self._fail(f"its keys cannot be used: {error}")
             else:
                 if self._error or not self._keys:
@@ -231,7 +249,7 @@ class Issuer:
         address = self.url.rstrip("/") + WELL_KNOWN
         try:
             document = msgspec.json.decode(await self._get(address), type=DiscoveryDocument)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise InvalidError(f"{address} is no discovery document: {error}") from error
         if document.issuer != self.url:
             raise InvalidError(
@@ -286,10 +304,8 @@ class Issuer:
         return response.status_code, bytes(body)
 
     def _compare_clocks(self, date: str) -> None:
-        try:
-            self._ahead_s = round(parsedate_to_datetime(date).timestamp() + 0.5 - self._clock.now(), 1)
-        except (ValueError, TypeError):
-            self._ahead_s = None
+        at = http_date(date)
+        self._ahead_s = None if at is None else round(at + 0.5 - self._clock.now(), 1)
 
     async def _opened(self) -> "httpx2.AsyncClient":
         if self._http is None:
@@ -319,16 +335,3 @@ def _quoted(name: str, secret: str) -> tuple[str, str]:
     from urllib.parse import quote
 
     return quote(name, safe=""), quote(secret, safe="")
-
-
-def _refusal(body: bytes) -> tuple[str, str]:
-    """Return (error, description) of an OAuth 2 error answer; both empty when the body is no such answer."""
-    try:
-        said = msgspec.json.decode(body)
-    except msgspec.MsgspecError:
-        return "", ""
-    if not isinstance(said, dict):
-        return "", ""
-    told = cast("dict[str, Any]", said)
-    words = "".join(each for each in str(told.get("error_description") or "") if each.isprintable())
-    return str(told.get("error") or "")[:64], words[:_WORDS_MAX]
