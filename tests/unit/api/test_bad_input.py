@@ -98,6 +98,16 @@ async def test_a_body_that_can_not_be_read(
     assert (response.status_code, response.json()["code"]) == (status, code)
 
 
+@pytest.mark.parametrize("length", [b"\xb2", b"9" * 5000, b"-1", b"1_0", b" "])
+@pytest.mark.parametrize(("method", "path"), [("POST", "/allocations"), ("PUT", "/contexts")])
+async def test_a_length_that_is_no_number_is_overlooked(world: ApiWorld, method: str, path: str, length: bytes) -> None:
+    """What is read is judged: neither body is a launch or an archive."""
+    kind = b"application/json" if method == "POST" else b"application/gzip"
+    headers = {b"content-length": length, b"content-type": kind}
+    answer = await world.http.request(method, f"/api/v1{path}", content=b"[1]", headers=headers)
+    assert 400 <= answer.status_code < 500, answer.text
+
+
 async def test_a_body_without_a_length_is_limited_too(world: ApiWorld) -> None:
     """What is read is counted, whatever was announced."""
 

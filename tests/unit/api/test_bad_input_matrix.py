@@ -195,6 +195,18 @@ async def test_path_parameters(world: ApiWorld) -> None:
             assert response.status_code >= 400, f"{row.path}: {value} was found: {response.text[:200]}"
 
 
+async def test_one_path_parameter_of_several(world: ApiWorld) -> None:
+    """Nonsense in one place while the others name something that exists, so that the route gets further."""
+    known = {"id": await an_allocation(world), "name": "default", "rank": "0", "pool": "default"}
+    for row in (each for each in ENDPOINTS if len(_NOUN.findall(each.path)) > 1):
+        for noun, value in itertools.product(_NOUN.findall(row.path), PATHS):
+            response = await send(
+                world, row.method, path_of(row, **{**known, noun: value}), content=b"{}" if row.body else b""
+            )
+            judge(response, f"{row.method} {row.path} with {noun}={value:.60}")
+            assert response.status_code >= 400, f"{row.path}: {noun}={value:.60} was found: {response.text[:200]}"
+
+
 async def test_wrong_methods(world: ApiWorld) -> None:
     """405 with the right ones."""
     for path, method in itertools.product(sorted({row.path for row in ENDPOINTS}), METHODS):
