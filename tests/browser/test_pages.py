@@ -807,6 +807,24 @@ def test_a_long_list_goes_on_by_itself_for_a_while_and_then_asks(modules: Any) -
     assert modules("components.js", begin) == "Show 25 of 50 more"
 
 
+def test_a_stream_that_is_opened_again_holds_one_listener(modules: Any) -> None:
+    """A page that is open for days, whose stream ends many times, keeps nothing of the pauses that are over."""
+    follow = (
+        "(() => { const stop = new AbortController(), { signal } = stop, { fetch, setTimeout } = window; "
+        "let held = 0, opened = 0; "
+        "signal.addEventListener = (...what) => { held += 1; "
+        "AbortSignal.prototype.addEventListener.apply(signal, what) }; "
+        "signal.removeEventListener = (...what) => { held -= 1; "
+        "AbortSignal.prototype.removeEventListener.apply(signal, what) }; "
+        "window.setTimeout = (end, ms) => setTimeout(end, ms === 2000 ? 0 : ms); "
+        "window.fetch = (path, ...what) => { if (!path.endsWith('/a-stream')) return fetch(path, ...what); "
+        "opened += 1; if (opened === 5) stop.abort(); return Promise.resolve(new Response(null, { status: 204 })) }; "
+        "return m.follow('/a-stream', { signal, onItems() {} }).then(() => [opened, held])"
+        ".finally(() => Object.assign(window, { fetch, setTimeout })) })()"
+    )
+    assert modules("api.js", follow) == [5, 0]
+
+
 def test_a_filter_finds_a_text_in_any_case(modules: Any) -> None:
     """Nothing typed finds all."""
     names = "['Ab', 'cab', 'b'].map((name) => ({ name }))"
