@@ -1,7 +1,7 @@
 // `/launch`: a form that the API checks with dry runs while the user types; it shows what would be launched.
 import { apiPathOf, pageOf } from "./allocation.js";
 import { call, newKey } from "./api.js";
-import { Choice, Copy, Failure, Field } from "./components.js";
+import { Choice, Copy, Failure, Field, Loading } from "./components.js";
 import { facts } from "./facts.js";
 import { plural, sentence } from "./format.js";
 import { BLANK, bodyOf, fieldOf, fieldsOfBody, isSameWork, shortFields, toCommand, toCurl, toManifest, toPython, wholeFields } from "./launch_body.js";
@@ -31,7 +31,7 @@ function Again({ from }) {
     return () => aborter.abort();
   }, [Boolean(source.data)]);
   if (start.value) return html`<${Draft} start=${start.value} from=${from} secrets=${source.data?.spec.secretVariables ?? []} />`;
-  return source.error ? html`<${Failure} error=${source.error} what="that workload" onRetry=${source.reload} />` : null;
+  return source.error ? html`<${Failure} error=${source.error} what="that workload" onRetry=${source.reload} />` : html`<${Loading} rows=${6} label="Loading the first launch" />`;
 }
 
 // The short form, if the API makes the same spec of it as the first launch has; otherwise the whole body.
