@@ -28,6 +28,25 @@ def test_it_shows_progress_and_goes_on(stack: RunningStack, page: Page, pictures
     page.picture(pictures / "built-in-notebook.png")
 
 
+def test_it_looks_once_at_a_time_while_the_api_hangs(stack: RunningStack, page: Page) -> None:
+    """A look that has no answer yet is the only one; when it has one, the next look follows."""
+    id_ = stack.launch({"kind": "notebook", "hold": True})
+    page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
+    page.wait_for("!!document.querySelector('li.now')")
+    page.run(
+        "window.asked = []; window.ticks = 0; setInterval(() => ticks += 1, 2000);"
+        " window.fetch = () => new Promise((answer) => asked.push(answer)); true"
+    )
+    page.wait_for("ticks >= 3 && asked.length > 0")
+    assert page.run("asked.length") == 1
+    for looks in (1, 2):
+        page.run("asked.at(-1)(new Response('', { status: 503 }))")
+        page.wait_for(f"asked.length === {2 * looks}")
+        page.run("asked.at(-1)(new Response('{}'))")
+        page.wait_for(f"asked.length === {2 * looks + 1}")
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+
+
 def test_the_end_is_told(stack: RunningStack, page: Page, pictures: Path) -> None:
     """Who looks at a workload that ends is told so, with the reason, and no page looks for ever."""
     id_ = stack.launch({"kind": "notebook", "hold": True})

@@ -2,12 +2,15 @@
 const { id, phase, ended } = document.body.dataset;
 const STEPS = ["Pending", "Assigned", "Pulling", "Starting", "Running"];
 const LOOK_MS = 2000;
+const LOOK_MAX_MS = 10000;
 const root = new URL(document.body.dataset.root, location.href);
 const api = `api/v1/allocations/${encodeURIComponent(id)}`;
 const started = new Map();
 const steps = new Map([...document.querySelectorAll(".steps li")].map((item) => [item.dataset.phase, item]));
 const message = document.querySelector(".message");
 let now = phase;
+let isLooking = false;
+let isDue = false;
 
 const url = (path) => new URL(path, root);
 
@@ -43,12 +46,29 @@ function happened({ data }) {
   look();
 }
 
+// One look at a time, so that an API that hangs collects no requests. A look that is due meanwhile follows.
 async function look() {
-  const answer = await fetch(location.href, { headers: { accept: "text/html" }, redirect: "manual" }).catch(() => null);
-  if (answer && ![502, 503, 504].includes(answer.status)) return location.reload();
-  const why = await fetch(url(`${api}/explain`)).then((found) => found.json()).catch(() => null);
+  isDue = true;
+  if (isLooking) return;
+  isLooking = true;
+  while (isDue) {
+    isDue = false;
+    if (await answers()) location.reload();
+  }
+  isLooking = false;
+}
+
+// Whether the workload's own page answers; if not, the reason is shown.
+async function answers() {
+  const answer = await read(location.href, { headers: { accept: "text/html" }, redirect: "manual" });
+  if (answer && ![502, 503, 504].includes(answer.status)) return true;
+  const why = await read(url(`${api}/explain`)).then((found) => found.json()).catch(() => null);
   if (why?.message && now !== "Running") message.textContent = why.message;
-  return undefined;
+  return false;
+}
+
+function read(address, options) {
+  return fetch(address, { ...options, signal: AbortSignal.timeout(LOOK_MAX_MS) }).catch(() => null);
 }
 
 if (!ended) {
