@@ -40,7 +40,11 @@ class FeasibilityRow:
         every = [(scores[name], weight) for name, weight in sorted(weights.items())]
         self._beside = tuple((score, weight) for score, weight in every if score.whole is not None)
         """scores that read the pods beside a node"""
-        self._moving = tuple((score, weight) for score, weight in every if score.is_of_one_node)
+        self._moving = tuple(
+            (score, weight)
+            for score, weight in every
+            if not (score.is_static or score.is_of_domains or score.whole is not None)
+        )
         self._is_of_amounts = not ask.host_ports and all(score.is_of_amounts for score, _ in self._moving)
         """whether the dynamic part of a node's total follows from the node's amounts alone"""
         is_by_device = usage.devices_for(ask) is not None or any(score.is_by_device for score, _ in self._moving)

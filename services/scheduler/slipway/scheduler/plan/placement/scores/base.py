@@ -69,11 +69,6 @@ class Score(msgspec.Struct, frozen=True):
     whole: ScoreWhole | None = None
     bind_whole: Callable[[Mapping[str, Any]], ScoreWhole] | None = None
 
-    @property
-    def is_of_one_node(self) -> bool:
-        """Whether its value on a node changes with the usage of that node, and only of that node."""
-        return not (self.is_static or self.is_of_domains or self.whole is not None)
-
     def under(self, args: Mapping[str, Any]) -> "Score":
         """Return this score with a pool's args applied."""
         return msgspec.structs.replace(
