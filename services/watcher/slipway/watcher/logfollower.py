@@ -255,9 +255,8 @@ class LogFollower:
         """the position of the log in the store; None: it has to be read from the store"""
         self._is_stored = False
         # `_has_rest`: whether the last read ended within a line. `_read_until`:
-        # the newest line of a read that reached the end. `_rest`: where that read ended, as (the position of its last
-        # line, the bytes behind it).
-        self._has_rest, self._read_until, self._rest = False, "", (LogPosition(), 0)
+        # the newest line of a read that reached the end. `_end_mark`: where the last complete read ended.
+        self._has_rest, self._read_until, self._end_mark = False, "", LineCutter(LogPosition()).end_mark
         self._unended: LineCutter | None = None
         """the cutter of the last read, if it ended within a line: the log may be gone at the next read"""
         # `_bytes`: the bytes that wait to be stored. `_log_bytes`: the least size of the log, infinite when another
@@ -450,10 +449,9 @@ class LogFollower:
         if error is None and has_ended(pod, self._container):
             # When an API server loses a node, its response ends as usual. So a rest is the last line only if the next
             # read ends with it too.
-            rest = (self._cutter.position(0), self._cutter.rest_bytes)
-            if rest == self._rest:
+            before, self._end_mark = self._end_mark, self._cutter.end_mark
+            if before == self._end_mark:
                 self._add(self._cutter.end())
-            self._rest = rest
             if self._cutter.is_elsewhere:
                 await self._say_torn(
                     self._stored.time, ended_at(pod, self._container) + 1.0, "may be missing: its node may have"

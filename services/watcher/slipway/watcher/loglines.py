@@ -26,6 +26,9 @@ _SECOND_CHARS: Final = 19
 _PART_OF_STAMP: Final = re.compile(rb"[0-9T:.Z+-]{0,35}")
 _CR: Final = b"\r"
 
+LogEndMark = tuple[LogPosition, bytes, int]
+"""(the position of the last line, the time of the unfinished line behind it, its bytes)"""
+
 
 class LineCutter:
     """Cuts one log into lines. Each read of the log needs its own instance."""
@@ -49,7 +52,7 @@ class LineCutter:
         self._is_again = bool(position.second)
         self._open = b""
         self._open_cut = 0
-        self.rest_bytes = 0
+        self._rest_bytes = 0
         """the size of the unfinished line as its node sent it"""
         self._shown = b""
         """the last state of the unfinished line that was returned"""
@@ -63,6 +66,11 @@ class LineCutter:
     def has_rest(self) -> bool:
         """Whether there is an unfinished line."""
         return bool(self._open)
+
+    @property
+    def end_mark(self) -> LogEndMark:
+        """Where this read has ended so far: the same for two reads that have ended at the same byte."""
+        return self.position(0), self._open[:_STAMP_CHARS], self._rest_bytes
 
     @property
     def is_elsewhere(self) -> bool:
@@ -82,7 +90,7 @@ class LineCutter:
                 if line is not None:
                     found.append(line)
         self._open += rest
-        self.rest_bytes = len(rest) if ended else self.rest_bytes + len(rest)
+        self._rest_bytes = len(rest) if ended else self._rest_bytes + len(rest)
         if len(self._open) > _OPEN_BYTES_MAX:
             self._shorten()
         return found
@@ -102,7 +110,7 @@ class LineCutter:
 
     def end(self) -> list[bytes]:
         """Return the last line, if the log has ended without a line end. A part of a time is no line."""
-        raw, cut, self._open, self._open_cut, self.rest_bytes = self._open, self._open_cut, b"", 0, 0
+        raw, cut, self._open, self._open_cut, self._rest_bytes = self._open, self._open_cut, b"", 0, 0
         if _PART_OF_STAMP.fullmatch(raw) and not normal_time(raw):
             return []
         line = self._line(raw, cut) if raw else None
