@@ -254,9 +254,9 @@ class LogFollower:
         self._known: LogPosition | None = LogPosition() if is_fresh else None
         """the position of the log in the store; None: it has to be read from the store"""
         self._is_stored = False
-        # `_has_rest`: whether the last read ended within a line. `_read_until`:
+        # `_is_short`: whether the last read may have ended before the end. `_read_until`:
         # the newest line of a read that reached the end. `_end_mark`: where the last complete read ended.
-        self._has_rest, self._read_until, self._end_mark = False, "", LineCutter(LogPosition()).end_mark
+        self._is_short, self._read_until, self._end_mark = False, "", LineCutter(LogPosition()).end_mark
         self._unended: LineCutter | None = None
         """the cutter of the last read, if it ended within a line: the log may be gone at the next read"""
         # `_bytes`: the bytes that wait to be stored. `_log_bytes`: the least size of the log, infinite when another
@@ -343,9 +343,9 @@ class LogFollower:
                     # Lines that were read and not stored, or that another process stored, have to be read again to the
                     # end. A kubelet that began a new file before its reader reached the end of the old one ends the
                     # response there. So a log that may have two files is read once more, for the lines after that.
-                    is_all = is_whole and not self._has_rest and self._is_one_file
+                    is_all = is_whole and not self._is_short and self._is_one_file
                     failures, read_until = 0, self._clock.now() if is_all else 0.0
-                    is_read = is_whole and ((is_over and not self._has_rest) or (self._is_gone and self._is_one_file))
+                    is_read = is_whole and ((is_over and not self._is_short) or (self._is_gone and self._is_one_file))
             except (TransientError, PermanentError) as error:
                 # An earlier complete read is no evidence for the lines since then: the node's clock may be behind ours.
                 failures, read_until = failures + 1, 0.0
@@ -437,7 +437,7 @@ class LogFollower:
         return None
 
     async def _take_all(self, ahead: _Ahead, reading: "asyncio.Task[ControlPlaneError | None]") -> bool:
-        self._has_rest = False
+        self._is_short = False
         while not await self._take_some(ahead):
             is_many = self._bytes >= PACK_BYTES
             if not await self._store_lines(keep_last=self._is_behind()):
@@ -446,19 +446,21 @@ class LogFollower:
                 await self._clock.sleep(GATHER_S)
         error = UnavailableError("its node sent nothing more of it") if self._is_cut else await reading
         pod = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod
+        is_end = False
         if error is None and has_ended(pod, self._container):
-            # When an API server loses a node, its response ends as usual. So a rest is the last line only if the next
-            # read ends with it too.
+            # When an API server loses a node, its response ends as usual. So a short read has reached the end only if
+            # the next read ends there too.
             before, self._end_mark = self._end_mark, self._cutter.end_mark
-            if before == self._end_mark:
-                self._add(self._cutter.end())
+            is_end = not self._cutter.is_short or before == self._end_mark
+        if is_end:
+            self._add(self._cutter.end())
             if self._cutter.is_elsewhere:
                 await self._say_torn(
                     self._stored.time, ended_at(pod, self._container) + 1.0, "may be missing: its node may have"
                 )
-        self._has_rest = self._cutter.has_rest
-        if self._has_rest or error is None:
-            self._unended = self._cutter if self._has_rest else None
+        self._is_short = self._cutter.is_short and not is_end
+        if self._cutter.has_rest or error is None:
+            self._unended = self._cutter if self._cutter.has_rest else None
         if not await self._store_lines():
             return False
         if error is not None:

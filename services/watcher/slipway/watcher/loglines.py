@@ -68,6 +68,11 @@ class LineCutter:
         return bool(self._open)
 
     @property
+    def is_short(self) -> bool:
+        """Whether this read has ended within a line, or before a line that was read before."""
+        return self.has_rest or self._is_again
+
+    @property
     def end_mark(self) -> LogEndMark:
         """Where this read has ended so far: the same for two reads that have ended at the same byte."""
         return self.position(0), self._open[:_STAMP_CHARS], self._rest_bytes
