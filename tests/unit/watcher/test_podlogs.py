@@ -17,9 +17,14 @@ from slipway.local.apiserver.objects import Json
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.runtime.service import ServiceStop
-from slipway.streams.logpacks import Gaps, LogAppended, LogKey, LogPack, LogPosition
-from slipway.watcher.logfollower import LogFollower
+from slipway.streams.logpacks import STDOUT, Gaps, LogAppended, LogKey, LogPack, LogPosition
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from slipway.watcher.informers import Informers
+from slipway.watcher.logfollower import LogFollower, LogMeans, LogPackWriter
+from tests.support.builders import T0, a_pod, an_allocation
 from tests.support.cycles import cyclic_garbage
+from tests.support.virtual_time import VirtualClock, run_virtual
 from tests.support.watch_post import Post, play
 
 
@@ -207,6 +212,71 @@ def test_the_log_of_a_rank_that_came_back_is_opened_once() -> None:
         assert journal.reads == 2, "what the store has of the pod before is no part of this pod's log"
 
     play(story)
+
+
+@pytest.mark.parametrize("ahead_s", [-60.0, 0.0, 60.0])
+@pytest.mark.parametrize("is_read", [False, True], ids=["log of the pod before", "its own log"])
+def test_whose_log_has_ended_is_known_by_the_clock_of_its_node(ahead_s: float, is_read: bool) -> None:
+    """The pod of a rank that started again has its log behind that of the pod before, once, also on a node whose clock
+    is ahead of that of the API server, or behind it."""
+
+    async def main() -> None:
+        clock = VirtualClock()
+        streams, world, owner = MemoryStreams(MemoryServer(clock)), Informers(), an_allocation(1).it
+        source, texts = LogKey(attempt=1, rank=0), dict[float, str]()
+        # By the API server the pod before ended at 10 s, and this one was created at 12 s.
+        story = a_pod(of=owner).with_metadata(
+            annotations={ANNOTATION_ADDED: "1"}, creation_timestamp=format_time(T0 + 12.0)
+        )
+        story = story.running(at_s=13.0 + ahead_s).exited(at_s=20.0 + ahead_s, started_s=13.0 + ahead_s)
+        world.pods.replace([story.it], 1)
+
+        class Node:
+            async def read_log(
+                self,
+                namespace: str,
+                pod: str,
+                *,
+                container: str = "",
+                tail_lines: int | None = None,
+                since_time: str = "",
+            ) -> bytes:
+                raise NotImplementedError
+
+            async def follow_log(
+                self, namespace: str, pod: str, *, container: str = "", since_time: str = ""
+            ) -> AsyncIterator[bytes]:
+                del namespace, pod, container
+                lines = [f"{format_time(when, 'microseconds')} {text}\n" for when, text in texts.items()]
+                yield "".join(line for line in lines if line >= since_time).encode()
+
+        async def follow() -> list[str]:
+            writer = LogPackWriter(streams.logs)
+            means = LogMeans(
+                reader=Node(), store=streams.logs, writer=writer, world=world, clock=clock, leads=lambda: True
+            )
+            follower = LogFollower(
+                means, pod=story.it, source=source, container="main", is_fresh=False, share_bytes=100_000
+            )
+            writing = asyncio.ensure_future(writer.run())
+            await follower.run()
+            writing.cancel()
+            stored = await streams.logs.read(id_of(owner), limit=100)
+            return [each.line.text for each in stored if each.line.stream == STDOUT]
+
+        last = format_time(T0 + 9.0 + ahead_s, "microseconds")
+        ended = LogPosition(number=1, second=f"{last[:19]}Z", seen=1, time=last, is_ended=True)
+        before = LogPack(
+            allocation=id_of(owner), source=source, after=LogPosition(), first=1, lines=[f"{last} before".encode()],
+            position=ended, share_bytes=100_000,
+        )  # fmt: skip
+        await streams.logs.append([before])
+        texts[T0 + 14.0 + ahead_s] = "after"
+        assert await follow() == ["before", "after"]
+        if is_read:
+            assert await follow() == ["before", "after"]
+
+    run_virtual(main)
 
 
 def test_a_log_that_its_node_does_not_send_delays_the_end_for_a_second() -> None:

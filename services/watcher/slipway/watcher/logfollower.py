@@ -392,11 +392,19 @@ class LogFollower:
         self._bytes = 0
 
     def _is_later(self, position: LogPosition) -> bool:
-        """Whether the stored log ended before this pod, which was added to a running gang, was created."""
-        meta = self.pod.metadata
-        if ANNOTATION_ADDED not in meta.annotations or not meta.creation_timestamp:
+        """Whether the stored log ended before this pod, which was added to a running gang, began its log.
+
+        The time of the last line is by the clock of its node, and so is that of the container's start. The API server's
+        clock tells the creation of the pod, and counts only while the start is unknown.
+        """
+        pod = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod
+        meta = pod.metadata
+        if ANNOTATION_ADDED not in meta.annotations:
             return False
-        return not position.time or parse_time(position.time) < parse_time(meta.creation_timestamp)
+        began_at = started_at(pod, self._container) or (
+            parse_time(meta.creation_timestamp) if meta.creation_timestamp else 0.0
+        )
+        return began_at > 0.0 and (not position.time or parse_time(position.time) < began_at)
 
     async def _follow(self) -> bool:
         """Read and store until the log ends; return False when another process has stored lines of it."""
