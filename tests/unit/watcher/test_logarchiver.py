@@ -63,6 +63,36 @@ async def test_an_archive_stays_open_while_a_log_is_read_from_its_node() -> None
     assert record.ended_at
 
 
+async def test_an_archive_is_not_closed_before_lines_that_were_just_stored() -> None:
+    """They came after the last page was read: the next look copies them."""
+    scene = ArchiverScene()
+    archiver = scene.archiver()
+    await scene.print(20, archiver)
+    await archiver.step()
+    scene.end()
+    await archiver.step()
+    source, is_late = scene.streams.logs, False
+    page = source.page
+
+    async def crossed(allocation: AllocationId, *, after: str | None = None) -> list[StoredLine]:
+        nonlocal is_late
+        found = await page(allocation, after=after)
+        if not found and not is_late:
+            is_late = True
+            await scene.print(5, archiver)
+        return found
+
+    source.page = crossed
+    scene.clock.ahead_s += 61
+    for _ in range(2):
+        await archiver.step()
+        scene.clock.ahead_s += 61
+    assert await scene.numbers() == list(range(1, 26))
+    record = await scene.archive.record(scene.id)
+    assert record is not None
+    assert record.ended_at
+
+
 async def test_a_process_that_starts_goes_on_where_the_archive_ends() -> None:
     """Without a hole and without a doubled line."""
     scene = ArchiverScene()

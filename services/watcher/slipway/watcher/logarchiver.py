@@ -470,9 +470,10 @@ class LogArchiver:
         """Close the archive of an ended allocation, once its pods are gone and its logs have ends, or `CLOSE_S` is
         over: its record gets `ended_at`. Return whether the archive answered.
 
-        A pod is kept while its log is read. So while there is one, a log may follow that has no position yet.
+        A pod is kept while its log is read. So while there is one, a log may follow that has no position yet. Lines
+        that were stored after the last page was read are copied first.
         """
-        if copy.ended_at == math.inf:
+        if copy.ended_at == math.inf or copy.waiting:
             return False
         now, has_pods = self._clock.monotonic(), bool(self._world.pods_of(copy.record.uid))
         if has_pods:
