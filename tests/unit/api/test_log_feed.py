@@ -398,3 +398,35 @@ async def test_a_tail_from_pods_is_not_sent_again_when_redis_comes(world: ApiWor
         await wait_until(lambda: lines[7].text in found, "the last line of the store")
         following.cancel()
     assert found == [line.text for line in lines[2:]]
+
+
+async def test_lines_of_a_store_that_was_emptied_come_once(world: ApiWorld) -> None:
+    """Redis loses its data while a log is followed, and the allocation ends: of the pod's lines only new ones come."""
+    answer = await world.launch()
+    running = await world.run(answer["name"])
+    lines = [LogLine(attempt=1, rank=0, time=f"2026-01-02T03:04:0{n}Z", text=f"line {n}") for n in range(4)]
+    await store_lines(world.streams, AllocationId(answer["id"]), lines[:3])
+    world.pod_logs.said[0] = [f"{line.time} {line.text}" for line in lines]
+    found: list[str] = []
+
+    async def emit(page: Sequence[LogLineView]) -> None:
+        found.extend(line.text for line in page)
+
+    feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(feed.follow(running, LogFilter(), emit))
+        await wait_until(lambda: len(found) == 3, "the lines of the store")
+        world.server.flush()
+        await world.step(answer["name"], Event.TERMINATED)
+    assert found == [line.text for line in lines]
+
+
+@pytest.mark.parametrize("tail", [0, 1])
+async def test_the_end_of_a_log_that_was_never_stored_has_its_last_lines_only(world: ApiWorld, tail: int) -> None:
+    """Nothing was stored: a follower of the last lines gets as many of the pods' as it asked for."""
+    answer = await world.launch()
+    await world.run(answer["name"])
+    ended = await world.step(answer["name"], Event.TERMINATED)
+    world.pod_logs.said[0] = [f"2026-01-02T03:04:0{n}Z line {n}" for n in range(3)]
+    found = await followed(world, world.streams.logs, ended, LogFilter(tail=tail))
+    assert found == ["line 2"][:tail]

@@ -318,13 +318,19 @@ class LogFeed:
             rest = await self._logs.read(id_of(session.allocation), after=session.cursor, limit=1)
         except TransientError:
             return quiet_s >= END_S
-        if not positions and quiet_s >= SETTLE_S:
-            found = await self._of_pods(session.allocation, session.wanted)
-            if found:
-                session.is_of_pods = True
-                await emit(found)
-            return found is not None
-        return not rest and not open_logs(session.allocation, positions)
+        is_stored = not rest and not open_logs(session.allocation, positions)
+        if positions or not _may_have_printed(session.allocation):
+            return is_stored
+        if quiet_s < SETTLE_S:
+            return False
+        tail = None if session.has_met_any else session.wanted.tail
+        fresh = await self._new_of_pods(session)
+        if fresh and tail is not None:
+            fresh = fresh[-tail:] if tail else []
+        if fresh:
+            session.is_of_pods = True
+            await emit(fresh)
+        return is_stored or fresh is not None
 
     async def _gaps(self, allocation: Allocation, wanted: LogFilter) -> Gaps:
         return Gaps(await self._logs.positions(id_of(allocation)), is_whole=wanted.after is None)
@@ -399,14 +405,19 @@ class LogFeed:
         return session.allocation.status.phase is Phase.TERMINATED
 
     async def _poll_pods(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]]) -> None:
-        """Put the new lines of the pods into the inbox, for each rank those after its own last line."""
+        """Put the new lines of the pods into the inbox."""
+        fresh = await self._new_of_pods(session)
+        if fresh:
+            await inbox.put(fresh)
+
+    async def _new_of_pods(self, session: "_Session") -> list[LogLineView] | None:
+        """Return the new lines of the pods, for each rank those after its own last line; None if no pod was read."""
         wanted = session.wanted
         if session.has_met_any:
             # After the first lines, `tail` must not drop any new line.
             wanted = msgspec.structs.replace(wanted, tail=None)
-        fresh = session.take_polled(await self._of_pods(session.allocation, wanted) or [])
-        if fresh:
-            await inbox.put(fresh)
+        found = await self._of_pods(session.allocation, wanted)
+        return None if found is None else session.take_polled(found)
 
     async def _of_pods(self, allocation: Allocation, wanted: LogFilter) -> list[LogLineView] | None:
         """Return the wanted lines of the existing pods, all ranks merged by time, with marks where they are cut.
