@@ -430,3 +430,24 @@ async def test_the_end_of_a_log_that_was_never_stored_has_its_last_lines_only(wo
     world.pod_logs.said[0] = [f"2026-01-02T03:04:0{n}Z line {n}" for n in range(3)]
     found = await followed(world, world.streams.logs, ended, LogFilter(tail=tail))
     assert found == ["line 2"][:tail]
+
+
+async def test_what_a_node_says_instead_of_a_log_comes_once(world: ApiWorld) -> None:
+    """It has no time to continue after; the pods are read again and again while Redis is away."""
+    answer = await world.launch()
+    running = await world.run(answer["name"])
+    world.server.absent = True
+    said = world.pod_logs.said[0] = ["unable to retrieve container logs for containerd://1"]
+    found: list[str] = []
+
+    async def emit(page: Sequence[LogLineView]) -> None:
+        found.extend(line.text for line in page)
+
+    feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        following = group.create_task(feed.follow(running, LogFilter(), emit))
+        await wait_until(lambda: bool(found), "what the node says")
+        said.append("2026-01-02T03:04:05Z a line")
+        await wait_until(lambda: "a line" in found, "a line")
+        following.cancel()
+    assert len(found) == 2

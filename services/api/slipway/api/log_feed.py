@@ -552,6 +552,8 @@ class _Session:
         """{rank: time of its newest line from its pod, epoch seconds}"""
         self._polled_attempt = 0
         """the latest attempt with lines from pods"""
+        self._timeless: set[tuple[_RankRun, str]] = set()
+        """lines without a time, as a node says instead of a log"""
         self._last: dict[LogKey, int] = {}
 
     def is_new(self, line: LogLine) -> bool:
@@ -593,6 +595,10 @@ class _Session:
                     continue
                 self._polled_s[run] = max(self._polled_s.get(run, 0.0), at)
                 self._polled_attempt = max(self._polled_attempt, line.attempt)
+            elif (run, line.text) in self._timeless:
+                continue
+            else:
+                self._timeless.add((run, line.text))
             fresh.append(line)
         return fresh
 
