@@ -70,6 +70,27 @@ async def test_fields_are_passed_on_byte_for_byte(world: ApiWorld, name: str) ->
     assert b"x-empty: " in fields
 
 
+@pytest.mark.parametrize("upgrade", ["", "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"], ids=["http", "socket"])
+async def test_fields_of_a_request_are_passed_on_byte_for_byte(world: ApiWorld, upgrade: str) -> None:
+    """A browser sends the bytes of a cookie as a page has set them."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    key = (
+        "Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" if upgrade else "Connection: close\r\n"
+    )
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server, served(world.app) as api:
+        id_ = await a_workload(world, int(server.sockets[0].getsockname()[1]))
+        asked = f"GET /proxy/{id_}/ HTTP/1.1\r\nHost: localhost\r\n{key}{upgrade}Cookie: name=日本語\r\n\r\n"
+        assert (await exchanged(api, asked.encode())).startswith(b"HTTP/1.1 404")
+    assert "name=日本語".encode() in heads[0]
+
+
 @pytest.mark.parametrize(
     ("head", "body"),
     [

@@ -112,7 +112,8 @@ class HttpForwarder:
         return httpx2.Request(
             request.method,
             httpx2.URL(scheme=scheme, host=target.host, port=target.port, raw_path=target.path),
-            headers=fields,
+            # As bytes, because httpx2 would encode text as ASCII.
+            headers=[(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields],
             content=content,
             extensions={"timeout": self._timeout().as_dict()},
         )
