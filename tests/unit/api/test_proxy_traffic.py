@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
@@ -193,3 +194,20 @@ async def test_a_port_that_speaks_tls(world: ApiWorld) -> None:
     assert (await world.http.get(f"/proxy/{launched['id']}/")).text == "secret"
     server.close()
     await world.parts.forwarder.aclose()
+
+
+async def test_a_websocket_of_a_port_that_speaks_tls(world: ApiWorld) -> None:
+    """As for HTTP, the certificate of the workload may have any name and issuer."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("somebody.example").configure_cert(context)  # pyright: ignore[reportUnknownMemberType]
+
+    async def echo(socket: ServerConnection) -> None:
+        await socket.send(await socket.recv())
+
+    async with serve(echo, "127.0.0.1", 0, ssl=context) as server, served(world.app) as api:
+        port = next(iter(server.sockets)).getsockname()[1]
+        launched = await world.launch(ports=[{"name": "web", "port": port, "scheme": "https"}])
+        await world.run(launched["name"])
+        async with connect(f"ws://127.0.0.1:{api}/proxy/{launched['id']}/", proxy=None) as socket:
+            await socket.send("hello")
+            assert await socket.recv() == "hello"

@@ -7,6 +7,8 @@ in both directions.
 
 import asyncio
 import contextlib
+import functools
+import ssl
 from collections.abc import Awaitable, Callable
 from socket import AF_INET, AF_INET6, SOCK_STREAM
 from socket import socket as Socket
@@ -105,6 +107,7 @@ async def _connect(
             return await Once(
                 f"{scheme}://{host}{target.path.decode('latin-1')}",
                 sock=wire,
+                ssl=_unverified() if target.is_tls else None,
                 origin=Origin(origin) if origin else None,
                 subprotocols=offered or None,
                 additional_headers=[field for field in fields if field[0].lower() not in _OWN_HEADERS],
@@ -124,6 +127,15 @@ async def _connect(
         raise BadGatewayError(f"{target.allocation} speaks no WebSocket here") from error
     except (OSError, TimeoutError) as error:
         raise NotListeningError(f"{target.allocation} does not answer on port {target.port} yet") from error
+
+
+@functools.cache
+def _unverified() -> ssl.SSLContext:
+    """A workload brings its own certificate; inside the cluster there is no name to verify."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 async def _connected(target: ProxyTarget, confirm: Callable[[], Awaitable[None]]) -> Socket:
