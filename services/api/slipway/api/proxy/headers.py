@@ -176,9 +176,9 @@ def _outside(location: str, own: Collection[str], prefix: str) -> str:
         return location  # no URL: the client decides, as it would without a proxy
     if not is_own or parts.scheme not in ("", "http", "https"):
         return location
+    if not parts.netloc and not parts.path.startswith("/"):
+        return location  # relative to the page, such as `there` or `?page=2`
     path = parts.path or "/"
-    if not parts.netloc and not path.startswith("/"):
-        return location
     query = f"?{parts.query}" if parts.query else ""
     fragment = f"#{parts.fragment}" if parts.fragment else ""
     return _below(path, prefix) + query + fragment
