@@ -203,6 +203,14 @@ async def test_short_ids_and_missing_slashes_are_redirected(world: ApiWorld) -> 
         assert (short.status_code, short.headers["location"]) == (307, f"http://localhost/proxy/{id_}/x?a=1")
 
 
+@pytest.mark.parametrize("path", ["a%2Fb", "50%25%20done", "what%3F", "%E6%97%A5?x=%26y"])
+async def test_a_redirect_spells_the_path_as_the_client_did(world: ApiWorld, path: str) -> None:
+    """A file of a notebook may have a percent sign or a slash in the name of it."""
+    async with a_running_workload(world, name="llm") as (id_, _):
+        answer = await world.http.get(f"/proxy/llm/{path}")
+        assert answer.headers["location"] == f"http://localhost/proxy/{id_}/{path}"
+
+
 async def test_answers_are_streamed(world: ApiWorld) -> None:
     """The first bytes arrive before the last are made."""
     async with (

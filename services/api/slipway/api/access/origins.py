@@ -7,6 +7,9 @@ page and reads of its own allocation, but no other part of the REST API, no logi
 
 import re
 from collections.abc import Iterable
+from urllib.parse import quote
+
+from starlette.types import Scope
 
 from slipway.runtime.web_guard import host_name
 
@@ -45,6 +48,21 @@ def origin_of(id_: str, domain: str, *, scheme: str, host: str) -> str:
     """Return the origin of an allocation, with the port at which the browser reaches the api."""
     port = host.rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
     return f"{scheme}://{id_}.{domain}{f':{port}' if port.isdigit() else ''}"
+
+
+def spelled_path(scope: Scope) -> str:
+    """Return the path of a request as the client spelled it, for a redirect to the same path.
+
+    A decoded path cannot be spelled again: `a%2Fb` is one segment, and `50%25` is no escape.
+    """
+    raw = bytes(scope.get("raw_path") or scope["path"].encode())
+    return quote(raw.partition(b"#")[0].partition(b"?")[0], safe="/%:@!$&'()*+,;=~")
+
+
+def spelled_address(scope: Scope) -> str:
+    """Return the path and the query of a request as the client spelled them."""
+    query = quote(bytes(scope["query_string"]), safe="/%:@!$&'()*+,;=~?")
+    return spelled_path(scope) + (f"?{query}" if query else "")
 
 
 def local_name(hosts: Iterable[str]) -> str:

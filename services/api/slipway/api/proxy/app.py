@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket
 
 from slipway.api import audit
 from slipway.api.access import middleware, session
-from slipway.api.access.origins import origin_of, workload_of
+from slipway.api.access.origins import origin_of, spelled_address, spelled_path, workload_of
 from slipway.api.access.table import PROXIED
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.http_errors import ForbiddenError, UnauthorizedError
@@ -88,8 +88,8 @@ async def _serve_http(request: Request, send: Send) -> None:
     found = await parts.targets.find(whole, _below(request.scope, given), request.scope["query_string"])
     if found.allocation != given:
         # The cookies and links of a workload have paths with its whole id.
-        url = request.url.replace(path=request.url.path.replace(f"{ROOT}/{given}", f"{ROOT}/{found.allocation}", 1))
-        await RedirectResponse(url, status_code=307)(request.scope, request.receive, send)
+        path = spelled_path(request.scope).replace(f"{ROOT}/{given}", f"{ROOT}/{found.allocation}", 1)
+        await RedirectResponse(request.url.replace(path=path), status_code=307)(request.scope, request.receive, send)
         return
     if isinstance(found, ProxyTarget):
         _check_scheme(found)
@@ -171,10 +171,9 @@ def _to_origin(request: Request, parts: ApiDeps, id_: str) -> Response:
     host = request.headers.get("host", "")
     # The client may have sent a part of the id, or a name; the address of the origin contains the whole id.
     given = str(request.path_params["id"])
-    path = request.url.path.replace(f"{ROOT}/{given}", f"{ROOT}/{id_}", 1)
-    query = f"?{request.url.query}" if request.url.query else ""
+    path = spelled_address(request.scope).replace(f"{ROOT}/{given}", f"{ROOT}/{id_}", 1)
     origin = origin_of(id_, parts.settings.proxy_domain, scheme=request.url.scheme, host=host)
-    return RedirectResponse(origin + path + query, status_code=307)
+    return RedirectResponse(origin + path, status_code=307)
 
 
 def _led_to_login(request: Request) -> Response:
@@ -184,7 +183,7 @@ def _led_to_login(request: Request) -> Response:
         if request.headers.get("sec-fetch-site", "") == "cross-site":
             return login.again(request)
         return login.to_login(request)
-    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    path = spelled_address(request.scope)
     if parts.sessions.has_refused(request):
         return login.lead_back(request, path, "Your ticket for this workload has ended, or you have logged out.")
     return RedirectResponse(login.own_origin(request) + path, status_code=303)

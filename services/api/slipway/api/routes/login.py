@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipway.api import audit
 from slipway.api.access import middleware, session
-from slipway.api.access.origins import ENTER, host_name, local_name, origin_of, workload_of
+from slipway.api.access.origins import ENTER, host_name, local_name, origin_of, spelled_address, workload_of
 from slipway.api.access.table import PROXIED
 from slipway.api.deps import parts_of
 from slipway.api.http_errors import BodyTooLargeError, ForbiddenError, UnauthorizedError
@@ -264,12 +264,11 @@ def onward(request: Request, id_: str, login: session.LoginSession) -> Response:
     parts = parts_of(request)
     scheme = "https" if session.is_secure(request) or session.has_secure_session(request) else "http"
     origin = origin_of(id_, parts.settings.proxy_domain, scheme=scheme, host=request.headers.get("host", ""))
-    query = f"?{request.url.query}" if request.url.query else ""
     page = _ONWARD.format(
         title="One step on",
         action=escape(origin + ENTER),
         code=escape(parts.sessions.code(login, id_)),
-        next=escape(request.url.path + query),
+        next=escape(spelled_address(request.scope)),
         id=escape(id_),
     )
     return page_of(page, form_action=f"{origin}")
@@ -277,8 +276,7 @@ def onward(request: Request, id_: str, login: session.LoginSession) -> Response:
 
 def to_login(request: Request) -> Response:
     """Redirect a browser that is not logged in to the login page, which leads back afterwards."""
-    query = f"?{request.url.query}" if request.url.query else ""
-    return RedirectResponse(f"{LOGIN}?next={quote(request.url.path + query)}", status_code=303)
+    return RedirectResponse(f"{LOGIN}?next={quote(spelled_address(request.scope))}", status_code=303)
 
 
 def lead_back(request: Request, path: str, why: str) -> Response:
@@ -320,8 +318,7 @@ def again(request: Request) -> Response:
 
     A browser that came by a link of another site does not send the session cookie; from our own page it does.
     """
-    query = f"?{request.url.query}" if request.url.query else ""
-    here = escape(request.url.path + query)
+    here = escape(spelled_address(request.scope))
     response = page_of(_AGAIN.format(title="One moment", here=here))
     response.headers["Refresh"] = "0"
     return response
