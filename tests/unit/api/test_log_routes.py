@@ -261,6 +261,16 @@ async def test_lines_are_chosen_by_rank_source_and_pattern(world: ApiWorld, quer
     assert "".join(text[0] if text[0] == "P" else text[6] for text in found) == expected
 
 
+async def test_a_wrong_cursor_is_refused_before_a_stream_begins(world: ApiWorld) -> None:
+    """A reader that gets 200 and a broken stream would come again with the same cursor for ever."""
+    gang = await a_gang_with_lines(world)
+    for accept in ("text/plain", "text/event-stream", "application/json"):
+        answer = await world.get(
+            f"/allocations/{gang}/logs?follow=true", **{"accept": accept, "last-event-id": "unknown"}
+        )
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
+
+
 async def test_what_kubernetes_says_is_marked_in_text(world: ApiWorld) -> None:
     """Nobody takes it for the rank's own words; in JSON the stream says so."""
     gang = await a_gang_with_events(world)

@@ -38,6 +38,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.model.duration import parse_duration
 from slipway.model.numbers import number_in
 from slipway.model.times import parse_time
+from slipway.streams.codec import cursor_parts
 
 TAG = "logs"
 TEXT_TYPE = "text/plain"
@@ -98,6 +99,9 @@ async def logs(request: Request) -> Response:
 
 def _wanted(request: Request, now: float, container: str) -> LogFilter:
     query = request.query_params
+    after = request.headers.get("last-event-id") or query.get("after") or None
+    if after is not None:
+        cursor_parts(after)  # a wrong cursor is refused before a stream begins
     return LogFilter(
         ranks=_several_ranks(",".join(query.getlist("rank"))),
         attempt=optional_number(request, "attempt"),
@@ -109,7 +113,7 @@ def _wanted(request: Request, now: float, container: str) -> LogFilter:
         until=_moment("until", query.get("until", ""), now),
         tail=number_param(request, "tail", default=0, most=LINES_MAX) if query.get("tail") else None,
         head=number_param(request, "head", default=0, most=LINES_MAX) if query.get("head") else None,
-        after=request.headers.get("last-event-id") or query.get("after") or None,
+        after=after,
     )
 
 
