@@ -271,6 +271,20 @@ async def test_a_wrong_cursor_is_refused_before_a_stream_begins(world: ApiWorld)
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
 
 
+async def test_a_text_that_breaks_off_does_not_look_whole(world: ApiWorld) -> None:
+    """The api drains while plain text is followed: its reader has no other sign than a body without an end."""
+    gang = await a_gang_with_lines(world)
+    found: list[str] = []
+    async with serve_app(world.app, before_stop=world.stop.set) as url:
+        following = asyncio.ensure_future(
+            follow(url, f"/allocations/{gang}/logs?follow=true", found, accept="text/plain")
+        )
+        await wait_until(lambda: len(found) == 4, "the lines that there are")
+        world.stop.set()
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await following
+
+
 async def test_what_kubernetes_says_is_marked_in_text(world: ApiWorld) -> None:
     """Nobody takes it for the rank's own words; in JSON the stream says so."""
     gang = await a_gang_with_events(world)

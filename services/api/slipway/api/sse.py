@@ -78,6 +78,7 @@ class PushResponse(Response):
         self._stop = stop
         self._streams = streams
         self._holder = holder
+        self._is_whole = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._streams.held(self._kind, self._holder):
@@ -85,6 +86,8 @@ class PushResponse(Response):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 if scope["method"] != "HEAD":
                     await self._push(receive, Outlet(send, self._clock))
+                    if self.media_type != SSE_TYPE and not self._is_whole:
+                        return  # only a closed connection can show a reader of plain text that the text is incomplete
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
             except OSError:
                 return  # the client has left
@@ -100,6 +103,7 @@ class PushResponse(Response):
             if self.media_type == SSE_TYPE:
                 await outlet.write(b"retry: %d\n\n" % RECONNECT_MS)
             await self._writer(outlet)
+            self._is_whole = True
         except TransientError as error:
             # The status is already sent, so the stream just ends; the client reconnects with its last event id.
             _log.warning("stream broken off", kind=self._kind, error=str(error))
