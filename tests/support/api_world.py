@@ -204,7 +204,9 @@ class ApiWorld:
             LABEL_ROLE: role,
         }
         meta = {"name": name, "namespace": allocation.metadata.namespace, "labels": labels}
-        spec = {"schedulerName": "slipway", "nodeName": node, "containers": [{"name": "main", "image": "a"}]}
+        own = next((each.template for each in allocation.spec.ranks if each.name == role and each.template), None)
+        containers = own["spec"]["containers"] if own else [{"name": "main", "image": "a"}]
+        spec = {"schedulerName": "slipway", "nodeName": node, "containers": containers}
         pod = await self.kube.create(PODS, {"metadata": meta, "spec": spec})
         sent = {**meta, "resourceVersion": pod.metadata.resource_version}
         status = {"phase": "Running", "podIP": ip, "startTime": "2026-01-02T03:04:05Z"}

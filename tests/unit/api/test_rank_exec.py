@@ -277,3 +277,13 @@ async def test_viewers_may_not(tmp_path: Path) -> None:
         ):
             headers = await teams.token("ada", {where: role})
             assert (await refused(teams.world, id_, headers=headers))["status"] == status
+
+
+async def test_the_main_container_of_a_role_is_that_of_its_own_template(world: ApiWorld) -> None:
+    """A rank whose role replaces the template is entered without naming its container."""
+    own = {"spec": {"containers": [{"name": "driver", "image": "a"}]}}
+    answer = await world.launch(ranks=[{"name": "worker", "count": 1}, {"name": "head", "count": 1, "template": own}])
+    await world.run(answer["name"])
+    refusal = await world.get(f"/allocations/{answer['id']}/ranks/1/exec")
+    assert "container driver of rank 1" in refusal.json()["detail"]
+

@@ -21,6 +21,7 @@ from slipway.api.http_errors import ConflictError
 from slipway.api.ports import Kube, ShutdownSignal
 from slipway.api.queue_view import gate_of, is_waiting
 from slipway.crd.members import left_ranks, pod_uids, rank_count
+from slipway.crd.resolve import template_of
 from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
@@ -114,7 +115,7 @@ async def find_container(kube: Kube, allocation: Allocation, wanted: ExecRequest
 def _running(pod: Pod, allocation: Allocation, wanted: ExecRequest) -> str:
     states = {each.name: each.state for each in (*pod.status.container_statuses, *pod.status.init_container_statuses)}
     names = [each.name for each in (*pod.spec.containers, *pod.spec.init_containers)]
-    name = wanted.container or _main(allocation)
+    name = wanted.container or _main(allocation, wanted.rank)
     if name not in names:
         known = ", ".join(names)
         detail = f"{name[:64]!r} is not a container of its pods; they have {known}"
@@ -126,9 +127,15 @@ def _running(pod: Pod, allocation: Allocation, wanted: ExecRequest) -> str:
     return name
 
 
-def _main(allocation: Allocation) -> str:
-    containers = [str(each.get("name")) for each in containers_of(allocation.spec.template)]
-    return containers[main_container(allocation.spec.template)] if containers else MAIN_CONTAINER
+def _main(allocation: Allocation, rank: int) -> str:
+    """Return the main container of a rank: the template of its role, if it has one, replaces that of the allocation."""
+    template, first = allocation.spec.template, 0
+    for role in allocation.spec.ranks:
+        if first <= rank < first + role.count:
+            template = template_of(allocation.spec, role)
+        first += role.count
+    containers = [str(each.get("name")) for each in containers_of(template)]
+    return containers[main_container(template)] if containers else MAIN_CONTAINER
 
 
 def _why(state: ContainerState, pod: Pod) -> str:
