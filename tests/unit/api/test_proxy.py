@@ -203,6 +203,17 @@ async def test_short_ids_and_missing_slashes_are_redirected(world: ApiWorld) -> 
         assert (short.status_code, short.headers["location"]) == (307, f"http://localhost/proxy/{id_}/x?a=1")
 
 
+async def test_the_page_of_a_port_gets_its_slash(world: ApiWorld) -> None:
+    """Without it, a browser looks for `style.css` of the port at the default port."""
+    async with served(Workload().app) as port:
+        answer = await world.launch(ports=[{"name": "http", "port": port}])
+        await world.run(answer["name"])
+        id_ = answer["id"]
+        page = await world.http.get(f"/proxy/{id_}/{port}?a=1", headers={"accept": "text/html"})
+        assert (page.status_code, page.headers["location"]) == (307, f"http://localhost/proxy/{id_}/{port}/?a=1")
+        assert (await world.http.get(f"/proxy/{id_}/{port}")).status_code == 200
+
+
 @pytest.mark.parametrize("path", ["a%2Fb", "50%25%20done", "what%3F", "%E6%97%A5?x=%26y"])
 async def test_a_redirect_spells_the_path_as_the_client_did(world: ApiWorld, path: str) -> None:
     """A file of a notebook may have a percent sign or a slash in the name of it."""

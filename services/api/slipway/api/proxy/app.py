@@ -93,6 +93,11 @@ async def _serve_http(request: Request, send: Send) -> None:
         return
     if isinstance(found, ProxyTarget):
         _check_scheme(found)
+        if is_browser and request.method == "GET" and _below(request.scope, given) == b"/%d" % found.port:
+            # As in `to_root`: relative links of a page need the slash.
+            url = request.url.replace(path=f"{spelled_path(request.scope)}/")
+            await RedirectResponse(url, status_code=307)(request.scope, request.receive, send)
+            return
         touch = _touching(parts, found, request.method)
         touch()
         try:
