@@ -636,6 +636,14 @@ def modules(browser: Browser, stack: RunningStack) -> Generator[Any]:
         yield run
 
 
+@pytest.mark.parametrize(("search", "count"), [("loss: 0.5", 1), ("32m", 0), ("20%", 1), ("10%", 0)])
+def test_a_search_of_the_log_finds_what_is_shown(modules: Any, search: str, count: int) -> None:
+    """Not the codes of colours between the words, and not what a progress bar has overwritten."""
+    lines = [{"rank": 0, "text": text} for text in ("\x1b[32mloss:\x1b[0m 0.5", "10%\r20%")]
+    wanted = json.dumps({"search": search, "rank": ""})
+    assert modules("log_book.js", f"new m.LogSelection().of({json.dumps(lines)}, {wanted}).length") == count
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -1,4 +1,5 @@
 // The lines of one log: it reads the last lines first, then the earlier ones, then new lines; each once and in order.
+import { plainText } from "./ansi.js";
 import { Refusal, call, follow } from "./api.js";
 import { batch, signal } from "./runtime.js";
 
@@ -180,12 +181,17 @@ export class LogSelection {
     for (; this.seen < lines.length; this.seen += 1) {
       const line = lines[this.seen];
       if (rank && String(line.rank) !== rank) continue;
-      if (search && !line.missing && !pattern.test(line.text)) continue;
+      if (search && !line.missing && !pattern.test(shownText(line.text))) continue;
       this.found.push(line);
       if (isPrinted(line)) this.printed += 1;
     }
     return this.found;
   }
+}
+
+// Most lines have no control sequence, and a search reads very many lines.
+function shownText(text) {
+  return text.includes("\x1b") || text.includes("\r") ? plainText(text) : text;
 }
 
 function isPrinted(line) {
