@@ -583,6 +583,22 @@ def test_a_viewer_may_look_and_no_more(stack: RunningStack, page: Page, busy: di
     visit.is_clean()
 
 
+def test_one_call_without_an_answer_does_not_make_the_page_slow(visit: Visit, busy: dict[str, str]) -> None:
+    """The stream of events goes on: with the next answer the page is live again."""
+    state = "document.querySelector('.connection').innerText"
+    visit.go("/?of=everyone")
+    visit.page.wait_for(f"{state} === 'Live'")
+    visit.page.run(
+        "(() => { const real = fetch; let isFirst = true; window.fetch = (url, sent) => { if (!isFirst ||"
+        " !String(url).includes('/allocations')) return real(url, sent); isFirst = false; window.fetch = real;"
+        " return Promise.reject(new TypeError('lost')) } })()"
+    )
+    root = "new URL('.', document.querySelector('script[type=module]').src).href + 'store.js'"
+    visit.page.run(f"import({root}).then((m) => m.reloadAll())")
+    visit.page.wait_for(f"{state} === 'No answer'")
+    visit.page.wait_for(f"{state} === 'Live'", timeout_s=15)
+
+
 def test_it_outlives_the_api(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
     """Without an answer what was known stays, and the page says so; after it, it goes on by itself."""
     visit.go("/?of=everyone")

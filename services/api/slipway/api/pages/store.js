@@ -68,15 +68,21 @@ function tell() {
   batch(() => resources.forEach((resource) => resource.hear(events)));
 }
 
+let isStreaming = false;
+
 function listen() {
   follow("/events", {
     signal: new AbortController().signal,
     onOpen() {
+      isStreaming = true;
       connection.value = "live";
       reloadAll();
     },
     onItems: hear,
-    onLost: (refusal) => note(refusal.status === 0 ? refusal : new Refusal(refusal.status === 401 ? 401 : 503, {})),
+    onLost: (refusal) => {
+      isStreaming = false;
+      note(refusal.status === 0 ? refusal : new Refusal(refusal.status === 401 ? 401 : 503, {}));
+    },
   });
 }
 
@@ -189,7 +195,7 @@ class Resource {
       const { data, error } = this.answer.peek();
       const now = kept(data, fresh);
       if (now !== data || error) this.answer.value = { data: now, error: null };
-      if (connection.value === "offline" || connection.value === "login") connection.value = "slow";
+      if (connection.value === "offline" || connection.value === "login") connection.value = isStreaming ? "live" : "slow";
     } catch (error) {
       if (this.aborter.signal.aborted) return;
       note(error);
