@@ -189,3 +189,23 @@ async def test_a_pod_that_runs(pods: Pods) -> None:
     assert status["hostIPs"] == [{"ip": status["hostIP"]}]
     for type_ in ("PodReadyToStartContainers", "Initialized", "ContainersReady"):
         assert condition(status, type_) == ("True", "")
+
+
+async def test_a_command_probes_the_files_of_its_container(pods: Pods) -> None:
+    """By the paths at which they are mounted; until its file is there the pod is not ready, and runs."""
+    probe: Json = {"exec": {"command": ["/bin/sh", "-c", "test -e /data/go"]}, "periodSeconds": 1}
+    mounted: Json = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    volumes: list[Json] = [{"name": "data", "emptyDir": {}}]
+    name = await pods.start(
+        ["sh", "-c", "touch /data/go; exec sleep 600"], container={"readinessProbe": probe, **mounted}, volumes=volumes
+    )
+    await pods.until(name, lambda status: main_of(status).get("ready"), "it is ready")
+
+
+async def test_a_probe_without_its_program_fails(pods: Pods) -> None:
+    """The container runs, and is not ready."""
+    probe: Json = {"exec": {"command": ["no-such-program"]}, "periodSeconds": 1, "failureThreshold": 1}
+    name = await pods.start(["sh", "-c", "sleep 2"], container={"readinessProbe": probe})
+    status = await pods.running(name)
+    assert (main_of(status)["ready"], main_of(status)["started"]) == (False, True)
+    assert (await pods.ended(name))["phase"] == "Succeeded"

@@ -8,16 +8,19 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from slipway.crd.roleresources import JsonMap, object_of, objects_of
+from slipway.local.node.preparation import NotStartedError
 from slipway.local.node.shim import Program
 from slipway.model.numbers import number_in
 from slipway.runtime.clock import Clock
 
 _STATUS_LINE_BYTES_MAX = 4096
+Beside = Callable[[Sequence[str]], Program | None]
+"""Returns a command as a program in a container, or None when it cannot run there. Raises: NotStartedError."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,14 +47,15 @@ def probe_of(container: JsonMap, pod_ip: str) -> Probe | None:
     spec = object_of(container.get("readinessProbe"))
     http, tcp, command = (object_of(spec.get(kind)) for kind in ("httpGet", "tcpSocket", "exec"))
     target = http or tcp
-    if not target and not command:
+    words = [str(word) for word in command.get("command") or ()]
+    if not target and not words:
         return None
     return Probe(
         host=str(target.get("host") or pod_ip),
         port=_port(target.get("port"), container) if target else 0,
         path=str(http.get("path") or "/") if http else "",
         headers={str(each.get("name")): str(each.get("value")) for each in objects_of(http.get("httpHeaders"))},
-        command=[str(word) for word in command.get("command") or ()],
+        command=words,
         initial_delay_s=float(spec.get("initialDelaySeconds") or 0),
         period_s=float(spec.get("periodSeconds") or 10),
         timeout_s=float(spec.get("timeoutSeconds") or 1),
@@ -60,12 +64,12 @@ def probe_of(container: JsonMap, pod_ip: str) -> Probe | None:
     )
 
 
-async def watch_readiness(probe: Probe, program: Program, clock: Clock, tell: Callable[[bool], object]) -> None:
+async def watch_readiness(probe: Probe, beside: Beside, clock: Clock, tell: Callable[[bool], object]) -> None:
     """Run the probe until cancelled. `tell` is called with each change of readiness; the container starts not ready."""
     await clock.sleep(probe.initial_delay_s)
     is_ready, streak = False, 0
     while True:
-        is_good = await _ask(probe, program)
+        is_good = await _ask(probe, beside)
         streak = streak + 1 if is_good is not is_ready else 0
         if streak >= (probe.successes if is_good else probe.failures):
             is_ready, streak = is_good, 0
@@ -73,13 +77,14 @@ async def watch_readiness(probe: Probe, program: Program, clock: Clock, tell: Ca
         await clock.sleep(probe.period_s)
 
 
-async def _ask(probe: Probe, program: Program) -> bool:
+async def _ask(probe: Probe, beside: Beside) -> bool:
     try:
         async with asyncio.timeout(probe.timeout_s):
             if probe.command:
-                return await _runs(probe.command, program)
+                program = beside(probe.command)
+                return program is not None and await _runs(program)
             return await _answers(probe)
-    except (OSError, TimeoutError, ValueError):
+    except (OSError, TimeoutError, ValueError, NotStartedError):
         return False
 
 
@@ -98,9 +103,9 @@ async def _answers(probe: Probe) -> bool:
         writer.close()
 
 
-async def _runs(command: list[str], program: Program) -> bool:
+async def _runs(program: Program) -> bool:
     process = await asyncio.create_subprocess_exec(
-        *command,
+        *program.argv,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -135,12 +135,21 @@ class Runs:
         found = next((each for each in self.containers if each.name == container and each.is_running), None)
         if found is None or found.process is None:
             return None
-        own = shim.kept_program(self._disk.instance(found.name, found.restarts))
+        program = self._beside(found, command)
+        return None if program is None else (program, found.process)
+
+    def _beside(self, container: RunningContainer, command: Sequence[str]) -> Program | None:
+        """Return a command as a program next to the container's own, or None when that one is not stored.
+
+        Raises:
+            NotStartedError: the command's file does not exist or is not executable.
+        """
+        own = shim.kept_program(self._disk.instance(container.name, container.restarts))
         if own is None:
             return None
-        root = self._disk.mount(found.spec)
+        root = self._disk.mount(container.spec)
         words = [root.rewrite(word) for word in command]
-        return Program(argv=located(words, own), env=own.env, cwd=own.cwd), found.process
+        return Program(argv=located(words, own), env=own.env, cwd=own.cwd)
 
     def signal(self, how: signal.Signals) -> None:
         """Send a signal to every process group."""
@@ -185,27 +194,29 @@ class Runs:
 
     async def _once(self, container: RunningContainer, bundles: Fetched) -> Terminated:
         """Do one run of a container, started now or by an earlier node process. Return its end."""
-        found = self._found(container)
-        if isinstance(found, Terminated):
-            return found
-        process, program = found, None
-        if process is None:
-            try:
-                program = await self._program(container, bundles)
-                process = self._started(container, program)
-            except (NotStartedError, OSError, ValueError, TypeError) as error:
-                # ValueError: a text cannot be an argument or a path. TypeError: a field has a wrong type.
-                return self._not_started(str(error))
+        process = self._found(container)
+        if isinstance(process, Terminated):
+            return process
+        try:
+            probe = probe_of(container.spec, self._place.pod_ip)
+            if process is None:
+                process = self._started(container, await self._program(container, bundles))
+        except (NotStartedError, OSError, ValueError, TypeError) as error:
+            # ValueError: a text cannot be an argument or a path. TypeError: a field has a wrong type.
+            return self._not_started(str(error))
         container.process = process
-        probe = probe_of(container.spec, self._place.pod_ip)
         container.is_ready = probe is None
         self._set(container, RunningState(started_at=process.started_at, pid=process.pid))
         async with TaskGroup() as tasks:
             asking = None
             if probe is not None:
-                program = program or await self._program(container, bundles)
                 asking = tasks.create_task(
-                    watch_readiness(probe, program, self._clock, lambda ready: self._told(container, ready))
+                    watch_readiness(
+                        probe,
+                        lambda command: self._beside(container, command),
+                        self._clock,
+                        lambda ready: self._told(container, ready),
+                    )
                 )
             await process.ended()
             if asking is not None:
@@ -263,9 +274,7 @@ class Runs:
     def _started(self, container: RunningContainer, program: Program) -> Shim:
         folder = self._disk.instance(container.name, container.restarts)
         self._disk.message(container.name).unlink(missing_ok=True)
-        process = shim.start(folder, program, self._clock, self._writer(container).feed)
-        shim.keep_program(folder, program)
-        return process
+        return shim.start(folder, program, self._clock, self._writer(container).feed)
 
     def _not_started(self, message: str) -> Terminated:
         now = self._clock.now()

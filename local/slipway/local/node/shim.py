@@ -6,8 +6,8 @@ A shell script of a few lines runs the program, like a container runtime's shim.
 program starts and the exit code after its end, so that a restarted node process finds both. Output goes through named
 pipes that the program has open at both ends: without a reader the program waits, and is not killed.
 
-Invariants: the marker is on disk before the process exists, and a folder with a marker is never used for another start;
-when the program ends, its whole process group is killed.
+Invariants: the marker and the program are on disk before the process exists, so that a later node process finds them; a
+folder with a marker is never used for another start; when the program ends, its whole process group is killed.
 """
 
 import asyncio
@@ -152,6 +152,7 @@ def start(folder: Path, program: Program, clock: Clock, sink: Sink) -> Shim:
     """
     folder.mkdir(parents=True)
     _mark(folder, clock.now())
+    private_files.write(folder / _PROGRAM, msgspec.json.encode(program))
     ends: dict[str, int] = {}
     try:
         for stream in STREAMS:
@@ -174,22 +175,12 @@ def start(folder: Path, program: Program, clock: Clock, sink: Sink) -> Shim:
     return shim
 
 
-def keep_program(folder: Path, program: Program) -> None:
-    """Store the started program, for commands that this or a later node process runs next to it."""
-    private_files.write(folder / _PROGRAM, msgspec.json.encode(program))
-
-
 def kept_program(folder: Path) -> Program | None:
-    """Return the program that was started in the folder, or None when it was not stored."""
+    """Return the program that was started in the folder, for commands next to it; None when it was not stored."""
     try:
         return msgspec.json.decode((folder / _PROGRAM).read_bytes(), type=Program)
     except (OSError, msgspec.DecodeError):
         return None
-
-
-def was_started(folder: Path) -> bool:
-    """Whether the folder was ever used for a start."""
-    return (folder / "marker").exists()
 
 
 def find(folder: Path, clock: Clock, sink: Sink) -> Shim | ProcessExit:

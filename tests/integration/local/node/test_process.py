@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slipway.crd.roleresources import objects_of
 from slipway.errors import TransientError
 from slipway.kube.client import KubeClient, connect
+from slipway.kube.resources import CONFIG_MAPS
 from slipway.local.node.podview import NODES, PODS, NodePod
 from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.support.http_stub import write_kubeconfig
@@ -43,8 +45,9 @@ class Machine:
         async with asyncio.timeout(15):
             return await asyncio.to_thread(self.node.wait)
 
-    async def start(self, name: str, script: str) -> None:
-        container = {"name": "main", "image": "x", "command": ["sh", "-c", script]}
+    async def start(self, name: str, script: str, **more: Any) -> None:
+        """`more` goes into the container."""
+        container = {"name": "main", "image": "x", "command": ["sh", "-c", script], **more}
         spec = {"nodeName": "node-0", "restartPolicy": "Never", "containers": [container]}
         await self.kube.create(PODS, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
 
@@ -54,6 +57,17 @@ class Machine:
                 pod = await self.kube.get(PODS, name, namespace=NAMESPACE)
                 if pod.phase in phases:
                     return pod
+                await asyncio.sleep(0.02)
+
+    async def is_ready(self, name: str, *, restarts: int = 0) -> None:
+        """Until its container is ready, and then it is shown as running."""
+        async with asyncio.timeout(15):
+            while True:
+                pod = await self.kube.get(PODS, name, namespace=NAMESPACE)
+                main = objects_of(pod.status["containerStatuses"])[0]
+                if main["ready"]:
+                    assert ("running" in main["state"], main["restartCount"]) == (True, restarts)
+                    return
                 await asyncio.sleep(0.02)
 
     async def log(self, name: str) -> str:
@@ -126,6 +140,22 @@ async def test_a_killed_node_process_finds_its_pods_again(machine: Machine):
     assert objects_of(lived.status["containerStatuses"])[0]["state"]["terminated"]["exitCode"] == 5
     assert lived.status["podIP"] == pods["lives"].status["podIP"]
     assert await machine.log("lives") == "once later"
+
+
+async def test_a_container_that_is_found_again_is_probed_as_it_was_started(machine: Machine):
+    """Its command and environment are those of its start, also when what they were made of is gone since."""
+    await machine.kube.create(
+        CONFIG_MAPS, {"metadata": {"name": "code", "namespace": NAMESPACE}, "data": {"FLAG": "ready"}}
+    )
+    probe = {"exec": {"command": ["sh", "-c", 'test -e "$HOME/$FLAG"']}, "periodSeconds": 1}
+    source = [{"configMapRef": {"name": "code"}}]
+    await machine.start("probed", "exec sleep 600", envFrom=source, readinessProbe=probe)
+    pod = await machine.in_phase("probed", "Running")
+    await machine.stop_node(signal.SIGKILL)
+    await machine.kube.delete(CONFIG_MAPS, "code", namespace=NAMESPACE)
+    (machine.folder / "pods" / pod.metadata.uid / "home" / "ready").touch()
+    machine.start_node()
+    await machine.is_ready("probed")
 
 
 async def test_a_lost_process_is_reported_and_not_started_again(machine: Machine):
