@@ -1,11 +1,10 @@
 """Readiness probes: checks whether a container can serve.
 
 Owns the schedule and the three kinds of probes (HTTP, TCP, a command). Knows no pod status: it calls back when the
-result changes. Invariant: every probe has a timeout.
+result changes. Invariants: every probe has a timeout; when a probe ends or is cancelled, its command no longer runs.
 """
 
 import asyncio
-import os
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ import msgspec
 
 from slipway.crd.roleresources import JsonMap, object_of, objects_of
 from slipway.local.node.preparation import NotStartedError
-from slipway.local.node.shim import Program
+from slipway.local.node.shim import Program, signal_group
 from slipway.model.numbers import number_in
 from slipway.runtime.clock import Clock
 
@@ -84,7 +83,7 @@ async def _ask(probe: Probe, beside: Beside) -> bool:
                 program = beside(probe.command)
                 return program is not None and await _runs(program)
             return await _answers(probe)
-    except (OSError, TimeoutError, ValueError, NotStartedError):
+    except (OSError, TimeoutError, ValueError, OverflowError, NotStartedError):  # OverflowError: no such port
         return False
 
 
@@ -117,7 +116,8 @@ async def _runs(program: Program) -> bool:
         return await process.wait() == 0
     finally:
         if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            signal_group(process.pid, signal.SIGKILL)
+            await process.wait()
 
 
 def _port(value: object, container: JsonMap) -> int:
