@@ -1,7 +1,9 @@
-"""Users of the API server: names, groups, and the user names of service accounts.
+"""Users of the API server: names, groups, the user names of service accounts, and the administrator's token.
 
 Pure. Invariant: exactly the users with valid credentials are in `system:authenticated`.
 """
+
+import hmac
 
 import msgspec
 
@@ -35,6 +37,12 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 ADMIN = User(name="slipway-local", groups=(MASTERS, AUTHENTICATED))
 ANONYMOUS = User(name="system:anonymous", groups=(UNAUTHENTICATED,))
+
+
+def is_admin_token(given: str, token: str) -> bool:
+    """Whether `given` is the administrator's `token`; never when there is none. The time tells nothing of the token."""
+    encoded = (text.encode(errors="surrogatepass") for text in (given, token))
+    return bool(token) and hmac.compare_digest(*encoded)
 
 
 def account_name(namespace: str, name: str) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from slipway.local.apiserver import rbac, status
 from slipway.local.apiserver.accounts import ISSUER, ServiceAccountTokens, TokenError
-from slipway.local.apiserver.identity import ADMIN, User
+from slipway.local.apiserver.identity import ADMIN, User, is_admin_token
 from slipway.local.apiserver.objects import Json, format_time, is_map, listing, mapping, metadata
 from slipway.local.apiserver.rbac import Attributes
 from slipway.local.apiserver.status import FieldCause, bad_request, bad_value
@@ -120,7 +120,7 @@ class LocalReviews:
             raise bad_request("token is required for TokenReview in authentication")
         audiences = [str(item) for item in listing(spec, "audiences")] or [ISSUER]
         try:
-            is_admin = bool(self._token) and token == self._token
+            is_admin = is_admin_token(token, self._token)
             user, meant = (ADMIN, audiences) if is_admin else self._accounts.read(token, audiences)
         except TokenError as exc:
             words = "invalid bearer token"
