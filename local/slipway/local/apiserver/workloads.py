@@ -214,7 +214,6 @@ def _loose() -> tuple[ResourceKind, ...]:
             short_names=("sc",), strategy=strategy,
         ),
         ResourceKind(plural="endpoints", kind="Endpoints", short_names=("ep",), strategy=strategy),
-        ResourceKind(plural="limitranges", kind="LimitRange", short_names=("limits",), strategy=strategy),
         ResourceKind(plural="podtemplates", kind="PodTemplate", strategy=strategy),
         ResourceKind(
             plural="persistentvolumes", kind="PersistentVolume", namespaced=False, short_names=("pv",),
