@@ -62,7 +62,9 @@ class Child:
         )
 
     async def start(self) -> None:
-        """Start the process; its output is appended to its log."""
+        """Start the process, unless it runs; its output is appended to its log."""
+        if self.is_running:
+            return
         with open(self.log, "ab", opener=private_files.opener) as out:  # noqa: ASYNC230 - a local file, not read
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,

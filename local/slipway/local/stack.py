@@ -99,9 +99,8 @@ class Stack:
         self._say = say
         self._clock = clock or SystemClock()
         self._random = random or SystemRandom()
-        self._watching: set[asyncio.Task[None]] = set()
-        self._resting: set[str] = set()
-        self._stopping = False
+        self._watching: dict[str, list[asyncio.Task[None]]] = {}
+        """{process: the tasks that restart and probe it}."""
         self._kubernetes = ""
         self.token = ""
         """The token of the API and the local cluster; set by `start`."""
@@ -155,9 +154,7 @@ class Stack:
 
     async def stop(self) -> None:
         """End the services, then nodes, cluster and Valkey; remove the folder unless `keep` is set."""
-        self._stopping = True
-        for task in self._watching:
-            task.cancel()
+        await self._unwatch(*self._watching)
         services = [child for name, child in self.children.items() if name not in ("cluster", "nodes")]
         await asyncio.gather(*(child.stop(STOP_S) for child in services))
         for name in ("nodes", "cluster"):
@@ -180,12 +177,12 @@ class Stack:
 
     async def halt(self, name: str) -> None:
         """End one process without restarting it."""
-        self._resting.add(name)
+        await self._unwatch(name)
         await self.children[name].stop(STOP_S)
 
     async def resume(self, name: str) -> None:
         """Start a halted process again and wait until it answers."""
-        self._resting.discard(name)
+        await self._unwatch(name)
         child = self.children[name]
         await child.start()
         self._watch(child)
@@ -222,7 +219,7 @@ class Stack:
             await self._spawn("cluster", argv, url=self._kubernetes, tls=trusting)
         if self.valkey is not None:
             await self.valkey.start()
-            self._go_on(self._keep_valkey(self.valkey))
+            self._go_on("redis", self._keep_valkey(self.valkey))
 
     async def _start_services(self) -> None:
         # The services start before the cluster answers. They wait for it themselves, and all processes load in
@@ -325,33 +322,32 @@ class Stack:
         works = [self._keep(child)]
         if child.name not in ("cluster", "nodes"):
             works.append(self._probe(child))
-        for work in works:
-            self._go_on(work)
+        self._go_on(child.name, *works)
 
-    def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
+    def _go_on(self, name: str, *works: Coroutine[Any, Any, None]) -> None:
+        self._watching[name] = [asyncio.ensure_future(work) for work in works]
+
+    async def _unwatch(self, *names: str) -> None:
+        """End the tasks that restart and probe these processes. A start that is under way is undone."""
+        tasks = [task for name in names for task in self._watching.pop(name, ())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _probe(self, child: Child) -> None:
-        """End a service that is no longer alive, so that it is restarted. A halted service is not probed."""
+        """End a service that is no longer alive, so that it is restarted."""
         watchdog = Watchdog(child, self._clock, self._say)
-        while child.name not in self._resting:
+        while True:
             await self._clock.sleep(PERIOD_S)
-            if child.name not in self._resting:
-                await watchdog.look()
+            await watchdog.look()
 
     async def _keep(self, child: Child) -> None:
         """Restart a child whenever it ends, with a growing pause."""
         pause_s = RESTART_S
         while True:
             code = await child.ended()
-            if self._stopping or child.name in self._resting:
-                return
             self._say(f"{child.name} ended ({_how(code)}); starting it again")
             await self._clock.sleep(pause_s)
-            if self._stopping or child.name in self._resting:
-                return
             pause_s = min(RESTARTS_MAX_S, pause_s * 2)
             await child.start()
             self._write_state()
