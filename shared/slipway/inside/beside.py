@@ -11,6 +11,7 @@ Source: Jupyter Server REST API, `/api/kernels` and `/api/terminals`.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -20,10 +21,10 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from slipway.inside import signals
-from slipway.inside.client import ApiRefusedError, Client, NotInTimeError
+from slipway.inside.client import OPENER, ApiRefusedError, Client, NotInTimeError
 from slipway.inside.home import with_home
 
 NOTEBOOK_LOOK_S = 20.0
@@ -34,7 +35,6 @@ NO_TOKEN = "--IdentityProvider.token="  # noqa: S105 - says that there is none
 EVENTS_MARK = "tfevents"
 IDLE_TYPES = ("activity", "kernels_or_terminals", "kernel_connections")
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 Report = Callable[[], bool]
 """A function that looks once and reports the result. It returns False when no further look is needed."""
@@ -120,19 +120,22 @@ class Notebook:
             return bool(kernels or terminals)
         if self._type == "kernel_connections":
             return any(kernel.get("connections", 0) for kernel in kernels)
-        last = max((str(each.get("last_activity", "")) for each in (*kernels, *terminals)), default="")
+        last = max((str(each.get("last_activity") or "") for each in (*kernels, *terminals)), default="")
         has_moved, self._last = last > self._last, max(last, self._last)
         return has_moved or any(kernel.get("execution_state") == "busy" for kernel in kernels)
 
     def _get(self, what: str) -> list[dict[str, Any]]:
         try:
             asked = urllib.request.Request(f"{self._root}/{what}", headers=self._headers)  # noqa: S310 - our own pod
-            with _OPENER.open(asked, timeout=ANSWER_S) as answer:
-                found: list[dict[str, Any]] = json.load(answer)
-                return found
+            with OPENER.open(asked, timeout=ANSWER_S) as answer:
+                found = json.load(answer)
         except urllib.error.HTTPError as error:
             error.close()
             return []  # a server without terminals has no such list
+        except http.client.HTTPException as error:
+            raise OSError(f"no answer of the notebook: {error}") from error
+        listed = cast("list[Any]", found) if isinstance(found, list) else []
+        return [each for each in listed if isinstance(each, dict)]
 
 
 class Board:

@@ -18,6 +18,7 @@ False, and an all-gather with one peer completes at once. So the same script run
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import threading
@@ -49,7 +50,10 @@ class _Straight(urllib.request.HTTPRedirectHandler):
         return
 
 
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Straight())
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Straight())
+"""Uses no proxy and follows no redirect."""
+LOST = (OSError, ValueError, http.client.HTTPException)
+"""What a call raises whose answer is missing, cut off or of another program; the call may be repeated."""
 
 
 class ApiRefusedError(Exception):
@@ -308,7 +312,7 @@ class Client:
                     raise
                 why: Exception = error
                 wait_s = max(wait_s, error.retry_after_s)
-            except (OSError, ValueError) as error:
+            except LOST as error:
                 why = error
             if time.monotonic() + wait_s > until:
                 raise NotInTimeError(f"no answer of {self._root}{path.partition('?')[0]} in time: {why}") from why
@@ -327,7 +331,7 @@ class Client:
             data, headers["Content-Type"] = json.dumps(body or {}).encode(), "application/json"
         request = urllib.request.Request(self._root + path, data, headers, method=method)  # noqa: S310 - as configured
         try:
-            with _OPENER.open(request, timeout=timeout_s) as answer:
+            with OPENER.open(request, timeout=timeout_s) as answer:
                 raw = answer.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -344,7 +348,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 def _refused(error: urllib.error.HTTPError) -> ApiRefusedError:
     try:
         problem = _object(error.read())
-    except (OSError, ValueError):
+    except LOST:
         problem = {}
     refused = ApiRefusedError(error.code, str(problem.get("code", "")), str(problem.get("detail", "")))
     after = error.headers.get("Retry-After", "")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import json
 import math
 import os
@@ -506,8 +507,8 @@ def download(url: str, digest: str, folder: str, token_file: str = "") -> Totals
                 raise
     except urllib.error.HTTPError as error:
         raise _refusal(error) from error
-    except (urllib.error.URLError, OSError) as error:
-        raise NotNowError(str(error)) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise NotNowError(str(error) or type(error).__name__) from error
     if stream.digest.hexdigest() != digest:
         raise NotNowError("what came is not what was asked for")
     return totals
@@ -515,7 +516,9 @@ def download(url: str, digest: str, folder: str, token_file: str = "") -> Totals
 
 def _refusal(error: urllib.error.HTTPError) -> Exception:
     detail = f"HTTP {error.code}"
-    with contextlib.suppress(ValueError, AttributeError, OSError):  # an answer in another format, from another server
+    with contextlib.suppress(
+        ValueError, AttributeError, OSError, http.client.HTTPException
+    ):  # an answer in another format, from another server
         detail = f"{detail}: {json.loads(error.read(65536)).get('detail', '')}"
     if error.code < 500 and error.code not in (401, 408, 421, 425, 429):
         return DownloadRefusedError(detail)

@@ -10,6 +10,7 @@ It ends when the attempt is over, and on SIGTERM, for which the first process of
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -51,11 +52,15 @@ def ask(url: str, token_file: str = "") -> dict[str, Any]:
             found = json.loads(answer.read(1 << 20))
     except urllib.error.HTTPError as error:
         detail = f"HTTP {error.code}"
-        with contextlib.suppress(ValueError, AttributeError, OSError):  # the answer of another server
+        with contextlib.suppress(
+            ValueError, AttributeError, OSError, http.client.HTTPException
+        ):  # the answer of another server
             detail = f"{detail}: {json.loads(error.read(65536)).get('detail', '')}"
         if error.code in _OVER:
             raise OverError(detail) from error
         raise OSError(detail) from error
+    except http.client.HTTPException as error:  # cut off, or of another program
+        raise OSError(f"{type(error).__name__}: {error}") from error
     if not isinstance(found, dict):
         raise ValueError("the answer is no object")
     return cast("dict[str, Any]", found)

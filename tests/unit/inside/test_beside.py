@@ -33,11 +33,30 @@ class Site:
         self.kernels: list[Json] = []
         self.terminals: list[Json] = []
         self.told: list[str] = []
+        self.asked: list[str] = []
+        """The credential of each question."""
         self.opens = ""
+        self.sends_to = ""
+        """The address of another server to which it redirects."""
+        self.says: Any = None
+        """An answer to everything, as it is."""
         site = self
 
         class Answer(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if site.sends_to:
+                    self.send_response(302)
+                    self.send_header("Location", site.sends_to)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                if isinstance(site.says, bytes):
+                    self.wfile.write(site.says)
+                    return
+                site.asked.append(str(self.headers.get("Authorization")))
+                if site.says is not None:
+                    self._say(site.says)
+                    return
                 if site.opens and self.headers.get("Authorization") != site.opens:
                     self._say(None)
                     return
@@ -206,3 +225,35 @@ def test_the_reporter_shows_the_token(site: Site) -> None:
     env = site.env(SLIPWAY_WORKLOAD_TOKEN="s3cret")
     Notebook(Client(env), env, str(site.server.server_port)).look()
     assert site.told == ["activity"]
+
+
+def test_the_token_of_the_reporter_goes_to_no_other_server(site: Site) -> None:
+    """A redirect is no list: the program that the reporter asks is the user's own."""
+    with running() as elsewhere:
+        site.sends_to = f"http://127.0.0.1:{elsewhere.server.server_port}/"
+        env = site.env(SLIPWAY_WORKLOAD_TOKEN="s3cret")
+        Notebook(Client(env), env, str(site.server.server_port)).look()
+        assert elsewhere.asked == []
+    assert site.told == []
+
+
+@pytest.mark.parametrize("odd", [{"message": "no"}, ["kernel", None], [{"last_activity": None, "execution_state": 5}]])
+def test_an_odd_answer_of_a_notebook_is_no_use(site: Site, odd: Any) -> None:
+    """And what is used after it is seen: the reporter has not ended, and no odd time is the latest."""
+    env = site.env()
+    notebook = Notebook(Client(env), env, str(site.server.server_port))
+    site.says = odd
+    assert notebook.look()
+    assert site.told == []
+    site.says, site.kernels = None, [{**IDLE, "last_activity": "2026-11-30T08:00:00Z"}]
+    assert notebook.look()
+    assert site.told == ["activity"]
+
+
+@pytest.mark.parametrize("cut", [b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n[]"])
+def test_an_answer_that_is_cut_off_is_an_error_of_the_connection(site: Site, cut: bytes) -> None:
+    """Only such errors are passed over until the next look; the library's own class is none of them."""
+    site.says = cut
+    env = site.env()
+    with pytest.raises(OSError, match="no answer of the notebook"):
+        Notebook(Client(env), env, str(site.server.server_port)).look()

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from slipway import inside
 from slipway.inside import client, start
 from slipway.inside.client import ApiRefusedError, Client, NotInTimeError, PreemptionSignal, RankPeer
-from slipway.inside.fetch import DownloadRefusedError, download
+from slipway.inside.fetch import DownloadRefusedError, NotNowError, download
 from tests.support.http_stub import HttpStub, serve
 
 NOT_ASKED: dict[str, Any] = {"preempt": False, "n": 0, "reason": "", "at": "", "attempt": 2, "acks": {}}
@@ -113,6 +113,28 @@ async def test_the_token_goes_to_no_other_host(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="HTTP 302"):
             await asyncio.to_thread(start.ask, stub.url, str(tmp_path / "token"))
     assert (len(stub.requests), elsewhere.requests) == (3, [])
+
+
+@pytest.mark.parametrize("cut", [b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab"])
+async def test_an_answer_that_is_cut_off_is_asked_for_again(cut: bytes, tmp_path: Path) -> None:
+    """Of a note, of a start and of a download: an api that ends in the middle of it is no end of the rank."""
+    answers = [cut, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"] + 2 * [cut]
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answers.pop(0))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(meet, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = Client({"SLIPWAY_API": url, "SLIPWAY_ALLOCATION_ID": "run-1"})
+        await asyncio.to_thread(client.ready)
+        with pytest.raises(OSError, match=r"BadStatusLine|IncompleteRead"):
+            await asyncio.to_thread(start.ask, url)
+        with pytest.raises(NotNowError):
+            await asyncio.to_thread(download, url, "", str(tmp_path))
+    assert answers == []
 
 
 def test_the_folder_has_the_calls_of_its_client() -> None:

@@ -3,8 +3,10 @@
 Knows the REST API only. Each scene adds its launch to the stage, where later scenes find it.
 """
 
+import http.client
 import re
 import urllib.error
+import urllib.parse
 import urllib.request
 from importlib import resources
 from typing import Any, cast
@@ -36,17 +38,27 @@ def notebook(stage: DemoStage) -> DemoLaunch:
     return launched
 
 
+class _AtHome(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to the same server only, because urllib would send the token to any other one too."""
+
+    def redirect_request(self, req: urllib.request.Request, *rest: Any, **named: Any) -> Any:
+        """Return the next request; None for another server. The last argument is the new URL."""
+        if urllib.parse.urlsplit(rest[-1])[:2] != urllib.parse.urlsplit(req.full_url)[:2]:
+            return None
+        return super().redirect_request(req, *rest, **named)
+
+
 def _page(url: str, credential: Credential | None) -> tuple[int, str] | None:
     """Return (status, text) of the page; None until the notebook serves it."""
     headers = {"Authorization": f"Bearer {credential.token()}"} if credential is not None else {}
     asked = urllib.request.Request(url, headers=headers)  # noqa: S310 - the address of our own API
     try:
-        with urllib.request.urlopen(asked, timeout=5) as answer:  # noqa: S310
+        with urllib.request.build_opener(_AtHome()).open(asked, timeout=5) as answer:
             return int(answer.status), answer.read().decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         error.close()
         return None
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return None
 
 

@@ -6,6 +6,7 @@ verb imports.
 """
 
 import argparse
+import http.client
 import json
 import os
 import platform
@@ -147,7 +148,7 @@ def _answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=PROBE_S) as answer:  # noqa: S310 - an address of our own state file
             return answer.status == 200
-    except OSError:
+    except (OSError, http.client.HTTPException):  # the port may be another program's by now
         return False
 
 
