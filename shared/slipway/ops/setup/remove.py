@@ -23,7 +23,7 @@ from slipway.crd.meta import (
     ObjectMeta,
     RawObject,
 )
-from slipway.errors import InvalidError, NotFoundError, StaleError, UnavailableError
+from slipway.errors import InvalidError, NotFoundError, StaleError, TransientError, UnavailableError
 from slipway.kube import client
 from slipway.kube.ports import Deletes, Lists, Patches, PatchType
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
@@ -58,10 +58,18 @@ class ClusterRemover:
         until = self._clock.monotonic() + PATIENCE_S
         try:
             async with asyncio.timeout(WITHIN_S):
-                while await self._round(lets_go=self._clock.monotonic() >= until):
+                while await self._is_left(lets_go=self._clock.monotonic() >= until):
                     await self._clock.sleep(ROUND_S)
         except TimeoutError as error:
             raise UnavailableError(f"something is left after {WITHIN_S:.0f} s; is it held by somebody else?") from error
+
+    async def _is_left(self, *, lets_go: bool) -> bool:
+        """Do one round; return whether something may be left. After a temporary failure the next round continues."""
+        try:
+            return bool(await self._round(lets_go=lets_go))
+        except TransientError as error:
+            _log.warning("round interrupted", error=str(error), retry_s=ROUND_S)
+            return True
 
     async def _round(self, *, lets_go: bool) -> int:
         """Do one round of deletes; return how many objects it found."""

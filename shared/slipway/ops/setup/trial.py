@@ -13,7 +13,7 @@ from typing import Protocol
 
 from slipway.crd.meta import RawObject
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import NotFoundError, UnavailableError
+from slipway.errors import AlreadyExistsError, NotFoundError, StaleError, TransientError, UnavailableError
 from slipway.kube import client
 from slipway.kube.ports import Creates, Deletes, Gets
 from slipway.kube.resources import ALLOCATIONS
@@ -26,6 +26,7 @@ from slipway.runtime.service import ServiceContext
 
 NAME = "trial"
 POLL_S = 0.5
+TRIES = 5
 GOES_WITHIN_S = 30.0
 """Seconds in which its pods and its finalizer must be removed after the delete."""
 COMMAND = ("python3", "-c", "import time; time.sleep(1)")
@@ -55,7 +56,7 @@ class TrialLaunch:
             InvalidError: the API server refuses it.
         """
         settings = self._settings
-        made = await self._kube.create(ALLOCATIONS, self._manifest(), namespace=settings.trial_workspace)
+        made = await self._launched()
         _log.info("launched", workspace=settings.trial_workspace, name=self._name)
         try:
             ended = await self._ended()
@@ -67,14 +68,31 @@ class TrialLaunch:
             )
         _log.info("succeeded", workspace=settings.trial_workspace, name=self._name)
 
+    async def _launched(self) -> Allocation:
+        """Create the launch, with retries. Its name is new, so after a lost answer a launch of this name is ours."""
+        where = self._settings.trial_workspace
+        for left in reversed(range(TRIES)):
+            try:
+                return await self._kube.create(ALLOCATIONS, self._manifest(), namespace=where)
+            except AlreadyExistsError:
+                if left == TRIES - 1:
+                    raise
+                return await self._kube.get(ALLOCATIONS, self._name, namespace=where)
+            except TransientError:
+                if not left:
+                    raise
+                await self._clock.sleep(POLL_S)
+        raise AssertionError
+
     async def _ended(self) -> Allocation:
         seen: Allocation | None = None
         try:
             async with asyncio.timeout(self._settings.trial_timeout_s):
                 while True:
-                    seen = await self._kube.get(ALLOCATIONS, self._name, namespace=self._settings.trial_workspace)
-                    if seen.status.phase is Phase.TERMINATED:
-                        return seen
+                    with contextlib.suppress(TransientError):
+                        seen = await self._kube.get(ALLOCATIONS, self._name, namespace=self._settings.trial_workspace)
+                        if seen.status.phase is Phase.TERMINATED:
+                            return seen
                     await self._clock.sleep(POLL_S)
         except TimeoutError as error:
             raise UnavailableError(self._late(seen)) from error
@@ -90,10 +108,10 @@ class TrialLaunch:
         where = self._settings.trial_workspace
         try:
             async with asyncio.timeout(GOES_WITHIN_S):
-                with contextlib.suppress(NotFoundError):
-                    await self._kube.delete(ALLOCATIONS, self._name, namespace=where, uid=uid)
+                with contextlib.suppress(NotFoundError, StaleError):  # gone, or another one has the name by now
                     while True:
-                        await self._kube.get(ALLOCATIONS, self._name, namespace=where)
+                        with contextlib.suppress(TransientError):
+                            await self._kube.delete(ALLOCATIONS, self._name, namespace=where, uid=uid)
                         await self._clock.sleep(POLL_S)
         except TimeoutError as error:
             raise UnavailableError(

@@ -1,12 +1,8 @@
 """A restore whose writes fail: no object stays without its second half, and a second restore completes the first."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
 import pytest
 
 from slipway.crd.meta import RawObject
-from slipway.errors import UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS
 from slipway.model.lifecycle import Event, Phase
@@ -17,6 +13,7 @@ from slipway.ops.backup.file import BackupLine
 from slipway.ops.backup.restore import TRIES, Done, Giver, RestoredObject
 from tests.support.api_world import ApiWorld, api_world
 from tests.support.clock import FakeClock
+from tests.support.failing_calls import failing
 
 EPOCH, TICK = 7, 900
 POOLS = kinds.kind_of(kinds.KEPT_POOLS)
@@ -35,19 +32,6 @@ async def a_backup() -> list[BackupLine]:
         await world.launch(name="ended")
         await world.step("ended", Event.TERMINATED, result=Result.CANCELED)
         return await Taker(world.kube, "slipway-system", with_secrets=False).take()
-
-
-def failing(verb: Verb, plural: str, times: int) -> Callable[[Verb, str], Awaitable[None]]:
-    """A hook under which that many calls of this kind fail."""
-    left = [times]
-
-    async def strike(called: Verb, what: str) -> None:
-        await asyncio.sleep(0)
-        if called is verb and what == plural and left[0]:
-            left[0] -= 1
-            raise UnavailableError("down")
-
-    return strike
 
 
 async def given(world: ApiWorld, lines: list[BackupLine]) -> dict[tuple[str, str], RestoredObject]:

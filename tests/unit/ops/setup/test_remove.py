@@ -1,10 +1,14 @@
 """After an uninstall nothing is stuck: what no service lets go of any more is let go of."""
 
+import pytest
+
 from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER, TRACKING_FINALIZER
 from slipway.crd.schema import crd_manifests
 from slipway.kube.claims import CLAIM_MAPS, claim_manifest
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, CRDS, NAMESPACES, PODS, SERVICES
 from slipway.ops.setup.remove import ClusterRemover
+from tests.support.failing_calls import failing
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core
 from tests.support.virtual_time import VirtualClock, run_virtual
@@ -46,5 +50,24 @@ def test_nothing_is_left_of_allocations() -> None:
         assert not (await kube.list(PODS)).items
         assert not (await kube.list(SERVICES)).items
         assert [item.metadata.name for item in (await kube.list(CONFIG_MAPS)).items] == ["theirs"]
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("verb", [Verb.LIST, Verb.DELETE, Verb.PATCH])
+def test_a_call_that_fails_is_repeated_in_the_next_round(verb: Verb) -> None:
+    """An API server that is away for a moment does not leave allocations that no service removes any more."""
+
+    async def main() -> None:
+        clock = VirtualClock()
+        kube: CoreKube = a_client(a_core(clock.now))
+        for manifest in crd_manifests():
+            await kube.create(CRDS, manifest)
+        await kube.create(NAMESPACES, {"metadata": {"name": PLACE}})
+        await _an_allocation(kube, "waits")
+        kube.before = failing(verb, ALLOCATIONS.plural, 2)
+        await ClusterRemover(kube, clock).remove()
+        assert not (await kube.list(ALLOCATIONS)).items
+        assert not (await kube.list(PODS)).items
 
     run_virtual(main)

@@ -7,18 +7,27 @@ import msgspec
 import pytest
 
 from slipway.errors import ControlPlaneError, NotFoundError, UnavailableError
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS
 from slipway.ops.setup.settings import TrialSettings
 from slipway.ops.setup.trial import TrialLaunch
-from tests.support.kube_core import CoreKube
+from tests.support.failing_calls import failing
+from tests.support.kube_core import CoreKube, Hook
 from tests.support.small_cluster import a_client, a_core, furnish
 from tests.support.virtual_time import VirtualClock, run_virtual
 
 NAME = "trial-1"
 
 
-def _tried(status: Mapping[str, object] | None, settings: TrialSettings | None = None) -> None:
-    """A trial on a cluster whose services write this status as soon as they see it; without one they are away."""
+def _tried(
+    status: Mapping[str, object] | None,
+    settings: TrialSettings | None = None,
+    *,
+    before: Hook | None = None,
+    after: Hook | None = None,
+) -> None:
+    """A trial on a cluster whose services write this status as soon as they see it; without one they are away. Its own
+    calls meet `before` and `after`."""
 
     async def services(kube: CoreKube, clock: VirtualClock) -> None:
         is_written = status is None
@@ -30,13 +39,16 @@ def _tried(status: Mapping[str, object] | None, settings: TrialSettings | None =
 
     async def main() -> None:
         clock = VirtualClock()
-        kube = a_client(a_core(clock.now))
+        core = a_core(clock.now)
+        kube = a_client(core)
         await furnish(kube)
+        own = a_client(core)
+        own.before, own.after = before or own.before, after or own.after
         failure: ControlPlaneError | None = None
         async with asyncio.TaskGroup() as tasks:
             beside = tasks.create_task(services(kube, clock))
             try:
-                await TrialLaunch(kube, clock, settings or TrialSettings(), NAME).run()
+                await TrialLaunch(own, clock, settings or TrialSettings(), NAME).run()
             except ControlPlaneError as error:
                 failure = error
             beside.cancel()
@@ -50,6 +62,17 @@ def _tried(status: Mapping[str, object] | None, settings: TrialSettings | None =
 def test_a_launch_that_ends_well_is_a_success() -> None:
     """And nothing of it is left."""
     _tried({"phase": "Terminated", "result": "Succeeded", "reason": "Completed"})
+
+
+SUCCESS = {"phase": "Terminated", "result": "Succeeded", "reason": "Completed"}
+
+
+@pytest.mark.parametrize("verb", [Verb.CREATE, Verb.GET, Verb.DELETE])
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_call_that_fails_is_repeated(verb: Verb, is_done: bool) -> None:
+    """An API server that is away for a moment is no failure of the installation, and no trial is left behind."""
+    hook = failing(verb, ALLOCATIONS.plural, 2)
+    _tried(SUCCESS, after=hook) if is_done else _tried(SUCCESS, before=hook)
 
 
 def test_another_end_is_told_with_its_reason() -> None:
