@@ -98,10 +98,9 @@ def serve(place: AuditTarget, *, listen: str, every_s: float, for_s: float) -> i
 
 
 def export(found: AuditReport, *, took_s: float) -> None:
-    """Set the gauges of one audit. An invariant that could not be judged gets no value."""
-    for line in found.invariants:
-        if line.looked_at is not None:
-            telemetry.AUDIT_VIOLATIONS.labels(invariant=line.invariant).set(len(line.violations))
+    """Set the gauges of one audit. An invariant that could not be judged has none, also if it had one before."""
+    judged = {line.invariant: float(len(line.violations)) for line in found.invariants if line.looked_at is not None}
+    telemetry.AUDIT_VIOLATIONS.set_all((), judged)
     telemetry.AUDIT_LAST.set(found.at)
     telemetry.AUDIT_DURATION.set(took_s)
 
