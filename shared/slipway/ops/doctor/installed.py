@@ -171,6 +171,8 @@ class Installed:
         title = f"deployment/{found.metadata.name}"
         wanted, there = int(found.spec.get("replicas", 1)), int(found.status.get("availableReplicas", 0))
         version = found.metadata.labels.get(VERSION, "")
+        if not wanted:
+            return failed(check, "scaled to 0 replicas", self._upgrade())
         if there < wanted:
             mend = f"kubectl {where} describe {title}; kubectl {where} logs {title}"
             return (failed if there == 0 else warning)(check, f"{there} of {wanted} available", mend)
