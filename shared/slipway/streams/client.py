@@ -251,7 +251,8 @@ class RedisClient:
             outcome = "busy"
             raise
         except TimeoutError as exc:
-            circuit.failed(at_once=False)
+            if circuit.failed(at_once=False):
+                self._route.forget()  # the server may hang, and another one may have taken over
             raise DeadlineError(f"redis did not answer within {timeout_s:g} s") from exc
         except UnavailableError:
             circuit.failed(at_once=True)
@@ -320,7 +321,13 @@ class RedisClient:
 
     async def _ask(self, address: RedisAddress, args: tuple[str, ...]) -> Reply:
         """Send one command to one server, outside the pool, to learn the topology of a Cluster."""
-        connection = await self._open(address)
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout_s):
+                return await self._ask_on(await self._open(address), args)
+        except TimeoutError as exc:
+            raise UnavailableError("a server does not answer in time") from exc
+
+    async def _ask_on(self, connection: AbstractConnection, args: tuple[str, ...]) -> Reply:
         try:
             await connection.send_command(*args)
             return await read_reply(connection)

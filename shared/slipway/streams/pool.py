@@ -38,13 +38,16 @@ class Circuit:
         """Record that the server answered."""
         self._failures, self._closed_at_s = 0, 0.0
 
-    def failed(self, *, at_once: bool) -> None:
-        """Record a failure. A refused connection opens the circuit at once; a single reset or timeout does not."""
+    def failed(self, *, at_once: bool) -> bool:
+        """Record a failure, and return whether the circuit is open now. A refused connection opens the circuit at once;
+        a single reset or timeout does not.
+        """
         self._failures += 1
         steps = self._failures if at_once else self._failures - _FAILURES_BEFORE_OPEN + 1
         if steps > 0:
             limit_s = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** min(steps - 1, 16))
             self._closed_at_s = self._clock.monotonic() + limit_s * (0.5 + 0.5 * self._random.random())
+        return steps > 0
 
 
 class Pool:

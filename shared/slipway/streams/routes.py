@@ -163,6 +163,8 @@ class ClusterSlots:
 
     async def _discover(self) -> None:
         for address in tuple(self._known):
+            # If the time of the caller ends here, the next look begins with another node.
+            self._known = [*(each for each in self._known if each != address), address]
             try:
                 reply = await self._ask(address, ("CLUSTER", "SLOTS"))
             except UnavailableError:
