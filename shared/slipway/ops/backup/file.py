@@ -7,6 +7,7 @@ refer to it.
 
 import gzip
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,8 @@ def read(path: Path) -> tuple[Header, list[BackupLine]]:
             if header.slipway_backup != FORMAT:
                 raise InvalidError(f"{path}: a backup of form {header.slipway_backup}; this command reads {FORMAT}")
             return header, [_decoded(each, BackupLine) for each in lines]
-        except (EOFError, gzip.BadGzipFile) as error:
-            raise InvalidError(f"{path}: it is cut off, or no gzip: {error}") from error
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InvalidError(f"{path}: it is cut off, damaged, or no gzip: {error}") from error
 
 
 def _numbered(file: Any) -> Iterator[tuple[int, bytes]]:
