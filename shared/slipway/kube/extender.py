@@ -11,6 +11,7 @@ accepted.
 
 import asyncio
 import functools
+import os
 import ssl
 
 import aiohttp
@@ -57,7 +58,7 @@ class ExtenderClient:
     async def _post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes:
         url = f"{extender.url.rstrip('/')}/{verb}"
         headers = {"Content-Type": "application/json"}
-        tls = _tls(extender.tls) if url.startswith("https:") else True
+        tls = _tls(extender.tls, _written(extender.tls)) if url.startswith("https:") else True
         name = extender.tls.server_name or None
         session = self._opened()
         async with session.post(
@@ -92,9 +93,18 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
     return b"".join(parts)
 
 
+def _written(tls: ExtenderTls) -> tuple[int, ...]:
+    """Return when each file of certificates was written: a mounted Secret is replaced when it is renewed. Raises
+    OSError.
+    """
+    return tuple(os.stat(path).st_mtime_ns for path in (tls.ca_file, tls.cert_file, tls.key_file) if path)
+
+
 @functools.lru_cache(maxsize=32)
-def _tls(tls: ExtenderTls) -> ssl.SSLContext:
-    """Return the TLS context. Raises ValueError or OSError for certificates that cannot be used."""
+def _tls(tls: ExtenderTls, _: tuple[int, ...]) -> ssl.SSLContext:
+    """Return the TLS context, made again for each time of its files. Raises ValueError or OSError for certificates that
+    cannot be used.
+    """
     context = ssl.create_default_context(cafile=tls.ca_file or None, cadata=tls.ca_data or None)
     if tls.cert_file:
         context.load_cert_chain(tls.cert_file, tls.key_file or None)

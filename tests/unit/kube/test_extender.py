@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import ssl
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from slipway.kube import extender_wire as wire
 from slipway.kube.extender import ExtenderClient
@@ -288,6 +291,29 @@ async def test_nobody_there_is_a_fault() -> None:
         pass
     with pytest.raises(ExtenderFault, match="accepts no connection"):
         await call(extender)
+
+
+async def test_files_of_certificates_are_read_again_when_they_were_replaced(tmp_path: Path) -> None:
+    """A mounted Secret is renewed while the scheduler runs; the settings name the same file as before."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    client, ca_file = ExtenderClient(), tmp_path / "ca.pem"
+    for _ in range(2):
+        authority, tls = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(tls)  # pyright: ignore[reportUnknownMemberType]
+        fresh = tmp_path / "fresh.pem"
+        authority.cert_pem.write_to_path(fresh)
+        fresh.replace(ca_file)
+        async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls) as server:
+            url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            extender = ExtenderFact(url=url, tls=ExtenderTls(ca_file=str(ca_file)))
+            assert await client.post(extender, "filter", b"{}") == b"{}"
+    await client.aclose()
 
 
 async def test_a_certificate_that_can_not_be_used_is_a_fault() -> None:
