@@ -50,6 +50,8 @@ class ExtenderClient:
                 return await self._post(extender, verb, body)
         except TimeoutError as error:
             raise ExtenderFault(f"no answer within {extender.timeout_s:g} s") from error
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise ExtenderFault("its certificate cannot be verified") from error
         except aiohttp.ClientConnectorError as error:
             raise ExtenderFault("it accepts no connection") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -316,6 +316,21 @@ async def test_files_of_certificates_are_read_again_when_they_were_replaced(tmp_
     await client.aclose()
 
 
+async def test_a_certificate_of_another_authority_is_told_as_such() -> None:
+    """The extender is there: an operator looks at the certificates, not at its pods."""
+
+    async def meet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    client, tls = ExtenderClient(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(tls)  # pyright: ignore[reportUnknownMemberType]
+    async with await asyncio.start_server(meet, "127.0.0.1", 0, ssl=tls) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(ExtenderFault, match="its certificate cannot be verified"):
+            await client.post(ExtenderFact(url=url), "filter", b"{}")
+    await client.aclose()
+
+
 async def test_a_certificate_that_can_not_be_used_is_a_fault() -> None:
     """And not a traceback."""
     client = ExtenderClient()
