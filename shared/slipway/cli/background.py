@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from slipway.cli import labels
 from slipway.cli.http import Api
-from slipway.errors import ControlPlaneError, NotFoundError
+from slipway.errors import NotFoundError
 from slipway.sdk.log_lines import LinesOnce
 from slipway.sdk.sse import ServerSentEvent
 
@@ -45,11 +45,11 @@ class Background:
         api = self._connect()
 
         def work() -> None:
-            error: ControlPlaneError | None = None
+            error: Exception | None = None
             try:
                 for entry in entries(api):
                     self._put(News(kind, entry))
-            except ControlPlaneError as exc:
+            except Exception as exc:  # noqa: BLE001 - the thread that reads the inbox raises it
                 error = exc
             finally:
                 api.close()

@@ -18,6 +18,8 @@ Json = dict[str, Any]
 
 LOOK_S = 0.5
 """Seconds between two reads of the explanation while no event arrives."""
+AWAY_S = 60.0
+"""Seconds without an answer of the server after which a wait fails."""
 SECOND_S = 3.0
 LOGS_END_S = 6.0
 """Seconds to wait for more log lines, after the end and after each line that arrives."""
@@ -76,6 +78,9 @@ class Following:
                     until = time.monotonic() + LOGS_END_S
                 case _:
                     self._logs_over = True
+                    if news.value is not None:
+                        look = command_line("logs", self.id)
+                        terminal.note(f"its output cannot be shown: {news.value}\nsee it later with: {look}")
         terminal.clear()
         # When the program could not be started, its log has neither lines nor an end.
         if self._has_lines and not self._logs_over:
@@ -159,22 +164,36 @@ def progress_of(why: Json) -> str:
 
 
 def wait_until(session: CliSession, id_: str, goal: str, timeout_s: float | None) -> Json | None:
-    """Show progress until the allocation has reached `goal` or has ended; return None after `timeout_s`."""
+    """Show progress until the allocation has reached `goal` or has ended; return None after `timeout_s`.
+
+    Raises:
+        ControlPlaneError: the read is refused. TransientError: the server is away for `AWAY_S`.
+    """
     deadline = time.monotonic() + timeout_s if timeout_s is not None else None
     path = f"/allocations/{id_}"
+    away_since: float | None = None
     with Background(session.connect) as background:
         # Each event ends the wait early. Without an event stream, the allocation is read every `LOOK_S`.
         background.read("events", lambda api: events_of(api, id_))
         while True:
-            view: Json = session.api.get(path)
-            if _has_reached(view, goal) or labels.has_ended(view):
-                session.terminal.clear()
-                return view
+            try:
+                view: Json = session.api.get(path)
+                if _has_reached(view, goal) or labels.has_ended(view):
+                    session.terminal.clear()
+                    return view
+                shown = progress_of(session.api.get(path + "/explain"))
+                away_since = None
+            except TransientError as error:
+                # The server may be restarting; the work goes on without it.
+                away_since = time.monotonic() if away_since is None else away_since
+                if time.monotonic() - away_since >= AWAY_S:
+                    raise
+                shown = "no answer yet: " + str(error).partition("\n")[0]
             left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
             if left_s <= 0:
                 session.terminal.clear()
                 return None
-            session.terminal.live(f"{view['id']}: {progress_of(session.api.get(path + '/explain'))}")
+            session.terminal.live(f"{id_}: {shown}")
             background.next(left_s)
 
 

@@ -1,5 +1,6 @@
 """How following ends: with the last line of the log, or with a note that the end of the log has not come."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -7,8 +8,11 @@ import pytest
 
 from slipway.cli import follow
 from slipway.cli.background import Background, News
+from slipway.cli.http import Api
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import CliSession
+from slipway.errors import UnavailableError
+from slipway.sdk.address import parse
 from slipway.sdk.sse import ServerSentEvent
 
 VIEW: dict[str, Any] = {"id": "run-1", "name": "run-1", "phase": "Running", "spec": {"kind": "command"}, "status": {}}
@@ -75,3 +79,54 @@ def test_a_log_whose_end_does_not_come_is_told(
     attend(monkeypatch, (1.0, told("logs", {"rank": 0, "text": "first"})))
     shown = capsys.readouterr()
     assert (shown.out, "see it with: slipway logs run-1" in shown.err) == ("first\n", True)
+
+
+def test_a_log_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The work goes on without its output; the reason is said at once, with the command that shows the log."""
+    attend(monkeypatch, (1.0, News("logs-over", UnavailableError("Redis is away"))))
+    shown = capsys.readouterr().err
+    assert "its output cannot be shown: Redis is away" in shown
+    assert "slipway logs run-1" in shown
+
+
+def test_an_error_of_any_kind_ends_a_stream_in_the_background() -> None:
+    """The reader of a stream that breaks in an unforeseen way does not wait for ever."""
+
+    def entries(_: Api) -> Iterator[ServerSentEvent]:
+        yield ServerSentEvent("1", "", {})
+        raise KeyError("type")
+
+    api = Api(parse("http://127.0.0.1:9", "test"))
+    with Background(lambda: api) as background:
+        background.read("events", entries)
+        first, last = background.next(5.0), background.next(5.0)
+    assert first is not None
+    assert last is not None
+    assert (first.kind, last.kind, type(last.value)) == ("events", "events-over", KeyError)
+
+
+def waiting(*answers: dict[str, Any] | Exception) -> dict[str, Any] | None:
+    """Wait for the end of what is answered so, one answer for each read of the allocation."""
+    left = list(answers)
+
+    def get(path: str) -> dict[str, Any]:
+        if path.endswith("/explain"):
+            return {"message": "", "phase": "Running"}
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    api = SimpleNamespace(get=get)
+    session = SimpleNamespace(terminal=Terminal(), api=api, connect=lambda: Api(parse("http://127.0.0.1:9", "test")))
+    return follow.wait_until(cast("CliSession", session), "run-1", "terminated", None)
+
+
+def test_a_wait_survives_a_restart_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is away for a moment does not end the wait; one that stays away does."""
+    monkeypatch.setattr(follow, "LOOK_S", 0.001)
+    away = UnavailableError("nobody listens there")
+    assert waiting(VIEW, away, away, VIEW, away, ENDED) == ENDED
+    monkeypatch.setattr(follow, "AWAY_S", 0.0)
+    with pytest.raises(UnavailableError):
+        waiting(VIEW, *[away] * 50)
