@@ -669,6 +669,19 @@ async def test_a_run_that_fails(world: ApiWorld, desk: Desk) -> None:
     assert "Failed (RankFailed): rank 0 exited with 3; rank 1 exited with 3" in done.err
 
 
+async def test_all_events_are_shown(world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An allocation that was restarted often has more events than one answer of the API."""
+    await desk.run(*RUN, "--", "true")
+    await ended(world, "train")
+    whole = (await desk.run("events", "train")).out.splitlines()
+    items = json.loads((await desk.run("events", "train", "-o", "json")).out)["items"]
+    monkeypatch.setattr("slipway.api.routes.events.PAGE_MAX", 2)
+    monkeypatch.setattr("slipway.cli.verbs.streams.PAGE_EVENTS", 2)
+    assert len(whole) > 2
+    assert (await desk.run("events", "train")).out.splitlines() == whole
+    assert json.loads((await desk.run("events", "train", "-o", "json")).out)["items"] == items
+
+
 async def test_events(world: ApiWorld, desk: Desk) -> None:
     """A page, the stream to its end, and the body unchanged."""
     await desk.run(*RUN, "--", "true")

@@ -10,10 +10,14 @@ from slipway.cli import labels, main, output, table
 from slipway.cli.background import events_of, lines_of
 from slipway.cli.columns import one_line
 from slipway.cli.follow import is_event, line_text
+from slipway.cli.http import ApiResponse
 from slipway.cli.verb import CliSession, CliVerb, allocation_id, whole_number
 from slipway.errors import InvalidError, NotFoundError
 
 Json = dict[str, Any]
+
+PAGE_EVENTS = 500
+"""The most events in one answer of the api."""
 
 
 def configure_events(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +38,7 @@ def events(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def _events(arguments: argparse.Namespace, session: CliSession) -> int:
     if arguments.id and not arguments.follow:
-        answer = session.api.call("GET", f"/allocations/{arguments.id}/events", query={"after": arguments.after})
+        answer = _all_events(session, arguments.id, arguments.after)
         if arguments.output == "json":
             output.write(session.terminal, "json", answer)
             return main.OK
@@ -51,6 +55,22 @@ def _events(arguments: argparse.Namespace, session: CliSession) -> int:
         else:
             session.terminal.line(event_text(entry.data, with_id=not arguments.id))
     return main.OK
+
+
+def _all_events(session: CliSession, id_: str, after: str) -> ApiResponse:
+    """Return the events of all pages; a single page unchanged."""
+    items: list[Json] = []
+    while True:
+        answer = session.api.call("GET", f"/allocations/{id_}/events", query={"after": after})
+        page = cast("Json", answer.json())
+        following = str(page.get("metadata", {}).get("continue") or "")
+        is_last = len(page["items"]) < PAGE_EVENTS or following in ("", after)
+        if is_last and not items:
+            return answer
+        items += page["items"]
+        if is_last:
+            return answer._replace(body=json.dumps({**page, "items": items}).encode())
+        after = following
 
 
 def event_text(event: Json, *, with_id: bool = False) -> str:
