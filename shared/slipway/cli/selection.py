@@ -54,9 +54,13 @@ def is_by_filter(arguments: argparse.Namespace) -> bool:
     chosen = bool(arguments.all or arguments.selector)
     if chosen and arguments.ids:
         raise InvalidError("ids: give IDs, or -l or --all, not both")
+    given = [name for name in ("workspace", "queue", "job", "phase", "owner") if getattr(arguments, name)]
+    if arguments.ids and (given or arguments.kind):
+        raise InvalidError(
+            f"--{[*given, 'kind'][0]}: has no effect beside IDs; leave it out, or choose with -l LABELS or --all"
+        )
     if chosen or arguments.ids:
         return chosen
-    given = [name for name in ("workspace", "queue", "job", "phase", "owner") if getattr(arguments, name)]
     if given:
         raise InvalidError(f"--{given[0]}: add --all, or -l LABELS, to choose all that fit")
     raise InvalidError("ids: give at least one ID, or choose with -l LABELS or --all")

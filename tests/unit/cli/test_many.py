@@ -50,6 +50,15 @@ async def left(world: ApiWorld) -> list[str]:
     return sorted([name for name in await world.names() if not (await world.stored(name)).metadata.deletion_timestamp])
 
 
+@pytest.mark.parametrize("option", ["--workspace", "--queue", "--job", "--kind", "--phase", "--owner"])
+async def test_a_filter_beside_an_id_is_refused(world: ApiWorld, desk: Desk, option: str) -> None:
+    """It would have no effect: the one that is named would be ended in whichever workspace it is."""
+    id_ = (await world.launch(name="prep"))["id"]
+    refused = await desk.run("kill", id_, option, "other")
+    assert (refused.code, f"{option}: has no effect beside IDs" in refused.err) == (main.USAGE, True)
+    assert (await world.get(f"/allocations/{id_}")).json()["desired"] != "Stopped"
+
+
 async def test_kill_chooses_by_labels(world: ApiWorld, desk: Desk, answered: list[str]) -> None:
     """The question counts them by state; only a yes kills, and only what the labels fit."""
     for name in ("a", "b"):

@@ -52,7 +52,7 @@ def configure(kind: str, parser: argparse.ArgumentParser) -> None:
 def execute(kind: str, arguments: argparse.Namespace, session: CliSession) -> int:
     """Run the subcommand."""
     if arguments.word != "start":
-        if arguments.word in ("ls", "stop"):
+        if arguments.word == "ls" or (arguments.word == "stop" and not arguments.ids):
             arguments.kind = kind
         verb: CliVerb = arguments.verb
         return verb.execute(arguments, session)
