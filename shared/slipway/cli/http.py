@@ -48,6 +48,8 @@ AGAIN = "; try again in "
 BLOCK_BYTES = 256 * 1024
 BODY_BYTES_MAX = 256 * 1024 * 1024
 """The most bytes of an answer, which is kept in memory."""
+_KEY = "cli-"
+"""The beginning of a key that the command made up."""
 _CREDENTIAL = "Authorization: Bearer $SLIPWAY_API_TOKEN"
 """The header in a printed command: a token must not appear on a screen."""
 _NO_NAME = re.compile(r"^(?=\d)|\W", re.ASCII)
@@ -182,7 +184,7 @@ class Api:
         sent = self._headers(headers, payload)
         self._tell(method, target, sent, payload)
         may_repeat = is_repeatable(method, path, query=query or {}, headers=sent, body=body)
-        unknown = "" if is_read(method, path, query or {}) else _unknown_outcome(path)
+        unknown = "" if is_read(method, path, query or {}) else _unknown_outcome(path, sent.get("Idempotency-Key", ""))
         tries = Tries(self._budget, is_repeatable=may_repeat, now=time.monotonic(), timeout_s=AGAIN_S)
         tried = 0
         while True:
@@ -445,11 +447,14 @@ class Api:
 
 def new_key() -> str:
     """Return a new Idempotency-Key for a launch without one."""
-    return f"cli-{uuid.uuid4().hex}"
+    return f"{_KEY}{uuid.uuid4().hex}"
 
 
-def _unknown_outcome(path: str) -> str:
-    """Return what to say of a request without an answer: it may have taken effect, and which verb shows that."""
+def _unknown_outcome(path: str, key: str) -> str:
+    """Return what to say of a request without an answer: it may have taken effect, and which verb shows that.
+
+    The `key` of a launch that the command made up is named, since the user can repeat the launch with it only.
+    """
     resource, _, rest = path.removeprefix("/").partition("/")
     name = rest.partition("/")[0]
     is_one = name not in ("", "batch", "launches")
@@ -457,7 +462,8 @@ def _unknown_outcome(path: str) -> str:
         look = shlex.join(["slipway", "get", name]) if is_one else _VERBS["allocations"]
     else:
         look = shlex.join(["slipway", "job", "show", name]) if resource == "jobs" and is_one else _VERBS.get(resource)
-    return f"; {UNKNOWN}" + (f": look with `{look}` before you call again" if look else "")
+    again = f", or add --key {key} to launch it only once" if key.startswith(_KEY) and name in ("", "launches") else ""
+    return f"; {UNKNOWN}" + (f": look with `{look}` before you call again{again}" if look else "")
 
 
 def _is_silent(sock: socket.socket) -> bool:

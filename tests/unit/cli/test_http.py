@@ -294,6 +294,14 @@ def test_a_launch_has_a_key() -> None:
     api.close()
 
 
+def test_a_launch_without_an_answer_names_its_key() -> None:
+    """The same command would launch a second time; with the key it launches once."""
+    with scripted(lambda n, _: b"") as server, closing(server.api) as api, pytest.raises(UnavailableError) as lost:
+        api.launch({"kind": "command"})
+    key = next(line.split(": ")[1] for line in server.requests[0].splitlines() if line.startswith("Idempotency-Key"))
+    assert f"add --key {key} to launch it only once" in str(lost.value)
+
+
 def test_a_stream_resumes_after_the_last_id() -> None:
     """No entry is lost or seen twice when the server goes away in the middle of one."""
 
