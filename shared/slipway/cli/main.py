@@ -7,6 +7,7 @@ Invariant: importing this module and printing the help page import only a small 
 """
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -171,6 +172,10 @@ ELSEWHERE = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal of another encoding shows `\\u2588` for a character that it lacks; the text is not lost.
+            stream.reconfigure(errors="backslashreplace")
     try:
         try:
             return _main(argv)

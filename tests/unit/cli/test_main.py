@@ -177,3 +177,14 @@ def test_a_reader_that_has_left_is_no_error(words: list[str]) -> None:
         done = subprocess.run(argv, stdout=gone, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode in (main.OK, main.BROKEN_PIPE)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_character_that_the_terminal_lacks_is_written_in_its_place(encoding: str, tmp_path: Path) -> None:
+    """A rank prints any character; on a terminal of another encoding the rest of its text is shown too."""
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/bash\n#SBATCH --job-name=x\necho 'a \u2588 b'\n", "utf-8")
+    words = [sys.executable, "-m", "slipway.cli.main", "import", str(script)]
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(words, capture_output=True, env=env, check=False)
+    assert (done.returncode, b"a \\u2588 b" in done.stdout) == (0, True), done.stderr
