@@ -59,13 +59,16 @@ class Tunnel:
             if socket is None:
                 return
             async with socket:
-                ways = [asyncio.ensure_future(_up(reader, socket)), asyncio.ensure_future(_down(socket, writer))]
+                up, down = asyncio.ensure_future(_up(reader, socket)), asyncio.ensure_future(_down(socket, writer))
                 try:
-                    await ways[1]
+                    await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+                    if up.done() and up.result():
+                        # The local side has ended its direction, and still reads the other one.
+                        await down
                 finally:
-                    for way in ways:
-                        way.cancel()
-                    await asyncio.gather(*ways, return_exceptions=True)
+                    up.cancel()
+                    down.cancel()
+                    await asyncio.gather(up, down, return_exceptions=True)
         finally:
             self._open -= 1
             with contextlib.suppress(OSError):
@@ -93,16 +96,20 @@ class Tunnel:
             await asyncio.sleep(PAUSE_S)
 
 
-async def _up(reader: asyncio.StreamReader, socket: "ClientConnection") -> None:
+async def _up(reader: asyncio.StreamReader, socket: "ClientConnection") -> bool:
+    """Send what the local side sends; return whether it has ended its direction only, and is not lost."""
     from websockets.exceptions import ConnectionClosed
 
     with contextlib.suppress(ConnectionClosed, OSError):
         while data := await reader.read(PIECE_BYTES):
             await socket.send(data)
         await socket.send(EOF)
+        return True
+    return False
 
 
 async def _down(socket: "ClientConnection", writer: asyncio.StreamWriter) -> None:
+    """Write what the workload sends, until one of the connections ends."""
     from websockets.exceptions import ConnectionClosed
 
     with contextlib.suppress(ConnectionClosed, OSError):
