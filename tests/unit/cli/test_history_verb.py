@@ -20,6 +20,13 @@ from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
 
 
+@pytest.mark.parametrize(("option", "value"), [("--owner", "ann"), ("--since", "2h"), ("--limit", "5")])
+async def test_an_option_that_a_moment_does_not_have(desk: Desk, option: str, value: str) -> None:
+    """`--at` shows what all users had: an option that would choose among it is refused, and not passed over."""
+    refused = await desk.run("history", "--at", "10m", option, value)
+    assert (refused.code, f"{option}: has no effect with --at" in refused.err) == (main.USAGE, True)
+
+
 async def test_what_has_ended_is_listed_newest_first(world: ApiWorld, desk: Desk) -> None:
     """With its result; what lives is not in it; ids alone with -q."""
     assert "nothing has ended" in (await desk.run("history")).err

@@ -674,11 +674,13 @@ async def test_all_events_are_shown(world: ApiWorld, desk: Desk, monkeypatch: py
     await desk.run(*RUN, "--", "true")
     await ended(world, "train")
     whole = (await desk.run("events", "train")).out.splitlines()
+    described = (await desk.run("describe", "train")).out.splitlines()
     items = json.loads((await desk.run("events", "train", "-o", "json")).out)["items"]
     monkeypatch.setattr("slipway.api.routes.events.PAGE_MAX", 2)
     monkeypatch.setattr("slipway.cli.verbs.streams.PAGE_EVENTS", 2)
     assert len(whole) > 2
     assert (await desk.run("events", "train")).out.splitlines() == whole
+    assert (await desk.run("describe", "train")).out.splitlines()[-len(whole) :] == described[-len(whole) :]
     assert json.loads((await desk.run("events", "train", "-o", "json")).out)["items"] == items
 
 

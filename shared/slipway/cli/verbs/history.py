@@ -113,6 +113,9 @@ def _ended(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _at(arguments: argparse.Namespace, session: CliSession) -> int:
+    for name in ("owner", "since", "limit"):
+        if getattr(arguments, name) is not None:
+            raise InvalidError(f"--{name}: has no effect with --at; leave one of them out")
     query = {"at": moment_of(arguments.at, "--at"), "workspace": arguments.workspace, "queue": arguments.queue}
     answer = session.api.call("GET", "/history", query=query)
     body = cast("Json", answer.json())

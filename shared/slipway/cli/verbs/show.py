@@ -7,7 +7,7 @@ from slipway.cli import equivalents, labels, main, output, table, waterfall
 from slipway.cli.gpu_use import read_gpu_use
 from slipway.cli.terminal import STATE_COLOURS
 from slipway.cli.verb import CliSession, CliVerb, allocation_id
-from slipway.cli.verbs.streams import event_text
+from slipway.cli.verbs.streams import all_events, event_text
 from slipway.crd.meta import API_GROUP
 from slipway.model.duration import format_duration
 
@@ -73,7 +73,7 @@ def describe(arguments: argparse.Namespace, session: CliSession) -> int:
         terminal.line("\n" + table.render(head, rows))
     elif labels.ranks_of(view):
         terminal.line("\n" + table.render(["RANK", "STATE", "NODE", "EXIT", "REASON"], _rank_rows(view)))
-    events = cast("list[Json]", session.api.get(f"/allocations/{view['id']}/events")["items"])
+    events = output.items_of(all_events(session, str(view["id"])))
     terminal.line("\nEvents (UTC)")
     for event in events:
         terminal.line(table.broken(f"  {event_text(event)}", terminal.text_width))

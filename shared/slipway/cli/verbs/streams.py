@@ -38,7 +38,7 @@ def events(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def _events(arguments: argparse.Namespace, session: CliSession) -> int:
     if arguments.id and not arguments.follow:
-        answer = _all_events(session, arguments.id, arguments.after)
+        answer = all_events(session, arguments.id, arguments.after)
         if arguments.output == "json":
             output.write(session.terminal, "json", answer)
             return main.OK
@@ -57,7 +57,7 @@ def _events(arguments: argparse.Namespace, session: CliSession) -> int:
     return main.OK
 
 
-def _all_events(session: CliSession, id_: str, after: str) -> ApiResponse:
+def all_events(session: CliSession, id_: str, after: str = "") -> ApiResponse:
     """Return the events of all pages; a single page unchanged."""
     items: list[Json] = []
     while True:
