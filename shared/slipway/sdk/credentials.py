@@ -108,7 +108,15 @@ def token_of(wanted: Kubernetes) -> str:
         return kubectl(
             [*context, "create", "token", name, "--namespace", namespace, *audience, f"--duration={LIFE_S}s"]
         )
-    return _of_kubeconfig(json.loads(kubectl([*context, "config", "view", "--raw", "--minify", "--output", "json"])))
+    told = kubectl([*context, "config", "view", "--raw", "--minify", "--output", "json"])
+    try:
+        return _of_kubeconfig(json.loads(told))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        # The text of a faulty answer may contain the token, so only the kind of the error is shown.
+        why = error.strerror if isinstance(error, OSError) else type(error).__name__
+        raise InvalidError(
+            f"the login of the kubeconfig cannot be used: its token file or its plug-in gives no token ({why})"
+        ) from None
 
 
 def kubectl(words: Sequence[str], *, given: str = "") -> str:
@@ -156,6 +164,8 @@ def _run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, given: st
         raise InvalidError(
             f"{argv[0]} is not installed; a token needs none: slipway login --token-file FILE"
         ) from error
+    except OSError as error:
+        raise InvalidError(f"{argv[0]} cannot be run: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise UnavailableError(f"{argv[0]} did not answer within {KUBECTL_S:.0f} s") from error
     if done.returncode != 0:

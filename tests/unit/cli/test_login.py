@@ -156,6 +156,27 @@ def test_what_a_kubeconfig_logs_in_with(
     assert credentials.of_kubernetes(Kubernetes()).token() == token
 
 
+@pytest.mark.parametrize(
+    "user",
+    [
+        {"tokenFile": "/nowhere/token"},
+        {"exec": {"command": "printf", "args": ["no json"]}},
+        {"exec": {"command": "printf", "args": ["[]"]}},
+        {"exec": {"command": "printf", "args": ["{}"], "env": [{"value": "x"}]}},
+        {"exec": {"args": ["x"]}},
+        {"exec": {"command": "/dev/null"}},
+        "none",
+    ],
+)
+def test_a_login_of_a_kubeconfig_that_cannot_be_used(
+    user: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plug-in that answers something else, or a file that is gone, is an error with words."""
+    _a_kubectl(tmp_path, monkeypatch, json.dumps({"users": [{"user": user}]}))
+    with pytest.raises(InvalidError, match=r"kubeconfig|cannot be run"):
+        credentials.of_kubernetes(Kubernetes()).token()
+
+
 def test_a_certificate_is_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said what else there is; for an account kubectl makes one, for our audience."""
     _a_kubectl(tmp_path, monkeypatch, json.dumps({"users": [{"user": {"client-certificate-data": "x"}}]}))
