@@ -23,7 +23,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
-from slipway.errors import ControlPlaneError, DeadlineError, PermanentError, TransientError, UnavailableError
+from slipway.errors import (
+    ControlPlaneError,
+    DeadlineError,
+    InvalidError,
+    PermanentError,
+    TransientError,
+    UnavailableError,
+)
 from slipway.installed import VERSION_HEADER
 from slipway.model.lifecycle import Kind
 from slipway.sdk import refusals
@@ -180,7 +187,7 @@ class Api:
             ControlPlaneError: the server refused the call, or no server answered.
         """
         target = self.target(path, query)
-        payload = None if body is None else json.dumps(body).encode()
+        payload = None if body is None else _payload(body)
         sent = self._headers(headers, payload)
         self._tell(method, target, sent, payload)
         may_repeat = is_repeatable(method, path, query=query or {}, headers=sent, body=body)
@@ -321,7 +328,11 @@ class Api:
         """Return the request target of a path of the API."""
         whole = path[1:] if path.startswith("//") else API + path
         pairs = [(name, value) for name, value in (query or {}).items() if value is not None and value != ""]
-        return self.server.prefix + quote(whole, safe="/:@~") + (f"?{urlencode(pairs)}" if pairs else "")
+        try:
+            return self.server.prefix + quote(whole, safe="/:@~") + (f"?{urlencode(pairs)}" if pairs else "")
+        except UnicodeEncodeError as error:
+            shown = str(error.object).removeprefix(API)[:64]
+            raise InvalidError(f"{shown!r} is not UTF-8 text, and the server takes no other") from None
 
     def close(self) -> None:
         """Close the connection; the next call opens a new one."""
@@ -368,6 +379,9 @@ class Api:
     def _send(
         self, method: str, target: str, payload: "bytes | _Told | None", headers: Mapping[str, str], timeout_s: float
     ) -> http.client.HTTPResponse:
+        for name, value in headers.items():
+            if any(ord(letter) > 255 for letter in value):
+                raise InvalidError(f"{name}: {value[:64]!r} has characters that a header cannot have")
         connection = self._open()
         self._is_idle = False
         cast("socket.socket", connection.sock).settimeout(timeout_s)
@@ -398,7 +412,7 @@ class Api:
         headers: Mapping[str, str] | None = None,
     ) -> str:
         """Return the call as a curl command, without sending it; tokens and secret values are shell variables in it."""
-        payload = None if body is None else json.dumps(body).encode()
+        payload = None if body is None else _payload(body)
         unsigned = Api(self.server._replace(credential=None), user=self._user)
         sent = unsigned._headers(headers, payload)
         sent |= {"Authorization": ""} if self.server.credential is not None else {}
@@ -471,6 +485,31 @@ def _is_silent(sock: socket.socket) -> bool:
     with selectors.DefaultSelector() as selector:
         selector.register(sock, selectors.EVENT_READ)
         return not selector.select(0)
+
+
+def _payload(body: Any) -> bytes:
+    """Return a body as JSON. Raises InvalidError for a text that is not UTF-8, such as a word of another encoding."""
+    payload = json.dumps(body).encode()
+    if b"\\ud" in payload and (place := _not_utf8(body)) is not None:
+        # The text itself is not shown: it may be a secret.
+        raise InvalidError(f"{'.'.join(place) or 'the text'}: is not UTF-8 text")
+    return payload
+
+
+def _not_utf8(value: Any) -> list[str] | None:
+    """Return the path of the first text that is not UTF-8; None when there is none."""
+    if isinstance(value, str):
+        return [] if any("\ud800" <= letter <= "\udfff" for letter in value) else None
+    parts: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        for name, part in cast("Json", value).items():
+            parts += [(ascii(name), name), (name, part)] if _not_utf8(name) is not None else [(name, part)]
+    elif isinstance(value, list | tuple):
+        parts = [(str(index), part) for index, part in enumerate(cast("list[Any]", value))]
+    for name, part in parts:
+        if (place := _not_utf8(part)) is not None:
+            return [name, *place]
+    return None
 
 
 def _answer_of(response: http.client.HTTPResponse) -> ApiResponse:

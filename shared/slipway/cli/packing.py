@@ -169,6 +169,8 @@ class Ignore:
 
     def covers(self, path: str, *, is_folder: bool) -> bool:
         """Whether the path is ignored."""
+        # A name that is not UTF-8 is matched with `?` in place of its other bytes.
+        path = path.encode(errors="replace").decode()
         return self._spec.match_file(path + "/" if is_folder else path)
 
 

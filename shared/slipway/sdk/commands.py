@@ -34,11 +34,15 @@ class RankCommand(NamedTuple):
         query = [("command", word) for word in self.command]
         query += [("container", self.container)] if self.container else []
         query += [(name, "true") for name, is_on in (("stdin", self.stdin), ("tty", self.tty)) if is_on]
-        if len(urlencode(query)) > exec_channels.QUERY_BYTES_MAX:
+        try:
+            encoded, id_ = urlencode(query), quote(self.id, safe="")
+        except UnicodeEncodeError:
+            raise InvalidError("command: a word, the container or the id is not UTF-8 text") from None
+        if len(encoded) > exec_channels.QUERY_BYTES_MAX:
             most = exec_channels.QUERY_BYTES_MAX
             raise InvalidError(f"command: is too long: {most} bytes as it stands in an address; send more as input")
-        path = f"/api/v1/allocations/{quote(self.id, safe='')}/ranks/{self.rank}/exec"
-        return f"{path}?{urlencode(query)}" if query else path
+        path = f"/api/v1/allocations/{id_}/ranks/{self.rank}/exec"
+        return f"{path}?{encoded}" if query else path
 
 
 class CommandResult(NamedTuple):

@@ -169,3 +169,13 @@ def test_the_archive_is_a_plain_tar(tmp_path: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(packed(root)), mode="r:gz") as archive:
         (head,) = archive.getmembers()
     assert (head.name, head.uid, head.mtime, head.uname, head.mode) == ("x", 0, 0, "", 0o644)
+
+
+def test_a_name_that_is_not_utf8_is_refused_or_ignored(tmp_path: Path) -> None:
+    """A name of another encoding does not travel; a pattern with `?` or `*` leaves the file out."""
+    (tmp_path / "train.py").write_text("pass")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")).write_text("x")
+    with pytest.raises(InvalidError, match="is no name that travels"):
+        packing.items_of(str(tmp_path))
+    (tmp_path / packing.IGNORE_FILE).write_text("?.txt\n")
+    assert [item.path for item in packing.items_of(str(tmp_path))] == ["train.py"]

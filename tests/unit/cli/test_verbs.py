@@ -769,6 +769,25 @@ async def test_cluster_lists(desk: Desk) -> None:
     assert (await desk.run("queue", "show", "nosuch")).code == main.NOT_FOUND
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("get", "\udcff"), r"'/allocations/\udcff' is not UTF-8 text"),
+        (("ps", "--search", "\udcff"), r"'\udcff' is not UTF-8 text"),
+        (("ps", "--user", "\u65e5"), "X-Slipway-User: '\u65e5' has characters that a header cannot have"),
+        ((*RUN, "--env", "A=\udcff", "--", "true"), "env.A: is not UTF-8 text"),
+        ((*RUN, "--env", "\udcff=1", "--", "true"), r"env.'\udcff': is not UTF-8 text"),
+        ((*RUN, "--", "echo", "\udcff"), "command.1: is not UTF-8 text"),
+        (("exec", "train", "--", "\udcff"), "command: a word, the container or the id is not UTF-8 text"),
+        (("cp", "train:/\udcff", "."), "is not UTF-8 text"),
+    ],
+)
+async def test_a_word_that_is_not_utf8(desk: Desk, words: tuple[str, ...], said: str) -> None:
+    """A word of another encoding, such as the name of an old file, is refused with its place."""
+    refused = await desk.run(*words)
+    assert (refused.code, said in refused.err) == (main.USAGE, True), refused.err
+
+
 async def test_one_pool(desk: Desk) -> None:
     """`pool show` shows the pool that it names, and no other."""
     shown = await desk.run("pool", "show", "default")
