@@ -19,7 +19,7 @@ Json = dict[str, Any]
 LOOK_S = 0.5
 """Seconds between two reads of the explanation while no event arrives."""
 AWAY_S = 60.0
-"""Seconds without an answer of the server after which a wait fails."""
+"""Seconds without an answer of the server after which waiting or following fails."""
 SECOND_S = 3.0
 LOGS_END_S = 6.0
 """Seconds to wait for more log lines, after the end and after each line that arrives."""
@@ -85,10 +85,21 @@ class Following:
         # When the program could not be started, its log has neither lines nor an end.
         if self._has_lines and not self._logs_over:
             terminal.note(f"the end of the log has not come yet; see it with: {command_line('logs', self.id)}")
-        self.view = self.session.api.get(f"/allocations/{self.id}")
+        self.view = self._read_end()
         is_good = labels.has_succeeded(self.view)
         terminal.note(terminal.paint(labels.summary_of(self.view), "green" if is_good else "red"))
         return labels.exit_code_of(self.view)
+
+    def _read_end(self) -> Json:
+        """Return the ended allocation. Raises TransientError when the server is away for `AWAY_S`."""
+        until = time.monotonic() + AWAY_S
+        while True:
+            try:
+                return self.session.api.get(f"/allocations/{self.id}")
+            except TransientError:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(LOOK_S)
 
     def _on_event(self, entry: ServerSentEvent) -> None:
         kind = str(entry.data["type"]).rpartition(".")[2]

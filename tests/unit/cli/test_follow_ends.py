@@ -1,6 +1,6 @@
 """How following ends: with the last line of the log, or with a note that the end of the log has not come."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -44,13 +44,17 @@ def view_at(_: str) -> dict[str, Any]:
     return ENDED
 
 
-def attend(monkeypatch: pytest.MonkeyPatch, *log: tuple[float, News]) -> None:
-    """Follow what has ended at once and whose log comes so."""
+def attend(monkeypatch: pytest.MonkeyPatch, *log: tuple[float, News], get: Callable[[str], Any] = view_at) -> int:
+    """Follow what has ended at once and whose log comes so; return the exit code."""
     inbox = Inbox((0.0, told("events", END)), (0.0, News("events-over", None)), *log)
-    monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: inbox.now))
-    session = SimpleNamespace(terminal=Terminal(), api=SimpleNamespace(get=view_at))
+
+    def sleep(seconds: float) -> None:
+        inbox.now += seconds
+
+    monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: inbox.now, sleep=sleep))
+    session = SimpleNamespace(terminal=Terminal(), api=SimpleNamespace(get=get))
     following = follow.Following(cast("CliSession", session), VIEW, with_logs=True)
-    following._attend(cast("Background", inbox))  # pyright: ignore[reportPrivateUsage]
+    return following._attend(cast("Background", inbox))  # pyright: ignore[reportPrivateUsage]
 
 
 def test_lines_that_come_late_are_all_shown(
@@ -87,6 +91,21 @@ def test_a_log_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, caps
     shown = capsys.readouterr().err
     assert "its output cannot be shown: Redis is away" in shown
     assert "slipway logs run-1" in shown
+
+
+def test_the_exit_code_of_a_run_survives_a_restart_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work has succeeded, whether the server answers at that moment or a little later."""
+    away = [UnavailableError("nobody listens there")] * 3
+
+    def get(_: str) -> dict[str, Any]:
+        if away:
+            raise away.pop()
+        return ENDED
+
+    assert attend(monkeypatch, (0.0, News("logs-over", None)), get=get) == 0
+    away += [UnavailableError("nobody listens there")] * 1000
+    with pytest.raises(UnavailableError):
+        attend(monkeypatch, (0.0, News("logs-over", None)), get=get)
 
 
 def test_an_error_of_any_kind_ends_a_stream_in_the_background() -> None:
