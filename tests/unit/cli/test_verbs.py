@@ -4,15 +4,21 @@ import asyncio
 import base64
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
 
 from slipway.cli import main
+from slipway.cli.http import ApiResponse
+from slipway.cli.terminal import Terminal
+from slipway.cli.verb import CliSession, parser_of
+from slipway.cli.verbs import listing
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Admission, RankStatus
+from slipway.errors import UnavailableError
 from slipway.kube.resources import NAMESPACES, QUEUES, RESOURCE_POOLS, SECRETS
 from slipway.model.lifecycle import Event, RankState
 from slipway.model.reasons import Reason, Result
@@ -786,6 +792,36 @@ async def test_a_word_that_is_not_utf8(desk: Desk, words: tuple[str, ...], said:
     """A word of another encoding, such as the name of an old file, is refused with its place."""
     refused = await desk.run(*words)
     assert (refused.code, said in refused.err) == (main.USAGE, True), refused.err
+
+
+def test_a_list_that_is_watched_survives_a_restart_of_the_server(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ps -w` says once that no answer comes, and goes on; Ctrl-C ends it."""
+    view: dict[str, Any] = {
+        "id": "a-1",
+        "phase": "Pending",
+        "spec": {},
+        "status": {},
+        "createdAt": "2026-01-02T03:04:05Z",
+    }
+    there = ApiResponse(200, json.dumps({"items": [view], "metadata": {}}).encode(), {})
+    away = UnavailableError("nobody listens there")
+    answers = iter([there, away, away, there, away, there, KeyboardInterrupt()])
+
+    def call(*_: Any, **__: Any) -> ApiResponse:
+        answer = next(answers)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(listing, "WATCH_S", 0.0)
+    session = SimpleNamespace(terminal=Terminal(), api=SimpleNamespace(call=call))
+    arguments = parser_of("ps", listing.VERBS["ps"]).parse_args(["-w"])
+    with pytest.raises(KeyboardInterrupt):
+        listing.ps(arguments, cast("CliSession", session))
+    shown = capsys.readouterr()
+    assert (shown.out.splitlines(), shown.err.count("trying again")) == (["a-1  Pending  0/1"], 2)
 
 
 async def test_one_pool(desk: Desk) -> None:

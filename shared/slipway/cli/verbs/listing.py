@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, cast
 
 from slipway.cli import equivalents, labels, main, output, table
 from slipway.cli.columns import one_line
+from slipway.cli.follow import AWAY_S
 from slipway.cli.http import ApiResponse
 from slipway.cli.verb import CliSession, CliVerb, optional_name, refuse_names
-from slipway.errors import InvalidError, NotFoundError
+from slipway.errors import ExpiredError, InvalidError, NotFoundError, TransientError
 from slipway.model.duration import format_duration
 
 Json = dict[str, Any]
@@ -134,8 +135,24 @@ def _watch(arguments: argparse.Namespace, session: CliSession, query: Json) -> i
     terminal = session.terminal
     seen: dict[str, tuple[str, ...]] = {}
     shown = ""
+    away_since: float | None = None
+    is_begun = False
     while True:
-        views = _chosen(output.items_of(output.listed(session.api, "/allocations", query)), arguments)
+        try:
+            views = _chosen(output.items_of(output.listed(session.api, "/allocations", query)), arguments)
+        except (TransientError, ExpiredError) as error:
+            # The server may be restarting; a list whose pages are too old is read anew.
+            if not is_begun:
+                raise
+            if away_since is None:
+                away_since = time.monotonic()
+                terminal.note(f"trying again: {str(error).partition(chr(10))[0]}")
+                shown = ""
+            if time.monotonic() - away_since >= AWAY_S:
+                raise
+            time.sleep(WATCH_S)
+            continue
+        away_since, is_begun = None, True
         if terminal.out.isatty():
             text = _ps_table(views, session, wide=arguments.output == "wide")
             if text != shown:
