@@ -286,4 +286,3 @@ async def test_the_main_container_of_a_role_is_that_of_its_own_template(world: A
     await world.run(answer["name"])
     refusal = await world.get(f"/allocations/{answer['id']}/ranks/1/exec")
     assert "container driver of rank 1" in refusal.json()["detail"]
-
