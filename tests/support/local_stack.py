@@ -57,6 +57,7 @@ class RunningStack:
         try:
             self._call(self.stack.stop())
         finally:
+            self._call(_end_other_tasks())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
@@ -249,7 +250,20 @@ class RunningStack:
         return self.stack.children[name].tail()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_S)
+        called = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return called.result(CALL_S)
+        except TimeoutError:
+            called.cancel()  # a start that goes on beside the stop would leave processes
+            raise
+
+
+async def _end_other_tasks() -> None:
+    """End the tasks of this loop: a process that one of them waits for is not dropped as the loop closes."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextmanager
