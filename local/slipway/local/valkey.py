@@ -119,7 +119,7 @@ class ValkeyProcess:
         self._folder.chmod(0o700)
         self.socket.unlink(missing_ok=True)
         # In its own session the server does not receive Ctrl-C from the terminal, so that we can end it in order.
-        self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - the binary we found, no shell
+        process = self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - the binary we found, no shell
             [str(self._binary), *self._configuration(), *self._arguments()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -129,7 +129,7 @@ class ValkeyProcess:
         )
         deadline_s = self._clock.monotonic() + _READY_S
         while not await self._answers():
-            if self._process.poll() is not None or self._clock.monotonic() > deadline_s:
+            if process.poll() is not None or self._clock.monotonic() > deadline_s:
                 await self.stop()
                 raise UnavailableError(f"the server did not start; see {self.log}")
             await self._clock.sleep(_PROBE_S)
@@ -201,7 +201,8 @@ class ValkeyProcess:
                     process.wait(_STOP_S)
                     break
                 await self._clock.sleep(_PROBE_S)
-            self._process = None
-            self.socket.unlink(missing_ok=True)
+            if self._process is process:  # else a new server was started since, at the same socket
+                self._process = None
+                self.socket.unlink(missing_ok=True)
         finally:
             self._is_ending = False
