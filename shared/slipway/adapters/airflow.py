@@ -9,6 +9,7 @@ Promises: one try of a task launches once. The next try ends the allocation that
 marked as failed or cleared, or whose wait times out, ends its allocation. No serialized trigger contains the token.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -20,7 +21,8 @@ from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from slipway.errors import ControlPlaneError, InvalidError, NotFoundError
+from slipway.api.schemas import AllocationView
+from slipway.errors import ControlPlaneError, InvalidError, NotFoundError, TransientError
 from slipway.sdk import AsyncClient, Client
 
 Json = dict[str, Any]
@@ -31,6 +33,8 @@ CONNECTION = ""
 LABEL_DAG, LABEL_TASK, LABEL_TRIES = "airflow-dag", "airflow-task", "airflow-tries"
 """`LABEL_TRIES` has the same value for all tries of one task of one run."""
 _NOT_OF_A_LABEL = re.compile(r"[^a-zA-Z0-9._-]+")
+AGAIN_S = 10.0
+"""Seconds until the next try to wait, while the api is away."""
 LOG_LINES_MAX = 200
 """Maximum lines of the ranks' logs that are copied to the log of a task at its end."""
 
@@ -56,16 +60,25 @@ class SlipwayRunTrigger(BaseTrigger):
                 await client.kill(self.allocation_id)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait without a time limit. A refusal of the api is also an event, on which the task fails."""
+        """Wait without a time limit, also while the api is away. A refusal is an event too, and the task fails."""
         try:
             server, token = await _async_login(self.slipway_conn_id)
             async with AsyncClient(server, token=token) as client:
-                view = await client.wait(self.allocation_id)
+                view = await self._end(client)
         except ControlPlaneError as error:
             yield TriggerEvent({"id": self.allocation_id, "result": "", "message": str(error)})
             return
         result = view.result.value if view.result is not None else ""
         yield TriggerEvent({"id": view.id, "result": result, "message": view.message or view.reason})
+
+    async def _end(self, client: AsyncClient) -> AllocationView:
+        """Return the ended allocation."""
+        while True:
+            try:
+                return await client.wait(self.allocation_id)
+            except TransientError:
+                # The work goes on without the api. A task that failed now would end it with its next try.
+                await asyncio.sleep(AGAIN_S)
 
 
 class SlipwayRunOperator(BaseOperator):
