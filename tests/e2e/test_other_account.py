@@ -52,7 +52,7 @@ OPEN = {
 PAGE = Path(__file__).parents[2] / "docs" / "local-cluster.md"
 SAID = {
     "api": "REST API, pages, proxy",
-    "api tasks": "the door for tasks",
+    "api tasks": "the task port of the api",
     "scheduler": "scheduler, podworker, watcher",
     "podworker": "scheduler, podworker, watcher",
     "watcher": "scheduler, podworker, watcher",
