@@ -1,7 +1,7 @@
 """P12: the start of a scheduler with 5,000 nodes, 10,000 live and 50,000 queued allocations, until its first decision.
 
 The live allocations use every GPU (two allocations with four GPUs on each node), and the queued ones request eight, so
-none of them starts. The scheduler is told to stop, and a rank without a GPU is launched. The time is from the start of
+no rank starts. The benchmark stops the scheduler and launches a rank without a GPU. The time is from the start of
 the process until a watch reports that this rank is Assigned. It runs on the local cluster; SLIPWAY_BENCH_REAL=1 uses a
 real kube-apiserver with etcd. The existing objects are written through the Kubernetes API, as copies of the objects of
 one launch.

@@ -115,7 +115,7 @@ def is_settled(page: Page) -> None:
     page.wait_for("document.readyState === 'complete' && !document.querySelector('.loading')")
 
 
-def test_no_page_runs_what_somebody_has_named(planted: dict[str, str], page: Page) -> None:
+def test_no_page_runs_a_name_as_a_script(planted: dict[str, str], page: Page) -> None:
     """Names, labels, variables, lines of logs with control sequences, ends, explanations, titles, parameters of
     addresses, the name of the user who looks."""
     page.goto(planted["link"])

@@ -106,7 +106,7 @@ GROUPS: dict[str, dict[str, VerbEntry]] = {
         "simulate": VerbEntry("simulate", "run the scheduler's planner over a scenario, in virtual time"),
         "replay": VerbEntry("replay", "plan recorded ticks again: the same, or another policy's"),
         "backup": VerbEntry("backup", "write all that Slipway keeps into a file"),
-        "restore": VerbEntry("backup", "put a backup back into a cluster; keeps what is there"),
+        "restore": VerbEntry("backup", "restore a backup into a cluster; existing objects stay"),
         "audit": VerbEntry("audit", "are the invariants kept? reads everything, writes nothing"),
         "webhook": VerbEntry("webhooks", "receivers of events outside: list, create, show, set, test, rm"),
         "dead": VerbEntry("dead", "manage dead-letter messages: list, show, replay, drop"),

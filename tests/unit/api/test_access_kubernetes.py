@@ -144,7 +144,9 @@ async def test_a_role_that_is_taken_away_counts_no_more(teams: Teams, monkeypatc
 
 @pytest.mark.parametrize("resource", [TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS], ids=lambda one: one.plural)
 @pytest.mark.parametrize("error", [UnavailableError("away"), DeadlineError("slow")], ids=["away", "slow"])
-async def test_nobody_gets_in_while_nobody_can_say(teams: Teams, resource: Any, error: Exception) -> None:
+async def test_calls_are_refused_while_callers_cannot_be_authenticated(
+    teams: Teams, resource: Any, error: Exception
+) -> None:
     """503 with Retry-After, for reading and for writing; never an answer."""
     headers = await teams.account("ada")
     await teams.grant("ada", "all", EVERYTHING)

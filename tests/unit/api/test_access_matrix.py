@@ -115,7 +115,7 @@ async def test_a_route_without_a_row_is_not_built(teams: Teams, monkeypatch: pyt
 
 @pytest.mark.matrix(most=20)
 @pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: f"{row.method} {row.path}")
-async def test_nobody_gets_in_without_a_token_that_counts(teams: Teams, row: Endpoint) -> None:
+async def test_calls_without_a_valid_token_are_refused(teams: Teams, row: Endpoint) -> None:
     """401 as problem+json with the challenge, for none, a wrong one, an expired one, one that was taken away."""
     expired = await teams.token("ada", {"*": "admin"}, life_s=-1)
     revoked = await teams.token("ada", {"*": "admin"})

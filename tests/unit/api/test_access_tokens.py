@@ -43,7 +43,7 @@ async def teams(tmp_path: Path) -> AsyncGenerator[Teams]:
         yield world
 
 
-async def test_the_user_is_the_tokens_and_nobody_elses(teams: Teams) -> None:
+async def test_the_user_is_always_that_of_the_token(teams: Teams) -> None:
     """What the request says of its user counts for nothing."""
     headers = {**await teams.token("ada", EDIT), "X-Slipway-User": "root"}
     made = (await teams.launch(headers, name="mine", workspace="team-red")).json()
@@ -55,7 +55,7 @@ async def test_the_user_is_the_tokens_and_nobody_elses(teams: Teams) -> None:
     assert (me["user"], me["auth"], me["workspaces"], me["roles"]) == ("ada", "token", ["team-red"], EDIT)
 
 
-async def test_a_template_sends_nobody_elsewhere(teams: Teams) -> None:
+async def test_a_template_cannot_move_launches_to_another_workspace(teams: Teams) -> None:
     """One that was applied by hand may name a workspace; only the request says where a launch goes."""
     spec = {"body": {"workspace": "team-blue"}}
     await teams.world.kube.create(TEMPLATES, {"metadata": {"name": "evil", "namespace": "default"}, "spec": spec})
@@ -214,7 +214,7 @@ async def test_files_that_are_no_records_count_for_nothing(teams: Teams, tmp_pat
     assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
 
 
-async def test_a_change_of_a_record_counts_at_the_next_look(teams: Teams, tmp_path: Path) -> None:
+async def test_a_changed_record_takes_effect_at_the_next_read(teams: Teams, tmp_path: Path) -> None:
     """Less, and more, without another token."""
     headers = await teams.token("ada", VIEW)
     path = tmp_path / apitokens.file_of(apitokens.id_of(headers["Authorization"].removeprefix("Bearer ")))

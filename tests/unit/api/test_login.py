@@ -212,7 +212,7 @@ async def test_cookies_that_a_neighbour_has_set_do_not_displace_ours(teams: Team
         assert (answer.status_code, answer.json().get("user")) == (200, "ada"), tossed[:80]
 
 
-async def test_under_tls_a_neighbour_logs_nobody_in(tmp_path: Path) -> None:
+async def test_under_tls_a_neighbour_cannot_log_a_user_in(tmp_path: Path) -> None:
     """The session of an attacker in a cookie of the plain name, set for the parent domain: not where the browser can
     keep the name that only this host may set. It says so by a field that browsers send under TLS."""
     async with teams_world("token", tmp_path, proxy_domain="apps.lab.example", hosts=("lab.example",)) as teams:

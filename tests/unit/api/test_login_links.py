@@ -64,7 +64,7 @@ ELSEWHERE: list[dict[str, str]] = [
 
 @pytest.mark.parametrize("headers", ELSEWHERE, ids=["another site", "a neighbour", "an old browser"])
 @pytest.mark.parametrize("is_workload", [False, True])
-async def test_another_site_logs_nobody_in(teams: Teams, headers: dict[str, str], is_workload: bool) -> None:
+async def test_another_site_cannot_log_a_user_in(teams: Teams, headers: dict[str, str], is_workload: bool) -> None:
     """A person is asked first, and told as whom; by then the link is as good as before."""
     id_ = teams.ids["red"] if is_workload else ""
     url = await a_link(teams, **({"allocation": id_} if id_ else {"path": "/docs"}))

@@ -35,9 +35,9 @@ def configure_backup(parser: argparse.ArgumentParser) -> None:
 def configure_restore(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `restore`."""
     parser.description = (
-        "Creates what is in the backup and not in the cluster. It keeps what is there; only the ledger of a pool "
-        "continues at the epoch of the backup, and a namespace gets its label. The definitions have to be installed, "
-        "and the services stopped."
+        "Creates the objects of the backup that the cluster does not have. Existing objects stay, with two exceptions: "
+        "the ledger of a pool continues at the epoch of the backup, and a namespace gets its label. Before, install the "
+        "definitions and stop the services."
     )
     parser.add_argument("-f", "--file", required=True, metavar="FILE", help="what `slipway backup` wrote")
     _common(parser)
