@@ -36,8 +36,8 @@ def configure_restore(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `restore`."""
     parser.description = (
         "Creates the objects of the backup that the cluster does not have. Existing objects stay, with two exceptions: "
-        "the ledger of a pool continues at the epoch of the backup, and a namespace gets its label. Before, install the "
-        "definitions and stop the services."
+        "the ledger of a pool continues at the epoch of the backup, and a namespace gets its label. Before, install "
+        "the definitions and stop the services."
     )
     parser.add_argument("-f", "--file", required=True, metavar="FILE", help="what `slipway backup` wrote")
     _common(parser)
