@@ -18,6 +18,7 @@ BENCHMARKS = {
     "batch": "a thousand kills in one request, and by single ones",
     "conformance": "sustained launches on a real kube-apiserver, beside a bare client",
     "kube_scheduler": "gangs end to end on a real kube-apiserver, beside the real kube-scheduler",
+    "jobs": "gangs and single ranks on a real kube-apiserver, beside Jobs and gang Jobs of Kubernetes",
     "planner": "planning alone, against kube-scheduler's workloads",
     "planner_scale": "the planner at size: ticks and memory",
     "planner_backfill": "Backfill queues beside BestEffort queues: a tick, and a simulated hour",
@@ -40,7 +41,9 @@ BENCHMARKS = {
     "browser": "the page in a real Chromium: first content, bytes, frames, memory, 500 viewers",
     "soak": "half an hour at 50 launches/s: is memory flat",
 }
-LONG = frozenset({"browser", "capacity", "first_line", "output", "kube_scheduler", "cohorts", "restart", "soak"})
+LONG = frozenset(
+    {"browser", "capacity", "cohorts", "first_line", "jobs", "kube_scheduler", "output", "restart", "soak"}
+)
 """benchmarks that take minutes each: they run only when they are named, or with --all"""
 
 

@@ -22,7 +22,7 @@ import msgspec
 from bench.bare import ALLOCATIONS, CONNECTIONS
 from bench.nodes import played, simulated_nodes
 from bench.real import Bound, Ground, RealStand, a_real_stand, cpu_of, poll
-from bench.runner import Row, Target, row
+from bench.runner import Row, row
 
 SCALE = float(os.environ.get("SLIPWAY_BENCH_SCALE", "0.1"))
 PLAYED = os.environ.get("SLIPWAY_BENCH_WORK", "W7a,W7b").split(",")
@@ -241,7 +241,6 @@ def _share(pieces: tuple[Piece, ...], full: int) -> float:
 def _rows(work: Work, found: list[Played]) -> list[Row]:
     walls = [each.wall_s for each in found]
     size = f"{work.total:,} pieces, {work.cohorts} cohorts x {work.queues} queues"
-    moonshot = 1.15 * work.bound_s / work.kueue_s if work.id == "W7a" else 0.1
     part = "" if SCALE == 1 else f" x {SCALE:g}, the part of the pieces that was played"
     evictions = statistics.median(each.evictions for each in found)
     note = (
@@ -256,7 +255,6 @@ def _rows(work: Work, found: list[Played]) -> list[Row]:
             "s",
             peer=[work.kueue_s],
             peer_name=f"Kueue's published wall time{part}",
-            target=Target(must=0.5, moonshot=moonshot),
             note=note,
         ),
         row(

@@ -37,6 +37,7 @@ GOALS = (
         starts=("P1-W1", "P1-W2", "P1-W3", "P1-W4", "P1-W5"),
     ),
     Goal(id="P2", what="gangs end to end on a real API server, beside kube-scheduler", starts=("P2-",)),
+    Goal(id="Jobs", what="small launches, beside Jobs and gang Jobs of Kubernetes", starts=("JOBS",)),
     Goal(id="P3", what="single ranks end to end, beside a bare client's writes", starts=("P3-",)),
     Goal(id="P4", what="Kueue's performance tests", starts=("P4-",)),
     Goal(id="P5", what="preemption", starts=("P5",)),

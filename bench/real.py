@@ -40,6 +40,7 @@ SETTLE_S = 1.5
 POLL_S = 0.2
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
+_NAME = re.compile(rb'"metadata":\{"name":"([^"]+)"')
 KUBE_CALLS = "slipway_kube_calls_total"
 ACCOUNT = "bench"
 TOKEN_S = 86_400
@@ -80,6 +81,8 @@ class Bound:
         self._changed = asyncio.Event()
         self._ready = asyncio.Event()
         self.at: list[float] = []
+        self.names: list[str] = []
+        """the name of each object, as `at`"""
 
     async def until(self, count: int, within_s: float = DEADLINE_S) -> float:
         """Return when the `count`-th object arrived. Raises RuntimeError when that takes too long."""
@@ -96,6 +99,7 @@ class Bound:
     async def counting(self) -> AsyncGenerator[None]:
         """Count from now on, starting at 0."""
         self.at.clear()
+        self.names.clear()
         self._ready.clear()
         task = asyncio.ensure_future(self._follow())
         try:
@@ -122,12 +126,20 @@ class Bound:
             async for line in answer.content:
                 if line.startswith(b'{"type":"ADDED"'):
                     self.at.append(time.perf_counter())
+                    self.names.append(_name_of(line))
                     self._changed.set()
                 found = _VERSION.search(line)
                 if found is None or line.startswith(b'{"type":"ERROR"'):
                     raise RuntimeError(f"a watch says {line[:300]!r}")
                 version = found.group(1).decode()
         return version
+
+
+def _name_of(line: bytes) -> str:
+    found = _NAME.search(line)
+    if found is None:
+        raise RuntimeError(f"a watch shows an object without a name: {line[:300]!r}")
+    return found.group(1).decode()
 
 
 class RealStand:
