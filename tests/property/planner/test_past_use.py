@@ -12,8 +12,8 @@ from slipway.model.decay import DecayedUsage
 from slipway.model.facts import LEAST_USED, AllocationFact, FairShareFact, PoolFact, QueueFact
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.planner import queue_tree
-from slipway.scheduler.plan.queueing.queue_cursor import QueueCursor, line_up
-from slipway.scheduler.plan.state.past_use import PastUse
+from slipway.scheduler.plan.queueing.queue_cursor import NOT_YET, LineKey, QueueCursor, line_up
+from slipway.scheduler.plan.state.past_use import PastUse, UserTurns
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.scenario import decode
@@ -21,7 +21,7 @@ from tests.property.planner import test_decision_log as log
 from tests.property.planner import test_evictions_over_time as evictions
 from tests.property.planner.instances import Instance, instances
 from tests.support.decision_desk import POOL, replayed
-from tests.support.planner import planned
+from tests.support.planner import a_role, a_snapshot, an_allocation, nodes, planned
 
 USERS = ("ana", "ben", "cleo")
 WEEK_MS = 7 * 86_400_000
@@ -106,6 +106,57 @@ def _ahead(snapshot: PoolSnapshot, queue: str) -> dict[str, tuple[int, str]]:
 
 def _count(line: QueueCursor, snapshot: PoolSnapshot, fact: AllocationFact) -> int:
     return line.ahead(snapshot.order_of(fact), fact.user)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=150)
+def test_the_next_allocation_is_that_of_the_user_who_has_used_least(data: st.DataObject) -> None:
+    """The cursor returns the first waiting allocation by age limit, priority, level of use and submission, as a model
+    that sorts all of them again after each admission. A reason blocks all work that is alike, whatever its user."""
+    work = data.draw(
+        st.lists(
+            st.tuples(st.sampled_from(USERS), st.integers(1, 3), st.integers(0, 1), st.integers(0, 20)),
+            min_size=1,
+            max_size=14,
+        )
+    )
+    facts = [
+        an_allocation(f"a{number}", a_role(1, gpus=gpus), user=user, priority=priority, created=-float(created))
+        for number, (user, gpus, priority, created) in enumerate(work)
+    ]
+    pool = PoolFact(name="default", fair_share=FairShareFact(WEEK_MS / 1000), aging=data.draw(st.sampled_from([0, 10])))
+    queues = [QueueFact(name="default", user_order=LEAST_USED)]
+    used = {"default": data.draw(st.dictionaries(st.sampled_from(USERS), st.integers(0, 10**7), max_size=3))}
+    snapshot = a_snapshot(nodes(1), facts, queues=queues, pool=pool)
+    past = PastUse(half_life_ms=WEEK_MS, used=used)
+    settled = frozenset(data.draw(st.sets(st.sampled_from([fact.uid for fact in facts]), max_size=3)))
+    snapshot = msgspec.structs.replace(snapshot, past=past)
+    line = line_up(snapshot, queue_tree(snapshot), 0.0, settled)[0]["default"]
+    levels, left = UserTurns(past, "default"), {fact.uid: fact for fact in facts if fact.uid not in settled}
+    waiting = dict(left)
+    while left:
+        expected = min(left.values(), key=lambda fact: _line_key(snapshot, levels, fact))
+        found = line.next()
+        assert found is not None
+        assert found[0].uid == expected.uid
+        if data.draw(st.booleans()):
+            line.admit()
+            levels.charge(expected.user, found[1].demand.gpu_units())
+            del left[expected.uid], waiting[expected.uid]
+        else:
+            line.block(NOT_YET, is_head=False)
+            left = {uid: fact for uid, fact in left.items() if uid not in {each.uid for _, each in found[1].members}}
+    assert line.next() is None
+    in_order = sorted(waiting.values(), key=lambda fact: _line_key(snapshot, levels, fact))
+    assert [fact.uid for _, fact, _ in line.waiting()] == [fact.uid for fact in in_order]
+    assert [line.ahead(snapshot.order_of(fact), fact.user) for fact in in_order] == list(range(len(in_order)))
+    firsts = [fact.uid for walk in line.walks for _, fact in walk.first(len(facts))]
+    assert sorted(firsts) == sorted(fact.uid for walk in line.walks for _, fact in walk.waiting())
+
+
+def _line_key(snapshot: PoolSnapshot, levels: UserTurns, fact: AllocationFact) -> LineKey:
+    order = snapshot.order_of(fact)
+    return (order[0], order[1], levels[fact.user], order)
 
 
 @given(st.integers(0, 2**32))

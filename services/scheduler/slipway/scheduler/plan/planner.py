@@ -587,7 +587,7 @@ class _Tick:
         """Whether an allocation that can ever start is blocked by more than its own limits, or was not tried."""
         if len(self.state.admitted) >= self.policy.decisions_max:
             return True
-        walks = [walk for line in self.lines.values() for walk in line.walks if walk.first(1)]
+        walks = [walk for line in self.lines.values() for walk in line.walks if not walk.is_done]
         return any(walk.why is None or not (walk.why.is_never or walk.why.gate in _NO_HEAD) for walk in walks)
 
     def _add_surplus(self, gangs: list[gang.PlacedGang]) -> None:
@@ -668,8 +668,7 @@ class _Tick:
         """Add the reason why no work was evicted, where eviction was possible."""
         for line in self.lines.values() if self.state.notes else ():
             for walk in line.walks:
-                first = walk.first(1)
-                note = self.state.notes.get(first[0][1].key, "") if first else ""
+                note = "" if walk.is_done else self.state.notes.get(walk.current.key, "")
                 if walk.why is not None and note:
                     walk.why = explain.with_note(walk.why, note)
 

@@ -49,12 +49,11 @@ class Explained(Mapping[str, Explanation]):
         for line in self._lines.values():
             for walk in _of_waiting(line):
                 members: Members = walk.waiting()
-                first = walk.first(2)
-                if first and line.is_closed and line.head is not None and first[0][1].uid == line.head.uid:
-                    yield Alike(walk.group.key + _HEAD, line.explanation(walk, first[0][1]), first[:1])
-                    members, first = members.after(1), first[1:]
-                if first:
-                    yield Alike(walk.group.key, line.explanation(walk, first[0][1]), members)
+                if line.is_closed and line.is_of_head(walk):
+                    yield Alike(walk.group.key + _HEAD, line.explanation(walk, walk.current), (walk.member,))
+                    members = walk.others()
+                if members:
+                    yield Alike(walk.group.key, line.explanation(walk, members[0][1]), members)
 
     def with_own(self, texts: Mapping[str, Explanation]) -> "Explained":
         """Return this mapping with other texts for the allocations in `texts`."""
@@ -91,7 +90,7 @@ class Explained(Mapping[str, Explanation]):
         if line is None:
             return _bare(walk)
         order = self._backlog.order_of(fact.uid)
-        is_waiting = order is not None and walk.group.index(order) >= walk.at and fact.uid not in line.settled
+        is_waiting = order is not None and walk.is_waiting(fact, order) and fact.uid not in line.settled
         return line.explanation(walk, fact) if is_waiting else None
 
     def __getitem__(self, key: str) -> Explanation:

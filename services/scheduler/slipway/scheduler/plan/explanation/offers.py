@@ -169,12 +169,7 @@ class RemedyOffers:
         known = self._kinds_of.get(name)
         if known is None:
             found: dict[_RivalKey, AllocationFact] = {}
-            seen: set[tuple[bytes, bool]] = set()
             for walk in line.walks:
-                alike = (walk.group.alike, walk.group.is_leaving)
-                if alike in seen:
-                    continue
-                seen.add(alike)
                 for _, other in walk.first(2):
                     for kind, each in self._changeable(line, walk, other):
                         found.setdefault(kind, each)

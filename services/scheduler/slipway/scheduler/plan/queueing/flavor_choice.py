@@ -28,9 +28,20 @@ class FlavorChoice(msgspec.Struct, frozen=True):
 
 
 class _Known(msgspec.Struct, frozen=True):
+    """One flavor that a group accepts."""
+
     flavor: str
     roles: tuple[RoleFact, ...]
     demand: Resources
+
+    def choice(self, fact: AllocationFact, group: PendingGroup) -> FlavorChoice:
+        """Return the choice for a member of the group."""
+        shape = group.shape + self.flavor.encode()
+        return FlavorChoice(
+            self.flavor,
+            msgspec.structs.replace(fact, roles=self.roles),
+            msgspec.structs.replace(group, shape=shape, demand=self.demand),
+        )
 
 
 class FlavorChoices:
@@ -48,25 +59,15 @@ class FlavorChoices:
     def of(self, fact: AllocationFact, group: PendingGroup) -> list[FlavorChoice]:
         """Return the choices to try for a member of `group`, in order; never empty."""
         known = self._of_group(group)
-        if not known:
-            return [FlavorChoice(None, fact, group)]
-        return [
-            FlavorChoice(
-                each.flavor,
-                msgspec.structs.replace(fact, roles=each.roles),
-                msgspec.structs.replace(group, shape=group.shape + each.flavor.encode(), demand=each.demand),
-            )
-            for each in known
-        ]
+        return [each.choice(fact, group) for each in known] or [FlavorChoice(None, fact, group)]
 
     def likely(self, fact: AllocationFact, group: PendingGroup) -> FlavorChoice:
         """Return the first choice that quota permits; the first of all when quota permits none."""
-        choices = self.of(fact, group)
-        for each in choices if len(choices) > 1 else ():
-            demand = each.group.demand.amounts
-            if self._tree.shortfall(fact.queue, demand, preemptible=fact.preemptible) is None:
-                return each
-        return choices[0]
+        known = self._of_group(group)
+        for each in known if len(known) > 1 else ():
+            if self._tree.shortfall(fact.queue, each.demand.amounts, preemptible=fact.preemptible) is None:
+                return each.choice(fact, group)
+        return known[0].choice(fact, group) if known else FlavorChoice(None, fact, group)
 
     def would_borrow(self, choice: FlavorChoice) -> bool:
         """Whether its queue would then use more GPUs than it deserves, of all GPUs or of that flavor."""
@@ -75,21 +76,21 @@ class FlavorChoices:
     def tell(self, group: PendingGroup, flavor: str | None) -> None:
         """Record that the explanation of `group` is about `flavor`."""
         if flavor is not None:
-            self._told[group.alike] = flavor
+            self._told[group.key] = flavor
 
     def told(self, fact: AllocationFact, group: PendingGroup) -> AllocationFact:
         """Return a member of `group` in the flavor that its explanation is about."""
         known = self._of_group(group)
-        flavor = self._told.get(group.alike)
+        flavor = self._told.get(group.key)
         found = next((each for each in known if each.flavor == flavor), known[0] if known else None)
         return fact if found is None else msgspec.structs.replace(fact, roles=found.roles)
 
     def _of_group(self, group: PendingGroup) -> list[_Known]:
         if not self.is_any:
             return []
-        known = self._known.get(group.alike)
+        known = self._known.get(group.key)
         if known is None:
-            known = self._known[group.alike] = self._found(group.sample)
+            known = self._known[group.key] = self._found(group.sample)
         return known
 
     def _found(self, fact: AllocationFact) -> list[_Known]:

@@ -1,14 +1,14 @@
 """The queue cursors of a tick: each queue's pending work in order, and how far the tick has processed it.
 
 A cursor walks over groups (`pending.py`): a reason that blocks one member blocks its whole group. So a long queue costs
-as much as it has groups, not members. Where the users of a queue take turns, each group has one user, and the user's
-past use is compared right after the priority.
+as much as it has groups, not members. Where the users of a queue take turns, the user's past use is compared right
+after the priority.
 
-Invariant: of each group the tick has processed a prefix; the other members wait.
+Invariant: of each group, or of each user's members of it, the tick has processed a prefix; the other members wait.
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.position import WorkKey
@@ -39,25 +39,179 @@ def behind_head(queue: str, head: AllocationFact) -> Explanation:
 
 
 class Walk:
-    """One group in its queue: the members before `at` are processed, the others wait for `why`, once that is known."""
+    """One group in its queue: of its members a prefix is processed. The others wait for `why`, once that is known."""
 
     def __init__(self, group: PendingGroup) -> None:
         self.group = group
-        self.at = 0
         self.why: Explanation | None = None
-        self.current = group.sample
-        """the member at `at`, if there is one"""
+        self.processed = 0
+        """number of members that are processed"""
+        self.member: Member = group.members.blocks[0][0]
+        """the next member, if one waits"""
+
+    @property
+    def current(self) -> AllocationFact:
+        """The next member, if one waits."""
+        return self.member[1]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no member waits."""
+        return self.processed >= len(self.group.members)
+
+    def next_key(self, settled: frozenset[str]) -> LineKey | None:
+        """Move to the next member that is not settled; return its key, or None when there is none."""
+        while found := self.first(1):
+            self.member = found[0]
+            order, fact = self.member
+            if fact.uid not in settled:
+                return (order[0], order[1], 0, order)
+            self.processed += 1
+        return None
+
+    def process(self) -> None:
+        """Record that the next member is processed."""
+        self.processed += 1
 
     def waiting(self) -> Members:
-        """Return the members that wait."""
-        return self.group.members.after(self.at)
+        """Return the members that wait, in the order of their work keys."""
+        return self.group.members.after(self.processed)
 
-    def first(self, most: int) -> tuple[Member, ...]:
-        """Return the first `most` members that wait."""
-        members, at = self.group.members, self.at
+    def others(self) -> Members:
+        """Return the members that wait, without the next one."""
+        return self.group.members.after(self.processed + 1)
+
+    def first(self, most: int) -> Sequence[Member]:
+        """Return the first `most` members that wait, in the order of the queue."""
+        members, at = self.group.members, self.processed
         begin = members.blocks[0]
         is_enough = at + most <= len(begin) or len(members.blocks) == 1
         return begin[at : at + most] if is_enough else members[at : at + most]
+
+    def is_waiting(self, fact: AllocationFact, order: WorkKey) -> bool:
+        """Whether a member of the group waits."""
+        del fact
+        return self.group.members.index_of(order) >= self.processed
+
+    def before(self, mine: LineKey) -> int:
+        """Return how many waiting members are before the key `mine`."""
+        return max(0, self.group.members.index_of(mine[3]) - self.processed)
+
+    def keyed(self) -> Iterable[tuple[LineKey, AllocationFact]]:
+        """Return the members that wait, in the order of the queue, with their keys."""
+        return [((order[0], order[1], 0, order), fact) for order, fact in self.waiting()]
+
+
+class UsersWalk(Walk):
+    """A walk over a group whose users take turns: of each user's members a prefix is processed."""
+
+    def __init__(self, group: PendingGroup, turns: UserTurns) -> None:
+        super().__init__(group)
+        self._turns = turns
+        self._at: dict[str, int] = {}
+        """{user: number of its members that are processed}; users without such members are absent"""
+        self._users = group.users
+        """{user: its members}, without the users whose members are all processed"""
+        blocks = group.members.blocks
+        self._is_by_level = blocks[0][0][0][:2] == blocks[-1][-1][0][:2]
+        """whether the level of a user decides between members of two users; false when some members have aged"""
+        self._waiting: tuple[int, Members] | None = None
+
+    def next_key(self, settled: frozenset[str]) -> LineKey | None:
+        """Move to the next member that is not settled; return its current key, or None when there is none."""
+        first: LineKey | None = None
+        for level, user in self._by_level():
+            if first is not None and level > first[2] and self._is_by_level:
+                break
+            member = self._next_of(user)
+            while member is not None and member[1].uid in settled:
+                self._step(user)
+                member = self._next_of(user)
+            if member is None:
+                continue
+            order = member[0]
+            key = (order[0], order[1], level, order)
+            if first is None or key < first:
+                first, self.member = key, member
+        return first
+
+    def process(self) -> None:
+        """Record that the next member is processed."""
+        self._step(self.current.user)
+
+    def waiting(self) -> Members:
+        """Return the members that wait, in the order of their work keys."""
+        if not self.processed:
+            return self.group.members
+        if self._waiting is None or self._waiting[0] != self.processed:
+            gone = {fact.uid for user, at in self._at.items() for _, fact in self.group.users[user][:at]}
+            left = tuple(member for member in self.group.members if member[1].uid not in gone)
+            self._waiting = (self.processed, Members((left,) if left else ()))
+        return self._waiting[1]
+
+    def others(self) -> Members:
+        """Return the members that wait, without the next one."""
+        left = tuple(member for member in self.waiting() if member[1].uid != self.current.uid)
+        return Members((left,) if left else ())
+
+    def first(self, most: int) -> Sequence[Member]:
+        """Return the first `most` members that wait, in the order of the queue."""
+        found: list[tuple[LineKey, Member]] = []
+        last: int | None = None
+        for level, user in self._by_level():
+            if last is not None and level > last and self._is_by_level:
+                break
+            members, at = self._users[user], self._at.get(user, 0)
+            begin = members.blocks[0]
+            some = members[at : at + most] if at or len(members.blocks) > 1 else begin[:most]
+            found += [((order[0], order[1], level, order), (order, fact)) for order, fact in some]
+            if last is None and len(found) >= most:
+                last = level
+        return [member for _, member in heapq.nsmallest(most, found)]
+
+    def is_waiting(self, fact: AllocationFact, order: WorkKey) -> bool:
+        """Whether a member of the group waits."""
+        return self.group.users[fact.user].index_of(order) >= self._at.get(fact.user, 0)
+
+    def before(self, mine: LineKey) -> int:
+        """Return how many waiting members are before the key `mine`."""
+        count = 0
+        for user, members in self._users.items():
+            level = self._turns[user]
+            if level == mine[2]:
+                index = members.index_of(mine[3])
+            else:
+                index = members.before(mine[:2], is_behind=level < mine[2])
+            count += max(0, index - self._at.get(user, 0))
+        return count
+
+    def keyed(self) -> Iterable[tuple[LineKey, AllocationFact]]:
+        """Return the members that wait, in the order of the queue, with their keys."""
+        return sorted(((self._key(member), member[1]) for member in self.waiting()), key=lambda each: each[0])
+
+    def _key(self, member: Member) -> LineKey:
+        order, fact = member
+        return (order[0], order[1], self._turns[fact.user], order)
+
+    def _next_of(self, user: str) -> Member | None:
+        """Return the next member of a user; None when all are processed."""
+        members, at = self._users.get(user), self._at.get(user, 0)
+        if members is None:
+            return None
+        return members[at] if at else members.blocks[0][0]
+
+    def _by_level(self) -> Iterable[tuple[int, str]]:
+        """Return (level, user) of the users of the group, ascending."""
+        users, order = self._users, self._turns.order
+        if len(users) ** 2 < len(order):
+            return sorted((self._turns[user], user) for user in users)
+        return (each for each in order if each[1] in users)
+
+    def _step(self, user: str) -> None:
+        self.processed += 1
+        at = self._at[user] = self._at.get(user, 0) + 1
+        if at >= len(self._users[user]):
+            self._users = {name: members for name, members in self._users.items() if name != user}
 
 
 class QueueCursor:
@@ -76,29 +230,19 @@ class QueueCursor:
     ) -> None:
         self.queue = queue
         self._turns = turns
-        self.walks = [Walk(group) for group in groups]
+        self.walks: list[Walk] = [Walk(group) if turns is None else UsersWalk(group, turns) for group in groups]
         self.settled = settled
         self.head: AllocationFact | None = None
         """the first blocked allocation that may be the head"""
         self.is_closed = False
         """whether no other work may pass the head"""
-        self._heap: list[tuple[LineKey, int]] = []
-        self._alike: dict[bytes, list[Walk]] = {}
-        """{`alike` key: the groups that differ only in their users}; filled where users take turns"""
-        for number, walk in enumerate(self.walks):
-            if turns is not None and not walk.group.is_leaving:
-                self._alike.setdefault(walk.group.alike, []).append(walk)
-            if (entry := self._entry(number)) is not None:
-                self._heap.append(entry)
+        keys = [(walk.next_key(settled), number) for number, walk in enumerate(self.walks)]
+        self._heap: list[tuple[LineKey, int]] = [(key, number) for key, number in keys if key is not None]
         heapq.heapify(self._heap)
 
     def next(self) -> tuple[AllocationFact, PendingGroup] | None:
         """Return the next allocation to try and its group; None at the end, or behind a head that no work may pass."""
-        if self.is_closed:
-            return None
-        if self._turns is not None:
-            self._pass_blocked()
-        if not self._heap:
+        if self.is_closed or not self._heap:
             return None
         walk = self.walks[self._top()]
         return walk.current, walk.group
@@ -119,7 +263,7 @@ class QueueCursor:
         walk = self.walks[number]
         if self._turns is not None:
             self._turns.charge(walk.current.user, walk.group.demand.gpu_units())
-        walk.at += 1
+        walk.process()
         self._push(number)
 
     def block(self, why: Explanation, *, is_head: bool) -> bool:
@@ -128,8 +272,6 @@ class QueueCursor:
         heapq.heappop(self._heap)
         walk = self.walks[number]
         walk.why = why
-        for each in () if walk.group.is_leaving else self._alike.get(walk.group.alike, ()):
-            each.why = why
         if self.head is not None or not is_head:
             return False
         self.head = walk.current
@@ -139,9 +281,6 @@ class QueueCursor:
     def reopen(self) -> None:
         """Let the tick try blocked allocations again, the head first; those that can never start stay blocked."""
         self.head, self.is_closed = None, False
-        if self._turns is not None:
-            self._heap = [entry for entry in self._heap if self.walks[entry[1]].why is None]
-            heapq.heapify(self._heap)
         for number, walk in enumerate(self.walks):
             if walk.why is not None and not walk.why.is_never:
                 walk.why = None
@@ -150,85 +289,56 @@ class QueueCursor:
     def explanation(self, walk: Walk, fact: AllocationFact) -> Explanation:
         """Return why `fact`, a waiting member of `walk`, waits."""
         head = self.head if self.is_closed else None
-        if walk.why is not None and (head is None or fact.uid == head.uid or not self._is_of_head(walk)):
+        if walk.why is not None and (head is None or fact.uid == head.uid or not self.is_of_head(walk)):
             return walk.why
         return NOT_YET if head is None else behind_head(self.queue.name, head)
 
-    def _is_of_head(self, walk: Walk) -> bool:
-        return self.head is not None and walk.current.uid == self.head.uid and walk.at < len(walk.group.members)
+    def is_of_head(self, walk: Walk) -> bool:
+        """Whether the next member of `walk` is the head of the queue."""
+        return self.head is not None and not walk.is_done and walk.current.uid == self.head.uid
 
     def waiting(self) -> Iterable[tuple[WorkKey, AllocationFact, Walk]]:
         """Yield all waiting allocations, in order."""
-        parts = [
-            [(self.line_key(order, fact.user), number) for order, fact in walk.waiting()]
-            for number, walk in enumerate(self.walks)
-        ]
-        at = [walk.at for walk in self.walks]
-        for key, number in heapq.merge(*parts):
-            walk = self.walks[number]
-            fact = walk.group.members[at[number]][1]
-            at[number] += 1
+        parts = [[(key, number, fact) for key, fact in walk.keyed()] for number, walk in enumerate(self.walks)]
+        for key, number, fact in heapq.merge(*parts):
             if fact.uid not in self.settled:
-                yield key[3], fact, walk
+                yield key[3], fact, self.walks[number]
 
     def line_key(self, order: WorkKey, user: str) -> LineKey:
         """Return the current key of `user`'s work with the order `order`."""
-        return (order[0], order[1], self._turns.level(user) if self._turns is not None else 0, order)
+        return (order[0], order[1], self._turns[user] if self._turns is not None else 0, order)
 
     def ahead(self, order: WorkKey, user: str) -> int:
         """Return how many allocations wait before `user`'s work with the order `order`."""
         mine = self.line_key(order, user)
-        before = sum(max(0, self._index(walk.group, mine) - walk.at) for walk in self.walks)
+        before = sum(walk.before(mine) for walk in self.walks)
         return before if not self.settled else before - sum(key < mine for key in self._settled_keys())
-
-    def _index(self, group: PendingGroup, mine: LineKey) -> int:
-        """Return how many members of a group are before `mine`."""
-        theirs = self.line_key(mine[3], group.sample.user)
-        if theirs == mine:
-            return group.index(mine[3])
-        return group.members.before(mine[:2], is_behind=theirs < mine)
 
     def _settled_keys(self) -> list[LineKey]:
         waiting = (member for walk in self.walks for member in walk.waiting())
         return [self.line_key(order, fact.user) for order, fact in waiting if fact.uid in self.settled]
 
     def _top(self) -> int:
-        """Return the next walk. A user's use only grows in a plan, so an entry whose key has grown moves back."""
+        """Return the next walk. A key only grows in a plan, so an entry whose key has grown moves back."""
         while self._turns is not None:
-            self._pass_blocked()
             key, number = self._heap[0]
-            now = self.line_key(key[3], self.walks[number].current.user)
-            if now == key:
+            if self._turns[self.walks[number].current.user] == key[2]:
                 break
-            heapq.heapreplace(self._heap, (now, number))
+            heapq.heappop(self._heap)
+            self._push(number)
         return self._heap[0][1]
 
     def _current(self) -> list[tuple[LineKey, int]]:
         """Return all entries that may be next, with their current keys."""
         if self._turns is None:
             return self._heap
-        walks = self.walks
-        waiting = [(key, number) for key, number in self._heap if walks[number].why is None]
-        return [(self.line_key(key[3], walks[number].current.user), number) for key, number in waiting]
-
-    def _pass_blocked(self) -> None:
-        """Remove entries from the top that were blocked together with a group that is alike."""
-        while self._heap and self.walks[self._heap[0][1]].why is not None:
-            heapq.heappop(self._heap)
+        keys = [(self.walks[number].next_key(self.settled), number) for _, number in self._heap]
+        return [(key, number) for key, number in keys if key is not None]
 
     def _push(self, number: int) -> None:
-        if (entry := self._entry(number)) is not None:
-            heapq.heappush(self._heap, entry)
-
-    def _entry(self, number: int) -> tuple[LineKey, int] | None:
-        """Return the entry of the group's next member that is not settled; None when there is none."""
-        walk = self.walks[number]
-        while found := walk.first(1):
-            order, walk.current = found[0]
-            if walk.current.uid not in self.settled:
-                return self.line_key(order, walk.current.user), number
-            walk.at += 1
-        return None
+        key = self.walks[number].next_key(self.settled)
+        if key is not None:
+            heapq.heappush(self._heap, (key, number))
 
 
 def line_up(
@@ -244,12 +354,8 @@ def line_up(
     """
     open_groups: dict[str, list[PendingGroup]] = {}
     shut: list[Walk] = []
-    gates: dict[bytes, Explanation | None] = {}
     for group in (*snapshot.groups, *leaving):
-        # Groups that differ only in their users have the same gate.
-        if group.is_leaving or group.alike not in gates:
-            gates[group.alike] = closed_gate(group.sample, snapshot, tree, now)
-        closed = gates[group.alike]
+        closed = closed_gate(group.sample, snapshot, tree, now)
         if closed is None:
             open_groups.setdefault(group.sample.queue, []).append(group)
         else:
@@ -257,7 +363,10 @@ def line_up(
             walk.why = closed
             shut.append(walk)
     past = snapshot.past
-    turns = {name: UserTurns(past, name) for name in user_queues(snapshot.pool, snapshot.queues)} if past else {}
+    turns: dict[str, UserTurns] = {}
+    if past is not None:
+        for name in user_queues(snapshot.pool, snapshot.queues) & open_groups.keys():
+            turns[name] = UserTurns(past, name, set[str]().union(*(group.users for group in open_groups[name])))
     lines = {
         name: QueueCursor(tree.queue(name) or QueueFact(name=name), open_groups[name], settled, turns.get(name))
         for name in sorted(open_groups)

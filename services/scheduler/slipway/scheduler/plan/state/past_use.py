@@ -7,6 +7,7 @@ Invariants: of two equal queues, the one that has used more never gets the large
 work of one priority, the one that has used more never comes first.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -28,8 +29,8 @@ class PastUse(msgspec.Struct, frozen=True, kw_only=True):
     """thousandths: how strongly past use changes what queues deserve"""
     used: ByUser = {}
     """{queue: {user: GPU-milliseconds}}, for leaf queues"""
-    held: Mapping[tuple[str, str], int] = {}
-    """{(queue, user): GPUs in use, in `GPU_UNITS`}"""
+    held: Mapping[str, Mapping[str, int]] = {}
+    """{queue: {user: GPUs in use, in `GPU_UNITS`}}"""
 
     def of_queue(self, queue: str) -> int:
         """Return what the work of `queue` itself has used (GPU-milliseconds)."""
@@ -56,22 +57,29 @@ def step_of(used: int, expected: int, history: int) -> int:
     return min(max(eighths, STEP_MIN), STEP_MAX)
 
 
-class UserTurns:
-    """The users of one queue during one plan, in the order of their turns. An admission changes the order at once."""
+class UserTurns(dict[str, int]):
+    """{user: level of use} of one queue during one plan. The user with the lowest level comes first.
 
-    def __init__(self, past: PastUse, queue: str) -> None:
+    A level is computed when it is read first. An admission changes the order at once.
+    """
+
+    def __init__(self, past: PastUse, queue: str, waiting: Iterable[str] = ()) -> None:
+        super().__init__()
         self._used = past.used.get(queue, {})
-        self._held = {user: units for (name, user), units in past.held.items() if name == queue}
-        self._levels: dict[str, int] = {}
+        self._held = dict(past.held.get(queue, {}))
+        self.order = sorted((self[user], user) for user in waiting)
+        """(level, user) of the users whose work waits, ascending"""
+
+    def __missing__(self, user: str) -> int:
+        found = self[user] = level(self._used.get(user, 0), self._held.get(user, 0))
+        return found
 
     def charge(self, user: str, gpu_units: int) -> None:
         """Record that work of `user` with `gpu_units` GPUs starts."""
+        before = (self[user], user)
         self._held[user] = self._held.get(user, 0) + gpu_units
-        self._levels.pop(user, None)
-
-    def level(self, user: str) -> int:
-        """Return the user's level of use; the user with the lowest level comes first."""
-        found = self._levels.get(user)
-        if found is None:
-            found = self._levels[user] = level(self._used.get(user, 0), self._held.get(user, 0))
-        return found
+        del self[user]
+        at = bisect_left(self.order, before)
+        if self.order[at : at + 1] == [before]:
+            del self.order[at]
+            insort(self.order, (self[user], user))

@@ -2,7 +2,10 @@
 
 A group contains pending work of one queue that differs only in its position, so what is true of its first member is
 true of all. The groups that are returned are immutable (`members.py`). A put or a drop changes one block of its own
-group. Invariant: after any deltas the groups equal those of a new backlog with the same work.
+group. Where the users of a queue take turns, a group also contains the members of each user, so that a tick finds the
+next one without a look at the others.
+
+Invariant: after any deltas the groups equal those of a new backlog with the same work.
 """
 
 import heapq
@@ -26,14 +29,14 @@ class PendingGroup(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Pending work that is alike; never empty."""
 
     key: bytes
-    alike: bytes
-    """equal for groups of one queue that differ only in the user: a gate that blocks one of them blocks all"""
     shape: bytes
     """equal for work that fits the same nodes: roles, minimum, nodes to avoid, flavors, topology"""
     demand: Resources
     """the demand of the smallest gang that may start"""
     members: Members
     """the allocations, in order"""
+    users: Mapping[str, Members] = {}
+    """{user: the user's members, in order}; empty unless the users of the queue take turns"""
     is_leaving: bool = False
     """whether the group is not pending yet, because the previous attempt is being evicted"""
 
@@ -41,10 +44,6 @@ class PendingGroup(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def sample(self) -> AllocationFact:
         """The first allocation of the group."""
         return self.members.blocks[0][0][1]
-
-    def index(self, key: WorkKey) -> int:
-        """Return how many members are before `key`."""
-        return self.members.index_of(key)
 
 
 class _Entry(msgspec.Struct):
@@ -56,10 +55,12 @@ class _Entry(msgspec.Struct):
 class _Open(msgspec.Struct):
     """A group as it is stored: `frozen` is the value that `groups` returns, made again after a change."""
 
-    alike: bytes
     shape: bytes
     demand: Resources
     members: Roll
+    users: dict[str, Roll] = {}
+    frozen_users: dict[str, Members] = {}
+    """the users whose members have not changed since `frozen_users` was made"""
     frozen: PendingGroup | None = None
 
 
@@ -74,7 +75,7 @@ class PendingWork:
         self._jobs: Mapping[JobKey, JobFact] = {}
         self._aging = 0.0
         self._user_queues: frozenset[str] = frozenset()
-        """queues whose users take turns; each group of such a queue contains the work of one user"""
+        """queues whose users take turns"""
         self._timers: list[tuple[float, str]] = []
         """(time at which the group or the order of `uid` changes by itself, uid)"""
         self._frozen: tuple[PendingGroup, ...] | None = None
@@ -94,18 +95,18 @@ class PendingWork:
         elif fact.roles is not known[0].roles:
             # Equal shapes share one tuple of role objects, so that what is computed for a role is computed once.
             fact = msgspec.structs.replace(fact, roles=known[0].roles)
-        key = alike = _group_key(fact, job, shape, now)
-        if fact.queue in self._user_queues:
-            key = _encode((fact.user, alike))
+        key = _group_key(fact, job, shape, now)
         order = work_key(fact, job, self._aging, now)
         self._entries[fact.uid] = _Entry(key, order, fact)
         if fact.evictions:
             self._evicted[fact.uid] = fact
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Open(alike, shape, known[1], Roll())
+            group = self._groups[key] = _Open(shape, known[1], Roll())
         group.members.add((order, fact))
-        self._changed(group)
+        if fact.queue in self._user_queues:
+            group.users.setdefault(fact.user, Roll()).add((order, fact))
+        self._changed(group, fact.user)
         if fact.job:
             self._of_job.setdefault((fact.namespace, fact.job), set()).add(fact.uid)
         for at in self._changes_of(fact, now):
@@ -118,15 +119,19 @@ class PendingWork:
         if entry is None:
             return
         group = self._groups[entry.group]
+        fact = entry.fact
         group.members.remove(entry.order)
-        self._changed(group)
+        if (own := group.users.get(fact.user)) is not None:
+            own.remove(entry.order)
+            if not own:
+                del group.users[fact.user]
+        self._changed(group, fact.user)
         if not group.members:
             del self._groups[entry.group]
-        fact = entry.fact
         if fact.job:
-            own = self._of_job[fact.namespace, fact.job]
-            own.discard(uid)
-            if not own:
+            of_job = self._of_job[fact.namespace, fact.job]
+            of_job.discard(uid)
+            if not of_job:
                 del self._of_job[fact.namespace, fact.job]
 
     def set_jobs(self, jobs: Mapping[JobKey, JobFact], now: float) -> None:
@@ -147,10 +152,12 @@ class PendingWork:
     def set_user_queues(self, queues: frozenset[str], now: float) -> None:
         """Set the queues whose users take turns."""
         if queues != self._user_queues:
-            changed, self._user_queues = queues ^ self._user_queues, queues
-            for entry in list(self._entries.values()):
-                if entry.fact.queue in changed:
-                    self.put(entry.fact, now)
+            changed = [entry.fact for entry in self._entries.values() if entry.fact.queue in queues ^ self._user_queues]
+            for fact in changed:
+                self.drop(fact.uid)
+            self._user_queues = queues
+            for fact in changed:
+                self.put(fact, now)
 
     def next_change(self) -> float | None:
         """Return when the order or a gate of pending work changes by itself, after the time of the last `groups`.
@@ -207,8 +214,9 @@ class PendingWork:
             self._timers = [(at, fact.uid) for fact in facts for at in self._changes_of(fact, now)]
             heapq.heapify(self._timers)
 
-    def _changed(self, group: _Open) -> None:
+    def _changed(self, group: _Open, user: str) -> None:
         group.frozen = None
+        group.frozen_users.pop(user, None)
         self._frozen = None
 
     def _forget_shapes(self) -> None:
@@ -220,14 +228,20 @@ class PendingWork:
 
 def _freeze(key: bytes, group: _Open) -> PendingGroup:
     if group.frozen is None:
+        for user in group.users.keys() - group.frozen_users.keys():
+            group.frozen_users[user] = group.users[user].freeze()
         group.frozen = PendingGroup(
-            key=key, alike=group.alike, shape=group.shape, demand=group.demand, members=group.members.freeze()
+            key=key,
+            shape=group.shape,
+            demand=group.demand,
+            members=group.members.freeze(),
+            users=dict(group.frozen_users),
         )
     return group.frozen
 
 
 def _group_key(fact: AllocationFact, job: JobFact | None, shape: bytes, now: float) -> bytes:
-    """Return a key that is equal for work that is alike, whoever its user is.
+    """Return a key that is equal for work that is alike, whatever its user.
 
     The job is part of the key when it limits its work or does not exist; a backoff is part of it until it ends.
     """

@@ -253,11 +253,15 @@ class Columns:
             return None
         half_life_ms = milliseconds(rule.half_life_s)
         is_known = self._decayed.half_life_ms == half_life_ms
+        held: dict[str, dict[str, int]] = {}
+        for (queue, user), units in self._user_gpus.items():
+            if units:
+                held.setdefault(queue, {})[user] = units
         return PastUse(
             half_life_ms=half_life_ms,
             history=rule.history,
             used=self._decayed.at(now) if is_known else {},
-            held={key: units for key, units in self._user_gpus.items() if units},
+            held=held,
         )
 
     def _with_flavor(self, node: NodeFact) -> NodeFact:
