@@ -141,3 +141,14 @@ def test_what_was_kept_for_who_has_started_is_free_in_the_same_plan() -> None:
         "default/first": (1,),
         "default/second": (0,),
     }
+
+
+def test_work_that_passes_is_counted_once_in_the_quota_of_the_head() -> None:
+    """Beside the head two pieces of work fit into the limit of the queue at its start, so both may pass."""
+    stands = (runs("r", "n0", cpu=4, max_runtime=100.0), runs("s", "n1", cpu=2, queue="other"))
+    head = an_allocation("head", a_role(cpu=4), created=1.0)
+    small = [an_allocation(f"p{number}", a_role(cpu=1), created=2.0 + number) for number in range(2)]
+    queue = msgspec.structs.replace(BACKFILL, limit=amounts(cpu=6))
+    decided = plan_at(5.0, *stands, head, *small, queues=(queue, QueueFact(name="other")), count=2)
+    assert [kept.start for kept in decided.kept] == [100.0]
+    assert [admit.allocation for admit in decided.admits] == ["default/p0", "default/p1"]

@@ -2,7 +2,7 @@
 
 A future starts as a copy of the tick's nodes and is moved forward by releases. Of queues and job slots it stores only
 the differences from now. It adds them to the tick's own counts while it checks quota and slots, and removes them again.
-Invariant: the tick's state is left as it was found.
+So what the tick admits is no difference any more. Invariant: the tick's state is left as it was found.
 """
 
 from collections import Counter
@@ -148,6 +148,27 @@ class Future:
             self.whatif.usage.take(part.row.ask, part.nodes)
         self._count(placed.allocation, placed.demand(), 1)
 
+    def admit(self, placed: gang.PlacedGang, times: int = 1) -> None:
+        """Take the places of a gang that this tick admits, and that still runs then; -1 undoes it.
+
+        The tick adds its use to the present counts, so the difference from them does not change.
+        """
+        for part in placed.parts:
+            self.whatif.usage.take(part.row.ask, part.nodes, times)
+
+    def begin(self, reserved: gang.PlacedGang, placed: gang.PlacedGang) -> bool:
+        """Replace the places of an earlier head, which `add` took, by those that this tick admits it to.
+
+        Return False when those are not free then; its reserved places are dropped even so.
+        """
+        self.drop(reserved)
+        if [part.nodes for part in reserved.parts] != [part.nodes for part in placed.parts]:
+            is_alike = reserved.demand() == placed.demand()
+            if not is_alike or self.whatif.usage.peers.is_watched or not self._has_amounts_for(placed):
+                return False
+        self.admit(placed)
+        return True
+
     def drop(self, placed: gang.PlacedGang) -> None:
         """Undo `add`, or the placing of a head."""
         for part in placed.parts:
@@ -233,7 +254,7 @@ class Future:
     def may_keep_beside(self, fact: AllocationFact, demand: Resources, placed: gang.PlacedGang) -> bool:
         """Whether `fact`, whose `demand` is counted here already, keeps its quota and slots if `placed` runs too."""
         if not is_limited(self._state, fact):
-            return self._state.may_use(fact, demand) is None
+            return self._state.spaces is None or self._state.may_use(fact, demand) is None
         self.add(placed)
         is_within = self.may_keep(fact, demand)
         self.drop(placed)

@@ -20,6 +20,8 @@ class Reservation(msgspec.Struct):
     """{uid: ranks} that were removed when it was made"""
     within: Bools | None = None
     """the nodes that no window closes to the head at its start; None: all"""
+    met: dict[str, gang.PlacedGang] = {}
+    """{uid: reserved places} of the earlier heads that run at its start, as `future` contains them"""
     is_due: bool = True
     """whether its head has had its turn; then all work after the head must respect it"""
 

@@ -99,7 +99,7 @@ class Reservations:
             self._state.withdraw(placed)
             self.renew()
             self._state.take_again(placed)
-        fact, known = placed.allocation, self._known
+        fact = placed.allocation
         binding = self._binding(fact)
         settled, blocking = placed, self._delayed_by(placed, binding)
         if blocking is not None:
@@ -108,20 +108,24 @@ class Reservations:
             if other is None:
                 return explain.behind_reservation(blocking.fact, blocking.start, self._state.now)
             settled = other
-        self._let_pass(settled, binding)
-        passed = [(settled, binding)]
+        passed: list[tuple[gang.PlacedGang, list[Reservation]]] = []
+        for reservation in binding:
+            reservation.future.admit(settled)
         for each in moved:
-            binding = self._binding(each.allocation)
-            blocking = self._delayed_by(each, binding)
+            bound = self._binding(each.allocation)
+            blocking = self._delayed_by(each, bound)
             if blocking is not None:
-                for let, bound in passed:
-                    for reservation in bound:
+                for let, kept in passed:
+                    for reservation in kept:
                         reservation.future.drop(let)
-                self._known = known
+                for reservation in binding:
+                    reservation.future.admit(settled, -1)
                 self._state.withdraw(settled)
                 return explain.behind_reservation(blocking.fact, blocking.start, self._state.now)
-            self._let_pass(each, binding)
-            passed.append((each, binding))
+            for reservation in bound:
+                reservation.future.add(each)
+            passed.append((each, bound))
+        self._known += 1 if not moved and self._is_included(settled, binding) else 0
         return settled
 
     def renew(self) -> None:
@@ -145,7 +149,7 @@ class Reservations:
         if self._delayed_by(one, binding) is not None:
             return False
         for reservation in binding:
-            reservation.future.add(one)
+            reservation.future.admit(one)
         return True
 
     def holds_up(self, fact: AllocationFact) -> bool:
@@ -209,11 +213,14 @@ class Reservations:
         state = self._state
         self._known = self._count()
         limit = run_limit(fact, self._queue(fact))
-        boxes = [Box(each.start, each.ends, each.placed) for each in self._made if each.start is not None]
-        found = self._earliest(fact, limit, boxes)
+        boxes = {
+            each.fact.uid: Box(each.start, each.ends, each.placed) for each in self._made if each.start is not None
+        }
+        found = self._earliest(fact, limit, list(boxes.values()))
         if found is not None:
             ends = None if limit is None else found.at + limit
-            return Reservation(fact, found.at, ends, found.future, found.placed, state.removed(), found.within)
+            met = {uid: box.placed for uid, box in boxes.items() if box.overlaps(found.at, ends)}
+            return Reservation(fact, found.at, ends, found.future, found.placed, state.removed(), found.within, met)
         if not self._is_aged(fact):
             return None
         within = None if state.windows is None else state.windows.open_at(fact, state.now)
@@ -351,13 +358,30 @@ class Reservations:
                 found.append(FutureRelease(start, uid, holding, fresh))
         return found
 
-    def _let_pass(self, placed: gang.PlacedGang, binding: list[Reservation]) -> None:
-        """Add a gang that is admitted next to the reservations that bind it; others that it meets are made again."""
-        for reservation in binding:
-            reservation.future.add(placed)
-        ends = ends_if_started(placed.allocation, self._queue(placed.allocation), self._state.now)
-        is_known = all(each in binding or ends_before(ends, each) for each in self._made)
-        self._known += 1 if is_known else 0
+    def _is_included(self, placed: gang.PlacedGang, binding: list[Reservation]) -> bool:
+        """Whether all reservations include a gang that is admitted next; otherwise they are made again.
+
+        `binding` include it already. A head that starts has a reservation no longer.
+        """
+        fact = placed.allocation
+        ends = ends_if_started(fact, self._queue(fact), self._state.now)
+        own = next((at for at, each in enumerate(self._made) if each.fact.uid == fact.uid), None)
+        before = self._made if own is None else self._made[:own]
+        if not all(each in binding or ends_before(ends, each) for each in before):
+            return False
+        if own is None:
+            return True
+        head = self._made.pop(own)
+        if head.start is None or head.start > self._state.now or head.ends != ends:
+            return False
+        return all(self._begins(head, placed, each) for each in self._made[own:])
+
+    def _begins(self, head: Reservation, placed: gang.PlacedGang, later: Reservation) -> bool:
+        """Whether a later reservation, which was made around that of `head`, includes that the head starts now."""
+        reserved = later.met.pop(head.fact.uid, None)
+        if reserved is None:
+            return ends_before(head.ends, later)
+        return later.future.begin(reserved, placed)
 
     def _elsewhere(self, fact: AllocationFact, demand: Resources, binding: list[Reservation]) -> gang.PlacedGang | None:
         """Return places for `demand`, taken, that delay no reserved start; None when there are none."""
