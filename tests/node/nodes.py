@@ -41,6 +41,9 @@ RECORDS = Path("/var/lib/cni")
 """Where plugins of the network remember, for ever, whom they have served."""
 LINKS = Path("/var/log/containers")
 """Where each kubelet links the logs of its containers; the folder cannot be configured."""
+DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
+"""Where each kubelet makes the socket of its device plugins; the folder cannot be configured. A kubelet that finds the
+socket of another one between its own two steps, deleting and making, ends."""
 GROUPS = "slipway-node"
 """The control group above those of all clusters of this machine: in it each has one, named as its folder."""
 PODS_WEIGHT = 8
@@ -231,7 +234,7 @@ class RealNode:
 
     def start(self, images: Path) -> None:
         """Start containerd with the images that an earlier one has unpacked, then the kubelet."""
-        _run(["ip", "address", "add", f"{self.address}/32", "dev", "lo"])
+        _run(["ip", "address", "replace", f"{self.address}/32", "dev", "lo"])
         for controller in _controllers():
             (controller / self._group.lstrip("/")).mkdir(parents=True, exist_ok=True)
             _weigh(controller / GROUPS)
@@ -399,6 +402,9 @@ class NodeCluster:
             self.control.start()
             for node in self.nodes:
                 node.start(unpacked(self._programs, self.images))
+                _wait(
+                    (DEVICE_PLUGINS / "kubelet.sock").exists, node.kubelet, f"the kubelet of {node.name} takes plugins"
+                )
             self._start_proxy()
             self._start_dns()
             for node in self.nodes:
@@ -597,16 +603,16 @@ def _own_network() -> None:
     """The loopback interface with the control plane's address, packets passed on between pods, and no file of ours
     where the machine keeps its own: of its network, and of its containers' logs."""
     _run(["ip", "link", "set", "lo", "up"])
-    _run(["ip", "address", "add", f"{CONTROL_PLANE}/32", "dev", "lo"])
+    _run(["ip", "address", "replace", f"{CONTROL_PLANE}/32", "dev", "lo"])
     # From here, too, Services are reached: an address without a route is refused before kube-proxy sees it.
-    _run(["ip", "route", "add", SERVICE_CIDR, "dev", "lo", "src", CONTROL_PLANE])
+    _run(["ip", "route", "replace", SERVICE_CIDR, "dev", "lo", "src", CONTROL_PLANE])
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     own_places()
 
 
 def own_places() -> None:
     """Empty places where the machine keeps files of its own, in this space of mounts."""
-    for place in (Path("/run"), RECORDS, LINKS):
+    for place in (Path("/run"), RECORDS, LINKS, DEVICE_PLUGINS):
         place.mkdir(parents=True, exist_ok=True)
         _run(["mount", "-t", "tmpfs", "tmpfs", str(place)])
 

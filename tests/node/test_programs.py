@@ -6,7 +6,7 @@ import pytest
 
 from tests.conformance.cluster.binaries import InstallError, install_debian
 from tests.node.images import WORKLOAD
-from tests.node.nodes import LINKS, RECORDS, NodeCluster, machine_files
+from tests.node.nodes import DEVICE_PLUGINS, LINKS, RECORDS, NodeCluster, machine_files
 from tests.support.wait import wait_until
 
 
@@ -33,7 +33,7 @@ def test_what_is_kept_on_the_machine_is_seen() -> None:
 def test_what_is_kept_on_the_machine_goes_with_the_cluster(cluster: NodeCluster) -> None:
     """Each place outside of the cluster's folder is a mount of its own, so that the machine's is not written to."""
     mounts = {line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()}
-    assert {"/run", str(RECORDS), str(LINKS)} <= mounts
+    assert {"/run", str(RECORDS), str(LINKS), str(DEVICE_PLUGINS)} <= mounts
     name = "links-its-log"
     cluster.kubectl("run", name, "--image", WORKLOAD, "--image-pull-policy=Never", "--restart=Never", "--", "true")
     wait_until(lambda: list(LINKS.glob(f"{name}_*")), "the kubelet has linked the log", timeout_s=60)
