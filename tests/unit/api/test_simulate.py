@@ -243,7 +243,7 @@ async def test_only_so_many_at_a_time(world: ApiWorld) -> None:
 
 async def test_one_user_leaves_a_place_for_others(world: ApiWorld) -> None:
     """Whoever asks for all places gets all but one; the refusal says whose limit it is."""
-    most = Simulator(world.kube, world.clock, most=2, timeout_s=60.0, memory_bytes=0)
+    most = Simulator(world.kube, world.clock, world.parts.seen.live, most=2, timeout_s=60.0, memory_bytes=0)
     question: Json = {"scenario": {"nodes": []}}
     first = asyncio.ensure_future(most.ask(question, user="bob"))
     await asyncio.sleep(0)
@@ -256,7 +256,7 @@ async def test_one_user_leaves_a_place_for_others(world: ApiWorld) -> None:
 
 async def test_what_needs_too_much_memory_is_refused(world: ApiWorld) -> None:
     """It ends its own process, and nothing else."""
-    small = Simulator(world.kube, world.clock, most=1, timeout_s=60.0, memory_bytes=96 << 20)
+    small = Simulator(world.kube, world.clock, world.parts.seen.live, most=1, timeout_s=60.0, memory_bytes=96 << 20)
     with pytest.raises(PermanentError, match="more memory"):
         await small.ask({"scenario": {"nodes": [{"name": "n", "count": 90_000, "cpu": 1, "labels": {"a": "b"}}]}})
     assert (await small.ask({"scenario": {"nodes": []}}))["ticks"] == 0
@@ -264,8 +264,8 @@ async def test_what_needs_too_much_memory_is_refused(world: ApiWorld) -> None:
 
 async def test_what_takes_too_long_is_ended(world: ApiWorld) -> None:
     """It is said so, and its process is gone."""
-    hasty = Simulator(world.kube, world.clock, most=1, timeout_s=0.05, memory_bytes=0)
+    hasty = Simulator(world.kube, world.clock, world.parts.seen.live, most=1, timeout_s=0.05, memory_bytes=0)
     with pytest.raises(PermanentError, match="not done within"):
         await hasty.ask({"scenario": {"nodes": []}})
-    patient = Simulator(world.kube, world.clock, most=1, timeout_s=20.0, memory_bytes=0)
+    patient = Simulator(world.kube, world.clock, world.parts.seen.live, most=1, timeout_s=20.0, memory_bytes=0)
     assert (await patient.ask({"scenario": {"nodes": []}}))["ticks"] == 0

@@ -203,7 +203,7 @@ def connect(
         dead=streams.dead,
         conditions=streams.conditions,
         decisions=streams.decisions,
-        simulator=_simulator(settings, kube, clock),
+        simulator=_simulator(settings, kube, clock, seen),
         webhooks=WebhookRegistry(kube, clock, random, namespace=settings.webhook_namespace or settings.namespace),
         deliveries=streams.webhooks(settings.consumer),
         sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),
@@ -291,10 +291,11 @@ def _open_streams(settings: Settings) -> OpenStreams:
     )
 
 
-def _simulator(settings: Settings, kube: Kube, clock: Clock) -> Simulator:
+def _simulator(settings: Settings, kube: Kube, clock: Clock, seen: SeenAllocations) -> Simulator:
     return Simulator(
         kube,
         clock,
+        seen.live,
         most=settings.simulations_max,
         timeout_s=settings.simulate_timeout_s,
         memory_bytes=settings.simulate_memory_bytes,

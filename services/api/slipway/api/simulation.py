@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,9 +20,9 @@ from slipway.api.past_work import PastWork, ran_s
 from slipway.api.ports import Kube
 from slipway.api.shared_places import SharedPlaces
 from slipway.crd.fielderrors import pointer
+from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ControlPlaneError, FieldError, InvalidError, InvariantError, PermanentError
 from slipway.kube.facts import RangesByNamespace, encode_fact, fact_of, object_key, ranges_by_namespace
-from slipway.kube.ports import Listed
 from slipway.kube.resources import (
     ALLOCATIONS,
     JOBS,
@@ -60,6 +60,8 @@ _STEP = re.compile(r"[^.\[\]]+")
 _ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
 _PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "LANG", "LC_ALL", "TMPDIR", "HOME")
 
+ReadLive = Callable[[], Awaitable[Sequence[Allocation]]]
+"""Returns all live allocations."""
 ReadPast = Callable[[str, float], Awaitable[PastWork]]
 """(name of the pool, now) -> the past of the pool"""
 Facts = dict[str, dict[str, msgspec.Raw]]
@@ -93,8 +95,11 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Simulator:
     """Runs simulations: at most `most` at a time, of which one user may run all but one."""
 
-    def __init__(self, kube: Kube, clock: Clock, *, most: int, timeout_s: float, memory_bytes: int) -> None:
+    def __init__(
+        self, kube: Kube, clock: Clock, live: ReadLive, *, most: int, timeout_s: float, memory_bytes: int
+    ) -> None:
         self._kube = kube
+        self._live = live
         self._clock = clock
         self._places = SharedPlaces(most, "simulations", retry_s=RETRY_S)
         self._timeout_s = timeout_s
@@ -149,12 +154,13 @@ class Simulator:
         if pool not in by_name:
             detail = f"there is no pool {pool[:80]}"
             raise InvalidError(f"pool: {detail}", fields=(FieldError("/pool", detail),))
-        live = self._kube.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")
-        lists = await asyncio.gather(live, *(self._kube.list(resource) for resource in LISTED))
+        live = await self._live()
+        lists = await asyncio.gather(*(self._kube.list(resource) for resource in LISTED))
         ranges = ranges_by_namespace(limit_ranges.items)
-        kinds = zip((ALLOCATIONS, *LISTED, RESOURCE_POOLS), (*lists, pools), strict=True)
+        items: dict[str, Sequence[Any]] = {ALLOCATIONS.plural: live, RESOURCE_POOLS.plural: pools.items}
+        items |= {resource.plural: listed.items for resource, listed in zip(LISTED, lists, strict=True)}
         claims = _Claims(pool, first)
-        facts = {resource.plural: await self._encoded(listed, by_name, ranges, claims) for resource, listed in kinds}
+        facts = {plural: await self._encoded(found, by_name, ranges, claims) for plural, found in items.items()}
         if by_name[pool].spec.binding == DIRECT:
             facts[VOLUMES] = await self._volumes(claims.chosen())
         return facts
@@ -167,10 +173,10 @@ class Simulator:
         return {"runs": past.runs, "since": past.since, "arrivals": past.arrivals, "pieces": pieces}
 
     async def _encoded(
-        self, listed: Listed[Any], pools: dict[str, Any], ranges: RangesByNamespace, claims: "_Claims"
+        self, items: Sequence[Any], pools: dict[str, Any], ranges: RangesByNamespace, claims: "_Claims"
     ) -> dict[str, msgspec.Raw]:
         found: dict[str, msgspec.Raw] = {}
-        for number, item in enumerate(listed.items, 1):
+        for number, item in enumerate(items, 1):
             fact = fact_of(item, pools, ranges=ranges)
             if isinstance(fact, AllocationFact):
                 claims.note(fact)
