@@ -1,4 +1,4 @@
-"""`slipway replay` over a file: what it prints, and what its exit code says."""
+"""`slipway replay` of a file: its output and its exit codes."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from tests.support.planner import a_node, a_role, an_allocation
 
 
 async def a_log(path: Path, *, shadow: PoolFact | None = None, count: int = 3, pool: str = "default") -> Path:
-    """A file with so many recorded ticks."""
+    """Write a log file with `count` recorded ticks, and return its path."""
     desk = Desk(FileSink(path, size_max=1 << 20), pool=pool)
     desk.furnish(*(a_node(f"n{index}", cpu=4) for index in range(3)), pool=PoolFact(name=pool, shadow=shadow))
     for number in range(count):
@@ -32,7 +32,7 @@ async def a_log(path: Path, *, shadow: PoolFact | None = None, count: int = 3, p
 
 
 def forged(path: Path) -> None:
-    """The last tick says that it placed its work elsewhere, and everything else fits."""
+    """Rewrite the last record: its first admission names another node, and its seal is valid."""
     lines = path.read_bytes().splitlines(keepends=True)
     line = json.loads(lines[-1])
     made = record.unpack(msgspec.json.decode(json.dumps(line["data"]), type=bytes))
@@ -46,7 +46,7 @@ def forged(path: Path) -> None:
 
 
 async def test_a_sound_log_is_reproduced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 0, and one line that says so."""
+    """The exit code is 0, and one line states that the log was reproduced."""
     path = await a_log(tmp_path / "log")
     assert main(["replay", str(path)]) == 0
     assert capsys.readouterr().out == (
@@ -58,7 +58,7 @@ async def test_a_sound_log_is_reproduced(tmp_path: Path, capsys: pytest.CaptureF
 
 
 async def test_a_difference_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 1; tick, allocation, what was recorded and what the planner says."""
+    """The exit code is 1; the output names the tick, the allocation, the recorded decision and the replayed one."""
     path = await a_log(tmp_path / "log")
     forged(path)
     assert main(["replay", str(path)]) == 1
@@ -99,7 +99,7 @@ async def test_a_damaged_log_is_refused(
 
 
 async def test_another_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What it would have done is said, and is no failure."""
+    """A replay with another policy prints what that policy would decide; a difference is no failure."""
     path = await a_log(tmp_path / "log", count=1)
     policy = tmp_path / "policy.yaml"
     policy.write_text("scores: {MostAllocated: 1}\nbackfill: false\n")
@@ -121,7 +121,7 @@ async def test_another_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ],
 )
 async def test_a_bad_policy(tmp_path: Path, text: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is refused with the name of what is wrong."""
+    """A bad policy file is refused with exit code 2, and the error names the wrong field."""
     path = await a_log(tmp_path / "log", count=1)
     policy = tmp_path / "policy.yaml"
     policy.write_text(text)
@@ -131,7 +131,7 @@ async def test_a_bad_policy(tmp_path: Path, text: str, told: str, capsys: pytest
 
 
 async def test_the_shadow_of_that_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is among the recorded facts."""
+    """`--shadow` replays with the shadow policy that the recorded facts contain."""
     packed = PoolFact(name="default", scores={"MostAllocated": 1})
     path = await a_log(tmp_path / "log", count=1, shadow=packed)
     assert main(["replay", str(path), "--shadow"]) == 0
@@ -139,7 +139,7 @@ async def test_the_shadow_of_that_time(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 async def test_pools_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file may hold several; then one is named."""
+    """A file with records of several pools needs `--pool`; without it the exit code is 2."""
     path = await a_log(tmp_path / "log", pool="default")
     other = await a_log(tmp_path / "other", pool="default")
     path.write_bytes(path.read_bytes() + other.read_bytes().replace(b'"pool":"default"', b'"pool":"other"'))
@@ -149,7 +149,7 @@ async def test_pools_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 async def test_a_file_begins_anew_beyond_its_cap(tmp_path: Path) -> None:
-    """What was there is kept beside it; the new one begins with a base."""
+    """The full file is kept under another name (`OLD_SUFFIX`); the new file begins with a base record."""
     path = tmp_path / "log"
     desk = Desk(FileSink(path, size_max=4_000)).furnish(a_node("n0", cpu=64))
     for number in range(12):
@@ -162,7 +162,7 @@ async def test_a_file_begins_anew_beyond_its_cap(tmp_path: Path) -> None:
 
 
 async def test_any_process_reproduces_the_same_bits(tmp_path: Path) -> None:
-    """The order of sets and maps of a process changes nothing."""
+    """A replay prints the same bytes in processes with different hash seeds."""
     path = await a_log(tmp_path / "log")
     said: set[bytes] = set()
     for seed in ("1", "2", "77"):

@@ -1,4 +1,5 @@
-"""In which looks a replay may differ from what was recorded: what a planner remembers it does not look at again."""
+"""A replay may look at an allocation more or less often than recorded: a planner does not repeat a look that it
+remembers."""
 
 from typing import Any
 
@@ -22,7 +23,7 @@ from slipway.scheduler.decisions.replay import differences
     ],
 )
 def test_looks_are_compared_in_their_order(recorded: str, replayed: str, is_same: bool) -> None:
-    """Of several looks at one allocation some may be missing on either side; the others are in one order."""
+    """Either side may lack some of several looks at one allocation; the other looks must be in the same order."""
     told: dict[str, Any] = {
         "format": 1,
         "pool": "p",

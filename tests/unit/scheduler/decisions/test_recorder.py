@@ -1,4 +1,4 @@
-"""What is recorded is replayed bit for bit; what is lost costs a chain and never a tick."""
+"""Recorded ticks are replayed bit for bit; a lost record costs its chain, never a tick."""
 
 import zlib
 
@@ -21,7 +21,7 @@ def a_desk(sink: ListSink | None = None, *, epoch: int = 1) -> Desk:
 
 
 async def run_some(desk: Desk, count: int = 4, *, prefix: str = "a") -> None:
-    """So many ticks that each decide something, while other work waits."""
+    """Run `count` ticks that each admit something, while large allocations wait."""
     for number in range(count):
         desk.submit(an_allocation(f"{prefix}{number}", a_role(2)), an_allocation(f"big{number}", a_role(1, cpu=64)))
         assert desk.tick().admits
@@ -35,7 +35,7 @@ def chains(sink: ListSink) -> list[tuple[str, int]]:
 
 
 async def test_recorded_ticks_are_reproduced() -> None:
-    """Decisions, order, scores, waiting and reasons; and the log says what was decided."""
+    """A replay reproduces decisions, order, scores, waiting counts and reasons; the record contains the decisions."""
     desk = a_desk()
     await run_some(desk)
     report = replayed(desk.log)
@@ -51,7 +51,7 @@ async def test_recorded_ticks_are_reproduced() -> None:
 
 
 async def test_the_growth_of_a_gang_is_a_decision() -> None:
-    """A report never shares more decisions than it counts."""
+    """A report counts a growth as a decision, so `same` is never larger than `decisions`."""
     desk = a_desk()
     desk.submit(running(an_allocation("elastic", a_role(3, 1)), {0: "n0"}), an_allocation("new"))
     made = desk.tick()
@@ -62,7 +62,7 @@ async def test_the_growth_of_a_gang_is_a_decision() -> None:
 
 
 async def test_only_what_changed_is_written() -> None:
-    """A tick after the base holds the facts that it needed, and no others."""
+    """The record of a tick after the base contains the facts that changed, and no others."""
     desk = a_desk()
     await run_some(desk, 2)
     base, second = (record.unpack(data) for data, _ in desk.log)
@@ -72,7 +72,7 @@ async def test_only_what_changed_is_written() -> None:
 
 
 async def test_a_tick_that_decides_nothing_is_not_recorded() -> None:
-    """What it saw goes with the next that does; so does what a tick saw whose decisions were refused."""
+    """The next record contains the facts of a tick without decisions, and of a tick whose decisions were refused."""
     desk = a_desk()
     desk.submit(an_allocation("big", a_role(1, cpu=64)))
     assert desk.tick().is_empty
@@ -96,7 +96,7 @@ async def test_a_lost_log_begins_again() -> None:
 
 
 async def test_an_outage_costs_no_tick_and_a_base_follows() -> None:
-    """While the log cannot be written nothing is packed; then it begins again with all that was missed."""
+    """The recorder packs nothing while it cannot write; then a base contains all that was missed."""
     desk = a_desk()
     await run_some(desk, 2)
     desk.sink_list.fault = UnavailableError("away")
@@ -110,7 +110,7 @@ async def test_an_outage_costs_no_tick_and_a_base_follows() -> None:
 
 
 async def test_what_does_not_fit_is_dropped() -> None:
-    """A writer that is behind takes no more than it may; what the dropped ticks saw is not lost."""
+    """The recorder drops records beyond `WAITING_MAX`; the next base contains the facts of the dropped ticks."""
     desk = a_desk()
     for number in range(recorder.WAITING_MAX + 3):
         desk.submit(an_allocation(f"a{number}"))
@@ -125,7 +125,7 @@ async def test_what_does_not_fit_is_dropped() -> None:
 
 
 async def test_a_chain_is_not_endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A base comes so often that a reader who comes late finds one."""
+    """A new base follows `CHAIN_MAX` records, so that a late reader finds one."""
     monkeypatch.setattr(recorder, "CHAIN_MAX", 2)
     desk = a_desk()
     await run_some(desk, 5)
@@ -134,7 +134,7 @@ async def test_a_chain_is_not_endless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_two_leaders_and_a_zombie() -> None:
-    """The chains of an old and a new leader are told apart, however their entries are mixed."""
+    """A reader separates the chains of an old and a new leader, however their entries are mixed."""
     sink = ListSink()
     old, new = a_desk(sink), a_desk(sink, epoch=2)
     await run_some(old, 2)
@@ -145,7 +145,7 @@ async def test_two_leaders_and_a_zombie() -> None:
 
 
 async def test_a_trimmed_log_is_read_from_its_first_base() -> None:
-    """What has lost its base is passed over and said so."""
+    """A replay skips records whose base is lost, and reports them as skipped."""
     desk = a_desk()
     await run_some(desk, 2)
     desk.sink_list.lose()
@@ -157,7 +157,7 @@ async def test_a_trimmed_log_is_read_from_its_first_base() -> None:
 
 
 async def test_a_gap_in_a_chain_ends_it() -> None:
-    """Nothing is replayed on inputs that are not whole."""
+    """A replay skips the records after a gap, because their inputs are incomplete."""
     desk = a_desk()
     await run_some(desk, 4)
     log = desk.log
@@ -167,7 +167,7 @@ async def test_a_gap_in_a_chain_ends_it() -> None:
 
 
 async def test_an_entry_of_another_version_is_passed_over() -> None:
-    """It is no damage."""
+    """A record of an unknown format is skipped; it is not refused as damaged."""
     desk = a_desk()
     await run_some(desk, 2)
     foreign = record.sealed(zlib.compress(b'{"format": 99, "news": true}'))
@@ -177,7 +177,7 @@ async def test_an_entry_of_another_version_is_passed_over() -> None:
 
 
 async def test_any_byte_that_is_changed_is_found() -> None:
-    """Every byte of every record counts: a changed one is refused, or shown as a difference."""
+    """A record with one changed byte, at any place, is refused."""
     desk = a_desk()
     await run_some(desk, 2)
     for place in range(len(desk.log[0][0])):
@@ -189,7 +189,7 @@ async def test_any_byte_that_is_changed_is_found() -> None:
 
 
 async def test_a_fact_that_was_changed_is_found() -> None:
-    """Also when it is packed again: the hash of the inputs says that these are not they."""
+    """The hash of the inputs finds a changed fact, also when the record is packed again."""
     desk = a_desk()
     await run_some(desk, 1)
     text = zlib.decompress(desk.log[0][0][: -record.SEAL_BYTES])
@@ -200,7 +200,7 @@ async def test_a_fact_that_was_changed_is_found() -> None:
 
 
 async def test_a_decision_that_was_changed_is_a_difference() -> None:
-    """It names the tick, the allocation, and both sides."""
+    """The difference names the tick, the allocation, the recorded placements and the replayed ones."""
     desk = a_desk()
     await run_some(desk, 1)
     made = record.unpack(desk.log[0][0])
@@ -215,7 +215,7 @@ async def test_a_decision_that_was_changed_is_a_difference() -> None:
 
 
 async def test_another_policy_says_what_it_would_have_done() -> None:
-    """By default work without GPUs is spread; packed, it would have gone to one node."""
+    """By default work without GPUs is spread; a policy that packs would place it on one node."""
     desk = a_desk()
     desk.submit(*(an_allocation(f"a{number}") for number in range(3)))
     desk.tick()
@@ -229,7 +229,7 @@ async def test_another_policy_says_what_it_would_have_done() -> None:
 
 
 async def test_a_part_of_the_log_is_replayed() -> None:
-    """What comes before is folded and not planned."""
+    """Records before `first` are applied to the facts, but not planned."""
     desk = a_desk()
     await run_some(desk, 4)
     report = replayed(desk.log, first=2, last=3)
@@ -237,13 +237,13 @@ async def test_a_part_of_the_log_is_replayed() -> None:
 
 
 def test_an_empty_log_is_refused() -> None:
-    """There is nothing that could be said of it."""
+    """A replay of an empty log raises InvalidError."""
     with pytest.raises(InvalidError):
         replayed([])
 
 
 async def test_work_of_other_pools_is_not_kept() -> None:
-    """Nor what has ended."""
+    """Records contain no allocations of other pools, and none that have ended."""
     desk = a_desk()
     desk.put("resourcepools", "other", PoolFact(name="other", node_selector={"x": "y"}))
     desk.submit(an_allocation("foreign", pool="other"))
@@ -252,7 +252,8 @@ async def test_work_of_other_pools_is_not_kept() -> None:
 
 
 async def test_where_volumes_are_is_kept() -> None:
-    """A replay leaves out the nodes that could not reach them; a claim that nobody names any more is gone."""
+    """A replay excludes the nodes that could not reach a volume. The fact of a claim that no allocation names any more
+    is removed."""
     desk = Desk().furnish(a_node("n0", labels={"zone": "a"}), a_node("n1", labels={"zone": "b"}))
     terms = ({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]},)
     key = f"{NAMESPACE}/data"
@@ -286,7 +287,7 @@ async def test_what_budgets_have_used_is_kept() -> None:
 
 
 async def test_what_extenders_have_said_is_kept() -> None:
-    """A replay asks nobody: it knows the answers of that time."""
+    """A replay uses the recorded answers of extenders and calls none."""
     desk = a_desk()
     extender = ExtenderFact(url="http://e", filter_verb="filter")
     desk.put("resourcepools", "default", PoolFact(name="default", extenders=(extender,)))
@@ -301,7 +302,7 @@ async def test_what_extenders_have_said_is_kept() -> None:
 
 
 async def test_what_extenders_have_said_about_who_goes_is_kept() -> None:
-    """A replay evicts the same, and asks nobody."""
+    """A replay evicts the same work with the recorded answers, and calls no extender."""
     desk = a_desk()
     guard = ExtenderFact(url="http://e", preempt_verb="preempt")
     desk.put("resourcepools", "default", PoolFact(name="default", extenders=(guard,)))
@@ -326,7 +327,7 @@ async def test_what_extenders_have_said_about_who_goes_is_kept() -> None:
 
 
 async def test_a_fact_that_can_not_be_written_ends_the_recording_and_nothing_else() -> None:
-    """What is recorded is whole, or not at all; the ticks go on."""
+    """The recorder stops when a fact cannot be encoded: it records a tick whole or not at all. The ticks go on."""
     desk = a_desk()
     await run_some(desk, 2)
     desk.submit(an_allocation("odd", hold=True, gate_message="\ud800"))

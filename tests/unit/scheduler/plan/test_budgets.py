@@ -1,4 +1,4 @@
-"""Budgets: windows, what closes a queue, and what goes on to be used between two reads."""
+"""Budgets: their windows, when they close a queue, and the use that adds up between two reads."""
 
 from slipway.model.facts import BudgetFact, QueueFact
 from slipway.model.mig import GPU_UNITS
@@ -17,7 +17,7 @@ def tree(*queues: QueueFact) -> dict[str, QueueFact]:
 
 
 def test_windows_follow_one_another_from_time_zero() -> None:
-    """Also before it; the end of one is the beginning of the next."""
+    """Windows follow one another also before time zero; the end of one is the beginning of the next."""
     times = [-1.0, 0.0, 59.999, 60.0, 119.0]
     assert [begin_of(60.0, at) for at in times] == [-60.0, 0.0, 0.0, 60.0, 60.0]
 
@@ -38,7 +38,7 @@ def test_a_budget_closes_its_queue_and_all_below_it() -> None:
 
 
 def test_of_several_budgets_the_one_that_closes_for_longest_is_said() -> None:
-    """Each counts its own window."""
+    """Each budget counts its own window; the one that closes the queue for longest is reported."""
     queues = tree(
         QueueFact(name="lab", budgets=(a_budget(10, 7 * DAY),)),
         QueueFact(name="team", parent="lab", budgets=(a_budget(1), a_budget(5, 2 * DAY))),
@@ -51,7 +51,8 @@ def test_of_several_budgets_the_one_that_closes_for_longest_is_said() -> None:
 
 
 def test_what_is_held_goes_on_to_be_used() -> None:
-    """From the moment of the reading, within the window of the question; days before the window do not count."""
+    """GPUs in use add to the usage from the moment of the reading, within the asked window; days before the window do
+    not count."""
     accounts = QueueUsage(
         at=DAY + 100.0, days={0.0: {"a": 7}, DAY: {"a": 50_000}}, held={"a": 2 * GPU_UNITS, "b": GPU_UNITS}
     )
@@ -62,6 +63,6 @@ def test_what_is_held_goes_on_to_be_used() -> None:
 
 
 def test_queues_in_a_circle_come_to_an_end() -> None:
-    """They are set aside elsewhere; here they only must not go on for ever."""
+    """Queues in a circle are set aside elsewhere; `exhausted` only has to come to an end."""
     queues = tree(QueueFact(name="a", parent="b", budgets=(a_budget(1),)), QueueFact(name="b", parent="a"))
     assert exhausted(queues, {DAY: {"b": HOUR_MS}}, 0.0).keys() == {"a", "b"}

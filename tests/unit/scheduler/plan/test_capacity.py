@@ -1,4 +1,4 @@
-"""For which blocked work nodes are asked, when a try has failed, and when a request is given back."""
+"""Requests for nodes: for which blocked work, when a try has failed, and when a request is given back."""
 
 from typing import Any
 
@@ -36,7 +36,8 @@ DEFAULT = (QueueFact(name="default"),)
 
 
 class Pool:
-    """A pool with an autoscaler, over time: each look plans, decides, and keeps what the decision is to remember."""
+    """A pool with an autoscaler, over time: each look plans, decides, and stores the state that the next decision
+    needs."""
 
     def __init__(self, *node_facts: NodeFact, queues: Any = DEFAULT, **spec: Any) -> None:
         self.nodes = list(node_facts)
@@ -61,7 +62,7 @@ class Pool:
         return made
 
     def act(self, after_s: float = 0.0) -> CapacityPlan:
-        """Decide, and let what is decided come true."""
+        """Decide, and apply the decision to `requests`."""
         made = self.look(after_s)
         settled = {each.name: msgspec.structs.replace(each, is_settled=True) for each in made.settled}
         kept = [settled.get(each.name, each) for each in self.requests if each.name not in made.given_back]
@@ -81,7 +82,7 @@ class Pool:
         return made
 
     def told(self, name: str, **change: Any) -> None:
-        """The autoscaler says something about the request of allocation `name`."""
+        """The autoscaler changes the request of allocation `name`."""
         self.requests = [
             msgspec.structs.replace(each, since=self.now, is_settled=False, **change)
             if each.uid == f"uid-{name}"
@@ -96,14 +97,15 @@ def a_gang(name: str, ranks: int = 4, gpus: int = 8, **more: Any) -> AllocationF
 
 
 def asked(pool: Pool) -> Pool:
-    """The pool once nodes are asked for."""
+    """The pool after it has waited and asked for nodes."""
     pool.act()
     pool.act(AFTER_S)
     return pool
 
 
 def test_a_gang_without_room_is_asked_for_once_it_has_waited() -> None:
-    """Not at once: what ends in the next seconds may leave room. Then all ranks of its minimum, and once."""
+    """Nodes are asked for after a wait, because work that ends soon may leave room; then once, for all ranks of the
+    minimum."""
     pool = Pool(*nodes(1, gpus=8))
     pool.work = [a_gang("big")]
     assert pool.act().asks == ()
@@ -115,7 +117,7 @@ def test_a_gang_without_room_is_asked_for_once_it_has_waited() -> None:
 
 
 def test_a_pool_without_nodes_is_asked_for() -> None:
-    """What can never start as the pool stands may start on what an autoscaler adds."""
+    """Work that can never start on the nodes of the pool may start on nodes that an autoscaler adds."""
     pool = Pool()
     pool.work = [a_gang("first")]
     pool.act()
@@ -139,7 +141,7 @@ def test_nothing_is_asked_for_what_fits_or_waits_for_another_reason() -> None:
 
 
 def test_no_nodes_are_asked_for_a_topology_that_they_need_not_cure() -> None:
-    """The pool has room in all, but not in one rack: it says so."""
+    """The pool has enough room, but not in one rack: no nodes are asked for, and the note states why."""
     pool = Pool(*(a_node(f"n{number}", gpus=8, labels={"rack": str(number)}) for number in range(4)))
     role = a_role(2, gpus=8, topology=TopologyFact(key="rack"))
     pool.work = [an_allocation("close", role)]
@@ -167,7 +169,7 @@ def test_nodes_that_come_in_a_window_of_all_nodes_would_help_nobody(which: dict[
 
 
 def test_the_limits_hold_over_all_requests_and_are_told() -> None:
-    """Two gangs at once; the first of each queue goes before the second of any."""
+    """Two gangs are asked for at once: the first of each queue before the second of any. The notes name the limit."""
     queues = (QueueFact(name="a"), QueueFact(name="b"))
     pool = Pool(*nodes(1, gpus=1), queues=queues, max_gangs=2)
     pool.work = [a_gang(f"{queue}{number}", queue=queue) for queue in "ab" for number in range(3)]
@@ -179,7 +181,7 @@ def test_the_limits_hold_over_all_requests_and_are_told() -> None:
 
 
 def test_what_is_larger_than_the_limit_of_ranks_is_never_asked_for() -> None:
-    """It says by how much; what still fits under the limit is asked for."""
+    """The note of a gang states its ranks and the limit; nodes are asked for smaller gangs, up to the limit."""
     pool = Pool(*nodes(1, gpus=1), max_ranks=6)
     pool.work = [a_gang("huge", ranks=7), a_gang("one"), a_gang("two")]
     pool.act()
@@ -195,7 +197,7 @@ def test_what_is_larger_than_the_limit_of_ranks_is_never_asked_for() -> None:
     ids=["stopped", "another attempt", "held", "changed"],
 )
 def test_a_request_is_given_back_when_its_work_is_another(change: dict[str, Any]) -> None:
-    """At once, but for a hold, which is a wait for something else."""
+    """The request is given back at once, except for a hold, which is a wait for something else."""
     pool = asked(Pool(*nodes(1, gpus=1)))
     pool.work = [a_gang("big")]
     asked(pool)
@@ -206,7 +208,7 @@ def test_a_request_is_given_back_when_its_work_is_another(change: dict[str, Any]
 
 
 def test_a_request_is_given_back_when_its_work_is_gone_or_starts() -> None:
-    """Nodes came, the gang is admitted: the request goes in the same tick."""
+    """A request is given back in the tick that admits its gang, or in which the gang is gone."""
     pool = Pool(*nodes(1, gpus=8))
     pool.work = [a_gang("big", ranks=2), a_gang("gone", ranks=3)]
     asked(pool)
@@ -216,7 +218,7 @@ def test_a_request_is_given_back_when_its_work_is_gone_or_starts() -> None:
 
 
 def test_all_is_given_back_when_the_pool_has_no_autoscaler_any_more() -> None:
-    """Whatever still waits."""
+    """A pool without an autoscaler gives all requests back, also those of work that still waits."""
     pool = Pool(*nodes(1, gpus=1))
     pool.work = [a_gang("big")]
     asked(pool)
@@ -226,7 +228,7 @@ def test_all_is_given_back_when_the_pool_has_no_autoscaler_any_more() -> None:
 
 
 def test_a_refusal_backs_off_and_after_the_last_try_nothing_more_is_asked() -> None:
-    """Longer each time; the words of the autoscaler are told."""
+    """Each backoff is longer than the one before; the note quotes the message of the autoscaler."""
     pool = Pool(*nodes(1, gpus=1), backoff_s=100.0, tries=2)
     pool.work = [a_gang("big")]
     asked(pool)
@@ -246,7 +248,7 @@ def test_a_refusal_backs_off_and_after_the_last_try_nothing_more_is_asked() -> N
 
 
 def test_a_try_that_takes_too_long_has_failed() -> None:
-    """By our own clock, with the last words of the autoscaler."""
+    """A try times out by our own clock; its error ends with the last message of the autoscaler."""
     pool = Pool(*nodes(1, gpus=1), timeout_s=600.0)
     pool.work = [a_gang("big")]
     asked(pool)
@@ -261,7 +263,7 @@ def test_a_try_that_takes_too_long_has_failed() -> None:
 
 
 def test_nodes_that_came_and_do_not_help_are_a_failed_try() -> None:
-    """The gang gets time to start; then the nodes were of the wrong kind."""
+    """The gang has `SETTLE_S` to start on the new nodes; then they were of the wrong kind, and the try has failed."""
     pool = Pool(*nodes(1, gpus=1))
     pool.work = [a_gang("big")]
     asked(pool)
@@ -272,7 +274,7 @@ def test_nodes_that_came_and_do_not_help_are_a_failed_try() -> None:
 
 
 def test_what_starts_soon_by_itself_is_not_asked_for() -> None:
-    """Running work ends at its run limit before nodes could come, and its room is kept for the head of the queue."""
+    """Running work ends at its run limit before nodes could arrive, and its room is reserved for the queue's head."""
     pool = Pool(*nodes(1, gpus=8), queues=(QueueFact(name="default", ordering="Backfill"),))
     ending = msgspec.structs.replace(
         a_gang("runs", ranks=1, max_runtime=100.0),
@@ -289,7 +291,7 @@ def test_what_starts_soon_by_itself_is_not_asked_for() -> None:
 
 
 def test_trouble_is_told_and_nothing_is_asked() -> None:
-    """The scheduler says why, with the next step."""
+    """While the scheduler cannot ask for nodes, the note states the trouble."""
     pool = Pool(*nodes(1, gpus=1))
     pool.work = [a_gang("big")]
     pool.look()
@@ -299,8 +301,9 @@ def test_trouble_is_told_and_nothing_is_asked() -> None:
 
 
 def test_pods_that_are_asked_for_are_confined_as_the_ranks_are() -> None:
-    """By the selector and the tolerations of the pool, the labels of the flavor, and node affinity; not by labels of
-    ours, by which a pod would be taken for a rank. Namespaces keep their labels. A part of a GPU needs a whole one."""
+    """The pods have the selector and the tolerations of the pool, the labels of the flavor, and the node affinity. Our
+    own labels are renamed, because a pod with them would be taken for a rank; labels of namespaces stay. A part of a
+    GPU asks for a whole one."""
     affinity: dict[str, Any] = {
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"a": []}]}},
         "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []},
@@ -344,13 +347,13 @@ def test_pods_that_are_asked_for_are_confined_as_the_ranks_are() -> None:
 
 
 def test_the_backoff_doubles_up_to_a_bound() -> None:
-    """So that a pool that cannot grow is asked seldom."""
+    """The backoff doubles with each try up to a bound, so that a pool that cannot grow is asked seldom."""
     spec = AutoscalingFact(backoff_s=300.0)
     assert [backoff_s(spec, number) for number in (1, 2, 3, 90)] == [300.0, 600.0, 1200.0, 21600.0]
 
 
 def test_a_pool_with_an_autoscaler_packs_by_default() -> None:
-    """Small work on few nodes lets the others go; scores that the pool names stay."""
+    """Packed work leaves nodes empty, so that the autoscaler can remove them; scores that the pool names stay."""
     pool = PoolFact(name="default")
     grows = msgspec.structs.replace(pool, autoscaling=AutoscalingFact())
     assert (policy_of(pool).spread, policy_of(grows).spread) == (SPREAD, PACK)

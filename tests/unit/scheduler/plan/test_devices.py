@@ -1,4 +1,4 @@
-"""Devices: which GPU a rank gets, what is left of each, and what nobody knows."""
+"""Devices: which GPU a rank gets, what is left of each, and pods on unknown devices."""
 
 import msgspec
 import numpy as np
@@ -32,7 +32,7 @@ def devices(decided: Plan) -> dict[str, dict[int, tuple[int, ...]]]:
 
 
 def on(fact: AllocationFact, node: str, *numbers: int) -> AllocationFact:
-    """The same, running on devices of a node with rank 0; on unknown ones when none is named."""
+    """`fact` with rank 0 running on these devices of `node`; on unknown devices when no number is given."""
     return msgspec.structs.replace(running(fact, {0: node}), devices={0: numbers} if numbers else {})
 
 
@@ -49,7 +49,7 @@ def test_a_share_goes_where_the_least_is_left() -> None:
 
 
 def test_whole_gpus_are_untouched_ones() -> None:
-    """Device 1 is partly used: two are free besides, and not three."""
+    """Device 1 of 3 is partly used: a rank of two whole GPUs fits, and one of three does not."""
     held = on(an_allocation("a", a_share(1)), "n", 1)
     two, three = an_allocation("two", a_role(cpu=1, gpus=2)), an_allocation("three", a_role(cpu=1, gpus=3))
     assert devices(planned(a_snapshot([a_gpu_node("n", 3)], [held, two]))) == {"two": {0: (0, 2)}}
@@ -59,7 +59,7 @@ def test_whole_gpus_are_untouched_ones() -> None:
 
 
 def test_the_parts_of_a_device_are_not_added_up_over_devices() -> None:
-    """Two devices with 200 left each hold no 300; the sentence says so."""
+    """Two devices with 200 left each have no room for 300; the message states that."""
     held = [on(an_allocation(name, a_share(800)), "n", number) for number, name in enumerate("ab")]
     decided = planned(a_snapshot([a_gpu_node("n", 2)], [*held, an_allocation("w", a_share(300))]))
     why = decided.explanations["default/w"]
@@ -92,7 +92,8 @@ def test_no_numbers_are_told_where_the_device_plugin_chooses() -> None:
 
 @pytest.mark.parametrize("asked", [a_share(100), a_role(gpus=1)])
 def test_no_device_is_opened_beside_work_on_unknown_ones(asked: RoleFact) -> None:
-    """A pod of others was given a GPU by the device plugin: which, nobody knows. What is ours may still be shared."""
+    """The device plugin gave a GPU to a foreign pod, and its number is unknown. A device of our own work may still be
+    shared."""
     stranger = PodFact(namespace="x", name="p", uid="p", node="n", requests=amounts(1, 0, 1))
     held = on(an_allocation("a", a_share(300)), "n", 2)
     snapshot = a_snapshot([a_gpu_node("n", 4)], [an_allocation("w", asked)], pods=[stranger])
@@ -114,7 +115,7 @@ def test_a_rank_with_numbers_that_its_node_does_not_have_stops_no_plan(numbers: 
 
 
 def test_devices_are_counted_from_pods_and_from_open_decisions() -> None:
-    """The pod's own numbers once it is bound; before that those of the admission, else of the decision."""
+    """The devices of a rank are those of its bound pod, else of its admission, else of the open decision."""
     fact = an_allocation("a", a_share(700))
     decision = Decision(
         id="1-1-0", epoch=1, allocation=fact.key, uid=fact.uid, attempt=1, placements=(0,), devices={"0": (1,)}
@@ -142,7 +143,8 @@ def test_devices_are_counted_from_pods_and_from_open_decisions() -> None:
 
 
 def test_what_is_taken_and_given_back_leaves_nothing() -> None:
-    """Also where it was more than there was, in another order, and for whole GPUs beside shares."""
+    """Devices that were taken and given back are free: also beyond their capacity, in another order, and for whole GPUs
+    beside shares."""
     snapshot = a_snapshot([a_gpu_node("n0", 2), a_gpu_node("n1", 1), a_node("n2", gpus=4)])
     whatif = WhatIf(snapshot.usage, policy_of(snapshot.pool))
     before = (whatif.usage.used.copy(), whatif.usage.scored.copy())
@@ -158,7 +160,7 @@ def test_what_is_taken_and_given_back_leaves_nothing() -> None:
 
 
 def test_devices_that_two_were_given_stay_taken_until_both_are_gone() -> None:
-    """The planner does not do that; whoever did, nothing else is put there."""
+    """The planner never does that; if it happened, nothing else is placed there until both ranks have ended."""
     both = [on(an_allocation(name, a_share(800)), "n", 0) for name in "ab"]
     snapshot = a_snapshot([a_gpu_node("n", 1)], both)
     assert left(snapshot) == [[0]]
@@ -167,7 +169,7 @@ def test_devices_that_two_were_given_stay_taken_until_both_are_gone() -> None:
 
 
 def test_ranks_of_a_gang_are_told_their_own_devices() -> None:
-    """Over roles, and with surplus: every rank's numbers are those that were taken for it."""
+    """The numbers of each rank are those that were taken for it, over several roles and for surplus ranks."""
     fact = an_allocation("g", a_share(600, 2), a_role(2, 1, name="big", cpu=1, gpus=1), minimum=3)
     decided = planned(a_snapshot([a_gpu_node("n", 4)], [fact]))
     assert devices(decided)["g"].keys() == {0, 1, 2, 3}
@@ -184,7 +186,7 @@ def test_a_share_counts_as_one_slot_and_as_its_part_of_quota() -> None:
     [((0,), "device 0: 1400 thousandths used"), ((), "GPUs given without their numbers"), ((7,), "GPUs given without")],
 )
 def test_a_plan_that_books_a_device_twice_is_found_out(numbers: tuple[int, ...], message: str) -> None:
-    """Also one that does not say which device, where that is the planner's to say."""
+    """Lint also refuses an admission without device numbers on a node where the planner chooses them."""
     held = on(an_allocation("a", a_share(700)), "n", 0)
     snapshot = a_snapshot([a_gpu_node("n", 2)], [held, an_allocation("w", a_share(700))])
     sound = planned(snapshot)

@@ -1,4 +1,4 @@
-"""Every gate, in order, with its sentence; and what would help."""
+"""Each gate, in order, with its message, and the change that would help."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_alloca
 
 
 def why(allocation: AllocationFact, *, now: float = 0.0, **facts: Any) -> Explanation:
-    """The explanation of `allocation`, alone in line unless `others` are given."""
+    """The explanation of `allocation`, which waits alone unless `others` are given."""
     node_facts = facts.pop("nodes", nodes(1))
     snapshot = a_snapshot(node_facts, [*facts.pop("others", ()), allocation], **facts)
     return planned(snapshot, now).explanations[allocation.key]
@@ -32,7 +32,7 @@ def test_a_namespace_that_is_no_workspace() -> None:
 
 
 def test_a_pool_that_is_for_other_workspaces() -> None:
-    """Also an object that was applied by hand waits, and is told why. Whoever reads it may see none of the others."""
+    """An object that was applied by hand waits too, with a reason. The message does not name the other workspaces."""
     pool = PoolFact(name="default", workspaces=("a-team", "b-team"))
     found = why(an_allocation("a"), pool=pool)
     assert (found.gate, found.is_never) == (Gate.POOL_NOT_FOR_WORKSPACE, True)
@@ -57,14 +57,14 @@ def test_held_and_what_releases_it() -> None:
     ],
 )
 def test_what_waits_for_others_says_for_whom(waits_for: tuple[tuple[str, str], ...], message: str) -> None:
-    """In words that do not depend on the rest of the queue, and for many in one short sentence."""
+    """The message does not depend on the rest of the queue, and is short for many dependencies."""
     found = why(an_allocation("a", waits_for=waits_for))
     assert (found.gate, found.message, found.is_never) == (Gate.WAITING_FOR_DEPENDENCY, message, False)
     assert why(an_allocation("a", waits_for=waits_for, hold=True)).gate is Gate.HELD
 
 
 def test_what_waits_for_others_delays_nobody() -> None:
-    """It is first in a queue of strict order, and nothing is kept for it: what is behind it starts."""
+    """Such work is first in its queue, and nothing is reserved for it: the work behind it starts."""
     first = an_allocation("a", a_role(count=2), priority=900, waits_for=(("prep-1", "succeeded"),))
     behind = an_allocation("b", a_role(count=2))
     for ordering in ("StrictFIFO", "BestEffortFIFO", "Backfill"):
@@ -75,7 +75,7 @@ def test_what_waits_for_others_delays_nobody() -> None:
 
 
 def test_backoff_says_until_when() -> None:
-    """A time, not a countdown: the text does not change by itself."""
+    """The message states a time, not a countdown, so that it does not change by itself."""
     found = why(an_allocation("a", not_before=60.0, attempt=3), now=10.0)
     assert found.gate is Gate.BACKOFF
     assert found.message == "attempt 3 waits until 1970-01-01T00:01:00Z before it tries again"
@@ -90,7 +90,7 @@ def test_an_unknown_queue_and_an_inner_one() -> None:
 
 
 def test_a_job_that_does_not_exist_is_waited_for() -> None:
-    """Nothing would hold the limits of the job; work without one goes on beside it, and it starts with its job."""
+    """Work waits for its job, because nothing would enforce the limits of a missing job. Work without a job starts."""
     work = an_allocation("a", job="sweep")
     found = why(work)
     assert (found.gate, found.message) == (Gate.UNKNOWN_JOB, f"workspace {work.namespace} has no job sweep")
@@ -103,7 +103,7 @@ def test_a_job_that_does_not_exist_is_waited_for() -> None:
 
 @pytest.mark.parametrize("gate", [Gate.EXCEEDS_MAX_QUOTA, Gate.RESOURCE_QUOTA])
 def test_a_mix_of_roles_that_may_never_start_is_not_the_whole_gang(gate: Gate) -> None:
-    """Another mix may have a place later: the sentence does not say that it can never start."""
+    """Another mix may fit later, so the message does not state that the gang can never start."""
     never = Explanation(gate=gate, message=f"{NEVER}: its pods ask for 5 of cpu", is_never=True)
     found = of_this_mix(never)
     assert (found.is_never, says_never(found.message), found.gate is Gate.EXCEEDS_MAX_QUOTA) == (False, False, False)
@@ -119,7 +119,7 @@ def test_too_few_ranks_says_both_numbers() -> None:
 
 
 def test_one_rank_that_does_not_fit_now() -> None:
-    """The sentence of the design: counts by reason, and how much more it takes."""
+    """The message counts the nodes by reason, and states how much more is needed."""
     pods = [
         PodFact(
             namespace="d", name=f"p{index}", uid=f"p{index}", node=f"n{index}", requests=amounts(0, 0, 8 - index % 2)
@@ -198,7 +198,7 @@ def test_a_rank_larger_than_any_node_is_told_so() -> None:
     ],
 )
 def test_what_can_never_start_is_told_what_would_fit(role: RoleFact, node_facts: list[NodeFact], said: str) -> None:
-    """The number to ask for: of the nodes that it may use, and what is said of them is true of one node."""
+    """The message states the largest request that fits: on one node, of those that the rank may use."""
     found = why(an_allocation("a", role), nodes=node_facts)
     assert found.is_never
     assert said in found.message
@@ -222,7 +222,7 @@ def test_what_is_said_to_fit_does_fit() -> None:
 def test_the_message_says_never_just_when_no_wait_helps(
     role: RoleFact, node_facts: list[NodeFact], *, is_never: bool
 ) -> None:
-    """The condition holds the gate and the message: a reader of it tells the two kinds of NoFit by the message."""
+    """A reader of the condition has the gate and the message, and tells the two kinds of NoFit by the message."""
     found = why(an_allocation("a", role), nodes=node_facts)
     assert (found.gate, found.is_never, says_never(found.message)) == (Gate.NO_FIT, is_never, is_never)
 
@@ -232,12 +232,12 @@ def test_a_pool_without_nodes() -> None:
 
 
 def test_a_cordoned_pool_is_not_hopeless() -> None:
-    """Cordons and unready nodes pass: a strict queue keeps waiting behind them."""
+    """Cordons and unready nodes are temporary: a strict queue keeps waiting behind such work."""
     assert not why(an_allocation("a"), nodes=[a_node("n", unschedulable=True), a_node("m", ready=False)]).is_never
 
 
 def test_job_slots() -> None:
-    """A job that has its slots in use says how many it may have, and what helps; beyond that: never."""
+    """A job whose slots are in use states how many it may have, and what helps; work above that can never start."""
     job = JobFact(namespace="default", name="j", max_slots=2)
     other = running(an_allocation("r", a_role(gpus=1), job="j"), {0: "n0"})
     found = why(an_allocation("a", a_role(gpus=2), job="j"), nodes=nodes(1, gpus=8), jobs=[job], others=[other])
@@ -250,7 +250,7 @@ def test_job_slots() -> None:
 
 
 def test_changes_of_two_gates_are_offered_together() -> None:
-    """Quota and room: raising only the one would not start it."""
+    """A change of quota and a change of room are offered together, because one alone would not start the work."""
     queue = QueueFact(name="default", limit=Resources({"cpu": 1000}))
     pod = PodFact(namespace="d", name="p", uid="p", node="n0", requests=amounts(7))
     found = why(an_allocation("a", a_role(cpu=2)), queues=[queue], pods=[pod])
@@ -262,7 +262,7 @@ def test_changes_of_two_gates_are_offered_together() -> None:
 
 
 def test_no_change_is_offered_that_another_would_take() -> None:
-    """The same ask, later in line: what would free a place for it would go to the one before."""
+    """Of two equal requests only the first is offered a change: a freed place would go to the first."""
     pod = PodFact(namespace="d", name="p", uid="p", node="n0", requests=amounts(8))
     first, second = an_allocation("a", created=1.0), an_allocation("b", created=2.0)
     made = planned(a_snapshot(nodes(1), [first, second], pods=[pod])).explanations
@@ -272,7 +272,7 @@ def test_no_change_is_offered_that_another_would_take() -> None:
 
 
 def test_no_change_is_offered_that_another_would_take_by_evicting() -> None:
-    """One more cpu is what the second lacks; the first, of higher priority, has its three with that and what runs."""
+    """The second lacks one cpu. With it, the first, of higher priority, would evict the running work and start."""
     queue = QueueFact(name="default", within_queue="LowerPriority")
     runs = running(an_allocation("runs", preemptible=True), {0: "n0"})
     first, second = an_allocation("a", a_role(cpu=3), priority=2), an_allocation("b", a_role(cpu=2))
@@ -284,8 +284,8 @@ def test_no_change_is_offered_that_another_would_take_by_evicting() -> None:
 
 
 def test_what_the_plan_evicts_is_not_given_to_another_once_more() -> None:
-    """The head takes the place of what runs. So the first, which could have evicted that too, gets nothing with the two
-    cpu that the second lacks, and the second is told of them."""
+    """The head evicts the running work, so the first cannot evict it too. The two cpu that the second lacks would not
+    start the first, so they are offered to the second."""
     queue = QueueFact(name="default", within_queue="LowerPriority")
     runs = running(an_allocation("runs", a_role(cpu=4), preemptible=True), {0: "n0"})
     head = an_allocation("head", a_role(cpu=4), priority=9)
@@ -300,7 +300,8 @@ def test_what_the_plan_evicts_is_not_given_to_another_once_more() -> None:
 
 
 def test_no_change_is_offered_that_another_would_take_from_what_has_just_started() -> None:
-    """The elastic gang starts in this plan; the next one moves it together, for those who need two cpu on two nodes."""
+    """The elastic gang starts in this plan. With one more cpu, the next plan would move its ranks to one node, so that
+    the pair, which needs two nodes, could start."""
     elastic = an_allocation("elastic", a_role(2, 1), created=1.0, preemptible=True)
     pair = an_allocation("pair", a_role(2, host_ports=(80,)), created=2.0)
     held = an_allocation("held", created=3.0, hold=True)
@@ -352,7 +353,8 @@ def test_as_data_is_what_the_answer_carries() -> None:
 
 
 def test_a_full_pool_is_not_a_quota() -> None:
-    """Of 8 cpu 8 are in use, and nothing is reserved: the nodes block. What is reserved blocks while there is room."""
+    """All 8 cpu are in use and nothing is reserved: the gate is that of the nodes. Reserved quota is the gate while
+    there is room."""
     queues = [QueueFact(name="default"), QueueFact(name="own", nominal=amounts(cpu=4))]
     full = running(an_allocation("full", a_role(cpu=8), queue="own", preemptible=True), {0: "n0"})
     waits = an_allocation("waits", preemptible=True)

@@ -1,4 +1,4 @@
-"""What extenders say, in a plan: a mask and a bonus over nodes, questions for what is not known, faults that wait."""
+"""Extenders in a plan: answers filter and score nodes, missing answers become questions, and faults make work wait."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ NODES = [{"name": "n", "count": 3, "cpu": 4}]
 
 
 def a_snapshot(**document: Any) -> PoolSnapshot:
-    """Everything of the document has arrived."""
+    """A snapshot in which all work of the document has been submitted."""
     scenario: Scenario = decode(json.dumps({"nodes": NODES, **document}))
     world = SimulatedWorld(scenario)
     for part in scenario.allocations:
@@ -91,14 +91,14 @@ def test_without_answers_at_all_nobody_is_asked() -> None:
 
 
 def test_only_nodes_that_pass_are_used() -> None:
-    """The filter leaves one node."""
+    """Work is placed only on nodes that pass the filter of the extender."""
     decided, _ = conversation(a_snapshot(allocations=[an_ask()]), passing("n-2"), a_filter())
 
     assert places(decided) == {"a": ["n-2"]}
 
 
 def test_refused_nodes_are_counted_by_the_extenders_own_reason() -> None:
-    """Each node once, under the name of who refused it."""
+    """Each node counts once, under the name and the reason of the extender that refused it."""
     say = passing(**{"n-0": "no licence", "n-1": "no licence"})
     decided, _ = conversation(a_snapshot(allocations=[an_ask()]), say, a_filter())
 
@@ -121,7 +121,7 @@ def test_an_extender_is_asked_only_about_nodes_that_pass_our_filters() -> None:
 
 
 def test_our_own_filters_hold_whatever_an_extender_says() -> None:
-    """It says that a full node fits: nothing is placed there."""
+    """The extender passes a full node, and still nothing is placed there."""
     nodes = [{"name": "full", "cpu": 1}, {"name": "ok", "cpu": 4}]
     snapshot = a_snapshot(nodes=nodes, allocations=[an_ask("big", cpu=4)])
     [question] = planned(snapshot, {}, a_filter()).questions
@@ -132,7 +132,7 @@ def test_our_own_filters_hold_whatever_an_extender_says() -> None:
 
 
 def test_managed_resources_leave_other_work_alone() -> None:
-    """What asks for none of them is placed at once, while the managed ask waits."""
+    """Work that requests no managed resource is placed at once, while work that requests one waits."""
     nodes = [{"name": "n", "cpu": 4, "resources": {"example.com/fpga": 1}}]
     work = [an_ask("plain"), an_ask("managed", resources={"example.com/fpga": 1})]
     extender = a_filter(managed_resources=("example.com/fpga",))
@@ -143,7 +143,7 @@ def test_managed_resources_leave_other_work_alone() -> None:
 
 
 def test_a_fault_makes_managed_work_wait_and_names_the_extender() -> None:
-    """Not ignorable: the reason says who fails and how; nothing is asked before the shell asks again."""
+    """The extender is not ignorable: the explanation names it and its fault, and the plan asks no further question."""
     snapshot = a_snapshot(allocations=[an_ask()])
     decided, _ = conversation(snapshot, lambda question: ExtenderAnswer(fault="no answer within 5 s"), a_filter())
 
@@ -154,7 +154,7 @@ def test_a_fault_makes_managed_work_wait_and_names_the_extender() -> None:
 
 
 def test_an_ignorable_fault_is_as_if_it_were_not_there() -> None:
-    """Work goes on."""
+    """Work is placed as if the failing extender did not exist."""
     snapshot = a_snapshot(allocations=[an_ask()])
     decided, _ = conversation(snapshot, lambda question: ExtenderAnswer(fault="500"), a_filter(ignorable=True))
 
@@ -162,7 +162,7 @@ def test_an_ignorable_fault_is_as_if_it_were_not_there() -> None:
 
 
 def test_extenders_filter_one_after_another() -> None:
-    """The second is asked only about what the first let pass, and after it."""
+    """The second extender is asked after the first, and only about the nodes that the first let pass."""
     second = ExtenderFact(url="http://second", filter_verb="f")
     snapshot = a_snapshot(allocations=[an_ask()])
     [first] = planned(snapshot, {}, a_filter(), second).questions
@@ -173,7 +173,7 @@ def test_extenders_filter_one_after_another() -> None:
 
 
 def test_scores_count_ten_times_their_weight() -> None:
-    """A score of 1 weighs as 10 of one of our own: it wins over nodes that are alike, and shows in the scores."""
+    """An extender's score of 1 weighs as 10 of our own: it decides between equal nodes, and shows in the scores."""
     extender = a_filter(prioritize_verb="prioritize", filter_verb="", weight=2)
 
     def say(question: Any) -> ExtenderAnswer:
@@ -185,7 +185,7 @@ def test_scores_count_ten_times_their_weight() -> None:
 
 
 def test_a_fault_in_scoring_is_ignored() -> None:
-    """Whatever `ignorable` says: the other scores decide."""
+    """The fault is ignored whatever `ignorable` states; the other scores decide."""
     extender = a_filter(prioritize_verb="prioritize", filter_verb="")
     decided, _ = conversation(
         a_snapshot(allocations=[an_ask()]), lambda question: ExtenderAnswer(fault="500"), extender
@@ -195,7 +195,7 @@ def test_a_fault_in_scoring_is_ignored() -> None:
 
 
 def test_a_node_that_became_feasible_is_asked_about_before_it_is_used() -> None:
-    """An answer counts for the nodes that it was about."""
+    """An answer is valid only for the nodes that it was about, so a new node is asked about first."""
     snapshot = a_snapshot(allocations=[an_ask(count=3, cpu=4)])
     [question] = planned(snapshot, {}, a_filter()).questions
     two = frozenset({"n-0", "n-1"})
@@ -207,7 +207,7 @@ def test_a_node_that_became_feasible_is_asked_about_before_it_is_used() -> None:
 
 
 def test_a_stale_answer_still_counts_and_is_asked_for_again() -> None:
-    """So an explanation does not flicker while a slow extender is asked again."""
+    """A stale answer is still used, so that an explanation does not flicker while a slow extender is asked again."""
     snapshot = a_snapshot(allocations=[an_ask()])
     [question] = planned(snapshot, {}, a_filter()).questions
     stale = ExtenderAnswer(asked=frozenset(question.nodes), passed=frozenset({"n-2"}), is_stale=True)
@@ -218,7 +218,7 @@ def test_a_stale_answer_still_counts_and_is_asked_for_again() -> None:
 
 
 def test_a_resource_that_only_the_extender_counts_is_not_looked_for_on_nodes() -> None:
-    """ignoredByScheduler: no node has it, and the ask is placed all the same."""
+    """No node has a resource that is `ignoredByScheduler`, and the work is placed all the same."""
     extender = a_filter(managed_resources=("example.com/seat",), ignored_resources=("example.com/seat",))
     snapshot = a_snapshot(allocations=[an_ask(resources={"example.com/seat": 1})])
     decided, _ = conversation(snapshot, passing("n-1"), extender)
@@ -227,7 +227,8 @@ def test_a_resource_that_only_the_extender_counts_is_not_looked_for_on_nodes() -
 
 
 def test_room_is_made_only_where_the_extender_lets_the_newcomer_go() -> None:
-    """An extender is asked about full nodes too where work may be evicted; nobody goes for a place that it refuses."""
+    """Where work may be evicted, an extender is asked about full nodes too; nothing is evicted from a node that it
+    refuses."""
     runs = [
         {
             **an_ask(f"low-{index}", cpu=4),
@@ -251,7 +252,7 @@ def test_room_is_made_only_where_the_extender_lets_the_newcomer_go() -> None:
 
 
 def test_many_different_reasons_are_bounded() -> None:
-    """One reason per node, as some extenders say it, makes no endless explanation."""
+    """An extender that gives each node a reason of its own makes no endless explanation."""
     nodes = [{"name": "n", "count": 40, "cpu": 4}]
     reasons = {f"n-{index}": f"n-{index} is bad" for index in range(40)}
     decided, _ = conversation(a_snapshot(nodes=nodes, allocations=[an_ask()]), passing(**reasons), a_filter())
@@ -262,5 +263,5 @@ def test_many_different_reasons_are_bounded() -> None:
 
 
 def test_the_pool_of_a_scenario_has_no_extenders() -> None:
-    """A simulation calls nobody."""
+    """A simulation calls no extender."""
     assert lower.pool(decode(json.dumps({"nodes": NODES}))).extenders == ()

@@ -1,4 +1,4 @@
-"""Whose head is next, level by level through the queue tree."""
+"""Which queue's head is next, level by level through the queue tree."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ def a_key(name: str, queue_priority: int = 0, priority: int = 0, created: int = 
 
 
 def shared_out(tree: QueueTree, wanted: Mapping[str, int], room: int = 12) -> dict[str, int]:
-    """{queue: how much it gets} when each queue wants so many of one cpu each."""
+    """{queue: cpus that it gets} when each queue has `wanted` allocations of one cpu."""
     contest, left, got = Contest(tree), dict(wanted), dict.fromkeys(wanted, 0)
     for name in sorted(name for name in wanted if wanted[name]):
         contest.enter(name, ONE, a_key(name))
@@ -34,13 +34,13 @@ def shared_out(tree: QueueTree, wanted: Mapping[str, int], room: int = 12) -> di
 
 
 def test_by_weight() -> None:
-    """Three to one."""
+    """Weights of 3 and 1 share the pool three to one."""
     tree = QueueTree([QueueFact(name="a", weight=3), QueueFact(name="b")], TOTAL)
     assert shared_out(tree, {"a": 12, "b": 12}) == {"a": 9, "b": 3}
 
 
 def test_what_a_team_leaves_goes_to_its_department_first() -> None:
-    """`b` gets the half of `p`, because its sister `a` wants little; `q` does not get it."""
+    """`b` gets the rest of the half of `p`, because its sibling `a` wants little; `q` does not get it."""
     queues = [
         QueueFact(name="p"),
         QueueFact(name="a", parent="p"),
@@ -67,7 +67,7 @@ def test_three_levels() -> None:
 
 
 def test_equal_shares_go_by_the_queue_then_by_the_head() -> None:
-    """Its priority; then the priority, the age and the name of the head."""
+    """Between equal shares the priority of the queue decides, then the priority, the age and the name of its head."""
     tree = QueueTree([QueueFact(name=name) for name in "abcd"], TOTAL)
     contest = Contest(tree)
     contest.enter("a", ONE, a_key("a"))
@@ -91,7 +91,7 @@ def test_a_queue_that_gave_something_back_is_renewed() -> None:
 
 
 def test_a_head_may_be_replaced() -> None:
-    """What it was before counts no more."""
+    """A new head of a queue replaces the one before."""
     tree = QueueTree([QueueFact(name="a"), QueueFact(name="b")], TOTAL)
     contest = Contest(tree)
     contest.enter("a", ONE, a_key("a"))

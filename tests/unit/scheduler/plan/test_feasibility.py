@@ -1,4 +1,4 @@
-"""A row holds what a fresh one would, however it got there; one that looks at few nodes is no other than one of all."""
+"""An updated row equals a fresh one, however it was updated; a row over few nodes equals a row over all nodes."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ APART: dict[str, Any] = {
 
 
 def some_nodes() -> list[NodeFact]:
-    """Three of all are chosen, and of them the last is fast."""
+    """`COUNT` nodes: those of `CHOSEN` have a label, and the last of them and the first node are fast."""
     return [
         a_node(
             f"n{index:03d}",
@@ -58,7 +58,7 @@ def afresh(whatif: WhatIf, row: FeasibilityRow) -> FeasibilityRow:
 
 
 def test_a_row_of_few_nodes_prefers_as_any_row_does() -> None:
-    """Of the three nodes that a selector leaves, the preferred one is worth most; no other node does."""
+    """Of the three nodes that a selector leaves, the preferred one has the highest score; no other node fits."""
     role = picky()
     row = a_whatif(role).row(role)
     assert np.flatnonzero(row.fits).tolist() == list(CHOSEN)
@@ -67,7 +67,7 @@ def test_a_row_of_few_nodes_prefers_as_any_row_does() -> None:
 
 
 def test_taking_keeps_a_row_of_few_nodes_as_it_would_be_afresh() -> None:
-    """Until its nodes are full, rank by rank."""
+    """After each rank, until its nodes are full, the row equals a fresh one."""
     role = picky()
     whatif = a_whatif(role)
     row = whatif.row(role)
@@ -100,7 +100,8 @@ def test_ranks_that_are_taken_change_a_whole_domain() -> None:
 
 @pytest.mark.parametrize("node", [CHOSEN[0], 7])
 def test_neighbours_that_come_later_count_for_a_row_of_few_nodes(node: int) -> None:
-    """Somebody who wants to be apart from it takes a place: it is then judged over all nodes, and again taken from."""
+    """A rank with an anti-affinity to the row's role takes a place. The row is then judged over all nodes, and later
+    ranks update it."""
     role, stranger = picky(), a_role(affinity=APART)
     whatif = a_whatif(role, stranger)
     whatif.usage.peers.is_watched = True

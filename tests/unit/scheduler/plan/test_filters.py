@@ -28,7 +28,7 @@ def requires(*expressions: dict[str, Any], fields: list[dict[str, Any]] | None =
 
 
 def test_names_are_unique_and_static_filters_come_first() -> None:
-    """The registry: what does not look at usage is looked at first, and can be kept for a whole tick."""
+    """Filters that do not look at usage come first in the registry; their results can be kept for a whole tick."""
     assert len({entry.name for entry in FILTERS}) == len(FILTERS)
     kinds = [entry.is_static for entry in FILTERS]
     assert kinds == sorted(kinds, reverse=True)
@@ -160,13 +160,14 @@ def test_what_is_not_asked_for_is_not_looked_at() -> None:
 
 
 def test_nodes_to_avoid_are_refused_when_asked_so() -> None:
-    """Unknown names are no matter."""
+    """A node to avoid is refused; unknown names are ignored."""
     assert refused(a_role(), [a_node("n"), a_node("m")], avoid=("n", "gone")) == {"AvoidNodes": 1}
 
 
 @pytest.mark.parametrize(("word", "reason"), [("draining", "NodeDraining"), ("disabled", "NodeDisabled")])
 def test_a_node_that_an_operator_takes_out_takes_nothing_new(word: str, reason: str) -> None:
-    """Nothing tolerates it; the sentence names the nodes while they are few, and other labels mean nothing."""
+    """No toleration admits work to such a node. The message names the nodes while they are few; other values of the
+    label have no effect."""
     out = a_node("n2", labels={SCHEDULING_LABEL: word})
     assert refused(a_role(), [a_node("n1"), out]) == {reason: 1}
     everything = Toleration(operator="Exists")

@@ -1,4 +1,4 @@
-"""Flavors: which nodes are of which, which of them work is tried in, and what its queue may use of each."""
+"""Flavors: which nodes belong to them, which of them work is tried in, and what its queue may use of each."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def of(allocations: list[AllocationFact], queues: list[QueueFact], nodes: list[N
 
 
 def test_names_of_gpus_by_flavor() -> None:
-    """They say their flavor again and are counted in `GPU_UNITS`; no other resource is taken for one."""
+    """The resource name of a flavor names its flavor, and is counted in `GPU_UNITS`; other resources have no flavor."""
     assert flavor_in(gpus_of("h100")) == "h100"
     assert scale_of(gpus_of("h100")) == GPU_UNITS
     assert [flavor_in(name) for name in (GPU, CPU)] == ["", ""]
@@ -73,7 +73,8 @@ def test_names_of_gpus_by_flavor() -> None:
 
 
 def test_a_node_is_of_the_first_flavor_whose_labels_it_has() -> None:
-    """All labels count; one of none has an empty flavor; whatever flavor it claimed before is gone."""
+    """A node has all labels of its flavor. A node without a flavor gets an empty label; a flavor that it claimed before
+    is replaced."""
     both = FlavorFact("both", {"gpu": "h100", "zone": "x"})
     node = a_node("n", labels={"gpu": "h100", FLAVOR_LABEL: "claimed"})
     assert labelled(node, (both, H)).labels == {"gpu": "h100", FLAVOR_LABEL: "h100"}
@@ -82,7 +83,7 @@ def test_a_node_is_of_the_first_flavor_whose_labels_it_has() -> None:
 
 
 def test_work_goes_to_the_first_flavor_that_it_accepts_and_that_has_room() -> None:
-    """In its own order, whatever the order of the pool."""
+    """Flavors are tried in the order of the work, whatever the order of the pool."""
     queues = [a_queue(flavors=())]
     first = planned(of([work("w", flavors=("a100", "h100"))], queues))
     second = planned(of([work("w", gpus=2, count=3, flavors=("a100", "h100"))], queues, two_types(h=8)))
@@ -91,7 +92,7 @@ def test_work_goes_to_the_first_flavor_that_it_accepts_and_that_has_room() -> No
 
 
 def test_work_that_names_none_follows_its_queue_then_its_pool() -> None:
-    """A queue that lists flavors gives the order; work without GPUs is in none."""
+    """The order is that of the queue, if it lists flavors, else of the pool; work without GPUs has no flavor."""
     assert places(planned(of([work("w")], [a_queue(flavors=("a100",))]))) == {"w": ["a"]}
     assert places(planned(of([work("w")], [a_queue(flavors=())]))) == {"w": ["h"]}
     plain = [an_allocation("w", a_role(cpu=6)), an_allocation("x", a_role(cpu=6))]
@@ -99,7 +100,7 @@ def test_work_that_names_none_follows_its_queue_then_its_pool() -> None:
 
 
 def test_work_waits_for_a_flavor_that_the_pool_has_not() -> None:
-    """As it waits for a queue; it says which ones there are, also where there are none."""
+    """The message lists the flavors of the pool, or states that it has none."""
     snapshot = of([work("w", flavors=("h200",))], [a_queue()])
     (why,) = planned(snapshot).explanations.values()
     assert (why.gate.value, why.message) == (
@@ -112,7 +113,7 @@ def test_work_waits_for_a_flavor_that_the_pool_has_not() -> None:
 
 
 def test_running_work_counts_in_the_flavor_of_its_nodes() -> None:
-    """By what it holds there, parts of GPUs too, and not by what it accepts."""
+    """Work counts by its use of the nodes, parts of GPUs too, and not by the flavors that it accepts."""
     whole = running(work("w", gpus=2, flavors=("h100", "a100")), {0: "a"})
     part = running(an_allocation("p", a_role(gpu_milli=300)), {0: "h"})
     tree = queue_tree(of([whole, part], [a_queue(nominal=own(1, 1))]))
@@ -144,7 +145,7 @@ def test_a_patient_queue_borrows_once_nothing_of_its_own_is_left() -> None:
 
 @pytest.mark.parametrize(("policy", "node", "evicted"), [("TryNextFlavor", "a", 0), ("Preempt", "h", 1)])
 def test_preempt_here_or_try_the_next(policy: str, node: str, evicted: int) -> None:
-    """With room in the next flavor nobody has to go, unless the queue wants the first."""
+    """With room in the next flavor nothing is evicted, unless the queue states `Preempt`."""
     queues = [a_queue(within_queue="LowerPriority", when_can_preempt=policy)]
     snapshot = of([running(work("low", 4), {0: "h"}), work("w", priority=9)], queues)
     decided = planned(snapshot)
@@ -160,7 +161,7 @@ def test_what_cannot_preempt_tries_the_next_flavor() -> None:
 
 
 def test_a_flavor_is_reclaimed_and_no_other_flavor_pays_for_it() -> None:
-    """Of two borrowers the one that is above its share of the asked flavor gives."""
+    """Of two queues that borrow, only the one above its share of the requested flavor loses work."""
     queues = [
         a_queue(nominal=own(2, 0), reclaim="Any"),
         a_queue("above", own(2, 0)),
@@ -177,7 +178,7 @@ def test_a_flavor_is_reclaimed_and_no_other_flavor_pays_for_it() -> None:
 
 
 def test_no_limit_of_a_flavor_is_judged_by_the_parts_of_the_pool() -> None:
-    """Where queues state what they own of a flavor, nobody takes more of it for owning many other GPUs."""
+    """When queues own parts of a flavor, a queue gets no more of it because it owns many other GPUs."""
     queues = [
         a_queue(nominal=Resources({GPU: 4, **own(0, 4).amounts}), reclaim="Any"),
         a_queue("owner", Resources({GPU: 4, **own(4, 0).amounts})),
@@ -191,7 +192,7 @@ def test_no_limit_of_a_flavor_is_judged_by_the_parts_of_the_pool() -> None:
 
 
 def test_the_reason_says_what_stops_it_in_each_flavor() -> None:
-    """And it is final only if it is in each."""
+    """The reason is final only if it is final in each flavor."""
     queues = [a_queue(limit=own(0, 4))]
     snapshot = of([running(work("w0", 4), {0: "a"}), work("w", flavors=("h100", "a100"))], queues)
     (why,) = planned(snapshot).explanations.values()
@@ -205,7 +206,7 @@ def test_the_reason_says_what_stops_it_in_each_flavor() -> None:
 
 
 def test_the_remedy_raises_the_limit_of_the_flavor_by_whole_gpus() -> None:
-    """What would help is said of the flavor of which the reason is told."""
+    """The remedy is for the flavor that the reason names."""
     queues = [a_queue(limit=own(2, 0))]
     part = running(an_allocation("p", a_role(gpu_milli=500)), {0: "h"})
     snapshot = of([part, work("w", 2, flavors=("h100",))], queues)
@@ -217,7 +218,7 @@ def test_the_remedy_raises_the_limit_of_the_flavor_by_whole_gpus() -> None:
 
 
 def test_a_plan_that_breaks_the_limit_of_a_flavor_is_found() -> None:
-    """The lint counts by the nodes that are given."""
+    """Lint counts an admission in the flavor of its nodes."""
     snapshot = of([work("w", 2)], [a_queue(limit=own(1, 2))])
     (fact,) = snapshot.pending
     for node, broken in (("a", []), ("h", [Broken.QUOTA])):
@@ -226,7 +227,7 @@ def test_a_plan_that_breaks_the_limit_of_a_flavor_is_found() -> None:
 
 
 def test_a_decision_that_is_not_seen_yet_counts_in_its_flavor() -> None:
-    """As an admission does."""
+    """An open decision counts in the flavor of its nodes, as an admission does."""
     fact = work("w", 2)
     decision = Decision(id="d", uid=fact.uid, allocation=fact.key, epoch=1, attempt=1, placements=(0,))
     snapshot = build(
@@ -242,7 +243,8 @@ def test_a_decision_that_is_not_seen_yet_counts_in_its_flavor() -> None:
 
 
 def test_new_flavors_of_a_pool_count_what_runs() -> None:
-    """The columns follow the pool: nodes and holdings are labelled and counted afresh, and as before without any."""
+    """When the flavors of a pool change, its nodes are labelled and its use is counted anew; without flavors all is as
+    before."""
     columns = Columns(PoolFact(name="default"))
     columns.set_nodes(two_types())
     columns.set_allocation(running(work("w", 2), {0: "a"}))
@@ -265,7 +267,7 @@ def test_ranks_without_gpus_are_confined_only_where_no_rank_has_some() -> None:
 
 
 def test_a_pool_without_flavors_counts_none() -> None:
-    """Nothing of it is labelled, and the facts of work are the very same objects."""
+    """Without flavors no node is labelled, and the facts of work are the same objects."""
     fact = running(work("w"), {0: "h"})
     snapshot = a_snapshot(two_types(), [fact])
     (holding,) = snapshot.holdings.values()

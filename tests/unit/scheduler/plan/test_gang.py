@@ -36,7 +36,8 @@ def racks(**sizes: int) -> list[NodeFact]:
     ],
 )
 def test_the_smallest_gang(roles: tuple[RoleFact, ...], minimum: int, expected: list[int]) -> None:
-    """Each role's minimum, then up to the gang's the same part of each role's range."""
+    """The smallest gang has the minimum of each role; ranks up to the gang's minimum are the same part of each role's
+    range."""
     assert targets(an_allocation("g", *roles, minimum=minimum)) == expected
 
 
@@ -52,7 +53,7 @@ def test_surplus_goes_to_the_role_that_is_most_behind() -> None:
 
 
 def test_nothing_is_left_taken_of_a_gang_that_does_not_fit() -> None:
-    """Also when its first role had its places already."""
+    """A gang that does not fit takes nothing, also when its first role had places already."""
     whatif = a_whatif(*nodes(2, cpu=2))
     before = whatif.usage.used.copy()
     found = place(whatif, an_allocation("g", a_role(2, name="a"), a_role(3, name="b")))
@@ -125,7 +126,7 @@ def test_preferred_takes_the_fewest_domains_and_overflows() -> None:
 
 @pytest.mark.parametrize("topology", [None, RACK, NEAR])
 def test_a_gang_stays_within_the_nodes_that_may_be_used(topology: TopologyFact | None) -> None:
-    """Its minimum, its surplus, and its count of what has a place."""
+    """The minimum, the surplus, and the number of ranks with a place use only the nodes of `within`."""
     whatif = a_whatif(*racks(r1=3, r2=3))
     within = np.array([False, True, True, False, False, False])
     placed = place(whatif, an_allocation("g", a_role(3, 1, topology=topology), minimum=1), within)

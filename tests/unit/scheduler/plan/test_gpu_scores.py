@@ -49,7 +49,8 @@ def test_fragmentation_is_what_the_mix_can_not_use() -> None:
 
 
 def test_the_mix_is_the_commonest_sorts_that_make_up_most() -> None:
-    """95 %, in an order that hangs on counts and amounts alone; work without GPUs counts as well."""
+    """The mix has the commonest sorts up to 95 %, in an order that depends only on counts and amounts. Work without
+    GPUs counts as well."""
     mix = a_mix((a_role(cpu=1), 60), (a_role(cpu=2, gpus=1), 36), (a_role(cpu=3, gpus=4), 4))
     assert (mix.total, mix.needs, mix.need.tolist(), mix.cpus.tolist()) == (96, (1000,), [-1, 0], [1000, 2000])
     assert mix_of(()) is None

@@ -29,7 +29,7 @@ def grown(snapshot: PoolSnapshot) -> Plan:
 
 
 def elastic(placed: int, count: int = 8, name: str = "elastic", **more: Any) -> AllocationFact:
-    """It runs with `placed` of `count` ranks, one GPU each, on node n; two are enough."""
+    """A gang that runs with `placed` of `count` ranks, one GPU each, on node n; its minimum is two."""
     fact = an_allocation(name, a_role(count, 2, gpus=1), **more)
     return running(fact, dict.fromkeys(range(placed), "n"))
 
@@ -133,7 +133,7 @@ def test_the_answer_says_what_a_gang_waits_for(tmp_path: Path, capsys: pytest.Ca
 
 
 def a_pod_of(fact: AllocationFact, rank: int) -> PodFact:
-    """Its live pod on node n."""
+    """The live pod of `rank` on node n."""
     name = f"{fact.name}-{rank}"
     return PodFact(
         namespace="default",
@@ -149,7 +149,7 @@ def a_pod_of(fact: AllocationFact, rank: int) -> PodFact:
 
 
 def test_a_rank_that_has_left_keeps_its_place_until_its_pod_is_seen_to_be_gone() -> None:
-    """Else the rest of the gang would be taken down for the work that is waiting for that very room."""
+    """Otherwise the rest of the gang would be evicted for the work that already waits for that room."""
     fact = msgspec.structs.replace(elastic(4, 4), leaving_ranks=(2, 3), left_ranks=(2, 3), ended_ranks=(2, 3))
     pods = [a_pod_of(fact, rank) for rank in range(4)]
     late = a_snapshot([a_node("n", gpus=4)], [fact], pods=pods)
@@ -166,7 +166,7 @@ def test_a_rank_that_has_left_keeps_its_place_until_its_pod_is_seen_to_be_gone()
 
 
 def test_the_pod_that_a_rank_had_before_says_nothing_of_the_rank_that_comes_back() -> None:
-    """Its end is old: the place that the open decision gives is taken."""
+    """The end of the old pod is ignored: the rank uses the place of the open decision."""
     fact = msgspec.structs.replace(elastic(4, 4), leaving_ranks=(2, 3), left_ranks=(2, 3), ended_ranks=(2, 3))
     decision = Decision(
         id="1-1-0",
@@ -185,6 +185,6 @@ def test_the_pod_that_a_rank_had_before_says_nothing_of_the_rank_that_comes_back
 
 
 def test_an_attempt_that_was_not_started_for_it_does_not_grow() -> None:
-    """An older release told its ranks that nobody joins."""
+    """An older release told its ranks that no other ranks join them."""
     fact = msgspec.structs.replace(elastic(3, 5), is_elastic=False)
     assert grown(a_snapshot([a_node("n", gpus=8)], [fact])).is_empty

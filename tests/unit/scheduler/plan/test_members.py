@@ -1,4 +1,4 @@
-"""Members in blocks are what one sorted list of them would be, whatever came and went, and wherever a view begins."""
+"""Members in blocks behave like one sorted list, after any additions and removals, and wherever a view begins."""
 
 from bisect import bisect_left, bisect_right
 
@@ -24,7 +24,7 @@ moves = st.lists(st.integers(0, len(MEMBERS) - 1), max_size=120)
 
 
 def _played(numbers: list[int]) -> tuple[Roll, list[Member]]:
-    """A roll, and the list that it should be: who is named comes, or goes if it is there."""
+    """A roll, and the list that it must equal: each number adds its member, or removes it if it is there."""
     roll, plain = Roll(BLOCK), list[Member]()
     for number in numbers:
         member = MEMBERS[number]
@@ -41,7 +41,7 @@ def _played(numbers: list[int]) -> tuple[Roll, list[Member]]:
 
 @given(moves, st.integers(0, 45), st.integers(-45, 45), st.integers(-45, 45))
 def test_they_are_a_sorted_list(numbers: list[int], start: int, one: int, other: int) -> None:
-    """Length, items, slices and places, of all and of what is left after the first few."""
+    """Length, items, slices and indexes equal those of the list, for all members and without the first few."""
     roll, plain = _played(numbers)
     assert bool(roll) == bool(plain)
     members, left = roll.freeze().after(start), plain[start:]
@@ -57,7 +57,7 @@ def test_they_are_a_sorted_list(numbers: list[int], start: int, one: int, other:
 
 @given(moves, moves)
 def test_what_was_handed_out_never_changes(before: list[int], after: list[int]) -> None:
-    """Whatever comes and goes later."""
+    """A frozen view does not change when members are added or removed later."""
     roll, plain = _played(before)
     frozen, kept = roll.freeze(), list(plain)
     there = {member[0] for member in plain}
@@ -68,7 +68,7 @@ def test_what_was_handed_out_never_changes(before: list[int], after: list[int]) 
 
 
 def test_a_change_touches_one_block() -> None:
-    """The others are handed out as they were."""
+    """The other blocks are the same objects as before."""
     roll, _ = _played(list(range(12)))
     first = roll.freeze()
     roll.remove(MEMBERS[5][0])
@@ -78,7 +78,7 @@ def test_a_change_touches_one_block() -> None:
 
 
 def test_none_has_no_item() -> None:
-    """Nor has one behind the last."""
+    """A view that begins behind the last member has no item either."""
     assert not Members()
     assert list(Members().after(1)) == []
     assert Members()[:1] == ()

@@ -1,4 +1,4 @@
-"""Reclaim by the shares of the nodes that work is confined to."""
+"""Reclaim for work that is confined to some nodes, by the shares of these nodes."""
 
 from fractions import Fraction
 from typing import Any
@@ -33,7 +33,7 @@ def a_queue(name: str, gpus: int | None = 16, *, reclaim: str = "Any", weight: i
 
 
 def work(name: str, queue: str, *where: str, minimum: int | None = None, **more: Any) -> AllocationFact:
-    """Ranks of one GPU on each of `where`; one that waits for an H100 if it is nowhere."""
+    """Work with a rank of one GPU on each node of `where`; without `where`, one rank that waits for an H100."""
     selector = more.pop("selector", H)
     count = max(1, len(where))
     role = msgspec.structs.replace(
@@ -54,7 +54,7 @@ def evicted(decided: Plan) -> dict[str, tuple[int, ...]]:
 
 
 def test_a_queue_within_its_quota_gives_what_it_holds_beyond_its_part_of_a_type() -> None:
-    """8 of its 16 GPUs are all H100s: one surplus rank goes, and the plan is sound."""
+    """`red` uses all 8 H100s, within its quota of 16 GPUs: one surplus rank is evicted, and the plan passes lint."""
     snapshot = pool(work("hog", "red", *["h"] * 8, minimum=1), work("want", "blue"))
     decided = planned(snapshot, NOW)
     assert evicted(decided) == {"hog": (7,)}
@@ -63,7 +63,7 @@ def test_a_queue_within_its_quota_gives_what_it_holds_beyond_its_part_of_a_type(
 
 
 def test_it_keeps_its_part() -> None:
-    """It holds 4 of 8: that is its part."""
+    """A queue that uses its share of the H100s, 4 of 8, loses none of them."""
     held = [work("hog", "red", *["h"] * 4, minimum=1), work("mine", "blue", *["h"] * 4)]
     assert planned(pool(*held, work("want", "blue")), NOW).is_empty
 
@@ -77,7 +77,7 @@ def test_work_of_lower_priority_only() -> None:
 
 
 def test_what_is_nominated_counts_as_held() -> None:
-    """While victims leave the places of three, the fourth is the last that the queue gets."""
+    """Nominated places count as used: with four nominations `blue` has its share of the H100s, and evicts no more."""
     leaving = [
         msgspec.structs.replace(work(f"gone{n}", "red", "h"), stopping=True, deadlines={"preemption": NOW + 60})
         for n in range(4)
@@ -95,15 +95,15 @@ def test_what_is_nominated_counts_as_held() -> None:
 
 
 def test_heads_of_one_tick_share_what_there_is() -> None:
-    """What the first is given counts for those after it: all together get the part of their queue, and no more."""
+    """Places of earlier heads count for later heads: together they get the share of their queue, and no more."""
     lone = [work(f"red{n}", "red", "h", created=float(n)) for n in range(8)]
     decided = planned(pool(*lone, *(work(f"want{n}", "blue") for n in range(6))), NOW)
     assert len(decided.evictions) == len(places(decided)) == 4
 
 
 def test_the_scarcer_type_stays_with_a_queue_that_has_no_more_than_its_part_of_it() -> None:
-    """`blue` holds many A100s and few H100s. `red`, whose work may use both types, is given an A100 of it: what is
-    confined to H100s stays."""
+    """`blue` uses many A100s and few H100s. `red`, whose work may use both types, evicts neither the rank of `blue` on
+    an H100 nor its gang on A100s."""
     either = {
         "nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {
@@ -123,13 +123,13 @@ def test_the_scarcer_type_stays_with_a_queue_that_has_no_more_than_its_part_of_i
 
 
 def test_a_queue_at_its_quota_does_not_reclaim_a_type() -> None:
-    """It would borrow, and the queue that gave could take it back at once."""
+    """A queue at its quota would borrow the reclaimed GPU, and the other queue could reclaim it at once."""
     much = work("much", "blue", *["a0"] * 8, *["a1"] * 8, minimum=16, selector=A)
     assert planned(pool(work("hog", "red", *["h"] * 8, minimum=1), much, work("want", "blue")), NOW).is_empty
 
 
 def test_taints_confine_work_too() -> None:
-    """Work that does not tolerate spot nodes is confined to the others, whatever it names."""
+    """Work that does not tolerate the taint of spot nodes is confined to the other nodes, whatever its selector."""
     spot = Taint(key="spot", value="true")
     nodes = [a_node("d", gpus=4, cpu=64), *(a_node(f"s{n}", gpus=4, cpu=64, taints=(spot,)) for n in range(3))]
     queues = [a_queue("red", 8), a_queue("blue", 8)]
@@ -141,7 +141,7 @@ def test_taints_confine_work_too() -> None:
 
 
 def test_nothing_is_summed_up_where_no_work_is_confined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work that may use every node costs no look at sets of nodes."""
+    """The planner computes no sets of nodes for work that may use every node."""
 
     def never(*_: object) -> None:
         raise AssertionError("a set of nodes was looked at")
@@ -153,7 +153,7 @@ def test_nothing_is_summed_up_where_no_work_is_confined(monkeypatch: pytest.Monk
 
 
 def test_the_reason_names_the_type_the_queues_and_their_parts() -> None:
-    """Where nothing may be taken, too; an affinity is named as a selector is."""
+    """The explanation names them also when the queue may not reclaim; it describes an affinity like a selector."""
     queues = [a_queue("red"), a_queue("blue", reclaim="Never")]
     hog = work("hog", "red", *["h"] * 8, minimum=1)
     terms = [{"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["h100"]}]}]
@@ -164,7 +164,8 @@ def test_the_reason_names_the_type_the_queues_and_their_parts() -> None:
 
 
 def test_parts_of_a_set_are_those_of_the_pool() -> None:
-    """Exact, along the tree, by weight where a queue has no nominal; what is taken and given back leaves nothing."""
+    """Shares of a set of nodes are exact and follow the tree, by weight for queues without a nominal. Usage that is
+    taken and given back leaves nothing."""
     queues = [a_queue("team", None, weight=2), a_queue("rest", None), a_queue("leaf", 4, parent="team")]
     tree = queue_tree(a_snapshot([a_node(f"n{n}", gpus=4, cpu=6) for n in range(3)], queues=queues))
     shares = NodeShares(tree, {GPU: 4 * GPU_UNITS, CPU: 6_000})

@@ -1,4 +1,4 @@
-"""Extenders with a say in who goes: they are asked before anybody does, and nobody goes where they do not agree."""
+"""Extenders with a preempt verb: they are asked before an eviction, and pods are evicted only where they agree."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def urgent(name: str = "urgent", priority: int = 9, **rank: Any) -> dict[str, An
 
 
 def a_snapshot(*work: dict[str, Any], nodes: int | list[dict[str, Any]] = 3, queues: Any = QUEUES) -> PoolSnapshot:
-    """Everything has arrived."""
+    """A snapshot in which all of `work` has been submitted."""
     listed = [{"name": "n", "count": nodes, "cpu": 4}] if isinstance(nodes, int) else nodes
     world = SimulatedWorld(decode(json.dumps({"nodes": listed, "queues": queues, "allocations": list(work)})))
     for item in work:
@@ -42,7 +42,7 @@ def a_snapshot(*work: dict[str, Any], nodes: int | list[dict[str, Any]] = 3, que
 
 
 def full(nodes: int = 3) -> list[dict[str, Any]]:
-    """One on each node, each a little more important than the one before."""
+    """One running allocation on each node, each with a higher priority than the one before."""
     return [running(f"low-{index}", f"n-{index}", priority=index) for index in range(nodes)]
 
 
@@ -67,7 +67,7 @@ def failing(_: Question) -> ExtenderAnswer:
 
 
 def talk(snapshot: PoolSnapshot, say: Callable[[Question], ExtenderAnswer], *extenders: ExtenderFact) -> Plan:
-    """Plans and answers until nothing new is asked."""
+    """Plan and answer until a plan asks nothing new."""
     answers: dict[Any, ExtenderAnswer] = {}
     for _ in range(10):
         made = planned(snapshot, answers, *extenders)
@@ -87,7 +87,8 @@ def places(made: Plan) -> dict[str, list[str]]:
 
 
 def test_nobody_goes_before_the_answer_is_there() -> None:
-    """The nodes with who would go from each, the best first, are the question; the allocation waits and says so."""
+    """The question contains the nodes, the best first, with the pods that would be evicted from each. The allocation
+    waits, and its explanation names the extender."""
     made = planned(a_snapshot(*full(), urgent()), {}, GUARD)
 
     assert (made.admits, made.evictions) == ((), ())
@@ -102,14 +103,14 @@ def test_nobody_goes_before_the_answer_is_there() -> None:
 
 
 def test_the_best_of_the_nodes_that_it_names_is_cleared() -> None:
-    """Not the best of all."""
+    """The planner clears the best of the nodes that the extender names, not the best of all nodes."""
     made = talk(a_snapshot(*full(), urgent()), agreeing("n-2", "n-1"), GUARD)
 
     assert (gone(made), places(made)) == (["low-1"], {"urgent": ["n-1"]})
 
 
 def test_nobody_goes_when_it_names_no_node() -> None:
-    """It is said who refuses; the gate is that of the missing place."""
+    """The explanation names the extender that refuses; the gate is NO_FIT."""
     made = talk(a_snapshot(*full(), urgent()), agreeing(), GUARD)
 
     assert (made.admits, made.evictions) == ((), ())
@@ -119,7 +120,7 @@ def test_nobody_goes_when_it_names_no_node() -> None:
 
 
 def test_a_fault_keeps_everybody_where_he_is() -> None:
-    """Not ignorable: no eviction, and the reason names it."""
+    """A fault of an extender that is not ignorable prevents the eviction; the explanation names the fault."""
     made = talk(a_snapshot(*full(), urgent()), failing, GUARD)
 
     assert (made.admits, made.evictions) == ((), ())
@@ -129,7 +130,7 @@ def test_a_fault_keeps_everybody_where_he_is() -> None:
 
 
 def test_an_ignorable_fault_is_as_if_it_were_not_asked() -> None:
-    """The best of all goes."""
+    """With an ignorable fault the planner evicts from the best of all nodes."""
     ignorable = msgspec.structs.replace(GUARD, ignorable=True)
     made = talk(a_snapshot(*full(), urgent()), failing, ignorable)
 
@@ -137,7 +138,7 @@ def test_an_ignorable_fault_is_as_if_it_were_not_asked() -> None:
 
 
 def test_extenders_are_asked_one_after_another() -> None:
-    """The second about what the first agreed to."""
+    """The second extender is asked only about the nodes that the first one agreed to."""
     second = ExtenderFact(url="http://second", preempt_verb="p")
     snapshot = a_snapshot(*full(), urgent())
     [first] = planned(snapshot, {}, GUARD, second).questions
@@ -150,7 +151,7 @@ def test_extenders_are_asked_one_after_another() -> None:
 
 
 def test_an_answer_counts_for_those_that_it_was_asked_about() -> None:
-    """Others would go from the node now: it is asked again."""
+    """Other pods would be evicted from the node now, so the planner asks again."""
     snapshot = a_snapshot(*full(1), urgent(), nodes=[{"name": "n-0", "cpu": 4}])
     [question] = planned(snapshot, {}, GUARD).questions
     old = ExtenderAnswer(asked=frozenset({"n-0"}), passed=frozenset({"n-0"}), offered={"n-0": ("another-1-0",)})
@@ -161,7 +162,7 @@ def test_an_answer_counts_for_those_that_it_was_asked_about() -> None:
 
 
 def test_a_node_that_nobody_offered_is_nowhere() -> None:
-    """Whatever an answer says, somebody goes only where he was offered."""
+    """Pods are evicted only from a node for which they were offered, whatever an answer contains."""
     snapshot = a_snapshot(*full(), urgent())
     [question] = planned(snapshot, {}, GUARD).questions
     lie = ExtenderAnswer(
@@ -171,7 +172,7 @@ def test_a_node_that_nobody_offered_is_nowhere() -> None:
 
 
 def test_a_stale_answer_counts_and_is_asked_for_again() -> None:
-    """As with the other verbs."""
+    """A stale answer is used, and the question is asked again, as with the other verbs."""
     snapshot = a_snapshot(*full(), urgent())
     [question] = planned(snapshot, {}, GUARD).questions
     made = planned(snapshot, {question.key: agreeing("n-1", is_stale=True)(question)}, GUARD)
@@ -182,7 +183,7 @@ def test_a_stale_answer_counts_and_is_asked_for_again() -> None:
 
 @pytest.mark.parametrize("nodes", [30, 1200])
 def test_the_question_is_bounded(nodes: int) -> None:
-    """A tenth of the nodes, and a hundred at least."""
+    """A question contains a tenth of the nodes, but at least a hundred of them (or all, if there are fewer)."""
     [question] = planned(a_snapshot(*full(nodes), urgent(priority=5000), nodes=nodes), {}, GUARD).questions
 
     assert len(question.offers) == min(nodes, max(100, nodes // 10))
@@ -190,7 +191,7 @@ def test_the_question_is_bounded(nodes: int) -> None:
 
 
 def test_only_what_it_manages_is_its_business() -> None:
-    """Other work makes room at once."""
+    """Work without the managed resources preempts at once, without a question."""
     extender = msgspec.structs.replace(GUARD, managed_resources=("example.com/fpga",))
     made = planned(a_snapshot(*full(), urgent()), {}, extender)
 
@@ -198,20 +199,20 @@ def test_only_what_it_manages_is_its_business() -> None:
 
 
 def test_gangs_are_not_its_business() -> None:
-    """The protocol knows one pod and nodes for it."""
+    """The protocol describes one pod and nodes for it, so a gang preempts without a question."""
     made = planned(a_snapshot(*full(), urgent(count=2)), {}, GUARD)
 
     assert (gone(made), made.questions) == (["low-0", "low-1"], ())
 
 
 def test_without_answers_at_all_nobody_is_asked() -> None:
-    """A simulation."""
+    """A plan without answers, as in a simulation, asks no extender."""
     made = planned(a_snapshot(*full(), urgent()), None, GUARD)
     assert (gone(made), made.questions) == (["low-0"], ())
 
 
 def test_the_place_is_the_node_that_was_agreed_to() -> None:
-    """A gang that goes whole leaves other nodes too: the newcomer does not slip there."""
+    """The eviction of a gang frees other nodes too; the preemptor still goes to the agreed node."""
     ranks = [{"cpu": 4, "count": 3}]
     placed = [{"rank": rank, "node": f"n-{rank}"} for rank in range(3)]
     gang = {"name": "gang", "ranks": ranks, "queue": "q", "preemptible": True, "placed": placed}
@@ -222,7 +223,7 @@ def test_the_place_is_the_node_that_was_agreed_to() -> None:
 
 
 def test_nobody_moves_aside_unasked_either() -> None:
-    """What could go on elsewhere is offered like what would end."""
+    """The extender is also asked about pods that would move to another node."""
     nodes = [{"name": "n-0", "cpu": 4}, {"name": "n-1", "cpu": 2}, {"name": "n-2", "cpu": 2}]
     queues = [{"name": "q", "preemption": {"withinQueue": "Never"}}]
     small = running("small", "n-0", cpu=2)

@@ -1,4 +1,4 @@
-"""Places that are held for work whose victims have still to leave: who gets them, and when they are given up."""
+"""Nominations: places that are held until victims have left, which work gets them, and when they are dropped."""
 
 import msgspec
 
@@ -39,7 +39,7 @@ def nominated(
 
 
 def leaving(fact: AllocationFact, *places: str, grace: float = 0.0) -> AllocationFact:
-    """It runs on `places` and has been told to make room."""
+    """`fact` as a victim that runs on `places`; `grace` is the time of its preemption deadline, 0 for none."""
     return msgspec.structs.replace(
         running(fact, dict(enumerate(places))), stopping=True, deadlines={"preemption": grace} if grace else {}
     )
@@ -50,7 +50,7 @@ def decide(snapshot: PoolSnapshot, now: float = NOW) -> Plan:
 
 
 def test_a_place_is_held_while_its_victim_leaves() -> None:
-    """Nobody is admitted to it, and who it is held for waits with the words that say why."""
+    """No other work is admitted to a held place. The nominated work waits, and its explanation names the victim."""
     victim = leaving(an_allocation("low", a_role(cpu=4)), "n0")
     urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
     other = an_allocation("other", a_role(cpu=4))
@@ -65,7 +65,7 @@ def test_a_place_is_held_while_its_victim_leaves() -> None:
 
 
 def test_it_blocks_nobody() -> None:
-    """Others of its line take what is left beside it, also where the line keeps strict order."""
+    """Other work of its queue uses the remaining room, also in a queue of strict order."""
     victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
     urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
     other = an_allocation("other", a_role(cpu=8))
@@ -74,7 +74,7 @@ def test_it_blocks_nobody() -> None:
             nodes(2),
             [victim, urgent, other],
             queues=[QueueFact(name="default", ordering="StrictFIFO")],
-            # What stands on n1 would fit `urgent` as well: see below.
+            # `urgent` fits on n1 as well: see below.
             decisions=[nominated(urgent, "n0", victims=(victim.uid,))],
         )
     )
@@ -82,7 +82,7 @@ def test_it_blocks_nobody() -> None:
 
 
 def test_it_is_admitted_once_its_place_is_free() -> None:
-    """The victim is gone: the admission takes the very place, before anything else in the line."""
+    """Once the victim is gone, the nominated allocation is admitted to its place, before the rest of its queue."""
     urgent = an_allocation("urgent", a_role(cpu=8), priority=10)
     first = an_allocation("first", a_role(cpu=8), priority=10, position="1")
     found = decide(a_snapshot(nodes(1), [urgent, first], decisions=[nominated(urgent, "n0")]))
@@ -90,7 +90,7 @@ def test_it_is_admitted_once_its_place_is_free() -> None:
 
 
 def test_it_takes_another_place_that_is_free_before() -> None:
-    """There is no waiting for a victim where there is room."""
+    """A nominated allocation does not wait for its victim while another place is free."""
     victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
     urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
     found = decide(a_snapshot(nodes(2), [victim, urgent], decisions=[nominated(urgent, "n0", victims=(victim.uid,))]))
@@ -98,7 +98,7 @@ def test_it_takes_another_place_that_is_free_before() -> None:
 
 
 def test_a_gang_waits_for_the_last_of_its_victims() -> None:
-    """One of two places is free: nothing starts, and nobody takes it."""
+    """While one victim remains, the gang does not start, and no other work gets its free place."""
     victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
     gang = an_allocation("gang", a_role(2, cpu=8), priority=90)
     small = an_allocation("small", a_role(cpu=1), priority=80)
@@ -110,7 +110,7 @@ def test_a_gang_waits_for_the_last_of_its_victims() -> None:
 
 
 def test_what_has_more_right_takes_the_place() -> None:
-    """A higher priority in the queue takes a place that is free already; what it leaves no room for is dropped."""
+    """Work of higher priority takes a place that is already free; a nomination that no longer fits is dropped."""
     victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
     gang = an_allocation("gang", a_role(2, cpu=8), priority=60)
     top = an_allocation("top", a_role(cpu=8), priority=90)
@@ -121,7 +121,7 @@ def test_what_has_more_right_takes_the_place() -> None:
 
 
 def test_equals_have_no_more_right() -> None:
-    """The same priority, however old, does not take it away."""
+    """Work of the same priority, even if it is older, does not take the place."""
     victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
     gang = an_allocation("gang", a_role(2, cpu=8), priority=60, created=50.0)
     older = an_allocation("older", a_role(cpu=8), priority=60, created=1.0)
@@ -133,7 +133,8 @@ def test_equals_have_no_more_right() -> None:
 
 
 def test_what_nobody_waits_for_any_more_is_dropped() -> None:
-    """Held, cancelled, deleted, of another attempt, gone: the nomination goes at once."""
+    """A nomination is dropped at once when its allocation is held, stopped, deleted, stopping, of another attempt, or
+    gone."""
     urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
     victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
     for change in ({"hold": True}, {"desired": "Stopped"}, {"deleting": True}, {"attempt": 2}, {"stopping": True}):
@@ -145,7 +146,7 @@ def test_what_nobody_waits_for_any_more_is_dropped() -> None:
 
 
 def test_it_is_dropped_when_nothing_leaves_its_place() -> None:
-    """Somebody else stands there and stays: it is free to look for other room."""
+    """Other work uses the place and stays, so the nomination is dropped, and its allocation may look for other room."""
     stays = running(an_allocation("stays", a_role(cpu=8)), {0: "n0"})
     urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
     found = decide(a_snapshot(nodes(1), [stays, urgent], decisions=[nominated(urgent, "n0")]))
@@ -153,7 +154,7 @@ def test_it_is_dropped_when_nothing_leaves_its_place() -> None:
 
 
 def test_it_runs_out_after_the_grace_of_its_victims() -> None:
-    """It is held for the grace and a margin, and the plan says when to look again."""
+    """A nomination is held for the grace period of its victims and a margin; `look_again` is the end of it."""
     victim = leaving(an_allocation("low", a_role(cpu=8)), "n0", grace=NOW + 500.0)
     urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
     snapshot = a_snapshot(nodes(1), [victim, urgent], decisions=[nominated(urgent, "n0", victims=(victim.uid,))])
@@ -164,7 +165,7 @@ def test_it_runs_out_after_the_grace_of_its_victims() -> None:
 
 
 def test_a_moved_allocation_keeps_its_new_place_while_it_stops() -> None:
-    """The next attempt's place is held although the attempt before still stands elsewhere, and nobody takes it."""
+    """The place of the next attempt is held while the attempt before still runs elsewhere; no other work gets it."""
     moved = leaving(an_allocation("moved", a_role(cpu=4)), "n0")
     other = an_allocation("other", a_role(cpu=8))
     found = decide(a_snapshot(nodes(2), [moved, other], decisions=[nominated(moved, "n1", attempt=2)]))
@@ -176,7 +177,7 @@ def test_a_moved_allocation_keeps_its_new_place_while_it_stops() -> None:
 
 
 def test_what_an_open_eviction_takes_down_is_leaving() -> None:
-    """The decision stands in the ledger and is not seen on the object yet: it is a victim already."""
+    """The victim of an eviction in the ledger is leaving, although its object does not show the eviction yet."""
     low = running(an_allocation("low", a_role(cpu=8)), {0: "n0"})
     evict = Decision(id="1-1-1", epoch=1, allocation=low.key, uid=low.uid, attempt=1, kind=DecisionKind.EVICT)
     urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
@@ -187,7 +188,8 @@ def test_what_an_open_eviction_takes_down_is_leaving() -> None:
 
 
 def test_surplus_ranks_that_were_told_are_leaving() -> None:
-    """By the object, or by a decision that is not seen there yet; the rest of the gang is not."""
+    """Surplus ranks are leaving by the object, or by a decision that the object does not show yet; the other ranks are
+    not."""
     gang = msgspec.structs.replace(
         running(an_allocation("gang", a_role(4, 1, cpu=2)), dict.fromkeys(range(4), "n0")), leaving_ranks=(3,)
     )
@@ -200,7 +202,7 @@ def test_surplus_ranks_that_were_told_are_leaving() -> None:
 
 
 def test_only_what_takes_the_room_of_an_eviction_is_deferred() -> None:
-    """What fits into what is free now starts now, also in a plan that evicts."""
+    """An admission that fits into room that is free now starts now, also in a plan that evicts."""
     low = running(an_allocation("low", a_role(cpu=8)), {0: "n0"})
     urgent, beside, small = (an_allocation(name, a_role(cpu=4)) for name in ("urgent", "beside", "small"))
     snapshot = a_snapshot(nodes(2), [low, urgent, beside, small])
@@ -214,7 +216,8 @@ def test_only_what_takes_the_room_of_an_eviction_is_deferred() -> None:
 
 
 def test_an_eviction_and_what_it_is_for_belong_together() -> None:
-    """Also what is moved for it, and two that share a victim."""
+    """A bundle contains an eviction, the admission that it is for, a victim that is moved, and admissions that share a
+    victim."""
     evicts = [
         Evict(allocation=f"default/{name}", uid=name, attempt=1, reason=Reason.PREEMPTED, by="default/a")
         for name in ("v", "w")
@@ -228,7 +231,7 @@ def test_an_eviction_and_what_it_is_for_belong_together() -> None:
 
 
 def test_what_has_more_right_takes_over_the_room_that_is_being_made() -> None:
-    """Nobody else is evicted for it, although somebody could be; the one before waits again."""
+    """No further work is evicted for the higher priority, although some could be; the earlier nomination is dropped."""
     victim = leaving(an_allocation("low", a_role(cpu=8), preemptible=True), "n0")
     other = running(an_allocation("other", a_role(cpu=8), preemptible=True), {0: "n1"})
     high = an_allocation("high", a_role(cpu=8), priority=60)
@@ -265,18 +268,18 @@ def test_quota_and_slots_that_leave_are_waited_for_too() -> None:
 
 
 TORN = an_allocation("torn", a_role(2, cpu=8), created=1.0)
-"""a gang that has lost a rank: one of two stands"""
+"""A gang that has lost a rank: one of two still runs."""
 NEWCOMER = an_allocation("newcomer", a_role(cpu=8), created=2.0)
 
 
 def taken_down(fact: AllocationFact) -> list[OpenDecision]:
-    """The ledger once `fact`, of which a rank stands on n0, is taken down: the eviction, and its next places."""
+    """The ledger after `fact`, with a rank on n0, was evicted: the eviction, and the nomination of its next attempt."""
     made = Decision(id="1-1-9", epoch=1, allocation=fact.key, uid=fact.uid, attempt=1, kind=DecisionKind.EVICT)
     return [(made, ()), nominated(fact, "n0", "n1", attempt=2)]
 
 
 def test_a_gang_that_is_taken_down_keeps_its_place_against_what_comes_later() -> None:
-    """It is nominated to its places in the same tick; the newcomer gets none of them."""
+    """An evicted gang is nominated to its places in the same tick; later work gets none of them."""
     found = decide(a_snapshot(nodes(2), [running(TORN, {0: "n0"}), NEWCOMER]))
     assert [(evict.uid, evict.reason) for evict in found.evictions] == [(TORN.uid, Reason.BELOW_MINIMUM)]
     assert [(admit.uid, admit.attempt, len(admit.placements)) for admit in found.admits] == [(TORN.uid, 2, 2)]
@@ -285,7 +288,7 @@ def test_a_gang_that_is_taken_down_keeps_its_place_against_what_comes_later() ->
 
 
 def test_it_has_no_claim_against_what_goes_before_it() -> None:
-    """A higher priority takes the free place; the gang does not fit beside it then."""
+    """Work of higher priority takes the free place; then the gang does not fit."""
     urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
     found = decide(a_snapshot(nodes(2), [running(TORN, {0: "n0"}), urgent]))
     assert [admit.uid for admit in found.admits] == [urgent.uid]
@@ -293,7 +296,7 @@ def test_it_has_no_claim_against_what_goes_before_it() -> None:
 
 
 def test_its_claim_holds_until_its_pods_are_gone() -> None:
-    """Nobody takes its places while they leave; then it is admitted there, as its next attempt."""
+    """No other work gets its places while its pods leave; then its next attempt is admitted there."""
     going = msgspec.structs.replace(running(TORN, {0: "n0"}), stopping=True, phase=Phase.TERMINATING)
     found = decide(a_snapshot(nodes(2), [going, NEWCOMER], decisions=taken_down(TORN)))
     assert (found.admits, found.dropped) == ((), ())
@@ -303,7 +306,8 @@ def test_its_claim_holds_until_its_pods_are_gone() -> None:
 
 
 def test_its_claim_ends_when_it_is_cancelled_or_cannot_stand_there_any_more() -> None:
-    """Stopped while its pods leave; a node that is gone, or that takes no work when it comes to it."""
+    """The nomination is dropped when the gang is stopped while its pods leave, when a node is gone, or when a node is
+    cordoned."""
     going = msgspec.structs.replace(running(TORN, {0: "n0"}), stopping=True, phase=Phase.TERMINATING)
     stopped = msgspec.structs.replace(going, desired="Stopped")
     again = msgspec.structs.replace(TORN, attempt=2)
@@ -315,7 +319,7 @@ def test_its_claim_ends_when_it_is_cancelled_or_cannot_stand_there_any_more() ->
 
 
 def test_of_several_that_are_taken_down_the_first_takes_the_places_of_all() -> None:
-    """The other stands on one of the three nodes, and leaves; nothing else gets the node that is free."""
+    """The other gang runs on one of the three nodes, and leaves. No other work gets the free node."""
     first, second = (
         an_allocation("first", a_role(3, cpu=8), created=1.0),
         an_allocation("second", a_role(3, cpu=8), created=1.5),

@@ -1,4 +1,4 @@
-"""Who is evicted for whom."""
+"""Preemption: which work is evicted for which."""
 
 import msgspec
 
@@ -24,24 +24,24 @@ EAGER = QueueFact(name="default", within_queue="LowerPriority")
 
 
 def work(name: str, *where: str, cpu: int = 1, minimum: int | None = None, **more: object) -> AllocationFact:
-    """Work that can be preempted, a rank of `cpu` on each of `where`; a role of one if it waits."""
+    """Preemptible work with a rank of `cpu` on each node of `where`; without `where`, one rank that waits."""
     count = max(1, len(where))
     fact = an_allocation(name, a_role(count, minimum, cpu=cpu), preemptible=True, **more)
     return running(fact, dict(enumerate(where))) if where else fact
 
 
 def evicted(decided: Plan) -> dict[str, tuple[int, ...]]:
-    """{name: ranks; none for all}."""
+    """{name: evicted ranks; empty for the whole allocation}."""
     return {evict.allocation.partition("/")[2]: evict.ranks for evict in decided.evictions}
 
 
 def crowded(*facts: AllocationFact, queue: QueueFact = EAGER, count: int = 2) -> PoolSnapshot:
-    """Nodes of 4 cpu."""
+    """A snapshot with `count` nodes of 4 cpu and one queue."""
     return a_snapshot(nodes(count, cpu=4), facts, queues=[queue])
 
 
 def test_what_leaves_already_is_waited_for() -> None:
-    """Its room is enough: nobody else is evicted, and the explanation names it."""
+    """The room of the leaving work is enough: no other work is evicted, and the explanation names the leaving work."""
     leaving = msgspec.structs.replace(work("leaving", "n0", cpu=4), stopping=True)
     snapshot = crowded(leaving, work("low", "n1", cpu=4), work("high", cpu=4, priority=9))
     decided = planned(snapshot)
@@ -50,7 +50,7 @@ def test_what_leaves_already_is_waited_for() -> None:
 
 
 def test_what_leaves_already_counts_as_gone() -> None:
-    """Where it is not enough, only the rest is evicted, and the plan is sound."""
+    """When the room of the leaving work is not enough, only the rest is evicted, and the plan passes lint."""
     leaving = msgspec.structs.replace(work("leaving", "n0", cpu=4), stopping=True)
     gang = an_allocation("gang", a_role(2, cpu=4), priority=9)
     snapshot = crowded(leaving, work("low", "n1", cpu=4), gang)
@@ -61,15 +61,15 @@ def test_what_leaves_already_counts_as_gone() -> None:
 
 
 def test_leaving_ranks_are_no_surplus() -> None:
-    """What was told to shrink to its minimum is not shrunk further: it would go whole."""
+    """A gang that already shrinks to its minimum is not shrunk further, because that would evict the whole gang."""
     elastic = msgspec.structs.replace(work("elastic", "n0", "n1", cpu=4, minimum=1), leaving_ranks=(1,))
     decided = planned(crowded(elastic, work("high", cpu=4, priority=9)))
     assert decided.evictions == ()
 
 
 def test_a_gang_of_which_ranks_are_leaving_gives_what_the_others_use() -> None:
-    """The leaving ranks are gone already, so they do not make the victim's queue poorer once more: by the rule of equal
-    shares the gang goes, which is less important than the lone work of its queue."""
+    """The leaving ranks count as gone, so they do not lower the share of the victim's queue a second time. By the rule
+    of equal shares the gang is evicted, which has a lower priority than the lone work of its queue."""
     gang = msgspec.structs.replace(
         work("gang", "n1", "n2", "n1", "n2", cpu=2, minimum=2, queue="b"), leaving_ranks=(2, 3)
     )
@@ -83,7 +83,7 @@ def test_a_gang_of_which_ranks_are_leaving_gives_what_the_others_use() -> None:
 
 
 def test_a_growing_gang_is_evicted_whole() -> None:
-    """It is not shrunk before it has grown, but the room of all of its ranks is there for work that needs it."""
+    """A gang is not shrunk before it has grown, but work that needs the room of all its ranks evicts it whole."""
     elastic = work("elastic", "n0", "n1", cpu=4, minimum=1)
     elastic = msgspec.structs.replace(elastic, placements={0: "n0"}, is_elastic=True)
     grows = Decision(
@@ -104,7 +104,7 @@ def test_a_growing_gang_is_evicted_whole() -> None:
 
 
 def test_two_may_not_shrink_one_gang_in_one_tick() -> None:
-    """The second waits for the next tick rather than tell the gang twice."""
+    """The second preemptor waits for the next tick, so that the gang shrinks only once in a tick."""
     elastic = work("elastic", "n0", "n1", "n2", cpu=4, minimum=1)
     first, second = work("first", cpu=4, priority=9), work("second", cpu=4, priority=8)
     decided = planned(crowded(elastic, first, second, count=3))
@@ -113,7 +113,7 @@ def test_two_may_not_shrink_one_gang_in_one_tick() -> None:
 
 
 def test_what_was_admitted_in_the_same_tick_stays() -> None:
-    """Also where it is less important and could have been passed over."""
+    """Work that was admitted in this tick is not evicted in it, although its priority is lower."""
     low, high = an_allocation("low", a_role(1, cpu=4)), work("high", cpu=4, priority=9)
     decided = planned(crowded(low, high, count=1))
     assert places(decided) == {"high": ["n0"]}
@@ -121,7 +121,7 @@ def test_what_was_admitted_in_the_same_tick_stays() -> None:
 
 
 def test_a_displacer_is_not_displaced_by_its_victim() -> None:
-    """For ten minutes, whatever has become of their priorities; then it may be."""
+    """A victim may not evict its displacer for ten minutes, whatever their priorities are by then."""
     victim = work("victim", cpu=4, priority=9, evictions=((1000.0, "default/displacer"),))
     snapshot = crowded(victim, work("displacer", "n0", cpu=4), count=1)
     held = planned(snapshot, 1100.0)
@@ -131,7 +131,7 @@ def test_a_displacer_is_not_displaced_by_its_victim() -> None:
 
 
 def test_three_preemptions_an_hour_are_enough() -> None:
-    """The fourth waits until the first is an hour ago."""
+    """The fourth preemption of an allocation waits until the first is an hour ago."""
     history = tuple((1000.0 + number, f"default/other{number}") for number in range(3))
     snapshot = crowded(work("worn", "n0", cpu=4, evictions=history), work("high", cpu=4, priority=9), count=1)
     assert planned(snapshot, 4599.0).evictions == ()
@@ -140,7 +140,7 @@ def test_three_preemptions_an_hour_are_enough() -> None:
 
 
 def test_the_priority_of_a_job_counts() -> None:
-    """A job's priority is that of its work, for victims and for whoever comes."""
+    """The priority of a job is that of its work, for victims and for preemptors."""
     jobs = [JobFact(namespace="default", name="important", priority=9)]
     facts = [work("low", "n0", cpu=4, priority=5), work("mine", cpu=4, job="important")]
     snapshot = a_snapshot(nodes(1, cpu=4), facts, queues=[EAGER], jobs=jobs)
@@ -155,7 +155,7 @@ def test_ports_are_freed_too() -> None:
 
 
 def test_a_gang_clears_the_cheapest_rack() -> None:
-    """A required domain is cleared where it costs least."""
+    """For a required domain the planner clears the rack that costs least."""
     racks = [
         msgspec.structs.replace(node, labels={"rack": f"r{number // 2}"}) for number, node in enumerate(nodes(4, cpu=4))
     ]
@@ -166,7 +166,7 @@ def test_a_gang_clears_the_cheapest_rack() -> None:
 
 
 def test_moving_keeps_everybody_running() -> None:
-    """What moves is evicted and admitted as its next attempt in one plan, which lint finds sound."""
+    """Work that moves is evicted and admitted as its next attempt in one plan, which passes lint."""
     scores = PoolFact(name="default", scores={"LeastAllocated": 1})
     facts = [work("a", "n0", cpu=2), work("b", "n1", cpu=2), work("whole", cpu=4)]
     snapshot = a_snapshot(nodes(2, cpu=4), facts, pool=scores)
@@ -179,7 +179,8 @@ def test_moving_keeps_everybody_running() -> None:
 
 
 def test_nothing_moves_to_a_node_that_has_failed_it() -> None:
-    """What waits takes such a node rather than none; what runs stays where it is."""
+    """Running work does not move to a node on which it has failed; only waiting work accepts such a node rather than
+    none."""
     runs = work("runs", "n0", cpu=2)
     waits = an_allocation("waits", a_role(cpu=2, node_selector={"disk": "ssd"}))
     room = [a_node("n0", cpu=2, labels={"disk": "ssd"}), a_node("n1", cpu=2)]
@@ -189,7 +190,7 @@ def test_nothing_moves_to_a_node_that_has_failed_it() -> None:
 
 
 def test_surplus_leaves_room_for_victims() -> None:
-    """Where a victim can go elsewhere, the surplus of whoever displaced it does not take that place."""
+    """A place that the victim can move to is not used for surplus ranks of its preemptor."""
     fixed = [running(an_allocation(f"fixed{at}", a_role(1, cpu=3)), {0: f"n{at}"}) for at in range(2)]
     near = a_role(1, name="near", node_selector={"at": "n0"})
     comer = an_allocation("comer", near, a_role(1, 0, name="anywhere"), priority=9)
@@ -201,7 +202,7 @@ def test_surplus_leaves_room_for_victims() -> None:
 
 
 def test_lint_knows_victims() -> None:
-    """What cannot be preempted, what goes for nobody, and a gang below its minimum are violations."""
+    """Lint refuses evictions of work that is not preemptible, evictions for nobody, and a gang below its minimum."""
     fixed = running(an_allocation("fixed", a_role(1, cpu=4)), {0: "n0"})
     elastic = work("elastic", "n1", "n2", cpu=4, minimum=2)
     snapshot = crowded(fixed, elastic, count=3)
@@ -215,7 +216,7 @@ def test_lint_knows_victims() -> None:
 
 
 def test_a_queue_that_says_never_is_told_nothing() -> None:
-    """Without a policy there is nothing to say about preemption."""
+    """The explanation in a queue without a preemption policy does not mention evictions."""
     decided = planned(
         crowded(work("low", "n0", cpu=4), work("high", cpu=4, priority=9), queue=QueueFact(name="default"), count=1)
     )

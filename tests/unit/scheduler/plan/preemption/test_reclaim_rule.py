@@ -1,4 +1,4 @@
-"""All verdicts of the reclaim rule at once are the verdicts one by one, whatever was taken and given back before."""
+"""The reclaim rule gives the same verdicts for all at once and one by one, whatever was taken and given back before."""
 
 import random
 
@@ -25,7 +25,8 @@ def a_tree() -> QueueTree:
 
 
 def test_verdicts_at_once_are_those_one_by_one() -> None:
-    """Over many states of one tree: what is above its due is followed, not found out anew."""
+    """Both agree over many states of one tree, although `judge_all` does not compute anew which queues are above their
+    due."""
     chance, tree = random.Random(7), a_tree()
     leaves = [f"q-{team}-{leaf}" for team in range(TEAMS) for leaf in range(LEAVES)]
     kinds = {name: [(at * len(USES) + kind, use) for kind, use in enumerate(USES)] for at, name in enumerate(leaves)}

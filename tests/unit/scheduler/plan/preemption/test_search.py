@@ -1,4 +1,4 @@
-"""The cost of clearing nodes: all at once is the same as one by one."""
+"""The cost of clearing nodes is the same for all nodes at once and node by node."""
 
 import random
 
@@ -42,7 +42,8 @@ def a_state(seed: int) -> TickState:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_all_at_once_is_one_by_one(seed: int) -> None:
-    """Columns and the plain reckoning agree on where it works, on each cost, and on the choice."""
+    """The search over columns and the search node by node agree on the nodes that work, on each cost, and on the
+    choice."""
     state = a_state(seed)
     victims = victims_of(state.snapshot)
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Whose turn it is to give: the queue that is furthest above its share, after what was taken already."""
+"""The order of victims: first the queue that is furthest above its share, after the victims chosen before."""
 
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.scheduler.plan.planner import queue_tree
@@ -16,7 +16,7 @@ def lone_work(queue: str, count: int, **more: int) -> list[AllocationFact]:
 
 
 def order(snapshot: PoolSnapshot, tree: QueueTree, own: str, most: int) -> list[str]:
-    """The queues of the first units that go, each taken off before the next."""
+    """The queues of the first `most` victims; the use of each is taken off before the next is chosen."""
     found: list[str] = []
     for unit in in_turn(victims_of(snapshot).units, tree, own):
         tree.take(unit.fact.queue, {"cpu": -1000}, preemptible=True)
@@ -27,7 +27,8 @@ def order(snapshot: PoolSnapshot, tree: QueueTree, own: str, most: int) -> list[
 
 
 def test_the_queue_furthest_above_its_share_gives_first() -> None:
-    """Of 9 each deserves 3: `a` has 6 and `b` has 4. When both are equally far above, the lower priority goes."""
+    """Each of three queues deserves 3 of 9 cpu: `a` has 6 and `b` has 4. When both are equally far above, the lower
+    priority goes."""
     queues = [QueueFact(name=name) for name in "abc"]
     facts = [*lone_work("a", 6, priority=9), *lone_work("b", 4, priority=1)]
     snapshot = a_snapshot(nodes(1, cpu=9), facts, queues=queues)
@@ -36,14 +37,14 @@ def test_the_queue_furthest_above_its_share_gives_first() -> None:
 
 
 def test_its_own_work_goes_last() -> None:
-    """However far its queue is above its share."""
+    """Work of the preemptor's own queue goes last, however far that queue is above its share."""
     facts = [*lone_work("a", 2), *lone_work("c", 6)]
     snapshot = a_snapshot(nodes(1), facts, queues=[QueueFact(name=name) for name in "ac"])
     assert order(snapshot, queue_tree(snapshot), "c", 3) == ["a", "a", "c"]
 
 
 def test_departments_are_compared_before_their_queues() -> None:
-    """`x` of the department that is above its share gives before `y`, which alone is further above."""
+    """The department of `x` is above its share, so `x` loses work before `y`, which by itself is further above."""
     queues = [
         QueueFact(name="one"),
         QueueFact(name="x", parent="one"),
@@ -60,7 +61,7 @@ def test_departments_are_compared_before_their_queues() -> None:
 
 
 def test_a_queue_that_has_just_made_room_takes_nothing_from_others_in_the_same_plan() -> None:
-    """`c` takes from `b` on the one node that it may use; what waits in `b` takes from `a` a second later."""
+    """`c` evicts work of `b` on the one node that it may use; waiting work of `b` evicts work of `a` a second later."""
     queues = [QueueFact(name=name, reclaim="Any") for name in "abc"]
     pinned = [running(fact, {0: "n1"}) for fact in lone_work("b", 4)]
     on_n1 = a_role(node_name="n1")
