@@ -1,4 +1,4 @@
-"""An admission without a read is the same admission."""
+"""An admission that is made without a read equals one that is made with it."""
 
 import msgspec
 import pytest
@@ -16,7 +16,7 @@ from tests.support.builders import an_allocation
 
 
 def a_fresh(**spec: object) -> Allocation:
-    """As the api makes it."""
+    """An allocation as the api creates it."""
     allocation = an_allocation().it
     meta = msgspec.structs.replace(allocation.metadata, finalizers=[TEARDOWN_FINALIZER], resource_version="7")
     template = {"spec": {"containers": [{"name": "main", "image": "local"}]}}
@@ -25,7 +25,7 @@ def a_fresh(**spec: object) -> Allocation:
 
 
 def fact_of(allocation: Allocation) -> AllocationFact:
-    """As it arrives by the feed."""
+    """The fact of the allocation as it arrives by the feed."""
     fact = decode_fact("allocations", encode_fact(allocation_fact(allocation, None)))
     assert isinstance(fact, AllocationFact)
     return fact
@@ -37,7 +37,7 @@ def a_decision(allocation: Allocation, kind: DecisionKind = DecisionKind.ADMIT) 
 
 
 def test_what_is_made_up_gives_the_same_first_transition() -> None:
-    """And carries the version that it was seen at."""
+    """The object that is made from the fact has the version of the fact."""
     allocation = a_fresh()
     found = allocation_of(a_decision(allocation), fact_of(allocation))
     assert found is not None
@@ -62,7 +62,7 @@ def test_what_is_made_up_says_whether_the_gang_is_elastic(
 
 
 def told(allocation: Allocation, *, attempt: int = 1) -> Allocation:
-    """As the scheduler says why it waits."""
+    """The allocation with the scheduler's condition that states why it waits."""
     condition = Condition(
         type="Admitted",
         status="False",
@@ -75,7 +75,7 @@ def told(allocation: Allocation, *, attempt: int = 1) -> Allocation:
 
 
 def test_to_have_been_told_why_it_waits_is_no_history() -> None:
-    """The fact has all of it, so the object that is made up has it too."""
+    """The fact contains the whole condition, so the object that is made from it has the condition too."""
     allocation = told(a_fresh())
     found = object_of(fact_of(allocation))
     assert found is not None
@@ -84,7 +84,7 @@ def test_to_have_been_told_why_it_waits_is_no_history() -> None:
 
 
 def test_to_have_been_told_besides_other_things_is_one() -> None:
-    """Such as by an earlier attempt, or of an earlier spec."""
+    """A condition of an earlier attempt, or of an earlier spec, is a history."""
     allocation = a_fresh()
     earlier = msgspec.structs.replace(allocation.metadata, generation=2)
     assert object_of(fact_of(told(allocation, attempt=2))) is None
@@ -93,7 +93,7 @@ def test_to_have_been_told_besides_other_things_is_one() -> None:
 
 @pytest.mark.parametrize("story", ["touched", "no finalizer", "stopped", "evicted", "another"])
 def test_what_must_be_read(story: str) -> None:
-    """Whatever has a history, or is no plain admission."""
+    """An object with a history is read, and so is the object of a decision that is no plain admission."""
     allocation = a_fresh(desired="Stopped") if story == "stopped" else a_fresh()
     decision = a_decision(allocation, DecisionKind.EVICT if story == "evicted" else DecisionKind.ADMIT)
     if story == "touched":

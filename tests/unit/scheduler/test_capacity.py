@@ -91,7 +91,7 @@ class Cluster:
         self._leads = self.tasks.create_task(candidate.compete(stop))
 
     async def crash(self) -> None:
-        """The scheduler ends without another word."""
+        """The scheduler ends without cleaning up."""
         assert self._leads is not None
         self._leads.cancel()
         with suppress(asyncio.CancelledError):
@@ -127,12 +127,12 @@ class Cluster:
             await self.kube.replace_status(PROVISIONING_REQUESTS, told)
 
     async def gate_of(self, name: str = "big") -> str:
-        """What the allocation says about its wait."""
+        """The message of the condition Admitted; empty without the condition."""
         told = condition_of((await look(self.kube, name)).status.conditions, "Admitted")
         return told.message if told is not None else ""
 
     async def until(self, check: Callable[[], Awaitable[Any]], within_s: float = 300.0) -> None:
-        """Virtual time passes until it is so."""
+        """Virtual time passes until `check` is true."""
         ends = self.clock.now() + within_s
         while not await check():
             assert self.clock.now() < ends, f"not within {within_s} s; {await self.gate_of()}"
@@ -157,7 +157,7 @@ def on_a_cluster(
 
 
 def test_a_gang_gets_nodes_by_a_provisioning_request_and_gives_it_back() -> None:
-    """One request of one pod set; with the nodes the gang starts, and nothing of the request is left."""
+    """The request has one pod set. Once the nodes exist the gang starts, and nothing of the request remains."""
 
     async def test(cluster: Cluster) -> None:
         await cluster.launch()
@@ -185,7 +185,7 @@ def test_a_gang_gets_nodes_by_a_provisioning_request_and_gives_it_back() -> None
 
 
 def test_a_refusal_is_told_kept_through_a_crash_and_asked_again_after_the_backoff() -> None:
-    """The try that failed stays as the record of the backoff until the next one stands; another leader reads it."""
+    """The template of the failed try records the backoff until the next try exists; another leader reads it."""
 
     async def test(cluster: Cluster) -> None:
         await cluster.launch()
@@ -254,7 +254,7 @@ def test_a_crash_between_two_writes_asks_for_nothing_twice(mode: str, lost: int)
 
 
 def test_placeholder_pods_leave_when_each_has_a_node_and_the_gang_takes_their_room() -> None:
-    """While one of them waits, the others stay where they are."""
+    """While one placeholder waits for a node, all of them stay."""
 
     async def test(cluster: Cluster) -> None:
         await cluster.launch(ranks=2)
@@ -286,7 +286,7 @@ def test_placeholder_pods_leave_when_each_has_a_node_and_the_gang_takes_their_ro
 
 @pytest.mark.parametrize("change", [{"desired": "Stopped"}, {"hold": True}])
 def test_a_request_goes_with_what_it_was_made_for(change: RawObject) -> None:
-    """Cancelled or held: nobody needs the nodes."""
+    """The allocation is stopped or held, so it does not need the nodes."""
 
     async def test(cluster: Cluster) -> None:
         await cluster.launch()
@@ -324,7 +324,7 @@ def test_without_the_kind_it_says_what_to_install() -> None:
 
 
 def test_without_the_setting_nothing_is_asked_and_the_setting_is_named() -> None:
-    """The account has no rights for it then."""
+    """Without the setting the account has no rights for requests."""
 
     async def test(cluster: Cluster) -> None:
         await cluster.launch()
@@ -340,7 +340,7 @@ def test_without_the_setting_nothing_is_asked_and_the_setting_is_named() -> None
 
 
 def test_a_pool_without_an_autoscaler_costs_one_read_for_each_leadership() -> None:
-    """What an earlier leader left behind is found and given back; then there are no calls."""
+    """A new leader deletes what an earlier leader left behind; then there are no calls."""
 
     async def test(cluster: Cluster) -> None:
         await cluster.launch()
@@ -369,7 +369,7 @@ def an_ask(**more: Any) -> CapacityAsk:
 
 
 def test_the_name_of_a_request_follows_from_what_it_is_for() -> None:
-    """Another attempt, another shape and another try have other names; each can be a label."""
+    """Another attempt, another shape and another try have other names; each name can be a label."""
     names = {request_name(an_ask(**more)) for more in ({}, {"attempt": 2}, {"shape": "t"}, {"number": 2}, {"uid": "v"})}
     assert len(names) == 5
     longest = request_name(an_ask(allocation=f"default/{'x' * 63}", number=100))
@@ -378,7 +378,7 @@ def test_the_name_of_a_request_follows_from_what_it_is_for() -> None:
 
 
 def test_what_is_no_record_is_no_request() -> None:
-    """A template that another program gave our label."""
+    """Another program may have given a template our label."""
     meta = ObjectMeta(name="x", labels={"slipway.dev/capacity-request": "x"}, annotations={})
     assert read_requests(RequestObjects(templates=(PodTemplate(metadata=meta),))) == ()
 
@@ -395,7 +395,7 @@ def test_what_is_no_record_is_no_request() -> None:
     ],
 )
 def test_the_conditions_of_the_autoscaler_are_read(type_: str, status: str, state: RequestState) -> None:
-    """With its words, shortened."""
+    """The message of the condition is read too, shortened."""
 
     async def test(cluster: Cluster) -> None:
         await cluster.launch()

@@ -1,4 +1,4 @@
-"""The leader's tables never go back, whatever order LISTs, deltas and own writes arrive in."""
+"""The leader's tables never return to an older version, whatever order LISTs, deltas and own writes arrive in."""
 
 import itertools
 
@@ -109,7 +109,7 @@ def test_tombstones_have_a_limit() -> None:
 
 @pytest.mark.parametrize(("node", "is_news"), [("node-1", False), ("node-2", True)])
 def test_a_rank_that_is_where_it_was_put_is_no_reason_to_plan(node: str, is_news: bool) -> None:
-    """It is taken in all the same: it uses its node beyond the life of its allocation."""
+    """The pod is stored all the same: it uses its node beyond the life of its allocation."""
     cluster = Cluster()
     uid = "0123abcd-0000-4000-8000-000000000000"
     admitted = AllocationFact(namespace="team", name="run", uid=uid, version=5, placements={0: "node-1"})

@@ -1,4 +1,4 @@
-"""The LIST of everything: page by page, and all of it at once in the tables."""
+"""The LIST of everything is read page by page, and enters the tables all at once."""
 
 import asyncio
 import copy
@@ -33,7 +33,7 @@ def on_a_long_list(test: Callable[[CoreKube], Coroutine[Any, Any, None]]) -> Non
 
 
 def test_nobody_sees_half_of_a_list() -> None:
-    """Others run while it is read; they find a table empty, or whole."""
+    """Tasks that run while the LIST is read find a table empty, or whole."""
 
     async def test(kube: CoreKube) -> None:
         cluster = Cluster()
@@ -52,7 +52,7 @@ def test_nobody_sees_half_of_a_list() -> None:
 
 @pytest.mark.parametrize("failures", [1, LIST_STARTS_MAX])
 def test_a_list_that_is_forgotten_midway_begins_again(failures: int) -> None:
-    """The server has compacted it away before the last page: the pages of two LISTs are never joined."""
+    """The server may compact a LIST away before its last page; the pages of two LISTs are never joined."""
 
     async def test(kube: CoreKube) -> None:
         left, pages = failures, 0
@@ -96,7 +96,7 @@ def test_a_list_that_fails_says_why() -> None:
 
 
 def test_a_list_again_keeps_what_has_not_changed() -> None:
-    """No fact is made twice of one version."""
+    """A second LIST keeps the fact of each object whose version is the same."""
 
     async def test(kube: CoreKube) -> None:
         cluster = Cluster()
@@ -111,7 +111,7 @@ def test_a_list_again_keeps_what_has_not_changed() -> None:
 
 
 def test_a_list_of_a_server_that_went_back_in_time_is_the_truth() -> None:
-    """etcd was put back to an older copy: what was newer, and what had been deleted, is as the server says now."""
+    """etcd was restored from an older copy: newer objects and deletions are gone, and the tables equal the LIST."""
 
     async def test(kube: CoreKube) -> None:
         cluster = Cluster()

@@ -1,4 +1,4 @@
-"""What a candidate does to know enough when it takes over: wait for the feed, or LIST."""
+"""How a candidate learns enough to take over: it waits for the feed, or makes a LIST."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -58,7 +58,7 @@ class Desk:
             await self.clock.sleep(self.list_s)
 
     def newcomer(self) -> Follower:
-        """Another process, which knows nothing yet."""
+        """The follower of another process, with empty tables."""
         its = a_client(self.kube.core, seed=4)
         its.before, self.lists = self._slow, 0
         self.cluster = Cluster(self.clock.now)
@@ -72,7 +72,7 @@ class Desk:
         )
 
     async def keep(self, *names: str) -> SnapshotPosition:
-        """A snapshot that tells of these allocations, as they are."""
+        """Write a snapshot with these allocations as they are now."""
         stands = self.publisher.stands
         assert stands is not None
         writer = SnapshotWriter(self.streams.feed, 0, stands)
@@ -81,12 +81,12 @@ class Desk:
         return stands
 
     async def told(self, name: str) -> Told:
-        """What is told of one."""
+        """The key, version and fact of an allocation, as they are published."""
         found = await self.kube.get(ALLOCATIONS, name, namespace="default")
         return object_key(found.metadata), found.metadata.version, fact_of(found, {})
 
     async def tell_of(self, name: str) -> None:
-        """The watcher has seen one."""
+        """The watcher publishes the allocation as it is now."""
         key, version, fact = await self.told(name)
         self.publisher.offer(Delta(kind="allocations", op=FeedOp.PUT, key=key, rv=str(version), data=encode_fact(fact)))
         self.tell(version)
@@ -115,7 +115,7 @@ def at_a_desk(test: Callable[[Desk], Coroutine[Any, Any, None]], keys_in: Path |
 
 
 def test_a_list_that_takes_longer_than_silence_is_followed_by_the_feed() -> None:
-    """One LIST, however long it takes: what the publisher said meanwhile is read, and it was not silent."""
+    """There is one LIST, however long it takes: the follower reads the entries that were published during the LIST."""
 
     async def test(desk: Desk) -> None:
         await desk.clock.sleep(6 * LIST_S)
@@ -126,7 +126,8 @@ def test_a_list_that_takes_longer_than_silence_is_followed_by_the_feed() -> None
 
 
 def test_who_takes_over_waits_for_a_heartbeat_rather_than_for_a_list() -> None:
-    """The ledger knows a version that the feed has not told of yet: at a heartbeat the term begins, without a LIST."""
+    """The ledger knows a version that the feed has not reached yet. At the next heartbeat the term begins, without a
+    LIST."""
 
     async def test(desk: Desk) -> None:
         version = desk.kube.core.store.version + 5
@@ -141,7 +142,7 @@ def test_who_takes_over_waits_for_a_heartbeat_rather_than_for_a_list() -> None:
 
 
 def test_a_feed_that_does_not_come_so_far_is_not_waited_for_long() -> None:
-    """After a heartbeat and a half without news of that version: LIST."""
+    """After a heartbeat and a half without that version the follower makes a LIST."""
 
     async def test(desk: Desk) -> None:
         begun_s = desk.clock.monotonic()
@@ -155,7 +156,7 @@ def test_a_feed_that_does_not_come_so_far_is_not_waited_for_long() -> None:
 
 
 def test_beside_a_small_cluster_nobody_waits_for_a_heartbeat() -> None:
-    """Where a LIST costs less than the wait."""
+    """A LIST costs less than the wait there."""
 
     async def test(desk: Desk) -> None:
         desk.list_s = 0.0
@@ -169,7 +170,7 @@ def test_beside_a_small_cluster_nobody_waits_for_a_heartbeat() -> None:
 
 
 def test_a_feed_that_is_late_is_better_than_a_list_that_takes_longer() -> None:
-    """The publisher was heard of seconds ago: a LIST would be no younger when it has been read."""
+    """The last heartbeat is seconds old: a LIST would be no younger when it has been read."""
 
     async def test(desk: Desk) -> None:
         desk.publishing.cancel()
@@ -182,7 +183,7 @@ def test_a_feed_that_is_late_is_better_than_a_list_that_takes_longer() -> None:
 
 
 def test_a_list_that_was_under_way_is_not_made_again() -> None:
-    """Who takes over in the middle of a LIST works with it, though it began long ago."""
+    """A takeover in the middle of a LIST uses that LIST, although it began long ago."""
 
     async def test(desk: Desk) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -225,7 +226,7 @@ def test_a_node_that_the_owner_of_redis_has_invented_reaches_no_table(tmp_path: 
 
 
 def test_an_old_entry_that_is_sent_again_brings_nothing_back(tmp_path: Path) -> None:
-    """It is signed, and was true once; the LIST that follows the new epoch knows better."""
+    """The entry is signed, and was true once; the LIST that follows the new epoch is newer."""
 
     async def test(desk: Desk) -> None:
         await desk.tell_of("one")
@@ -250,7 +251,7 @@ def test_an_old_entry_that_is_sent_again_brings_nothing_back(tmp_path: Path) -> 
 
 
 def test_a_snapshot_that_the_owner_of_redis_has_written_is_not_started_from(tmp_path: Path) -> None:
-    """An empty cluster would have room for everything: LIST."""
+    """An empty cluster would have room for everything, so the newcomer makes a LIST instead."""
 
     async def test(desk: Desk) -> None:
         stands = desk.publisher.stands
@@ -277,7 +278,7 @@ async def begin(desk: Desk, within_s: float = 3 * keys.FEED_BEAT_S) -> Follower:
 
 
 def test_who_starts_takes_a_snapshot_and_what_was_told_since() -> None:
-    """Nothing is listed, and the tables show as much as a LIST would; a term needs no LIST either."""
+    """The tables equal those of a LIST, and no LIST is made; a term needs none either."""
 
     async def test(desk: Desk) -> None:
         await desk.keep("one")
@@ -297,7 +298,7 @@ def test_who_starts_takes_a_snapshot_and_what_was_told_since() -> None:
 
 
 def test_however_much_was_told_since_is_read() -> None:
-    """More than one read of the feed gives, while the publisher goes on."""
+    """The entries are more than one read of the feed returns, and the publisher goes on."""
 
     async def test(desk: Desk) -> None:
         await desk.keep("one")
@@ -317,7 +318,7 @@ def test_however_much_was_told_since_is_read() -> None:
 
 
 def test_a_snapshot_that_nobody_goes_on_from_is_not_started_from() -> None:
-    """It may be of any age: LIST. Nothing of it is in the tables before."""
+    """Such a snapshot may be of any age, so the newcomer makes a LIST. Before that its tables are empty."""
 
     async def test(desk: Desk) -> None:
         await desk.keep("one")
@@ -333,7 +334,7 @@ def test_a_snapshot_that_nobody_goes_on_from_is_not_started_from() -> None:
 
 
 def test_a_snapshot_that_the_feed_does_not_reach_back_to_is_not_started_from() -> None:
-    """What is missing between the two is missed: LIST."""
+    """The entries between the two are missing, so the newcomer makes a LIST."""
 
     async def test(desk: Desk) -> None:
         await desk.keep("one")

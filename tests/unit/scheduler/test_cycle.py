@@ -59,7 +59,7 @@ class Bench:
         )
 
     async def tick(self, identity: str = "one") -> bool:
-        """Everything a scheduler finds to do; False when another leads."""
+        """Run one pass over all pools of the scheduler `identity`; False when another one leads."""
         led = True
         for candidate, _ in await self.scheduler(identity).discover():
             led = await candidate.run_once() and led
@@ -76,7 +76,7 @@ def on_a_cluster(test: Callable[[Bench], Coroutine[Any, Any, None]], **cluster: 
 
 
 def test_a_hand_applied_allocation_is_admitted_with_the_finalizer_and_a_decision_in_the_ledger() -> None:
-    """The decision stands in the ledger before the admission, and no admission comes without our finalizer."""
+    """The ledger has the decision before the admission is written, and each admission sets our finalizer."""
 
     async def test(bench: Bench) -> None:
         await launch(bench.kube, ranks=3)
@@ -274,7 +274,7 @@ def test_each_pool_has_a_leader_and_a_ledger_of_its_own() -> None:
 
 
 class NarrowKube(CoreKube):
-    """May write nothing in namespace `elsewhere`, as an account whose Roles are elsewhere."""
+    """A client that may write nothing in namespace `elsewhere`, like an account without Roles there."""
 
     async def patch(
         self,
@@ -300,7 +300,7 @@ class NarrowKube(CoreKube):
 
 @pytest.mark.parametrize("ranks", [1, 100])
 def test_where_the_scheduler_may_not_write_nobody_else_waits_for_it(ranks: int) -> None:
-    """Neither for a decision that it cannot apply, nor for an explanation that it cannot write."""
+    """The scheduler can write neither a decision nor an explanation there, and other work is still placed."""
 
     async def test(bench: Bench) -> None:
         labels = {LABEL_WORKSPACE: "true"}
@@ -325,7 +325,7 @@ def mounting(claim: str) -> RawObject:
 
 
 def test_a_launch_goes_to_the_node_that_reaches_its_bound_volume() -> None:
-    """In the tick that first sees it. A second one waits there, though the other node is free."""
+    """This holds in the first tick that sees it. A second launch waits for that node, though the other node is free."""
 
     async def test(bench: Bench) -> None:
         where = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}

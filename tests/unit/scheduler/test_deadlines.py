@@ -64,7 +64,7 @@ def test_it_fires_until_the_stop_is_seen() -> None:
 
 
 def test_a_later_deadline_of_the_same_object_takes_the_place_of_the_first() -> None:
-    """Another attempt has deadlines of its own; what is gone has none."""
+    """Another attempt has deadlines of its own; a deleted allocation has none."""
     table, deadlines = in_a_table(a_fact(deadlines={"maxRuntime": 990.0}))
     table.put("default/a", a_fact(version=2, attempt=2, deadlines={"maxRuntime": NOW + 50}), 2)
 
@@ -74,7 +74,7 @@ def test_a_later_deadline_of_the_same_object_takes_the_place_of_the_first() -> N
 
 
 def test_use_puts_idleness_off_and_nothing_else() -> None:
-    """Not the other deadlines, not those of the next attempt, and never to an earlier time."""
+    """Use puts off neither the other deadlines nor those of the next attempt, and never to an earlier time."""
     fact = a_fact(deadlines={"idle": 950.0, "maxRuntime": NOW + 100})
     table, deadlines = in_a_table(fact)
 
@@ -90,7 +90,7 @@ def test_use_puts_idleness_off_and_nothing_else() -> None:
 
 
 def test_what_could_not_be_fired_lets_others_go_first() -> None:
-    """A little later it is its turn again; its reason stays."""
+    """The deadline is tried again a little later, with the same reason."""
     fact = a_fact(deadlines={"maxRuntime": 900.0})
     _, deadlines = in_a_table(fact, a_fact("other", deadlines={"pending": 950.0}))
     deadlines.again(fact, NOW + 2)
@@ -123,7 +123,7 @@ def test_alarms_know_only_the_last_time_of_a_key() -> None:
 
 
 def test_alarms_that_never_rang_are_forgotten() -> None:
-    """Most work ends long before its limit: what is gone must not be kept until then."""
+    """Most work ends long before its limit, so an alarm that was removed must not be kept until then."""
     alarms = Alarms()
     for number in range(20_000):
         alarms.set(f"done-{number}", 1e9)

@@ -1,4 +1,5 @@
-"""Who is told why it waits, and how often: what is news soon, numbers now and then, never in the way."""
+"""When the reasons of waits are written: a new gate soon, new numbers now and then, and never in the way of
+decisions."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -38,7 +39,7 @@ REFUSED = "refused"
 
 
 class CountingKube(CoreKube):
-    """Counts its reads, and takes no word of what is named `refused`."""
+    """A client that counts its reads, and refuses to write a status of `refused`."""
 
     reads = 0
 
@@ -64,12 +65,12 @@ class Desk:
         self.backlog = PendingWork()
 
     async def add(self, *names: str) -> None:
-        """Each of them waits."""
+        """Launch these allocations; each of them waits."""
         for name in names:
             self.observe(f"default/{name}", await launch(self.kube, name))
 
     def observe(self, key: str, allocation: Allocation | None, _known: AllocationFact | None = None) -> None:
-        """As a cycle does."""
+        """Store the allocation in the tables and the backlog, as a cycle does."""
         assert allocation is not None
         assert key == key_of(allocation)
         fact = allocation_fact(allocation, None)
@@ -77,13 +78,13 @@ class Desk:
         self.backlog.put(fact, self.clock.now())
 
     async def say(self, message: str, gate: Gate = Gate.NO_FIT, *, is_deciding: bool = False) -> Said:
-        """A tick in which all of them wait for that."""
+        """Run the explainer after a tick in which all allocations wait for `gate`."""
         own = {fact.key: Explanation(gate=gate, message=message) for fact in self.cluster.allocations.values()}
         explained = Explained(self.backlog, {}, (), own)
         return await self.explainer.write(explained, self.observe, is_deciding=is_deciding)
 
     async def text(self, name: str) -> tuple[str, str]:
-        """(gate, message) that it was told."""
+        """(gate, message) of the condition Admitted; empty without the condition."""
         waiting = condition_of((await look(self.kube, name)).status.conditions, "Admitted")
         return (waiting.reason, waiting.message) if waiting is not None else ("", "")
 
@@ -98,7 +99,7 @@ def at_a_desk(test: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_many_are_told_over_several_ticks() -> None:
-    """So many in each, and it asks for the next tick until all are told."""
+    """A tick writes `WRITES_MAX` reasons at most, and asks for the next tick until all are written."""
 
     async def test(desk: Desk) -> None:
         await desk.add(*(f"job-{number}" for number in range(2 * WRITES_MAX + 5)))
@@ -110,7 +111,7 @@ def test_many_are_told_over_several_ticks() -> None:
 
 
 def test_while_work_is_decided_few_are_told() -> None:
-    """Ticks follow one another then, and every write is in their way; nobody is forgotten."""
+    """Ticks follow one another then, and each write delays them. In the end all reasons are written."""
 
     async def test(desk: Desk) -> None:
         await desk.add(*(f"job-{number}" for number in range(TOLD_BURST + 50)))
@@ -147,7 +148,7 @@ def test_numbers_are_told_again_after_longer_and_longer() -> None:
 
 
 def test_numbers_of_many_are_told_again_few_at_a_time() -> None:
-    """However many wait for the same."""
+    """Few are written at a time, however many wait for the same reason."""
 
     async def test(desk: Desk) -> None:
         await desk.add(*(f"job-{number}" for number in range(30)))
@@ -160,7 +161,7 @@ def test_numbers_of_many_are_told_again_few_at_a_time() -> None:
 
 
 def test_another_gate_is_told_at_once() -> None:
-    """Also right after the last word, and when the next word of numbers is far away."""
+    """The gate is also written right after another write, and when new numbers would still have to wait."""
 
     async def test(desk: Desk) -> None:
         await desk.add("job")
@@ -174,7 +175,7 @@ def test_another_gate_is_told_at_once() -> None:
 
 
 def test_what_may_not_be_written_is_tried_again_later_and_nobody_waits_for_it() -> None:
-    """And the explainer does not turn round and round meanwhile."""
+    """Other reasons are written, and the explainer does not run in a loop."""
 
     async def test(desk: Desk) -> None:
         await desk.add(REFUSED, "job")
@@ -188,7 +189,7 @@ def test_what_may_not_be_written_is_tried_again_later_and_nobody_waits_for_it() 
 
 
 def test_what_the_api_has_made_is_told_without_a_read() -> None:
-    """First word and second: the fact has all there is of its status."""
+    """The fact has the whole status, so the first and the second reason need no read."""
 
     async def test(desk: Desk) -> None:
         made = await launch(desk.kube, "job")
@@ -204,7 +205,8 @@ def test_what_the_api_has_made_is_told_without_a_read() -> None:
 
 
 def test_a_wait_that_nothing_ends_is_stalled() -> None:
-    """With the gate and the words of the explanation, in the same write; it passes with the gate, and at admission."""
+    """The same write sets the condition Stalled, with the gate and the message. It ends with the gate, and at
+    admission."""
 
     async def test(desk: Desk) -> None:
         await desk.add("job")
@@ -230,7 +232,7 @@ def test_a_wait_that_nothing_ends_is_stalled() -> None:
 
 
 def test_what_is_admitted_is_not_stalled() -> None:
-    """Nodes came, and the next tick decided before anybody was told another gate."""
+    """Nodes came, and the next tick admitted the work before another gate was written."""
 
     async def test(desk: Desk) -> None:
         await desk.add("job")
@@ -248,7 +250,7 @@ def test_what_is_admitted_is_not_stalled() -> None:
 
 @pytest.mark.parametrize("gate", [Gate.INVALID, Gate.NOT_ENOUGH_PODS, Gate.EXCEEDS_MAX_QUOTA])
 def test_gates_that_no_wait_opens_are_stalled(gate: Gate) -> None:
-    """They say so by their name."""
+    """The name of such a gate alone states that no wait helps."""
 
     async def test(desk: Desk) -> None:
         await desk.add("job")
@@ -262,7 +264,7 @@ def test_gates_that_no_wait_opens_are_stalled(gate: Gate) -> None:
     "gate", [Gate.NO_FIT, Gate.WAITING_FOR_QUOTA, Gate.UNKNOWN_QUEUE, Gate.UNKNOWN_POOL, Gate.HELD, Gate.BACKOFF]
 )
 def test_what_waits_for_others_is_not_stalled(gate: Gate) -> None:
-    """Its turn, a place, or an object that may be applied after it."""
+    """Such work waits for its turn, for a place, or for an object that may be created later."""
 
     async def test(desk: Desk) -> None:
         await desk.add("job")

@@ -37,7 +37,7 @@ EXTENDER = ExtenderFact(url="http://x", filter_verb="filter")
 
 
 class Voice:
-    """An extender's voice that takes its time; `fault` is what goes wrong."""
+    """An extender that takes `takes_s` to answer; `fault` is the error that it raises."""
 
     def __init__(self, clock: Clock, takes_s: float = 0.0) -> None:
         self.clock = clock
@@ -72,7 +72,7 @@ def in_the_background(story: Callable[[Extenders, Voice, VirtualClock], Coroutin
 
 
 def test_a_quick_answer_is_waited_for_and_remembered() -> None:
-    """Asked once, then known for a while; after it, it still counts but is asked for again."""
+    """An answer is known for a while after one call; later it is still used, but asked for again."""
 
     async def story(extenders: Extenders, voice: Voice, clock: VirtualClock) -> None:
         question = a_question()
@@ -86,7 +86,7 @@ def test_a_quick_answer_is_waited_for_and_remembered() -> None:
 
 
 def test_a_tick_waits_no_longer_than_its_patience() -> None:
-    """The answer comes in the background; next time nobody waits for this extender at all."""
+    """The answer arrives in the background; the next tick does not wait for this extender at all."""
 
     async def story(extenders: Extenders, voice: Voice, clock: VirtualClock) -> None:
         voice.takes_s = 3.0
@@ -104,7 +104,7 @@ def test_a_tick_waits_no_longer_than_its_patience() -> None:
 
 
 def test_a_question_is_under_way_once() -> None:
-    """However many ticks ask it."""
+    """One call is under way, however many ticks ask the question."""
 
     async def story(extenders: Extenders, voice: Voice, clock: VirtualClock) -> None:
         voice.takes_s = 3.0
@@ -116,7 +116,7 @@ def test_a_question_is_under_way_once() -> None:
 
 
 def test_one_that_fails_is_left_alone_for_a_while() -> None:
-    """Everything it manages is answered with the fault at once; then one call tells whether it is back."""
+    """Its questions are answered with the fault at once; after a pause one call finds out whether it works again."""
 
     async def story(extenders: Extenders, voice: Voice, clock: VirtualClock) -> None:
         voice.fault = "it answers 500"
@@ -140,7 +140,7 @@ def test_one_that_fails_is_left_alone_for_a_while() -> None:
 
 
 def test_answers_are_about_the_nodes_as_they_were() -> None:
-    """Other nodes: nothing is known. Something was decided: what was said may be another thing now."""
+    """For other nodes no answer is known. After a decision all answers are forgotten, because they may have changed."""
 
     async def story(extenders: Extenders, voice: Voice, clock: VirtualClock) -> None:
         await extenders.ask([a_question()], TABLE, PATIENCE_S)
@@ -153,7 +153,8 @@ def test_answers_are_about_the_nodes_as_they_were() -> None:
 
 
 async def test_who_would_go_is_named_by_the_uids_of_the_pods_that_stand() -> None:
-    """Of that attempt; what has no pod yet goes by an id of its own. What is kept are our names."""
+    """The uid is that of the pod of that attempt; a rank without a pod has an id of its own. The stored answer has our
+    ids."""
 
     class Guard:
         async def post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes:
@@ -265,7 +266,7 @@ def test_a_filter_and_scores_decide_where_work_goes() -> None:
 
 
 def test_refusals_are_told_in_the_extenders_own_words() -> None:
-    """The condition counts the nodes by its reason."""
+    """The condition counts the nodes by the extender's reason."""
 
     async def story(pool: Pool) -> None:
         with an_extender() as extender:
@@ -286,7 +287,8 @@ def test_refusals_are_told_in_the_extenders_own_words() -> None:
 @pytest.mark.parametrize("behaviour", ["500", "lies", "hangs", "drips", "redirects"])
 @pytest.mark.parametrize("ignorable", [True, False])
 def test_a_broken_extender_holds_up_its_own_work_alone(behaviour: str, *, ignorable: bool) -> None:
-    """What it manages waits and says for whom; other work starts. With `ignorable` it is as if it were not there."""
+    """Work that the extender manages waits and names it; other work starts. An `ignorable` extender is treated as
+    absent."""
 
     async def story(pool: Pool) -> None:
         with an_extender() as extender:
@@ -318,7 +320,7 @@ def test_a_broken_extender_holds_up_its_own_work_alone(behaviour: str, *, ignora
 
 
 def test_a_leader_goes_on_while_an_extender_hangs_and_uses_its_answer_when_it_comes() -> None:
-    """Other work is placed meanwhile; the late answer wakes the leader, which waits for nothing else."""
+    """Other work is placed in that time; the late answer wakes the leader, which waits for nothing else."""
 
     async def story(pool: Pool) -> None:
         with an_extender() as extender:
@@ -350,7 +352,7 @@ def test_a_leader_goes_on_while_an_extender_hangs_and_uses_its_answer_when_it_co
 
 @pytest.mark.parametrize("says", ["agrees", "refuses", "lies"])
 def test_an_extender_has_a_say_in_who_makes_room(says: str) -> None:
-    """It is sent the nodes with the pods that would go; only where it agrees somebody goes."""
+    """The extender gets the nodes with the pods that would be evicted; only where it agrees pods are evicted."""
 
     async def story(pool: Pool) -> None:
         with an_extender() as extender:
@@ -402,7 +404,7 @@ async def _is(pool: Pool, name: str, phase: Phase) -> bool:
 
 
 def test_the_extenders_of_a_pool_are_read_as_they_are_written() -> None:
-    """kube-scheduler's names and defaults."""
+    """An extender has the field names and defaults of kube-scheduler."""
     spec = msgspec.convert({"urlPrefix": "http://x:1/s", "bindVerb": "b", "httpTimeout": "1m"}, ExtenderSpec)
     fact = extender_fact(spec)
     assert (fact.url, fact.bind_verb, fact.timeout_s, fact.weight, fact.ignorable) == (

@@ -1,4 +1,4 @@
-"""Deadlines in the tick: many at once, and one that the API server does not take keeps nobody waiting."""
+"""Deadlines in the tick: many at once, and a stop that the API server refuses, which delays no other work."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Refusing(CoreKube):
-    """The API server does not take a stop of `poison`."""
+    """A client to which the API server refuses a stop of `poison`."""
 
     def __init__(self, core: ClusterCore, error: Exception) -> None:
         super().__init__(core, random=SeededRandom(2))
@@ -50,7 +50,7 @@ class Bench:
         self.its: CoreKube = a_client(self.core, seed=2)
 
     async def lead(self, seconds: float) -> None:
-        """One leadership of so long."""
+        """Lead for so many seconds."""
         parts = SchedulerDeps(
             kube=self.its,
             streams=MemoryStreams(MemoryServer(self.clock)),
@@ -78,7 +78,7 @@ def on_a_cluster(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_many_deadlines_that_pass_together_are_all_fired() -> None:
-    """More than one tick takes."""
+    """They are more than one tick fires."""
 
     async def test(bench: Bench) -> None:
         for number in range(COUNT):
@@ -93,7 +93,8 @@ def test_many_deadlines_that_pass_together_are_all_fired() -> None:
 
 @pytest.mark.parametrize("error", [DeniedError("no"), StaleError("conflict"), UnavailableError("lost")])
 def test_one_that_is_not_taken_keeps_nobody_waiting(error: Exception) -> None:
-    """The others are fired, what fits is still placed, and the one is tried again, but not all the time."""
+    """The other deadlines are fired, work that fits is placed, and the refused stop is tried again, but not all the
+    time."""
 
     async def test(bench: Bench) -> None:
         await launch(bench.kube, "poison", ranks=9, pendingTimeout="3s")

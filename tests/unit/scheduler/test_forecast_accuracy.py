@@ -1,4 +1,4 @@
-"""What was foreseen is held against what came."""
+"""Foreseen starts are compared with the real ones."""
 
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.runtime import telemetry
@@ -26,7 +26,7 @@ def seen(pool: str, side: str) -> tuple[float, float]:
 
 
 def test_the_first_word_counts() -> None:
-    """Late and early are told apart; a later word changes nothing; each start counts once."""
+    """Late and early starts are told apart; a later forecast changes nothing; each start counts once."""
     figures = Calibration("first-word")
     figures.note([kept("a", 100.0), kept("b", 200.0), kept("c", None)])
     figures.note([kept("a", 130.0)])
@@ -38,7 +38,7 @@ def test_the_first_word_counts() -> None:
 
 
 def test_only_a_start_is_a_start() -> None:
-    """Places that are held for somebody are none yet; what is remembered has a limit."""
+    """A nomination is no start; the number of forecasts that are remembered has a limit."""
     figures = Calibration("limits")
     figures.note([kept("a", 100.0)])
     figures.started(admits("a", DecisionKind.NOMINATE), 100.0)

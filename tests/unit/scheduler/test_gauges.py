@@ -1,4 +1,4 @@
-"""What a leader tells in numbers: who waits, where, why and since when; what became of its ticks."""
+"""The metrics of a leader: how much work waits, where, why and since when; and the outcomes of its ticks."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ def told(name: str, **labels: str) -> float | None:
 
 
 def test_who_waits_where_why_and_since_when() -> None:
-    """The oldest counts; a gate and a queue behind which nobody waits say 0, and have no oldest."""
+    """The oldest wait counts; a gate or a queue without waiting work shows 0, and has no oldest."""
 
     async def test(bench: Bench) -> None:
         await launch(bench.kube, "fits")
@@ -43,7 +43,7 @@ def test_who_waits_where_why_and_since_when() -> None:
 
 
 def test_numbers_end_with_the_leadership() -> None:
-    """Another process leads now, and tells the same: both would be added up."""
+    """The next leader has the same metrics, and both would be added up."""
 
     async def test(bench: Bench) -> None:
         await launch(bench.kube, "large", ranks=9)
@@ -63,7 +63,7 @@ def test_numbers_end_with_the_leadership() -> None:
 
 @pytest.mark.parametrize(("errors", "outcome"), [((STALE,), "stale"), ((STALE, AWAY), "failed")])
 def test_ticks_that_came_to_nothing_are_counted(errors: tuple[Exception, ...], outcome: str) -> None:
-    """Stale: another write of the ledger came first. Failed: nor could it be read then."""
+    """Stale: another write of the ledger came first. Failed: the ledger could not be read after that."""
 
     async def test(bench: Bench) -> None:
         before = told("ticks_total", outcome=outcome) or 0
@@ -98,7 +98,7 @@ def test_ticks_that_came_to_nothing_are_counted(errors: tuple[Exception, ...], o
 
 
 def test_the_wait_is_told_by_its_gate() -> None:
-    """Of what had to wait, the gate that it was told; else none."""
+    """Work that had to wait counts under the gate of its condition; other work counts under None."""
 
     async def test(bench: Bench) -> None:
         def waits(reason: str) -> float:

@@ -1,4 +1,4 @@
-"""Growth from tick to tick: what is decided, written once, survived by a leader, and called off."""
+"""Growth from tick to tick: how it is decided, written once, finished by the next leader, and called off."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ async def ended(bench: Bench, name: str) -> None:
 
 
 async def a_gang_below_its_count(bench: Bench) -> Allocation:
-    """It runs with one of three ranks; the rest of the node is `holder`'s."""
+    """A gang that runs with one of three ranks; `holder` uses the rest of the node."""
     await launch(bench.kube, "holder", ranks=3, priority=50)
     await launch(bench.kube, "gang", ranks=3, minAvailable=1, priority=10)
     await bench.tick()
@@ -49,7 +49,7 @@ async def a_gang_below_its_count(bench: Bench) -> Allocation:
 
 
 def test_a_gang_grows_in_the_tick_after_there_is_room() -> None:
-    """The decision stands in the ledger, the places on the object; admission and release are as they were."""
+    """The ledger has the decision, the object has the places; admission and release are as they were."""
 
     async def test(bench: Bench) -> None:
         before = await a_gang_below_its_count(bench)
@@ -75,7 +75,7 @@ def test_a_gang_grows_in_the_tick_after_there_is_room() -> None:
 
 
 def test_the_next_leader_finishes_a_growth() -> None:
-    """Its ranks have their places from the ledger on."""
+    """The new ranks have their places as soon as the ledger has the decision."""
 
     async def test(bench: Bench) -> None:
         await a_gang_below_its_count(bench)
@@ -100,7 +100,7 @@ def test_the_next_leader_finishes_a_growth() -> None:
 
 
 def test_a_gang_that_shrank_gets_its_ranks_back() -> None:
-    """Once all that made room are gone and told of: they leave the admission and stand in the growth."""
+    """All ranks that made room have to be gone and reported. Then they leave the admission, and the growth has them."""
 
     async def test(bench: Bench) -> None:
         await launch(bench.kube, "gang", ranks=3, minAvailable=1)
@@ -138,7 +138,7 @@ def test_an_attempt_of_an_older_release_does_not_grow() -> None:
 
 
 def test_a_decision_of_a_deposed_leader_comes_too_late() -> None:
-    """Another leader has finished it, and has added other ranks since."""
+    """Another leader has finished the decision, and has added other ranks since."""
 
     async def test(bench: Bench) -> None:
         found = await a_gang_below_its_count(bench)
@@ -163,7 +163,8 @@ def test_a_decision_of_a_deposed_leader_comes_too_late() -> None:
 
 
 def test_a_scheduler_that_knows_no_growth_reads_an_admission() -> None:
-    """It finds that it cannot be applied to what runs, and drops it; this one reads what it wrote."""
+    """An older scheduler cannot apply this admission to a running gang, and drops it; this one reads its own record as
+    a growth."""
     grow = Decision(id="1-1-0", epoch=1, allocation="a/b", uid="u", attempt=1, kind=DecisionKind.GROW)
     wire = _encoded(grow)
     assert (wire.kind, wire.grows) == ("admit", True)
@@ -175,7 +176,7 @@ def test_a_scheduler_that_knows_no_growth_reads_an_admission() -> None:
 
 
 def test_a_growth_is_settled_when_the_object_shows_it_or_it_can_never_be() -> None:
-    """A stop is for good; a gang that only makes room meanwhile is not."""
+    """A stop is for good; a gang that only makes room is not stopped."""
     grow = Decision(id="1-1-0", epoch=1, allocation="a/b", uid="u", attempt=1, kind=DecisionKind.GROW)
     fact = msgspec.structs.replace(an_allocation("b"), uid="u", phase=Phase.RUNNING)
     assert not is_applied(grow, fact)

@@ -32,7 +32,7 @@ class Desk:
         await self.streams.activity.touch({ID: {source: self.now - ago for source, ago in ago_s.items()}})
 
     async def left_s(self) -> float:
-        """Seconds until it is idle; none or less: it is."""
+        """Seconds until the allocation is idle; zero or less if it is idle."""
         (until,) = await Idleness(self.streams.activity, self.clock).until([FACT])
         return round(until - self.now, 3)
 
@@ -74,7 +74,7 @@ def test_a_mark_that_a_wrong_clock_set_is_no_use() -> None:
 
 
 def test_what_was_lost_counts_as_use_now() -> None:
-    """After FLUSHALL the mark is missing, also when some use has been noted since; it is set again, once."""
+    """After FLUSHALL the mark is missing, also when use has been noted since; the mark is set again, once."""
 
     async def main() -> None:
         desk = Desk()

@@ -1,4 +1,4 @@
-"""The ledger's moves: what may leave it, what must stay, and how placements are written."""
+"""The ledger's moves: which decisions may leave it, which must stay, and how placements are written."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -26,7 +26,7 @@ WEEK_MS = 7 * DAY_MS
 
 
 class CountingKube:
-    """What is asked of the API server, by kind."""
+    """A client that notes each call: the kind of a LIST, the name of a GET."""
 
     def __init__(self, kube: Any) -> None:
         self._kube = kube
@@ -56,7 +56,7 @@ class Reader:
         self.usage = PastUsage(cast("Kube", self.kube), self.cluster, "default", namespace=NAMESPACE, clock=bench.clock)
 
     async def look(self) -> None:
-        """See what there is, and look."""
+        """Read the cluster into the tables, then look at past use."""
         pool = await self.bench.kube.get(RESOURCE_POOLS, "default")
         self.cluster.pools.put("default", pool_fact(pool), pool.metadata.version)
         for each in (await self.bench.kube.list(ALLOCATIONS)).items:
@@ -73,7 +73,7 @@ async def counting(bench: Bench, half_life: str = "7d") -> None:
 
 
 async def a_day(bench: Bench, days_ago: int, booked: Iterable[str] = (), **hours: float) -> None:
-    """The totals of a day: GPU-hours by user in queue `team`; `booked` are uids that they know to hold."""
+    """The totals of a day: GPU-hours by user in queue `team`; `booked` are the uids that the totals contain."""
     day = day_of(round(bench.clock.now() * 1000) - days_ago * DAY_MS)
     rows = [
         TotalsRow(
@@ -98,7 +98,7 @@ async def launched(bench: Bench, name: str, gpus: int = 1) -> Allocation:
 
 
 async def bound(bench: Bench, allocation: Allocation, slots: int) -> None:
-    """The watcher has seen its pods."""
+    """Set the slots of the status, as the watcher does when it has seen the pods."""
     status = msgspec.structs.replace(allocation.status, slots=slots)
     await bench.kube.replace_status(ALLOCATIONS, msgspec.structs.replace(allocation, status=status))
 
@@ -112,7 +112,7 @@ def of_user(name: str, user: str, gpus: int) -> dict[str, Any]:
 
 
 def test_a_pool_without_fair_share_reads_nothing() -> None:
-    """However often it is looked at; and what was known is forgotten when the pool stops to count."""
+    """This holds for any number of looks; known use is forgotten when the pool removes `fairShare`."""
 
     async def test(bench: Bench) -> None:
         await a_day(bench, 1, ana=5)
@@ -131,7 +131,7 @@ def test_a_pool_without_fair_share_reads_nothing() -> None:
 
 
 def test_days_count_by_their_age() -> None:
-    """Each is spread over itself; what is ten half-lives old is left out."""
+    """The use of a day is spread over that day; a day that is ten half-lives old is left out."""
 
     async def test(bench: Bench) -> None:
         await counting(bench, "1d")
@@ -148,7 +148,7 @@ def test_days_count_by_their_age() -> None:
 
 
 def test_at_rest_one_list_and_one_day_in_ten_minutes() -> None:
-    """Days that cannot grow any more are not read again; in between nothing is."""
+    """Days that cannot grow any more are not read again; between two reads there are no calls."""
 
     async def test(bench: Bench) -> None:
         await counting(bench)
@@ -170,7 +170,7 @@ def test_at_rest_one_list_and_one_day_in_ten_minutes() -> None:
 
 
 def test_what_runs_is_used_up_to_now_and_counts_once_when_it_has_ended() -> None:
-    """From the object while the totals do not know it; from the totals once they do, marked or not."""
+    """The use comes from the object while the totals do not know it, and from the totals once they do."""
 
     async def test(bench: Bench) -> None:
         await counting(bench)
@@ -189,14 +189,14 @@ def test_what_runs_is_used_up_to_now_and_counts_once_when_it_has_ended() -> None
         await a_day(bench, 0, booked=[running.metadata.uid], ana=1)
         later = Reader(bench)
         await later.look()
-        # Spread over the day it has faded some more; twice it would be more than the hour.
+        # Spread over the day it has decayed some more; counted twice it would be more than the hour.
         assert HOUR_MS * 9 // 10 < later.of("team")["ana"] <= HOUR_MS
 
     on_a_cluster(test, gpus=4)
 
 
 def test_a_new_leader_knows_what_the_old_one_knew() -> None:
-    """Read at the same moment, both have the very same values, however long one has been there."""
+    """Readers that read at the same moment have the very same values, however long each of them has existed."""
 
     async def test(bench: Bench) -> None:
         await counting(bench)
@@ -219,7 +219,7 @@ def test_a_new_leader_knows_what_the_old_one_knew() -> None:
 
 
 def test_what_cannot_be_read_stops_nothing() -> None:
-    """What was known goes on, and it is tried again in half a minute, not at each look."""
+    """The known values stay, and the reader tries again in half a minute, not at each look."""
 
     async def test(bench: Bench) -> None:
         await counting(bench)

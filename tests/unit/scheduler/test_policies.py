@@ -27,7 +27,7 @@ def test_each_mistake_has_its_path() -> None:
 
 
 def test_mistakes_are_counted_and_the_rest_of_the_policy_holds() -> None:
-    """What is sound is used; a mended pool counts none."""
+    """The sound parts of a policy are used; a mended pool counts no mistakes."""
     policies = Policies()
     policy = policies.of(WRONG)
     assert (policy.spread, dict(policy.args)) == ({"LeastAllocated": 1}, {})

@@ -51,7 +51,7 @@ class Desk:
         self.lists += verb is Verb.LIST and plural == RESOURCE_POOLS.plural
 
     async def look(self, seconds: float) -> None:
-        """For so long, as often as the process does."""
+        """Look for pools for so many seconds, as often as the process does."""
         until = self.clock.monotonic() + seconds
         while self.clock.monotonic() < until:
             for candidate, stop in await self.scheduler.discover():
@@ -60,7 +60,7 @@ class Desk:
             await self.clock.sleep(LOOK_S)
 
     async def tell(self, name: str, op: FeedOp, version: str) -> None:
-        """What the watcher would publish."""
+        """Publish a change of a pool, as the watcher would."""
         data = b'{"name":"%s"}' % name.encode() if op is FeedOp.PUT else b""
         self.publisher.offer(Delta(kind="resourcepools", op=op, key=name, rv=version, data=data))
 
@@ -92,7 +92,7 @@ def test_at_rest_pools_are_listed_seldom() -> None:
 
 
 def test_a_pool_that_the_feed_tells_of_is_found_at_once() -> None:
-    """And one that goes is given up."""
+    """A leadership of a pool that is deleted ends."""
 
     async def story(desk: Desk) -> None:
         pool = await desk.kube.create(RESOURCE_POOLS, {"metadata": {"name": "second"}, "spec": {}})
@@ -110,7 +110,7 @@ def test_a_pool_that_the_feed_tells_of_is_found_at_once() -> None:
 
 
 def test_without_a_feed_pools_are_looked_for_each_time() -> None:
-    """R0 finds a pool as soon as ever."""
+    """Without Redis (R0) a new pool is found at the next look."""
 
     async def story(desk: Desk) -> None:
         await desk.kube.create(RESOURCE_POOLS, {"metadata": {"name": "second"}, "spec": {}})

@@ -24,7 +24,7 @@ async def ledger_of(bench: Bench) -> ResourcePool:
 
 
 async def a_victim(bench: Bench, **spec: Any) -> Allocation:
-    """The whole cluster is used by what may be preempted."""
+    """A preemptible allocation that uses the whole cluster."""
     await bench.kube.patch(QUEUES, "default", {"spec": {"preemption": {"withinQueue": "LowerPriority"}}})
     await launch(bench.kube, "low", ranks=4, priority=10, preemptible=True, **spec)
     await bench.tick()
@@ -39,7 +39,7 @@ async def gone(bench: Bench, name: str = "low") -> None:
 
 
 def test_an_eviction_and_its_nomination_are_one_write() -> None:
-    """The victim is told at once, and for whom; who preempts waits, and says for whom it waits."""
+    """The stop names the preemptor; the preemptor waits, and its gate is MakingRoom."""
 
     async def test(bench: Bench) -> None:
         await a_victim(bench)
@@ -65,7 +65,8 @@ def test_an_eviction_and_its_nomination_are_one_write() -> None:
 
 
 def test_a_held_place_is_no_reason_to_write_and_outlives_leaders() -> None:
-    """While the victim stands there, later ticks and later leaders decide nothing more; then the place is taken."""
+    """While the victim is there, later ticks and later leaders decide nothing more; then the preemptor takes the
+    place."""
 
     async def test(bench: Bench) -> None:
         await a_victim(bench)
@@ -89,7 +90,8 @@ def test_a_held_place_is_no_reason_to_write_and_outlives_leaders() -> None:
 
 
 def test_an_eviction_for_nobody_is_called_off() -> None:
-    """The leader dies before the victim is told, and meanwhile who preempts is cancelled: nobody is told any more."""
+    """The leader dies before it stops the victim, and the preemptor is cancelled: the next leader does not stop the
+    victim."""
 
     async def test(bench: Bench) -> None:
         await a_victim(bench)
@@ -111,7 +113,7 @@ def test_an_eviction_for_nobody_is_called_off() -> None:
 
 
 def test_surplus_ranks_are_told_and_stay_told() -> None:
-    """Only ranks beyond the minimum; a second time adds to them."""
+    """Only ranks beyond the minimum are told to leave; a second preemption adds to them."""
 
     async def test(bench: Bench) -> None:
         await a_victim(bench, minAvailable=1)
@@ -129,7 +131,8 @@ def test_surplus_ranks_are_told_and_stay_told() -> None:
 
 
 def test_the_next_leader_goes_on_with_what_is_used_of_an_eviction_limit() -> None:
-    """It is written with the evictions: one an hour is one an hour, however many leaders there are."""
+    """The use of the limit is written with the evictions: one an hour is one an hour, however many leaders there
+    are."""
 
     async def test(bench: Bench) -> None:
         await a_victim(bench, minAvailable=1)
@@ -169,7 +172,7 @@ def test_what_belongs_together_is_committed_whole_or_not() -> None:
 
 
 def test_an_eviction_stands_while_somebody_waits_for_its_room() -> None:
-    """Whom it was for, or whoever took the room over."""
+    """The work that the eviction was for waits, or other work that took the room over."""
 
     def decision(kind: DecisionKind, name: str, **more: Any) -> Decision:
         return Decision(id=name, epoch=1, allocation=f"default/{name}", uid=name, attempt=1, kind=kind, **more)

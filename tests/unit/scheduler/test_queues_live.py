@@ -1,4 +1,4 @@
-"""Queues as they stand in a cluster: run limits travel with the admission; what is set aside stops nobody else."""
+"""Queues of a cluster: run limits travel with the admission; a queue that is set aside stops no other queue."""
 
 from typing import Any
 
@@ -22,7 +22,8 @@ async def a_queue(bench: Bench, name: str, **spec: Any) -> None:
     ("asked", "limit"), [({}, "3600s"), ({"maxRuntime": "2h"}, "3600s"), ({"maxRuntime": "30m"}, "3600s")]
 )
 def test_the_run_limit_of_a_queue_is_written_with_the_admission(asked: dict[str, Any], limit: str | None) -> None:
-    """The shortest of its own and of those above it, whatever the work asks for: that may change while it runs."""
+    """The limit is the shortest of the queue and those above it, whatever the work asks for, which may change while it
+    runs."""
 
     async def test(bench: Bench) -> None:
         await a_queue(bench, "lab", maxRuntime="1h")
@@ -37,7 +38,7 @@ def test_the_run_limit_of_a_queue_is_written_with_the_admission(asked: dict[str,
 
 
 def test_queues_in_a_circle_are_set_aside_and_the_others_go_on() -> None:
-    """Their work says why it waits, naming the circle; a quota nobody understands is said too."""
+    """Work in them waits with a message that names the circle; work in a queue with an invalid quota does too."""
 
     async def test(bench: Bench) -> None:
         await a_queue(bench, "a", parent="b", maxRuntime="1h", budgets=[{"gpuHours": 1, "window": "24h"}])
@@ -82,7 +83,8 @@ def totals_of(now: float, days_ago: int, queue: str, hours: float) -> dict[str, 
     ],
 )
 def test_a_budget_counts_what_ended_work_has_used(budget: dict[str, Any], *, is_closed: bool) -> None:
-    """From the daily totals of its window (whole days), of the queue and all below it; a new leader knows it."""
+    """The use comes from the daily totals of the window (whole days), of the queue and all below it; a new leader reads
+    it."""
 
     async def test(bench: Bench) -> None:
         await a_queue(bench, "lab", budgets=[budget])
@@ -106,7 +108,7 @@ def test_a_budget_counts_what_ended_work_has_used(budget: dict[str, Any], *, is_
 
 
 def test_budgets_that_can_not_be_read_stop_nobody() -> None:
-    """Without totals that make sense nothing is known to be used: it is logged, and tried again."""
+    """Without sound totals no use is known: the error is logged, and the read is tried again."""
 
     async def test(bench: Bench) -> None:
         await a_queue(bench, "team", budgets=[{"gpuHours": 1, "window": "24h"}])
@@ -120,7 +122,7 @@ def test_budgets_that_can_not_be_read_stop_nobody() -> None:
 
 
 def test_a_node_that_nobody_understands_stops_nobody() -> None:
-    """What it says to have, and is negative or more than fits in 64 bits, it has not."""
+    """An amount of a node that is negative, or more than fits in 64 bits, counts as missing."""
 
     async def test(bench: Bench) -> None:
         strange = {"cpu": "64", "memory": "99Ei", "pods": "110", "nvidia.com/gpu": "-1"}
@@ -133,7 +135,7 @@ def test_a_node_that_nobody_understands_stops_nobody() -> None:
 
 
 def test_what_was_applied_with_names_that_do_not_exist_says_so_in_the_first_tick() -> None:
-    """Its status names the queue or the job that is missing, and it starts once that was made."""
+    """The condition names the queue or the job that is missing; the work starts once it exists."""
 
     async def test(bench: Bench) -> None:
         await launch(bench.kube, "no-queue", queue="gone")
@@ -161,8 +163,8 @@ async def launch_typed(bench: Bench, name: str, *flavors: str) -> None:
 
 
 def test_flavors_of_a_pool_are_counted_from_what_the_objects_say() -> None:
-    """Pool, queue and work name them; what was admitted counts in the flavor of its node; one that is not there is
-    waited for."""
+    """Pool, queue and work name flavors. Admitted work counts in the flavor of its node; work with an unknown flavor
+    waits."""
 
     async def test(bench: Bench) -> None:
         flavors = [{"name": kind, "nodeLabels": {"gpu": kind}} for kind in ("h100", "a100")]

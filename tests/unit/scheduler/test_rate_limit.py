@@ -1,10 +1,10 @@
-"""An allowance of writes."""
+"""A rate limit of writes."""
 
 from slipway.scheduler.rate_limit import RateLimit
 
 
 def test_it_fills_up_again_to_the_burst_and_no_further() -> None:
-    """However long nothing was written."""
+    """This holds however long nothing was written."""
     pace = RateLimit(per_s=2.0, burst=3)
     assert pace.left(100.0) == 3
     pace.spend(3)

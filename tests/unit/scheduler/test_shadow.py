@@ -25,7 +25,7 @@ class SlowClock(FakeClock):
 
 
 def crowded(other: PoolFact | None) -> PoolSnapshot:
-    """Three that wait before three empty nodes."""
+    """Three allocations that wait, and three empty nodes; `other` is the shadow policy."""
     pool = PoolFact(name="default", shadow=other)
     made = a_snapshot(nodes(3), [an_allocation(f"a{number}") for number in range(3)], pool=pool)
     return msgspec.structs.replace(made, now=NOW)
@@ -37,7 +37,7 @@ def looked(snapshot: PoolSnapshot, clock: Clock | None = None) -> shadows.Shadow
 
 
 def test_what_would_have_been_otherwise() -> None:
-    """Packed, all would have gone to the first node."""
+    """A policy that packs would have placed all work on the first node."""
     found = looked(crowded(PoolFact(name="default", scores={"MostAllocated": 1})))
     assert found is not None
     assert (found.same, found.different) == (1, 2)
@@ -45,14 +45,14 @@ def test_what_would_have_been_otherwise() -> None:
 
 
 def test_an_equal_policy_does_the_same() -> None:
-    """Nothing differs."""
+    """An equal policy has no differences."""
     found = looked(crowded(PoolFact(name="default")))
     assert found is not None
     assert (found.same, found.different, found.divergences) == (3, 0, ())
 
 
 def test_no_shadow_costs_nothing() -> None:
-    """There is nothing to say."""
+    """A pool without a shadow policy has no result."""
     assert looked(crowded(None)) is None
 
 

@@ -1,4 +1,4 @@
-"""Who stands by: ready when it could take over, and not before."""
+"""A standby scheduler: it is ready when it could take over, and not before."""
 
 import asyncio
 

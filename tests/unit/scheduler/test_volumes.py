@@ -70,14 +70,14 @@ class Desk:
         return self.cluster.volumes.get(f"{NAMESPACE}/{claim}")
 
     async def tick(self, *, is_planning: bool = True) -> float:
-        """One look; how long it took."""
+        """One look; returns how long it took, in seconds."""
         begun_s = self.clock.monotonic()
         await self.reads.look(is_planning=is_planning)
         return self.clock.monotonic() - begun_s
 
 
 def behind(test: Callable[[Desk], Awaitable[None]]) -> None:
-    """With a background, as while a pool is led."""
+    """Run `test` with a background, as while a pool is led."""
 
     async def main() -> None:
         desk = Desk()
@@ -106,7 +106,7 @@ def test_work_without_claims_costs_no_call() -> None:
 
 
 def test_claims_of_a_pool_that_delegates_are_kube_schedulers() -> None:
-    """Once the pool binds itself, they are read."""
+    """Claims are read once the pool binds pods itself."""
 
     async def test(desk: Desk) -> None:
         desk.cluster.pools.put("default", PoolFact(name="default", binding="delegate"), 1)
@@ -121,7 +121,7 @@ def test_claims_of_a_pool_that_delegates_are_kube_schedulers() -> None:
 
 
 def test_a_claim_is_read_once_for_all_that_name_it() -> None:
-    """In the tick that first sees it; the next ticks know it."""
+    """The first tick that sees it reads it; the next ticks know it."""
 
     async def test(desk: Desk) -> None:
         desk.tell("one", "data")
@@ -135,7 +135,7 @@ def test_a_claim_is_read_once_for_all_that_name_it() -> None:
 
 
 def test_a_claim_that_can_be_mounted_is_read_again_for_a_plan_alone() -> None:
-    """At rest nobody asks in vain."""
+    """At rest no claim is read in vain."""
 
     async def test(desk: Desk) -> None:
         desk.tell("train", "data")
@@ -150,7 +150,7 @@ def test_a_claim_that_can_be_mounted_is_read_again_for_a_plan_alone() -> None:
 
 
 def test_a_claim_that_cannot_be_mounted_is_read_again_until_it_can() -> None:
-    """Nothing else would make a plan; the change does, by the table's generation."""
+    """Nothing else would make a plan; the change of the claim does, by the table's generation."""
 
     async def test(desk: Desk) -> None:
         desk.shelf.claims.clear()
@@ -172,7 +172,7 @@ def test_a_claim_that_cannot_be_mounted_is_read_again_until_it_can() -> None:
 
 
 def test_a_home_that_is_not_there_is_waited_for_by_nobody() -> None:
-    """It is made on first use; the next plan looks whether it has a volume by now."""
+    """A home is created on first use; the next plan checks whether it has a volume by now."""
 
     async def test(desk: Desk) -> None:
         desk.shelf.claims.clear()
@@ -188,7 +188,7 @@ def test_a_home_that_is_not_there_is_waited_for_by_nobody() -> None:
 
 
 def test_what_is_named_no_more_is_forgotten() -> None:
-    """It is admitted: nothing is read for it, and nothing is recorded of it."""
+    """The work is admitted: nothing more is read for it, and its fact is removed."""
 
     async def test(desk: Desk) -> None:
         desk.tell("train", "data")
@@ -233,7 +233,7 @@ def test_a_slow_read_holds_up_a_tick_once_and_shortly() -> None:
 
 
 def test_a_claim_that_cannot_be_read_says_why_and_is_tried_less_and_less() -> None:
-    """The rights that are missing are named."""
+    """The reason names the missing rights."""
 
     async def test(desk: Desk) -> None:
         desk.shelf.error = DeniedError("persistentvolumeclaims is forbidden")
@@ -250,7 +250,7 @@ def test_a_claim_that_cannot_be_read_says_why_and_is_tried_less_and_less() -> No
 
 
 def test_what_was_read_stands_while_it_cannot_be_read_again() -> None:
-    """Where a volume is does not change."""
+    """A volume does not move, so the known fact stays."""
 
     async def test(desk: Desk) -> None:
         desk.tell("train", "data")
@@ -281,7 +281,7 @@ def test_reads_are_few_at_a_time_and_limited_in_rate() -> None:
 
 
 def test_one_pass_without_a_background_reads_all() -> None:
-    """`--once` decides on what is, not on what is being read."""
+    """`--once` decides with all claims read, not while some are being read."""
 
     async def main() -> None:
         desk = Desk()

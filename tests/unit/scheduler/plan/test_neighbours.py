@@ -1,4 +1,4 @@
-"""What ranks want of the pods beside them: namespaces, terms of those who stand, pods that leave, volumes, sampling."""
+"""Affinity of ranks to other pods: namespaces, terms of running pods, pods that leave; also volumes and sampling."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ def a_pod(name: str, node: str, *, namespace: str = NAMESPACE, **more: Any) -> P
 
 
 def fitting(role: RoleFact, columns: Columns) -> list[str]:
-    """The nodes that do, for a role in the default namespace."""
+    """The nodes that fit a role, which is in the default namespace unless it names another."""
     fact = an_allocation("asked", msgspec.structs.replace(role, namespace=role.namespace or NAMESPACE))
     columns.set_allocation(fact)
     snapshot = columns.snapshot()
@@ -64,14 +64,15 @@ def apart(**term: Any) -> dict[str, Any]:
     ],
 )
 def test_a_term_means_pods_of_its_namespaces(term: dict[str, Any], expected: list[str]) -> None:
-    """Its own when it says none; those that are named, and those whose labels are selected."""
+    """A term means its own namespace by default, else the namespaces that it names and those whose labels it
+    selects."""
     columns = columns_of(hosts(2), a_pod("p", "n0", namespace="other", labels={"app": "web"}))
     columns.set_namespaces({"other": {"team": "x"}})
     assert fitting(a_role(affinity=apart(**term)), columns) == expected
 
 
 def test_a_pod_that_stands_keeps_away_whom_its_terms_mean_and_nobody_else() -> None:
-    """The newcomer has no terms at all; its namespace and labels decide."""
+    """The new rank has no terms at all; its namespace and labels decide."""
     columns = columns_of(hosts(2), a_pod("p", "n0", affinity=apart()))
     assert fitting(a_role(labels={"app": "web"}), columns) == ["n1"]
     assert fitting(a_role(labels={"app": "db"}), columns) == ["n0", "n1"]
@@ -79,7 +80,7 @@ def test_a_pod_that_stands_keeps_away_whom_its_terms_mean_and_nobody_else() -> N
 
 
 def test_a_pod_that_is_gone_keeps_nobody_away() -> None:
-    """Counts follow the pods, in any order of news."""
+    """The counts of terms follow the pods: a deleted pod keeps no rank away."""
     pod = a_pod("p", "n0", affinity=apart())
     columns = columns_of(hosts(2), pod)
     assert fitting(a_role(labels={"app": "web"}), columns) == ["n1"]
@@ -88,7 +89,7 @@ def test_a_pod_that_is_gone_keeps_nobody_away() -> None:
 
 
 def test_pods_that_are_being_deleted_do_not_count_for_spreading() -> None:
-    """They still use their node, and still keep away whom they keep away."""
+    """A pod that is being deleted still uses its node, and its anti-affinity still applies."""
     spread = ({"topologyKey": "zone", "maxSkew": 1, "labelSelector": WEB, "whenUnsatisfiable": "DoNotSchedule"},)
     role = a_role(labels={"app": "web"}, spread=spread)
     stays = a_pod("p", "n0", labels={"app": "web"})
@@ -97,7 +98,7 @@ def test_pods_that_are_being_deleted_do_not_count_for_spreading() -> None:
 
 
 def test_match_label_keys_compare_with_the_own_value() -> None:
-    """Only pods of the same version are alike."""
+    """Only pods with the same value of the label, here the same version, count for the constraint."""
     constraint = {"topologyKey": "zone", "maxSkew": 1, "labelSelector": WEB, "matchLabelKeys": ["version"]}
     role = a_role(labels={"app": "web", "version": "2"}, spread=(constraint,))
     old = a_pod("p", "n0", labels={"app": "web", "version": "1"})
@@ -107,7 +108,7 @@ def test_match_label_keys_compare_with_the_own_value() -> None:
 
 
 def test_ranks_of_ours_count_before_and_after_their_pods_are_seen() -> None:
-    """By the labels of their role, and by those that every rank gets."""
+    """Our ranks match terms by the labels of their role, and by the labels that every rank gets."""
     placed = msgspec.structs.replace(
         an_allocation("first", a_role(labels={"app": "web"}, namespace=NAMESPACE)), placements={0: "n0"}
     )
@@ -123,7 +124,7 @@ def test_ranks_of_ours_count_before_and_after_their_pods_are_seen() -> None:
 
 
 def test_a_term_of_what_was_placed_a_moment_before_holds_for_those_who_say_nothing() -> None:
-    """In one tick: the first wants no `web` beside it, the second is `web` and says nothing."""
+    """In one tick the first has an anti-affinity to `web`, and the second is `web` and has no terms."""
     first = an_allocation("a", a_role(namespace=NAMESPACE, affinity=apart()), created=1.0)
     second = an_allocation("b", a_role(namespace=NAMESPACE, labels={"app": "web"}), created=2.0)
     found = places(planned(a_snapshot(hosts(2), [second, first], pool=PoolFact(name="default"))))
@@ -140,14 +141,15 @@ def test_a_term_of_what_was_placed_a_moment_before_holds_for_those_who_say_nothi
     ],
 )
 def test_what_is_not_shaped_like_an_affinity_stops_no_tick(affinity: dict[str, Any]) -> None:
-    """The API server refuses such a pod; until then it is as if it had not been said."""
+    """The API server refuses such a pod; until then the planner ignores the malformed parts."""
     spread: Any = ({"topologyKey": 3, "maxSkew": "x", "labelSelector": [], "whenUnsatisfiable": "ScheduleAnyway"},)
     role = a_role(affinity=affinity, spread=spread, namespace=NAMESPACE)
     assert planned(a_snapshot(hosts(1), [an_allocation("a", role)])).admits
 
 
 def test_a_volume_is_reached_by_the_old_labels_too() -> None:
-    """A zone named by the label of old is that of nodes with the new one, too; nodes without any reach everything."""
+    """A volume whose zone has the deprecated label is reached from nodes with the new label too, and from nodes without
+    any."""
     zone, beta = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
     nodes = [a_node("a", labels={zone: "a"}), a_node("b", labels={beta: "b"}), a_node("bare")]
     columns = columns_of(nodes)
@@ -162,7 +164,8 @@ def test_how_many_nodes_are_enough() -> None:
 
 
 def test_a_sample_begins_where_the_last_one_ended() -> None:
-    """The first feasible nodes from the start on; what was looked at moves it."""
+    """A sample has the first feasible nodes from its start on; the next sample starts behind the nodes that were looked
+    at."""
     sample = SampleCursor(300, seed=290)
     totals = np.arange(300, dtype=np.int64)
     totals[:5] = -1
@@ -198,6 +201,6 @@ def test_sampling_depends_on_the_seed_alone() -> None:
     ],
 )
 def test_wrong_args_are_named_and_left_out(args: Mapping[str, Any], path: str) -> None:
-    """The path of the field; the pool goes on without them."""
+    """The fault names the path of the field; the pool ignores the wrong args."""
     assert [fault[0] for fault in faults(args)] == [path]
     assert sound_args(args) == {}

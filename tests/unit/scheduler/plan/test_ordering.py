@@ -19,7 +19,7 @@ def test_priority_then_position_then_age_then_uid() -> None:
 
 
 def test_a_job_with_a_priority_gives_it_to_its_work() -> None:
-    """Also a lower one: the job decides; within it the allocation's own priority does."""
+    """The priority of the job decides, also when it is lower; within the job the allocation's own priority decides."""
     mine, other = an_allocation("a", job="j", priority=1), an_allocation("b", priority=5)
     assert work_key(mine, JOB) < work_key(other, None)
     low = JobFact(namespace="default", name="j", priority=0)

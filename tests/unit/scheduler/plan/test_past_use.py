@@ -29,7 +29,8 @@ def a_tree(*queues: QueueFact, hours: dict[str, float], history: int = 1000) -> 
 
 
 def test_who_used_what_it_deserved_counts_in_full() -> None:
-    """Nothing counts twice, twice as much half; the bounds hold for any use and any history."""
+    """A queue that used nothing counts double; one that used twice its due counts half. The bounds hold for any use and
+    history."""
     assert [step_of(used, 1000, 1000) for used in (0, 500, 1000, 1500, 9000)] == [16, 12, 8, 4, 4]
     assert [step_of(used, 1000, 0) for used in (0, 1000, 9000)] == [STEPS, STEPS, STEPS]
     assert step_of(5, 0, 1000) == STEP_MIN
@@ -37,13 +38,13 @@ def test_who_used_what_it_deserved_counts_in_full() -> None:
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12), st.integers(0, 10**12), st.integers(0, 4000))
 def test_more_use_never_counts_more(one: int, other: int, expected: int, history: int) -> None:
-    """And no queue is beyond the bounds."""
+    """No queue is beyond the bounds."""
     less, more = sorted((one, other))
     assert STEP_MIN <= step_of(more, expected, history) <= step_of(less, expected, history) <= STEP_MAX
 
 
 def test_equal_pasts_shift_nothing() -> None:
-    """All of them half, or all of them twice, is as it was: nothing is told apart, and no share is computed twice."""
+    """Queues that all used half, or all used twice as much, keep their shares; no share is computed twice."""
     tree = a_tree(QueueFact(name="a"), QueueFact(name="b"), hours={"a": 9000, "b": 9000})
     assert not tree.is_shifted
     assert tree.shifted_share("a", {GPU: 7}) == tree.share("a", {GPU: 7})
@@ -58,14 +59,14 @@ def test_what_nominals_leave_shifts_and_nominals_do_not() -> None:
 
 
 def test_history_of_no_weight_only_orders() -> None:
-    """Shares stay; who has used less by weight stands first."""
+    """With a history of no weight shares stay; the queue that has used less by weight comes first."""
     tree = a_tree(QueueFact(name="a", weight=4), QueueFact(name="b"), hours={"a": 100, "b": 50}, history=0)
     assert not tree.is_shifted
     assert tree.used_before("a") < tree.used_before("b")
 
 
 def test_a_department_has_used_what_its_teams_have() -> None:
-    """Also for the order among its siblings."""
+    """The past use of a department is that of its teams, also for the order among its siblings."""
     queues = (QueueFact(name="p"), QueueFact(name="t", parent="p"), QueueFact(name="q"))
     tree = a_tree(*queues, hours={"t": 9000})
     assert tree.used_before("p") == tree.used_before("t") == 9000 * 60
@@ -80,7 +81,8 @@ QUEUES = st.lists(
 
 @given(QUEUES, st.integers(0, 4000))
 def test_quota_is_nobodys_past(drawn: list[tuple[int, int | None, int]], history: int) -> None:
-    """A queue with a nominal deserves just that, whatever anybody has used; and no more is deserved than there is."""
+    """A queue with a nominal deserves just that, whatever other queues have used; all queues deserve no more than there
+    is."""
     queues = [
         QueueFact(name=f"q{at}", weight=weight, nominal=None if owned is None else Resources({GPU: owned}))
         for at, (weight, owned, _) in enumerate(drawn)
@@ -97,7 +99,8 @@ def test_quota_is_nobodys_past(drawn: list[tuple[int, int | None, int]], history
 def test_the_past_withholds_and_never_within_what_it_leaves(
     mine: int, theirs: int, asked: int, held: int, of_other: int
 ) -> None:
-    """A queue that stays within its shifted due is withheld nothing; of two queues at most one is withheld a step."""
+    """Nothing is withheld from a queue that stays within its shifted due; of two queues at most one is withheld a
+    step."""
     tree = a_tree(QueueFact(name="a"), QueueFact(name="b"), hours={"a": mine, "b": theirs})
     tree.take("a", {GPU: held}, preemptible=True)
     tree.take("b", {GPU: of_other}, preemptible=True)
@@ -109,7 +112,7 @@ def test_the_past_withholds_and_never_within_what_it_leaves(
 
 
 def test_users_are_compared_by_what_they_used_and_hold() -> None:
-    """What is admitted in the same plan counts at once."""
+    """An admission of the same plan counts at once."""
     past = PastUse(
         half_life_ms=WEEK_MS, used={"lab": {"ana": 20 * 60_000}}, held={"lab": {"ben": GPU_UNITS}, "x": {"ana": 9}}
     )
@@ -120,8 +123,8 @@ def test_users_are_compared_by_what_they_used_and_hold() -> None:
 
 
 def test_what_blocks_the_work_of_one_user_blocks_all_that_is_alike() -> None:
-    """A hundred users cost a tick no more than one: of what is alike but for its user a place is searched once, and all
-    of it waits for the same reason. Work of another shape is looked at by itself."""
+    """A hundred users cost a tick no more than one: for work that differs only in its user a place is searched once,
+    and all of it waits for the same reason. Work of another shape is looked at by itself."""
     pool = PoolFact(name="default", fair_share=FairShareFact(half_life_s=WEEK_MS / 1000))
     queues = [QueueFact(name="default", user_order="LeastUsed")]
     large = [

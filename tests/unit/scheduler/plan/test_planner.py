@@ -1,4 +1,4 @@
-"""The tick as a whole: order, limits, surplus, and the lint that stands behind it."""
+"""A plan as a whole: order, limits, surplus ranks, and the lint that checks it."""
 
 import msgspec
 import pytest
@@ -61,7 +61,7 @@ def test_surplus_goes_to_the_queue_that_is_least_above_its_due() -> None:
 
 
 def test_the_same_plan_twice() -> None:
-    """Bit for bit."""
+    """Two plans of one snapshot are equal bit for bit."""
     snapshot = a_snapshot(nodes(4), [an_allocation(f"a{index}", a_role(index % 3 + 1)) for index in range(9)])
     assert encoded(planned(snapshot)) == encoded(planned(snapshot))
 
@@ -108,7 +108,7 @@ def test_a_row_with_few_nodes_is_looked_at_where_it_matters() -> None:
 
 @pytest.mark.parametrize("ordering", ["StrictFIFO", "BestEffortFIFO"])
 def test_what_exceeds_its_jobs_max_slots_is_skipped_and_blocks_nobody(ordering: str) -> None:
-    """Also in a queue of strict order: others of the queue, and smaller ones of the job, go on."""
+    """Other work of the queue and smaller work of the job starts, also in a queue of strict order."""
     job = JobFact(namespace="default", name="j", max_slots=2)
     work = [
         an_allocation("big", a_role(2, gpus=1), job="j", created=1.0),
@@ -123,7 +123,7 @@ def test_what_exceeds_its_jobs_max_slots_is_skipped_and_blocks_nobody(ordering: 
 
 
 def test_the_queue_goes_by_priority_place_weight() -> None:
-    """One after another gets the room; of equal priority and place the heavier job's goes first."""
+    """Work gets the room one after another; of equal priority and place the work of the heavier job goes first."""
     jobs = [
         JobFact(namespace="default", name="urgent", priority=90),
         JobFact(namespace="default", name="heavy", position="7", weight=5),

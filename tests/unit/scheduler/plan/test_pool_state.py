@@ -1,4 +1,4 @@
-"""Who uses what: each rank once, by its pod, its admission or an open decision."""
+"""Usage of nodes: each rank counts once, by its pod, its admission or an open decision."""
 
 from typing import Any
 
@@ -47,14 +47,14 @@ def test_foreign_pods_count_by_their_node_while_they_live() -> None:
 
 
 def test_an_admission_counts_until_its_pods_are_bound() -> None:
-    """Never twice: a rank counts by its pod once that is bound."""
+    """A rank never counts twice: it counts by its pod once the pod is bound."""
     assert used(a_snapshot(nodes(2), [PLACED])) == [1, 1]
     assert used(a_snapshot(nodes(2), [PLACED], pods=[a_pod(GANG, 0, "n0"), a_pod(GANG, 1, "")])) == [1, 1]
     assert used(a_snapshot(nodes(2), [PLACED], pods=[a_pod(GANG, 0, "n0"), a_pod(GANG, 1, "n1")])) == [1, 1]
 
 
 def test_a_decision_counts_until_its_admission_is_seen() -> None:
-    """And its allocation is no longer pending."""
+    """The allocation of an open decision is no longer pending."""
     decided = a_snapshot(nodes(2), [GANG], decisions=[a_decision(GANG, 0, 1)])
     assert (used(decided), decided.pending) == ([1, 1], ())
     assert used(a_snapshot(nodes(2), [PLACED], decisions=[a_decision(GANG, 0, 1)])) == [1, 1]
@@ -71,7 +71,7 @@ def test_a_rank_that_a_decision_leaves_out_holds_nothing() -> None:
 
 
 def test_ended_ranks_use_nothing() -> None:
-    """By the status, or by a pod of this attempt that is over; a missing pod is not an ended one."""
+    """A rank has ended by the status, or by a pod of this attempt that has ended; a missing pod has not ended."""
     ended = msgspec.structs.replace(PLACED, ended_ranks=(0,))
     assert used(a_snapshot(nodes(2), [ended])) == [0, 1]
     assert used(a_snapshot(nodes(2), [PLACED], pods=[a_pod(GANG, 1, "n1", live=False)])) == [1, 0]
@@ -80,7 +80,8 @@ def test_ended_ranks_use_nothing() -> None:
 
 
 def test_a_rank_that_may_start_again_holds_its_place_when_its_pod_has_ended() -> None:
-    """Its end is the object's to tell: until then somebody else would take the room that its next pod needs."""
+    """Only the object tells the end of such a rank; until then other work would take the room that its next pod
+    needs."""
     kept = msgspec.structs.replace(PLACED, told_ends=(0, 1))
     assert used(a_snapshot(nodes(2), [kept], pods=[a_pod(GANG, 1, "n1", live=False)])) == [1, 1]
     done = msgspec.structs.replace(kept, ended_ranks=(1,))
@@ -88,7 +89,7 @@ def test_a_rank_that_may_start_again_holds_its_place_when_its_pod_has_ended() ->
 
 
 def test_a_pod_of_an_earlier_attempt_counts_beside_the_new_admission() -> None:
-    """It still runs, wherever its allocation has got to."""
+    """A pod of an earlier attempt still uses its node, whatever the state of its allocation."""
     second = msgspec.structs.replace(PLACED, attempt=2)
     assert used(a_snapshot(nodes(2), [second], pods=[a_pod(GANG, 0, "n0")])) == [2, 1]
 
@@ -118,7 +119,7 @@ def test_an_unchanged_table_is_kept() -> None:
 
 
 def test_a_gang_below_its_minimum_is_taken_down_once() -> None:
-    """Not again while the decision to do so is open, and not when it is stopping anyway."""
+    """The gang is not evicted again while that decision is open, nor when it is stopping anyway."""
     broken = running(GANG, {0: "n0"})
     made = planned(a_snapshot(nodes(2), [broken]))
     assert [(evict.uid, evict.reason.value) for evict in made.evictions] == [(GANG.uid, "BelowMinimum")]
@@ -139,7 +140,8 @@ def test_a_node_in_two_pools_is_of_the_first_by_name() -> None:
 
 
 def test_what_stands_on_a_disabled_node_is_taken_down_whole_and_once() -> None:
-    """Also a gang of which only one rank stands there; not on a draining node, and not what is stopping anyway."""
+    """A gang with only one rank on such a node is evicted whole. Work on a draining node and work that is stopping is
+    not."""
     disabled, draining = ({SCHEDULING_LABEL: word} for word in (DISABLED, DRAINING))
     other = running(an_allocation("o", a_role()), {0: "n1"})
 
@@ -155,7 +157,7 @@ def test_what_stands_on_a_disabled_node_is_taken_down_whole_and_once() -> None:
 
 
 def test_use_on_nodes_that_take_no_work_is_known_apart() -> None:
-    """Cordoned, not ready, draining, disabled, and gone: what runs there is used, and stranded."""
+    """Work on nodes that are cordoned, not ready, draining, disabled or gone counts as used, and as stranded."""
     shut = [
         a_node("cordoned", unschedulable=True),
         a_node("silent", ready=False),

@@ -1,4 +1,4 @@
-"""Quota along the tree: own, borrowed, lent, limited; and who is how far above its due."""
+"""Quota along the tree: own, borrowed, lent, limited; and how far each queue is above its due."""
 
 from fractions import Fraction
 from typing import Any
@@ -35,7 +35,7 @@ def test_without_bounds_there_is_none() -> None:
 
 
 def test_own_and_borrowed() -> None:
-    """Own nominal plus the borrowing limit, of what others do not use."""
+    """A queue may use its own nominal, and up to its borrowing limit of what others do not use."""
     tree = QueueTree([a_queue("a", nominal=cpu(4), borrowing_limit=cpu(3)), a_queue("b", nominal=cpu(8))], TOTAL)
     assert room(tree, "a") == 7
     tree.take("b", {"cpu": 8}, preemptible=False)
@@ -63,7 +63,8 @@ def test_the_root_holds_what_no_nominal_names() -> None:
 
 
 def test_nothing_that_cannot_be_preempted_borrows() -> None:
-    """It fits in the nominal of its queue, else of the first above that has one; preemptible work does not count."""
+    """Such work fits in the nominal of its queue, else of the first queue above that has one; preemptible work does not
+    count."""
     tree = QueueTree([a_queue("p", nominal=cpu(1)), a_queue("a", "p", nominal=cpu(4)), a_queue("b", "p")], TOTAL)
     tree.take("a", {"cpu": 3}, preemptible=True)
     assert room(tree, "a", preemptible=False) == 4
@@ -112,7 +113,7 @@ def test_a_bound_of_zero_is_a_bound() -> None:
 
 
 def test_never_is_about_an_empty_pool() -> None:
-    """What only waits for others to end is not never."""
+    """A demand that only waits for other work to end is possible."""
     tree = QueueTree([a_queue("a", limit=cpu(5))], TOTAL)
     tree.take("a", {"cpu": 5}, preemptible=True)
     assert tree.never("a", {"cpu": 5}, preemptible=True) is None
@@ -124,7 +125,7 @@ def test_more_than_the_pool_has_is_no_matter_of_quota() -> None:
 
 
 def test_kept_nominal_is_kept_from_borrowers_only() -> None:
-    """A blocked head's queue keeps what it has not used of its nominal; its own work may use it."""
+    """The queue of a blocked head reserves the unused part of its nominal; its own work may use it."""
     tree = QueueTree([a_queue("a", nominal=cpu(6)), a_queue("b", nominal=cpu(6))], TOTAL)
     tree.keep("a", {"cpu": 4})
     assert room(tree, "b") == 8
@@ -166,7 +167,8 @@ def test_share_is_the_dominant_excess_by_weight() -> None:
 
 
 def test_what_others_name_is_no_due_of_a_queue_with_a_nominal() -> None:
-    """`b` owns cpu alone: GPUs, which `a` owns, are borrowed. What nobody names counts for nobody who has a nominal."""
+    """`b` owns only cpu, so it borrows GPUs, which `a` owns. A resource that no queue names does not count for a queue
+    with a nominal."""
     tree = QueueTree([a_queue("a", nominal=Resources({"gpu": 4})), a_queue("b", nominal=cpu(6))], TOTAL)
     tree.take("b", {"gpu": 2, "nic": 7}, preemptible=True)
     assert tree.share("b") == tree.unit * Fraction(1, 4)
@@ -182,7 +184,7 @@ def test_an_inner_queue_deserves_no_less_than_the_nominals_below_it() -> None:
 
 
 def test_the_nominal_of_an_inner_queue_is_its_own() -> None:
-    """In addition to its children's: 2 + 4, of which a child without a nominal deserves the 2."""
+    """The nominal of an inner queue adds to those of its children, 2 + 4; a child without a nominal deserves the 2."""
     queues = [a_queue("p", nominal=cpu(2)), a_queue("a", "p", nominal=cpu(4)), a_queue("b", "p"), a_queue("q")]
     tree = QueueTree(queues, Resources({"cpu": 12}))
     due = {name: tree.deserved(name).get("cpu") for name in ("p", "a", "b", "q")}
@@ -190,7 +192,8 @@ def test_the_nominal_of_an_inner_queue_is_its_own() -> None:
 
 
 def test_what_is_set_aside() -> None:
-    """Circles, what hangs from them, missing parents and what nobody understands; everything else goes on."""
+    """Queues in a circle, below a circle, with a missing parent or with invalid fields are set aside; all other queues
+    work."""
     queues = [
         a_queue("a", "b"),
         a_queue("b", "a"),
@@ -261,7 +264,7 @@ def test_a_part_of_a_gpu_is_a_slot() -> None:
 
 
 def test_slices_count_against_gpus_and_against_themselves() -> None:
-    """Seven of them are one GPU; a bound of slices bounds no GPUs."""
+    """Seven slices are one GPU; a bound of slices bounds no GPUs."""
     total = Resources({GPU: 1, SLICE: 14})
     tree = QueueTree([a_queue("a", limit=Resources({GPU: 1})), a_queue("b", limit=Resources({SLICE: 3}))], total)
     assert tree.open_total()[GPU] == 3 * GPU_UNITS
@@ -277,7 +280,7 @@ def test_slices_count_against_gpus_and_against_themselves() -> None:
 
 
 def test_a_tree_made_again_counts_slices_once() -> None:
-    """What is used is taken over as it was counted."""
+    """The new tree takes over the use as the old one counted it."""
     queue = a_queue("a", limit=Resources({GPU: 1}))
     tree = QueueTree([queue], Resources({GPU: 1, SLICE: 7}), closed=Resources({SLICE: 7}))
     tree.take("a", {SLICE: 7}, preemptible=True)
@@ -295,7 +298,7 @@ def test_nodes_that_take_no_work_add_nothing() -> None:
 
 
 def test_a_resource_that_no_node_offers_now_is_still_shared() -> None:
-    """All GPUs are on nodes that take no work: nobody deserves one, and who uses some is above its due."""
+    """All GPUs are on nodes that take no work: no queue deserves one, and a queue that uses some is above its due."""
     tree = QueueTree([a_queue("a"), a_queue("b", limit=cpu(9))], TOTAL, closed=Resources({"gpu": 8}))
     tree.take("a", {"gpu": 4}, preemptible=True)
     assert tree.deserved("a").get("gpu") == 0
@@ -304,7 +307,7 @@ def test_a_resource_that_no_node_offers_now_is_still_shared() -> None:
 
 
 def test_what_stands_on_nodes_that_take_no_work_takes_no_room_on_others() -> None:
-    """Of 12, 4 take no work and are in use. The other 8 are free, of which 6 are reserved for `a`."""
+    """Of 12, 4 are on nodes that take no work, and in use. The other 8 are free, of which 6 are reserved for `a`."""
     queues = [a_queue("a", nominal=cpu(6), lending_limit=cpu(0)), a_queue("b")]
     tree = QueueTree(queues, TOTAL, closed=cpu(4))
     tree.take("b", {"cpu": 4}, preemptible=True)
@@ -318,7 +321,7 @@ def test_what_stands_on_nodes_that_take_no_work_takes_no_room_on_others() -> Non
 
 
 def test_a_reserve_that_is_used_on_nodes_that_take_no_work_stays_reserved() -> None:
-    """`a` uses its own 6 of 12 where nothing new may go: others do not get them elsewhere."""
+    """`a` uses its own 6 of 12 on nodes that take no work: other queues do not get 6 on the other nodes."""
     queues = [a_queue("a", nominal=cpu(6), lending_limit=cpu(0)), a_queue("b")]
     tree = QueueTree(queues, TOTAL, closed=cpu(6))
     tree.take("a", {"cpu": 6}, preemptible=False)
@@ -338,7 +341,7 @@ def test_opening_nodes_gives_the_queues_more() -> None:
 
 
 def test_shares_are_exact() -> None:
-    """1:2 of 32: with 11 and 22 both queues would be a third of one above their due, and neither is less so."""
+    """1:2 of 32: with 11 and 22 both queues would be a third of one above their due, neither less than the other."""
     tree = QueueTree([a_queue("a", weight=1), a_queue("b", weight=2)], Resources({GPU: 32}))
     tree.take("a", {GPU: 10}, preemptible=True)
     tree.take("b", {GPU: 21}, preemptible=True)

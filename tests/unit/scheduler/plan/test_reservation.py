@@ -1,4 +1,4 @@
-"""Reservations: what is kept for blocked heads, and since when; who is bound by it."""
+"""Reservations: places and starts reserved for blocked heads, and which work they hold back."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def plan_at(now: float, *work: AllocationFact, queues: tuple[QueueFact, ...] = (
 
 
 def test_a_run_limit_is_the_lesser_of_its_own_and_the_queues() -> None:
-    """The queue's counts also for what names none."""
+    """The limit of the queue also applies to work without one."""
     limited = QueueFact(name="q", max_runtime=50.0)
     assert run_limit(an_allocation("a"), None) is None
     assert run_limit(an_allocation("a"), limited) == 50.0
@@ -37,9 +37,10 @@ def test_a_run_limit_is_the_lesser_of_its_own_and_the_queues() -> None:
 
 
 def test_when_something_ends_at_the_latest() -> None:
-    """By its stored deadline, else by its limit from its start; before it runs, from now; nobody knows without one.
+    """The end follows from the stored deadline, else from the run limit and the start; before the work runs, it counts
+    from now. Without a limit the end is unknown.
 
-    Never before now, because what is overdue is still there.
+    The end is never before now, because overdue work still uses its place.
     """
     fact = runs("a", "n0", started=10.0, max_runtime=100.0)
     assert known_end(fact, None, 50.0) == 110.0
@@ -51,14 +52,15 @@ def test_when_something_ends_at_the_latest() -> None:
 
 
 def test_the_start_that_is_kept_follows_from_run_limits() -> None:
-    """The head needs both to end: it starts when the later one must have."""
+    """The head needs both to end: it starts when the later one must have ended."""
     first, second = runs("r", "n0", max_runtime=100.0), runs("s", "n0", max_runtime=70.0)
     [kept] = plan_at(5.0, first, second, an_allocation("head", a_role(cpu=4), created=1.0)).kept
     assert (kept.allocation, kept.start, kept.placements) == ("default/head", 100.0, {0: "n0"})
 
 
 def test_the_start_stays_as_time_goes_on() -> None:
-    """It follows from ends, not from when one looks. While an end is overdue it is now, and no time is told."""
+    """The start follows from the ends of running work, not from the time of the plan. While an end is overdue the start
+    is now, and the message states no time."""
     work = (runs("r", "n0", max_runtime=100.0), an_allocation("head", a_role(cpu=4), created=1.0))
     assert [plan_at(now, *work).kept[0].start for now in (2.0, 50.0, 99.0, 120.0)] == [100.0] * 3 + [120.0]
     small = an_allocation("small", a_role(cpu=2), created=2.0)
@@ -81,7 +83,7 @@ def test_a_start_after_an_overdue_end_is_not_beside_the_places_of_another_head()
 
 @pytest.mark.parametrize(("limit", "is_let_pass"), [(95.0, True), (95.5, False), (None, False)])
 def test_who_ends_by_the_start_passes(limit: float | None, is_let_pass: bool) -> None:
-    """Ending at that very instant is in time."""
+    """A run that ends at that very instant is in time."""
     head = an_allocation("head", a_role(cpu=4), created=1.0)
     small = an_allocation("small", a_role(cpu=1), created=2.0, max_runtime=limit)
     decided = plan_at(5.0, runs("r", "n0", cpu=2, max_runtime=100.0), head, small)
@@ -95,7 +97,7 @@ def test_who_ends_by_the_start_passes(limit: float | None, is_let_pass: bool) ->
 
 
 def test_a_pool_may_do_without() -> None:
-    """`backfill: false` keeps nothing for a Backfill queue."""
+    """With `backfill: false` nothing is reserved for a Backfill queue."""
     work = (runs("r", "n0", cpu=2, max_runtime=100.0), an_allocation("head", a_role(cpu=4), created=1.0))
     small = an_allocation("small", created=2.0)
     decided = plan_at(5.0, *work, small, pool=PoolFact(name="default", backfill=False))
@@ -103,7 +105,7 @@ def test_a_pool_may_do_without() -> None:
 
 
 def test_what_has_aged_keeps_places_without_a_known_start() -> None:
-    """In any queue; what stands elsewhere still passes."""
+    """In any queue, work that has waited long reserves places; work on other nodes still passes."""
     work = (runs("r", "n0", cpu=2), an_allocation("head", a_role(cpu=4), created=1.0))
     small = [an_allocation(f"s{index}", a_role(cpu=2), created=2.0) for index in range(3)]
     pool = PoolFact(name="default", aging=60.0)
@@ -120,7 +122,7 @@ def test_what_has_aged_keeps_places_without_a_known_start() -> None:
 
 
 def test_halving_finds_what_looking_one_by_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same start, however many instants there are."""
+    """Both searches find the same start, however many instants there are."""
     work = [runs(f"r{index}", f"n{index % 3}", max_runtime=10.0 + 3 * index) for index in range(12)]
     head = an_allocation("head", a_role(2, cpu=3), created=1.0)
     [one] = plan_at(5.0, *work, head, count=3).kept
@@ -130,8 +132,8 @@ def test_halving_finds_what_looking_one_by_one_finds(monkeypatch: pytest.MonkeyP
 
 
 def test_what_was_kept_for_who_has_started_is_free_in_the_same_plan() -> None:
-    """The first in turn would have taken the port that was kept for the second; with that one started, the rest of the
-    first still starts."""
+    """The first in turn would take the port that is reserved for the second. The second starts, so the rest of the
+    first starts in the same plan."""
     queues = (QueueFact(name="default", nominal=amounts(2)), QueueFact(name="other", nominal=amounts(0)))
     port = a_role(minimum=0, name="port", host_ports=(80,))
     first = an_allocation("first", port, a_role(minimum=0), minimum=1, created=2.0)

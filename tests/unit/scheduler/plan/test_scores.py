@@ -133,7 +133,7 @@ def test_what_a_pool_names_replaces_the_defaults_and_unknown_names_are_told() ->
 
 @given(st.integers(0, 1_000), st.sampled_from(Normalise))
 def test_what_all_nodes_have_alike_is_normalised_as_one(raw: int, how: Normalise) -> None:
-    """A number for all of them is what each of them would get."""
+    """One number for all nodes is normalised to what each node alone would get."""
     every = np.full(3, raw, dtype=np.int64)
     assert normalised(every, np.ones(3, dtype=np.bool_), how).tolist() == [normalised_alike(raw, how)] * 3
 

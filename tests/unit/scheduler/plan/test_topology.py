@@ -15,7 +15,7 @@ Blocks = dict[str, dict[str, int]]
 
 
 def cluster(blocks: Blocks) -> list[NodeFact]:
-    """One node of as many cpus as it has room for per rack: {block: {rack: room}}; "" for a missing label."""
+    """One node for each rack, with as many cpus as the rack has room: {block: {rack: room}}; "" for a missing label."""
     return [
         a_node(f"{block}-{rack}", cpu=room, labels={k: v for k, v in (("block", block), ("rack", rack)) if v})
         for block, racks in blocks.items()
@@ -110,7 +110,7 @@ def test_later_ranks_stay_near() -> None:
 
 
 def test_roles_that_require_a_rack_share_one_if_one_has_room() -> None:
-    """Although each alone would go to a tighter one."""
+    """Each role alone would go to a tighter rack."""
     pair = (want(2, "rack", "required", name="a"), want(3, "rack", "required", name="b"))
     assert racks_of({"b1": {"r1": 2, "r2": 3, "r3": 6}}, *pair) == {"b1-r3": 5}
 
@@ -151,7 +151,8 @@ def test_nothing_stays_taken_of_orders_that_failed() -> None:
 
 
 def test_a_role_without_a_minimum_keeps_its_domain_too() -> None:
-    """Its first rank comes as surplus, and chooses the rack for the others; nodes outside of racks are none."""
+    """The first rank of such a role is surplus, and chooses the rack for the others; nodes outside of racks are no
+    rack."""
     blocks: Blocks = {"": {"": 9}, "b1": {"r1": 2, "r2": 3}}
     surplus = (a_role(1, name="a"), want(3, "rack", "required", 0, name="b", cpu=1))
     found = racks_of(blocks, *surplus, minimum=1)
@@ -161,7 +162,7 @@ def test_a_role_without_a_minimum_keeps_its_domain_too() -> None:
 
 
 def test_a_topology_of_the_gang_comes_before_those_of_its_roles() -> None:
-    """By itself each role would take the tightest rack: these are in two blocks."""
+    """Without it each role would take the tightest rack, and these are in two blocks."""
     blocks: Blocks = {"b1": {"r1": 2, "r2": 1}, "b2": {"r3": 3, "r4": 3}}
     roles = [want(2, "rack", "required", name="a"), want(3, "rack", "required", name="b")]
     assert racks_of(blocks, *roles) == {"b1-r1": 2, "b2-r3": 3}

@@ -1,4 +1,5 @@
-"""Where the volumes of claims can be reached from: which nodes are left out, what waits, and what is said of it."""
+"""Where the volumes of claims can be reached from: which nodes are left out, which work waits, and with what
+message."""
 
 from typing import Any
 
@@ -77,7 +78,7 @@ def test_zone_labels_and_node_affinity_both_have_to_hold() -> None:
     ],
 )
 def test_where_a_volume_is_has_words(volume: VolumeFact, words: str) -> None:
-    """As a user knows the place; "" where a sentence would be too long."""
+    """The words name the place as a user knows it; "" where a sentence would be too long."""
     assert reached_from(volume) == words
 
 
@@ -101,7 +102,7 @@ def said(plan: Plan, name: str) -> Any:
 
 
 def test_a_gang_goes_where_all_its_ranks_reach_the_volume() -> None:
-    """The other nodes are as free."""
+    """The other nodes are as free, but do not reach the volume."""
     made = plan_with(a_volume(term(where(ZONE, "In", "b"))), a_job("train", count=2))
     assert places(made) == {"train": ["n1", "n2"]}
 
@@ -116,7 +117,7 @@ def test_what_waits_for_nodes_of_its_volume_says_so() -> None:
 
 
 def test_a_claim_that_cannot_be_mounted_is_waited_for_before_any_node_is_looked_at() -> None:
-    """It takes nothing from others; its message is the claim's."""
+    """Such work takes no room from other work; its message is that of the claim."""
     volume = VolumeFact(namespace=NAMESPACE, name="data", waits="volume claim data does not exist in namespace default")
     made = plan_with(volume, a_job("train"), a_job("other", claims=()))
     assert list(places(made)) == ["other"]
@@ -125,6 +126,6 @@ def test_a_claim_that_cannot_be_mounted_is_waited_for_before_any_node_is_looked_
 
 
 def test_a_claim_that_is_being_read_is_not_told_of() -> None:
-    """What waits for it was not considered yet: no word of that is written to its object."""
+    """Work that waits for the claim counts as not yet considered, so no reason is written to its object."""
     made = plan_with(being_read(NAMESPACE, "data"), a_job("train"))
     assert (places(made), said(made, "train").gate) == ({}, Gate.NOT_YET_CONSIDERED)

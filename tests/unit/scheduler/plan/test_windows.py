@@ -1,4 +1,4 @@
-"""Windows in a plan: which nodes they take, who is kept off them, who goes, and when the plan is made anew."""
+"""Windows in a plan: which nodes they take, which work they keep off or evict, and when the plan is made anew."""
 
 from typing import Any
 
@@ -54,14 +54,14 @@ def reserved(snapshot: PoolSnapshot, name: str = "patch", now: float = 0.0) -> l
 
 
 def decided(snapshot: PoolSnapshot, now: float) -> Plan:
-    """The plan, which is sound."""
+    """The plan at `now`, which passes lint."""
     made = planned(msgspec.structs.replace(snapshot, now=now), now)
     assert lint(msgspec.structs.replace(snapshot, now=now), made) == ()
     return made
 
 
 def test_a_queue_below_the_named_one_may_use_the_nodes() -> None:
-    """A window for class is one for beginners; other queues are kept off."""
+    """A window for `class` is also for `beginners`, which is below it; other queues are kept off."""
     pool = a_pool(a_window(queues=("class",)))
     work = [an_allocation("own", queue="beginners"), an_allocation("other")]
     assert places(decided(a_snapshot(nodes(1), work, queues=QUEUES, pool=pool), 1500.0)) == {"own": ["n0"]}
@@ -76,14 +76,14 @@ def test_the_run_limit_of_the_queue_counts() -> None:
 
 
 def test_work_without_a_limit_is_kept_off_from_the_lead_time_on() -> None:
-    """Until that instant it starts, since some window is always ahead."""
+    """Until that instant such work starts, since some window is always ahead."""
     snapshot = a_snapshot(nodes(1), [an_allocation("a")], pool=a_pool(a_window(lead_s=600.0)))
     assert places(decided(snapshot, 399.0)) == {"a": ["n0"]}
     assert places(decided(snapshot, 400.0)) == {}
 
 
 def test_a_tick_without_news_sees_that_time_has_passed() -> None:
-    """What an earlier plan of the same state found is not taken for what holds now."""
+    """A plan does not take over what an earlier plan of the same state found about the window."""
     columns = Columns(a_pool(a_window()))
     columns.set_nodes(nodes(1))
     columns.set_queues(QUEUES)
@@ -110,21 +110,22 @@ def test_nodes_that_are_free_at_the_start_are_chosen_first() -> None:
 
 
 def test_nodes_with_work_of_its_own_are_chosen_before_free_ones() -> None:
-    """So a queue that has come holds no more nodes back than it was promised."""
+    """So a window whose queue already runs work holds no more nodes back than it states."""
     work = [running(whole("own", queue="class"), {0: "n2"})]
     snapshot = a_snapshot(nodes(3), work, queues=QUEUES, pool=a_pool(a_window(queues=("class",), nodes=1)))
     assert reserved(snapshot, now=1500.0) == ["n2"]
 
 
 def test_a_window_of_gpus_takes_whole_nodes_until_it_has_as_many() -> None:
-    """Nodes without GPUs are none of its, and neither are those that take no work."""
+    """Nodes without GPUs and nodes that take no work do not belong to such a window."""
     some = [a_node("a", gpus=4, unschedulable=True), a_node("b"), a_node("c", gpus=4), a_node("d", gpus=4)]
     assert reserved(a_snapshot(some, pool=a_pool(a_window(gpus=4)))) == ["c"]
     assert reserved(a_snapshot(some, pool=a_pool(a_window(gpus=5)))) == ["c", "d"]
 
 
 def test_windows_at_the_same_time_take_different_nodes() -> None:
-    """The one that names its node comes first, then the earlier; what is over by then is free for the next."""
+    """A window that names its node comes first, then the earlier one; nodes of a window that is over by then are
+    free."""
     maintenance = a_window(name="a", node_names=("n0",))
     first = a_window(name="b", start=900.0, nodes=1, queues=("class",))
     later = a_window(name="c", start=2000.0, nodes=1, queues=("class",))
@@ -133,7 +134,7 @@ def test_windows_at_the_same_time_take_different_nodes() -> None:
 
 
 def test_preemptible_work_goes_when_a_window_that_evicts_begins() -> None:
-    """Not before, not what may not be preempted, and not work that the window is for."""
+    """Work is not evicted before the start. Work that may not be preempted, and work that the window is for, stays."""
     work = [
         running(whole("goes", preemptible=True), {0: "n0"}),
         running(whole("stays"), {0: "n1"}),
@@ -147,7 +148,7 @@ def test_preemptible_work_goes_when_a_window_that_evicts_begins() -> None:
 
 
 def test_the_plan_is_made_anew_when_a_window_begins_and_when_it_ends() -> None:
-    """Also where nothing waits: somebody may have to go."""
+    """The plan is also made anew when no work waits, because the window may evict work."""
     snapshot = a_snapshot(nodes(1), pool=a_pool(a_window()))
     assert planned(snapshot, 0.0).look_again == 1000.0
     assert planned(snapshot, 1000.0).look_again == 2000.0
@@ -165,7 +166,7 @@ def test_a_growing_gang_is_held_to_the_end_of_its_attempt() -> None:
 
 
 def test_what_is_preempted_for_has_to_end_in_time_once_its_victims_have_left() -> None:
-    """Victims take their time to leave: with 600 s to go, work of 400 s evicts nobody where that may take 300 s."""
+    """Victims take time to leave: 600 s before the window, work of 400 s evicts no victim that may take 300 s."""
     queues = (QueueFact(name="default", within_queue="LowerPriority"),)
     victim = running(whole("victim", preemptible=True, max_runtime=500.0), {0: "n0"})
     for limit, evicted in ((200.0, ["default/victim"]), (400.0, [])):
@@ -175,7 +176,7 @@ def test_what_is_preempted_for_has_to_end_in_time_once_its_victims_have_left() -
 
 
 def test_the_smallest_change_is_the_longest_run_limit_that_is_in_time() -> None:
-    """Of two windows, the later one where it alone is in the way."""
+    """With two windows, the change is for the node of the later one, which allows the longer limit."""
     first, later = a_window(node_names=("n0",)), a_window(name="later", start=5000.0, node_names=("n1",))
     waiting = whole("a", max_runtime=20_000.0)
     why = decided(a_snapshot(nodes(2), [waiting], pool=a_pool(first, later)), 0.0).explanations["default/a"]
@@ -211,7 +212,7 @@ def test_members_that_ask_for_different_limits_are_told_apart() -> None:
 
 
 def test_the_recount_finds_work_that_would_run_into_a_window() -> None:
-    """A plan that puts it there breaks a rule."""
+    """Lint refuses a plan that places such work there."""
     work = whole("a", max_runtime=2000.0)
     snapshot = a_snapshot(nodes(1), [work], pool=a_pool(a_window()))
     wrong = Plan(admits=(Admit(allocation=work.key, uid=work.uid, attempt=1, placements={0: "n0"}),))
@@ -236,14 +237,15 @@ def test_of_many_instants_neighbours_are_looked_at_as_one(monkeypatch: Any) -> N
 
 
 def test_a_window_that_cannot_be_understood_is_told_and_left_out() -> None:
-    """The rest of the pool goes on."""
+    """The message names the field; the rest of the pool works."""
     pool = a_pool(WindowFact(name="odd", invalid="timeZone: there is no time zone 'X'"))
     assert faults_of(pool) == ("spec.windows[odd].timeZone: there is no time zone 'X'",)
     assert places(decided(a_snapshot(nodes(1), [an_allocation("a")], pool=pool), 1500.0)) == {"a": ["n0"]}
 
 
 def test_an_aged_head_keeps_no_node_that_it_may_not_use_now() -> None:
-    """Its places are kept from others at once: on a node of a window that would help nobody."""
+    """An aged head reserves its places at once. A node that a window closes to it is reserved only from the window's
+    end."""
     pool = a_pool(a_window(start=0.0, node_names=("n0",)), aging=10.0)
     work = [
         running(whole("endless"), {0: "n1"}),

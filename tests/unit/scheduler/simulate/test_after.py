@@ -18,13 +18,13 @@ allocations:
 
 
 def test_it_starts_when_the_last_has_ended() -> None:
-    """Nothing is kept for it before: work that came later starts in between."""
+    """Nothing is reserved for it before: work that arrived later starts in between."""
     lives = simulate(decode(NODES + CHAIN)).world.lives
     assert {name: life.first_start for name, life in lives.items()} == {"prep": 0, "data": 0, "later": 10, "train": 30}
 
 
 def test_its_start_is_foreseen_where_the_ends_are_known() -> None:
-    """By their run limits; where one may run for ever, nothing is promised."""
+    """The estimate follows from run limits; where work may run for ever, there is none."""
     first, second = "{{name: a, {limit} ranks: [{{cpu: 2}}]}}", "{{name: b, after: [a], ranks: [{{cpu: 1}}]}}"
     one = f"allocations: [{first}, {second}]\nuntil: 1"
     for limit, latest in (("maxRuntime: 60,", 60), ("", None)):

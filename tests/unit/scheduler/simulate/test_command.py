@@ -1,4 +1,4 @@
-"""`slipway simulate`: its forms of answer."""
+"""The output of `slipway simulate` in each of its forms."""
 
 import io
 import json
@@ -24,7 +24,7 @@ def answer(text: str, *options: str, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_scores_of_one_allocation_are_by_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """node -> plugin -> value, over the nodes that would do; only when asked for."""
+    """`--explain-scores` adds {node: {plugin: value}} for the nodes that fit; without it there are no scores."""
     found = answer(ONE, "--explain-scores", tmp_path=tmp_path, capsys=capsys)
     assert found["scores"] == {name: {"BalancedAllocation": 70, "LeastAllocated": 84} for name in ("n-0", "n-1")}
     assert "scores" not in answer(ONE, tmp_path=tmp_path, capsys=capsys)
@@ -41,7 +41,7 @@ def test_scores_of_several_are_by_allocation_too(tmp_path: Path, capsys: pytest.
 
 
 def test_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One of eight ready and four unready cpu for all of the time that was looked at."""
+    """One cpu of eight ready and four unready ones is used, for the whole time."""
     metrics = answer(ONE, tmp_path=tmp_path, capsys=capsys)["metrics"]
     assert metrics["makespan"] == 6
     assert metrics["utilisation"] == pytest.approx(1 / 12)

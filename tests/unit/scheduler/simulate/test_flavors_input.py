@@ -1,4 +1,5 @@
-"""Flavors in scenarios and in changes to a pool: what makes no sense is refused with its path, and nothing is lost."""
+"""Flavors in scenarios and in changes to a pool: bad values are refused with their path, and unnamed fields are
+kept."""
 
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_flavors_that_make_no_sense(text: str, complaint: str) -> None:
 
 
 def test_the_table_has_a_column_of_flavors_where_the_pool_has_some() -> None:
-    """And none elsewhere."""
+    """The table has no such column where the pool has no flavors."""
     work = "allocations: [{name: a, ranks: [{gpus: 1}]}, {name: b, ranks: [{cpu: 1}]}]"
     typed = as_table(simulate(decode(FLAVORS + work)), ()).splitlines()
     plain = as_table(simulate(decode(NODES + work)), ()).splitlines()
@@ -90,7 +91,8 @@ def changed(queue: QueueFact, **fields: Any) -> QueueFact:
 
 
 def test_a_change_of_a_queue_keeps_the_limits_that_it_does_not_name() -> None:
-    """Those of flavors when the flat ones change, and the other way round; null takes the flat ones away alone."""
+    """Limits of flavors stay when the flat limits change, and the other way round; null removes the flat limits
+    alone."""
     before = QueueFact(
         name="q", nominal=Resources({GPU: 4, H: 2 * GPU_UNITS}), limit=Resources({H: 3 * GPU_UNITS}), flavors=("h",)
     )
@@ -104,6 +106,6 @@ def test_a_change_of_a_queue_keeps_the_limits_that_it_does_not_name() -> None:
 
 
 def test_a_change_says_when_the_next_flavor_is_tried() -> None:
-    """As a scenario does."""
+    """A change sets `flavorFungibility` as a scenario does."""
     found = changed(QueueFact(name="q"), flavorFungibility={"whenCanBorrow": "TryNextFlavor"})
     assert (found.when_can_borrow, found.when_can_preempt) == ("TryNextFlavor", "TryNextFlavor")

@@ -1,4 +1,4 @@
-"""Likely starts: how many real starts are between the bounds, and what moves these."""
+"""Likely starts: how many real starts are between the bounds, and what moves the bounds."""
 
 import math
 
@@ -17,7 +17,7 @@ NODE = "nodes: [{name: n, cpu: 4}]\nqueues: [{name: default}]\n"
 
 
 def standing(text: str, now: float, ran_s: dict[str, float]) -> Now:
-    """A pool with this work, of which some has run for so long."""
+    """A pool at `now` with this work; `ran_s` tells how long some of it has run."""
     scenario = decode(NODE + text)
     given = lower.given(scenario)
     work = [
@@ -28,7 +28,8 @@ def standing(text: str, now: float, ran_s: dict[str, float]) -> Now:
 
 
 def past_of(lengths: list[float], now: float, *, arrivals: int = 0) -> Past:
-    """Small work of these lengths has ended; so much of it came at even distances during the last hour."""
+    """Small work of these lengths has ended, and `arrivals` such pieces arrived at even distances during the last
+    hour."""
     scenario = decode(NODE + "allocations: [{name: old, ranks: [{cpu: 2}]}]")
     part, fact = scenario.allocations[0], lower.given(scenario).allocations["old"]
     return Past(
@@ -44,9 +45,9 @@ WAITS = ", {name: waits, ranks: [{cpu: %s}]}"
 
 
 def test_so_many_starts_as_promised_are_within_the_bounds() -> None:
-    """In worlds where run times are exponential and what waits starts when what runs ends, as long a history as forty
-    runs gives bounds with the real start in them in 70 to 97 of 100 worlds; they are narrower than all that is
-    possible: in most worlds, they do not reach from nothing to five times the mean."""
+    """Run times are exponential, and the waiting work starts when the running work ends. With a history of forty runs,
+    the real start is within the bounds in 70 to 97 of 100 worlds. In most worlds the bounds are less than five times
+    the mean apart."""
     chance = SeededRandom(7)
     within, wide = 0, 0
     for _ in range(WORLDS):
@@ -63,7 +64,7 @@ def test_so_many_starts_as_promised_are_within_the_bounds() -> None:
 
 
 def test_work_that_arrives_and_passes_makes_the_start_later() -> None:
-    """A gang of the whole node waits while small work comes and passes: it is later than where nothing comes."""
+    """Small work passes a gang that needs the whole node, so the gang starts later than without arrivals."""
     now = standing(RUNNING.replace("cpu: 4", "cpu: 2") % (-10, WAITS % 4), 0.0, {"runs": 10.0})
     lengths = [60.0 * n for n in range(1, 21)]
     alone = likely_starts(now, past_of(lengths, 0.0), {"waits": None})["waits"]
@@ -73,14 +74,14 @@ def test_work_that_arrives_and_passes_makes_the_start_later() -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    """Chance follows from what is drawn, and from nothing else."""
+    """The random numbers follow from the question alone."""
     now = standing(RUNNING % (-10, WAITS % 4), 0.0, {"runs": 10.0})
     past = past_of([60.0 * n for n in range(1, 21)], 0.0, arrivals=5)
     assert likely_starts(now, past, {"waits": None}) == likely_starts(now, past, {"waits": None})
 
 
 def test_a_short_past_gives_no_bounds() -> None:
-    """One ended run too few."""
+    """The past has one ended run too few."""
     now = standing(RUNNING % (-10, WAITS % 4), 0.0, {"runs": 10.0})
     few = [60.0 * n for n in range(1, SAMPLES_MIN)]
     assert likely_starts(now, past_of(few, 0.0), {"waits": None}) == {}
@@ -89,7 +90,7 @@ def test_a_short_past_gives_no_bounds() -> None:
 
 @pytest.mark.parametrize("cpu", [5, 400])
 def test_what_never_fits_has_no_bounds(cpu: int) -> None:
-    """Although all other work ends: no future would start it."""
+    """No future starts such work, although all other work ends."""
     now = standing(RUNNING % (-10, WAITS % cpu), 0.0, {"runs": 10.0})
     assert likely_starts(now, past_of([60.0] * 20, 0.0, arrivals=5), {"waits": None}) == {}
 
@@ -104,7 +105,7 @@ def test_a_start_beyond_the_horizon_has_no_last_bound() -> None:
 
 
 def test_work_of_which_nothing_is_known_uses_its_whole_run_limit() -> None:
-    """What ended without a limit says nothing of what part of a limit is used."""
+    """Runs that ended without a limit do not show which part of a limit work uses."""
     now = standing(RUNNING % (-10, WAITS % 4), 0.0, {"runs": 10.0})
     limited = msgspec.structs.replace(
         now,
@@ -119,7 +120,8 @@ def test_work_of_which_nothing_is_known_uses_its_whole_run_limit() -> None:
 
 
 def test_where_run_limits_bound_the_start_all_work_is_short_or_long_together() -> None:
-    """The shortest and the longest tenth of its like; never later than the limits allow."""
+    """The bounds are the shortest and the longest tenth of similar runs; the last bound is never later than the limits
+    allow."""
     now = standing(RUNNING % (-10, WAITS % 4), 0.0, {"runs": 10.0})
     past = past_of([60.0 * n for n in range(1, 21)], 0.0, arrivals=12)
     assert likely_starts(now, past, {"waits": 5_000.0}) == {"waits": (170.0, 1_130.0)}

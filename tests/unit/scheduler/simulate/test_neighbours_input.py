@@ -55,14 +55,14 @@ def of_rank(text: str) -> str:
     ],
 )
 def test_bad_neighbours(text: str, complaint: str) -> None:
-    """Nothing is passed over, and nothing is half understood."""
+    """A bad field is refused; none is ignored or half understood."""
     with pytest.raises(InvalidError) as caught:
         decode(NODES + text)
     assert str(caught.value).startswith(complaint)
 
 
 def test_images_have_a_size() -> None:
-    """As quantities, at the path of the node's image."""
+    """A bad size is refused with the path of the node's image."""
     with pytest.raises(InvalidError) as caught:
         decode('nodes: [{name: n, images: {"a:1": -5}}]')
     assert str(caught.value).startswith("nodes[0].images.a:1: ")

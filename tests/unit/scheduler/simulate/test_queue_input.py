@@ -58,7 +58,7 @@ def test_bad_queues(text: str, complaint: str) -> None:
 
 
 def test_places_may_be_numbers() -> None:
-    """As YAML gives them, or as text."""
+    """A place is a number of YAML, or text."""
     found = decode(
         NODES + "allocations: [{name: a, position: 12.50, ranks: [{}]}, {name: b, position: '7', ranks: [{}]}]"
     )

@@ -1,4 +1,4 @@
-"""Run times by what ran before: over which work, for work that runs already, and by what still runs."""
+"""Run times drawn from past runs: from which runs, for work that already runs, and with runs that have not ended."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def runs(
     limit_s: float | None = None,
     has_ended: bool = True,
 ) -> list[PastRun]:
-    """`count` of them, of 1, 2, 3 ... steps."""
+    """`count` past runs, of 1, 2, 3 ... steps of `step_s` seconds."""
     return [
         PastRun(queue=queue, user=user, gpus=gpus, ran_s=step_s * (n + 1), limit_s=limit_s, has_ended=has_ended)
         for n in range(count)
@@ -30,18 +30,18 @@ def like(
 
 @pytest.mark.parametrize(("chance", "found"), [(0.0, 10), (0.09, 10), (0.11, 20), (0.55, 60), (0.999, 100)])
 def test_each_ended_run_is_as_likely_as_the_others(chance: float, found: float) -> None:
-    """A run time that was there."""
+    """The drawn run time is that of an ended run."""
     assert RunTimes(runs(10)).draw(like(), chance) == found
 
 
 def test_work_with_a_limit_uses_the_same_part_of_it() -> None:
-    """Whatever the limit is: what ran for 10 % to 100 % of an hour."""
+    """Past runs used 10 % to 100 % of an hour; work with another limit uses the same part of it."""
     times = RunTimes(runs(10, step_s=360.0, limit_s=3600.0))
     assert times.draw(like(limit_s=100.0), 0.45) == pytest.approx(50)
 
 
 def test_what_runs_already_is_like_what_ran_longer() -> None:
-    """Shorter work says nothing of it."""
+    """Shorter runs do not count for work that has run longer."""
     times = RunTimes(runs(20))
     assert times.draw(like(ran_s=95.0), 0.0) == 100
     assert times.draw(like(ran_s=100.0), 0.0) == 110
@@ -49,7 +49,7 @@ def test_what_runs_already_is_like_what_ran_longer() -> None:
 
 
 def test_what_runs_longer_than_all_before_goes_on_as_the_longest_differ() -> None:
-    """The ten longest are 1.1 to 2 times as long as the one below them."""
+    """Each of the ten longest runs is 1.1 to 2 times as long as the longest of the others; this factor is applied."""
     times = RunTimes(runs(20))
     assert times.draw(like(ran_s=1000.0), 0.0) == pytest.approx(1100)
     assert times.draw(like(ran_s=1000.0), 0.999) == pytest.approx(2000)
@@ -66,13 +66,14 @@ def test_what_still_runs_makes_long_work_more_likely() -> None:
 
 
 def test_what_still_runs_and_is_short_says_little() -> None:
-    """Its weight goes to all that is longer, so it changes nothing of how these are to each other."""
+    """Its weight goes to all longer runs, so the chances of these relative to each other stay."""
     times = RunTimes([*runs(10), *(like(ran_s=1.0) for _ in range(30))])
     assert [times.draw(like(), chance) for chance in (0.05, 0.55, 0.95)] == [10, 60, 100]
 
 
 def test_the_most_alike_work_counts_first() -> None:
-    """Of the user, the queue and the size, else of the queue and the size, of user and queue, of the queue, of all."""
+    """Runs with the same user, queue and size come first, else with the same queue and size, user and queue, queue, or
+    any."""
     times = RunTimes(
         [
             *runs(10),
@@ -92,7 +93,7 @@ def test_the_most_alike_work_counts_first() -> None:
 
 
 def test_too_little_tells_nothing() -> None:
-    """Nor does work without a limit tell anything of that with one."""
+    """Runs without a limit tell nothing of work with one either."""
     assert RunTimes(runs(SAMPLES_MIN - 1)).draw(like(), 0.5) is None
     assert RunTimes(runs(20)).draw(like(limit_s=60.0), 0.5) is None
     assert RunTimes([]).draw(like(), 0.5) is None

@@ -1,4 +1,4 @@
-"""The scenario format: what it takes, and the path of what it does not."""
+"""The scenario format: what it accepts, and the path of each field that it refuses."""
 
 import json
 from pathlib import Path
@@ -175,7 +175,7 @@ def test_a_bad_file_exits_2_and_names_the_field(
 
 
 def test_a_complaint_is_one_line_that_no_terminal_obeys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever names stand in the file."""
+    """This holds for any names in the file."""
     path = tmp_path / "bad.yaml"
     path.write_text(
         'nodes: [{name: n}]\nallocations: [{name: a, queue: "x\\x1b[31m\\ny", ranks: [{}]}]', encoding="utf-8"

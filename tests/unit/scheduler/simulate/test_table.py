@@ -17,7 +17,7 @@ def table(width: int = 80, *, with_scores: bool = False, **document: Any) -> lis
 
 @pytest.mark.parametrize("width", [66, 80, 132])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    """With names as people give them."""
+    """The names are as long as people choose them."""
     found = table(
         width,
         with_scores=True,
@@ -42,7 +42,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 
 def test_nodes_that_do_not_fit_are_counted() -> None:
-    """The first, and how many more."""
+    """The table shows the first nodes, and how many more there are."""
     nodes = [{"name": f"n{index}", "cpu": 1} for index in range(30)]
     [row] = [
         line
@@ -53,7 +53,7 @@ def test_nodes_that_do_not_fit_are_counted() -> None:
 
 
 def test_equal_reasons_are_said_once() -> None:
-    """With the names of those that wait for them."""
+    """The line has the names of the allocations that wait for this reason."""
     work = [{"name": f"w{index}", "ranks": [{"cpu": 4}]} for index in range(9)]
     lines = table(nodes=[{"name": "n", "cpu": 1}], allocations=work)
     assert sum("NoFit" in line for line in lines) == 1
@@ -61,7 +61,7 @@ def test_equal_reasons_are_said_once() -> None:
 
 
 def test_ranks_that_went_together_are_one_line() -> None:
-    """And it says for whom."""
+    """The line also names the preemptor."""
     lines = table(
         nodes=[{"name": "n", "cpu": 2}],
         queues=[{"name": "q", "preemption": {"withinQueue": "LowerPriority"}}],
@@ -83,7 +83,7 @@ def test_ranks_that_went_together_are_one_line() -> None:
     ],
 )
 def test_the_start_is_estimated_in_words(estimate: Estimate, said: str) -> None:
-    """Behind the reason: what is likely, and what is certain."""
+    """The estimate follows the reason: the likely start, and the latest."""
     document = {"nodes": [{"name": "n", "cpu": 1}], "allocations": [{"name": "w", "ranks": [{"cpu": 2}]}]}
     text = as_table(simulate(decode(json.dumps(document))), (), {"w": estimate}, width=1000)
     [line] = [line for line in text.splitlines() if line.startswith("w: ")]
@@ -91,14 +91,14 @@ def test_the_start_is_estimated_in_words(estimate: Estimate, said: str) -> None:
 
 
 def test_rows_have_a_limit() -> None:
-    """What is cut off is counted."""
+    """The table states how many rows are left out."""
     work: list[dict[str, Any]] = [{"name": f"w{index}", "submit": 10, "ranks": [{}]} for index in range(ROWS_MAX + 5)]
     lines = table(nodes=[], allocations=work, until=1)
     assert "... and 5 more allocations; -o json has them all" in lines
 
 
 def test_long_names_keep_their_beginning_and_end() -> None:
-    """They differ at either."""
+    """Names differ at their beginning or at their end."""
     name = "a" * 30 + "-" + "z" * 30
     lines = table(nodes=[{"name": "n", "cpu": 1}], allocations=[{"name": name, "ranks": [{"cpu": 1}]}])
     assert lines[1].startswith("aaaa")
@@ -111,5 +111,5 @@ def test_long_names_keep_their_beginning_and_end() -> None:
     [(None, "-"), (0, "0"), (5.0, "5"), (0.1 + 0.2, "0.3"), (1e6, "1000000"), (-60, "-60"), (1e-9, "0")],
 )
 def test_numbers_are_short(value: float | None, text: str) -> None:
-    """Exact to the thousandth."""
+    """Numbers are exact to the thousandth."""
     assert number(value) == text

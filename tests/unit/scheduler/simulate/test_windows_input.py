@@ -1,4 +1,4 @@
-"""Windows in scenarios: what makes no sense is refused with its path; a run that waits for windows alone ends."""
+"""Windows in scenarios: bad values are refused with their path; a run in which only windows begin and end is over."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_windows_that_make_no_sense(window: str, complaint: str) -> None:
 
 
 def test_a_run_in_which_only_windows_come_and_go_is_over() -> None:
-    """Work that never fits between two of them waits; the run ends without an `until`."""
+    """Work that never fits between two windows waits; the run ends without an `until`."""
     window = "start: 3600, duration: 1h, repeat: {every: Daily}, maintenance: true"
     work = "allocations: [{name: long, submit: 60, maxRuntime: 90000, ranks: [{cpu: 1}]}]"
     outcome = simulate(decode(a_scenario(window, work)))

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 class Folder:
-    """The three files of a call."""
+    """A folder with the three files of a call: the cluster, the trace and the mapping."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -50,7 +50,7 @@ def read(folder: Folder, field: str, cell: str, rule: Any = None, **mapping: Any
 
 
 def test_a_row_is_an_allocation(folder: Folder) -> None:
-    """A word is a column; a column that no field names is not looked at; the first arrival is time 0."""
+    """A word names a column; a column that no field names is not looked at; the first arrival is time 0."""
     text = "id,when,secs,n,owner,note\njob-1,1000,60,2,ana,hello\njob-2,1030,5,1,ben,\n"
     columns = {"name": "id", "submit": "when", "duration": "secs", "ranks": "n", "user": "owner"}
     one, two = folder.load(text, columns).scenario.allocations
@@ -84,7 +84,7 @@ def test_durations(folder: Folder, cell: str, unit: str, seconds: float) -> None
 
 
 def test_moments(folder: Folder) -> None:
-    """A number, or a time with an offset, or one without in the zone of the mapping."""
+    """A moment is a number, a time with an offset, or a time without one in the zone of the mapping."""
     columns = {"submit": "t", "duration": {"from": "t", "to": "e"}}
     text = "t,e\n2026-03-29T00:30:00Z,2026-03-29T03:30:00+02:00\n2026-03-29T01:00:00,2026-03-29T04:00:00\n"
     one, two = folder.load(text, columns, timeZone="Europe/Berlin").scenario.allocations
@@ -106,12 +106,13 @@ def test_moments(folder: Folder) -> None:
     ],
 )
 def test_amounts(folder: Folder, field: str, cell: str, rule: Any, found: Any) -> None:
-    """A number of the unit, or a quantity that has its own; words that are translated, empty cells, constants."""
+    """An amount is a number of the unit, or a quantity with its own unit; words may be translated, empty cells have
+    defaults, and a field may be constant."""
     assert getattr(read(folder, field, cell, rule).ranks[0], field) == found
 
 
 def test_what_all_ranks_share_is_divided(folder: Folder) -> None:
-    """Rounded up, so that no rank gets less than it needs."""
+    """The part of each rank is rounded up, so that no rank gets less than it needs."""
     columns = {"submit": "t", "duration": "d", "ranks": "n", "cpu": {"column": "c", "per": "allocation"}}
     columns["gpus"] = {"column": "g", "per": "allocation"}
     [rank] = only(folder.load("t,d,n,c,g\n0,1,3,10,12\n", columns)).ranks
@@ -123,25 +124,25 @@ def test_what_all_ranks_share_is_divided(folder: Folder) -> None:
     [("1", "460", (0, 460)), ("1", "1000", (1, 0)), ("4", "1000", (4, 0)), ("0", "0", (0, 0))],
 )
 def test_a_part_of_a_gpu(folder: Folder, gpus: str, milli: str, found: tuple[int, int]) -> None:
-    """Thousandths below 1000 stand in place of one GPU; else the column of GPUs says it."""
+    """Thousandths below 1000 stand in place of one GPU; else the column of GPUs decides."""
     columns = {"submit": "t", "duration": "d", "gpus": "g", "gpuMilli": "m"}
     [rank] = only(folder.load(f"t,d,g,m\n0,1,{gpus},{milli}\n", columns)).ranks
     assert (rank.gpus, rank.gpu_milli) == found
 
 
 def test_a_fraction_of_a_gpu(folder: Folder) -> None:
-    """In GPUs instead of thousandths."""
+    """The unit `gpu` states the part in GPUs instead of thousandths."""
     assert read(folder, "gpuMilli", "0.25", {"column": "x", "unit": "gpu"}).ranks[0].gpu_milli == 250
 
 
 @pytest.mark.parametrize(("field", "name"), [("user", "user"), ("priority", "priority"), ("maxRuntime", "max_runtime")])
 def test_an_empty_cell_says_nothing(folder: Folder, field: str, name: str) -> None:
-    """Of what an allocation need not have."""
+    """An empty cell leaves an optional field unset."""
     assert getattr(read(folder, field, ""), name) in ("", 0, None)
 
 
 def test_rows_are_left_out_and_counted(folder: Folder) -> None:
-    """By the cells of a column."""
+    """The mapping leaves rows out by the cells of a column."""
     traced = folder.load("t,d,s\n0,1,DONE\n0,1,\n0,1,FAILED\n", COLUMNS, skip={"s": ["", "FAILED"]})
     assert [part.name for part in traced.scenario.allocations] == ["row-2"]
     assert traced.warnings == ("rows of t.csv left out, as skip of map.json says: 2",)
@@ -179,7 +180,7 @@ COLUMNS = {"submit": "t", "duration": "d"}
     ],
 )
 def test_a_bad_cell_is_said_with_its_place(folder: Folder, cell: str, field: str, rule: Any, said: str) -> None:
-    """File, line and column, or the field of the mapping; and what to write instead."""
+    """The error names file, line and column, or the field of the mapping, and what to write instead."""
     with pytest.raises(InvalidError) as raised:
         read(folder, field, cell, rule)
     assert str(raised.value).startswith(said)
@@ -217,14 +218,14 @@ def test_a_bad_cell_is_said_with_its_place(folder: Folder, cell: str, field: str
     ],
 )
 def test_a_bad_file_is_said_with_its_place(folder: Folder, text: str, columns: Json, said: str) -> None:
-    """The trace with its line, or the mapping with its field."""
+    """The error names the trace and its line, or the mapping and its field."""
     with pytest.raises(InvalidError) as raised:
         folder.load(text, columns)
     assert str(raised.value).startswith(said)
 
 
 def test_other_bad_mappings_and_files(folder: Folder) -> None:
-    """A zone that is none; a line of JSON that is none; what is wrong in the scenario stays there."""
+    """An unknown time zone and a bad line of JSON are refused; an error in the scenario names the scenario."""
     with pytest.raises(InvalidError, match=r"^map.json: timeZone: Mars is no time zone; write a name such as UTC"):
         folder.load("t,d\n0,1\n", COLUMNS, timeZone="Mars")
     with pytest.raises(InvalidError, match=r"^t.jsonl, line 2: not an object; write one object a line"):
@@ -234,7 +235,7 @@ def test_other_bad_mappings_and_files(folder: Folder) -> None:
 
 
 def test_the_summary_is_the_answer_to_a_trace(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
-    """The figures one a line; the table and JSON are there when they are asked for."""
+    """The figures are printed one a line; `-o` prints the table or JSON instead."""
     folder.load("t,d\n0,10\n", COLUMNS)
     words = ["cluster.yaml", "--trace", "t.csv", "--mapping", "map.json"]
     assert main(words) == 0
