@@ -1,4 +1,4 @@
-"""One world per test."""
+"""The fixture of these tests: one world for each test."""
 
 from collections.abc import AsyncGenerator
 

@@ -1,4 +1,4 @@
-"""Our sentences about the work of others, as those read them who may not see it."""
+"""Redaction: in our messages, callers do not read the names of work that they may not see."""
 
 import msgspec
 import pytest
@@ -7,7 +7,7 @@ from slipway.api.access.redaction import SOMEBODY, Blinds
 
 
 def some_blinds(*hidden: str) -> Blinds:
-    """For who sees the workspace `mine`, beside these that are there."""
+    """The redaction for a caller who sees the workspace `mine`; the workspaces `hidden` exist too."""
     return Blinds(hidden, lambda name: name == "mine")
 
 
@@ -29,13 +29,13 @@ def drawn(value: object, *hidden: str) -> object:
     ],
 )
 def test_names_of_hidden_work_go(words: str, read: str) -> None:
-    """Whole names only: a workspace whose name begins or ends alike is another."""
+    """Only whole names are hidden: a workspace whose name begins or ends alike is another."""
     assert drawn({"message": words}, "red") == {"message": read}
     assert some_blinds("red").sentence(words) == read
 
 
 def test_only_our_own_words_are_touched() -> None:
-    """What the user wrote stays, wherever it stands."""
+    """Text of the user stays, in any field."""
     image = {"containers": [{"image": "red/app:1", "message": "red/app"}]}
     spec = {"template": image, "env": {"message": "red/x"}, "labels": {"by": "red/x"}, "pool": "red/x"}
     value = {"spec": spec, "status": {"stop": {"by": "red/a"}, "conditions": [{"message": "red/a goes first"}]}}
@@ -46,14 +46,15 @@ def test_only_our_own_words_are_touched() -> None:
 
 
 def test_who_sees_everything_reads_everything() -> None:
-    """Nothing is hidden, nothing is changed, not even decoded."""
+    """An answer from which nothing is hidden is not changed, not even decoded."""
     raw = b'{"message":  "red/a"}'
     assert some_blinds()(raw) is raw
     assert some_blinds("blue")(raw) is raw
 
 
 def test_who_is_made_room_for_may_be_gone_with_its_workspace() -> None:
-    """That field has names of work only, so no list of workspaces is needed; groups of a sum are something else."""
+    """A text in `by` is always a name of work, so no list of workspaces is needed; the groups of a sum are something
+    else."""
     assert drawn({"by": "gone/a"}) == {"by": SOMEBODY}
     assert drawn({"by": "mine/a"}) == {"by": "mine/a"}
     assert drawn({"by": {"user": "red/a"}}, "red") == {"by": {"user": "red/a"}}
@@ -61,5 +62,5 @@ def test_who_is_made_room_for_may_be_gone_with_its_workspace() -> None:
 
 @pytest.mark.parametrize("said", [{"problem": {"detail": "red/x"}}, {"error": "red/x"}, {"reason": "red/x"}])
 def test_what_a_caller_has_sent_comes_back_as_it_was(said: dict[str, object]) -> None:
-    """Else a guess that comes back changed would tell that there is such a workspace."""
+    """Otherwise a guess that comes back changed would show that such a workspace exists."""
     assert drawn(said, "red") == said

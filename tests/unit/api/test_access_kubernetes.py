@@ -1,4 +1,4 @@
-"""Mode `kubernetes`: who the cluster knows is known here, and may do what its rules say, workspace by workspace."""
+"""Mode `kubernetes`: the cluster authenticates callers, and its rules authorize them, workspace by workspace."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -33,7 +33,7 @@ async def teams() -> AsyncGenerator[Teams]:
 
 
 async def test_a_role_of_the_cluster_opens_its_workspace(teams: Teams) -> None:
-    """As the account, under its whole name; the other workspace is not there."""
+    """The user is the account, under its whole name; the other workspace does not exist for it."""
     headers = await teams.account("ada")
     await teams.grant("ada", "red-edit", EDITOR, where="team-red")
     made = await teams.launch({**headers, "X-Slipway-User": "root"}, name="mine", workspace="team-red")
@@ -53,7 +53,8 @@ async def test_a_role_of_the_cluster_opens_its_workspace(teams: Teams) -> None:
 
 
 async def test_each_verb_is_asked_for(teams: Teams) -> None:
-    """Who may look may not launch, kill or open; who may do all in a workspace may not take nodes out of use."""
+    """A viewer may not launch, kill or open; an account with all rights in a workspace may not take nodes out of
+    use."""
     viewer, editor, admin = [await teams.account(name) for name in ("vera", "eddy", "root")]
     await teams.grant("vera", "red-view", VIEWER, where="team-red")
     await teams.grant("eddy", "red-edit", EDITOR, where="team-red")
@@ -71,7 +72,8 @@ async def test_each_verb_is_asked_for(teams: Teams) -> None:
 
 
 async def test_a_job_changes_its_members_only_for_who_may_change_those(teams: Teams) -> None:
-    """A role for jobs alone sets weights and limits; another queue, and a priority that begins work again, is more."""
+    """A role for jobs alone sets weights and limits. Another queue, or a priority that begins work again, needs more
+    rights."""
     jobs_only = await teams.account("jo")
     await teams.grant("jo", "red-view", VIEWER, where="team-red")
     await teams.grant("jo", "red-jobs", JOBS_ONLY, where="team-red")
@@ -102,7 +104,7 @@ async def test_a_job_changes_its_members_only_for_who_may_change_those(teams: Te
 
 
 async def test_who_may_look_nowhere_sees_nothing_of_the_cluster(teams: Teams) -> None:
-    """Known to the cluster is not enough: every pod has an account."""
+    """An account that the cluster knows has no rights by that, because every pod has an account."""
     headers = await teams.account("nobody")
     for path in ("/queues", "/nodes", "/pools", "/queue-stats"):
         assert (await teams.call("GET", path, headers)).status_code == 403
@@ -112,7 +114,8 @@ async def test_who_may_look_nowhere_sees_nothing_of_the_cluster(teams: Teams) ->
 
 
 async def test_a_token_must_be_for_us(teams: Teams) -> None:
-    """One for the API server, for the tasks' door or forged is none; so is none at all."""
+    """A token for another audience and a forged token get 401, as a call without a token does; a token of a task gets
+    403."""
     await teams.grant("ada", "all", EVERYTHING)
     good = await teams.account("ada")
     issue = teams.world.accounts.issue
@@ -127,7 +130,7 @@ async def test_a_token_must_be_for_us(teams: Teams) -> None:
 
 
 async def test_a_role_that_is_taken_away_counts_no_more(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the few seconds for which an answer is used."""
+    """The rights end after the few seconds for which an answer is cached."""
     headers = await teams.account("ada")
     await teams.grant("ada", "red-edit", EDITOR, where="team-red")
     path = f"/allocations/{teams.ids['red']}"
@@ -147,7 +150,7 @@ async def test_a_role_that_is_taken_away_counts_no_more(teams: Teams, monkeypatc
 async def test_calls_are_refused_while_callers_cannot_be_authenticated(
     teams: Teams, resource: Any, error: Exception
 ) -> None:
-    """503 with Retry-After, for reading and for writing; never an answer."""
+    """Reads and writes get 503 with Retry-After, and never an answer."""
     headers = await teams.account("ada")
     await teams.grant("ada", "all", EVERYTHING)
     create = teams.world.kube.create
@@ -167,7 +170,7 @@ async def test_calls_are_refused_while_callers_cannot_be_authenticated(
 
 
 async def test_a_burst_of_requests_asks_few_questions(teams: Teams) -> None:
-    """Answers are used again: a page that asks for a hundred things costs the API server a handful of reviews."""
+    """Answers are cached: a page with a hundred requests costs the API server a handful of reviews."""
     headers = await teams.account("ada")
     await teams.grant("ada", "red-edit", EDITOR, where="team-red")
     await teams.call("GET", f"/allocations/{teams.ids['red']}", headers)
@@ -185,7 +188,7 @@ async def test_a_burst_of_requests_asks_few_questions(teams: Teams) -> None:
 
 
 async def test_too_many_questions_are_refused_not_answered(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever floods the api with tokens floods the API server no further than the limit; the others try again."""
+    """A flood of tokens causes no more reviews than the limit; the other callers get 429 and try again."""
     headers = await teams.account("ada")
     monkeypatch.setattr(kubernetes_auth, "WAITING_MAX", 0)
     answer = await teams.call("GET", "/allocations", headers)

@@ -1,4 +1,4 @@
-"""Who may do what: every route of the API by every kind of caller, and what those may not see that it is there."""
+"""Authorization: every route of the API by every kind of caller, and no hint of objects that a caller may not see."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -31,7 +31,7 @@ async def teams(tmp_path: Path) -> AsyncGenerator[Teams]:
 
 
 def needs(row: Endpoint) -> str:
-    """The least role, by a rule that does not know the table."""
+    """The least role for a route, by a rule that does not know the table."""
     path = row.path.removeprefix("/api/v1")
     of_cluster = path.startswith(("/nodes", "/workspaces")) and row.method != "GET"
     if of_cluster or any(each in path for each in ADMIN_PATHS):
@@ -45,7 +45,7 @@ def needs(row: Endpoint) -> str:
 
 
 def filled(row: Endpoint, id_: str, team: str) -> str:
-    """Its path about the work of a team."""
+    """The path of a route, filled with the work of a team."""
     path = row.path.removeprefix("/api/v1").replace("{id}", id_).replace("{rank}", "0")
     named = f"team-{team}" if "/workspaces/" in path else "default" if "/queues/" in path else CANARY[team]
     path = path.replace("{name}", named).replace("{context}", "0" * 64).replace("{pool}", "default")
@@ -54,7 +54,7 @@ def filled(row: Endpoint, id_: str, team: str) -> str:
 
 
 def body_of(row: Endpoint, team: str, teams_id: str) -> Any:
-    """A body that says which workspace is meant, where bodies do."""
+    """A body that names the workspace, for routes whose bodies do."""
     if row.method in ("GET", "DELETE", "PUT") and "templates" not in row.path:
         return None
     path = row.path.removeprefix("/api/v1")
@@ -80,12 +80,12 @@ COLLECTIONS = ("/allocations", *(f"/{kind.value}s" for kind in Kind))
 
 
 def cases() -> list[Endpoint]:
-    """All but the stream of everything, which has no end."""
+    """All routes but the stream of all events, which has no end."""
     return [row for row in ENDPOINTS if row.path != "/api/v1/events"]
 
 
 def is_missing(row: Endpoint) -> bool:
-    """Whether what the filled path names is in fact not there: the work is a command, and there are no letters."""
+    """Whether the object of the filled path does not exist: the work is a command, and there are no dead letters."""
     path = row.path.removeprefix("/api/v1")
     is_other_kind = "{id}" in path and not path.startswith(("/allocations", "/commands"))
     ends = ("{context}", "/context", "{letter}", "/replay")
@@ -100,12 +100,12 @@ async def call(teams: Teams, row: Endpoint, headers: dict[str, str], team: str, 
 
 
 def test_every_route_has_its_row() -> None:
-    """In the table, and no row is left over."""
+    """Every route has a row in the table, and the table has no other rows."""
     assert sorted(table.listed()) == sorted(f"{row.method} {row.path}" for row in ENDPOINTS)
 
 
 async def test_a_route_without_a_row_is_not_built(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when it is none of the REST API."""
+    """The application is not built, also when the route does not belong to the REST API."""
     monkeypatch.delitem(table.OTHERS, "/docs")
     with pytest.raises(InvariantError, match="/docs is not in the authorisation table"):
         create_app(teams.world.parts, HealthApp(ProcessHealth(teams.world.clock)))
@@ -116,7 +116,7 @@ async def test_a_route_without_a_row_is_not_built(teams: Teams, monkeypatch: pyt
 @pytest.mark.matrix(most=20)
 @pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: f"{row.method} {row.path}")
 async def test_calls_without_a_valid_token_are_refused(teams: Teams, row: Endpoint) -> None:
-    """401 as problem+json with the challenge, for none, a wrong one, an expired one, one that was taken away."""
+    """A call without a token, or with a wrong, expired or revoked one, gets 401 as problem+json with the challenge."""
     expired = await teams.token("ada", {"*": "admin"}, life_s=-1)
     revoked = await teams.token("ada", {"*": "admin"})
     assert teams.folder is not None
@@ -137,7 +137,7 @@ async def test_calls_without_a_valid_token_are_refused(teams: Teams, row: Endpoi
 @pytest.mark.parametrize("role", ["viewer", "editor", "admin"])
 @pytest.mark.parametrize("row", cases(), ids=lambda row: f"{row.method} {row.path}")
 async def test_a_role_opens_what_it_includes(teams: Teams, row: Endpoint, role: str) -> None:
-    """In its workspace; what belongs to the cluster needs a role everywhere."""
+    """A role holds in its workspace; routes of the cluster need a role in all workspaces."""
     order = ["viewer", "editor", "admin"]
     need = needs(row)
     where = "*" if need in ("admin", "viewer of all") and "forget" not in row.path else "team-red"
@@ -159,8 +159,8 @@ async def test_a_role_opens_what_it_includes(teams: Teams, row: Endpoint, role: 
 @pytest.mark.matrix(most=20)
 @pytest.mark.parametrize("row", cases(), ids=lambda row: f"{row.method} {row.path}")
 async def test_what_is_elsewhere_looks_like_what_is_nowhere(teams: Teams, row: Endpoint) -> None:
-    """The admin of one workspace gets the same answer, to the letter, about the other and about what does not exist;
-    and no answer holds anything of the other."""
+    """The admin of one workspace gets the same answer, to the letter, about another workspace and about one that does
+    not exist; no answer contains anything of the other workspace."""
     headers = await teams.token("eve", {"team-blue": "admin"})
     there = await call(teams, row, headers, "red")
     assert CANARY["red"] not in _said(there, teams, "red")
@@ -180,8 +180,8 @@ async def test_what_is_elsewhere_looks_like_what_is_nowhere(teams: Teams, row: E
 
 
 async def test_no_answer_names_the_work_of_others(teams: Teams) -> None:
-    """What the scheduler says of a waiting allocation, by whatever way a caller comes upon it: routes, refusals, the
-    page before its page."""
+    """The message of the scheduler about a waiting allocation names other work. No route, refusal or waiting page shows
+    that name to a caller who may not see the work."""
     words = f"team-red/{CANARY['red']} is before it"
     await teams.world.explain(CANARY["blue"], "BehindQueueHead", words, namespace="team-blue")
     headers, id_ = await teams.token("eve", {"team-blue": "admin"}), teams.ids["blue"]
@@ -196,7 +196,7 @@ async def test_no_answer_names_the_work_of_others(teams: Teams) -> None:
 
 
 async def test_a_guess_does_not_tell_which_workspaces_there_are(teams: Teams) -> None:
-    """What a refusal of a batch repeats of the request is not changed, whether it names a workspace or none."""
+    """A refusal of a batch repeats the text of the request unchanged, whether it names a workspace or none."""
     headers = await teams.token("eve", {"team-blue": "editor"})
     said: dict[str, list[str]] = {"team-red": [], "team-nil": []}
     for name, answers in said.items():
@@ -211,7 +211,7 @@ async def test_a_guess_does_not_tell_which_workspaces_there_are(teams: Teams) ->
 
 
 def _said(answer: Any, teams: Teams, team: str) -> str:
-    """The body, with what the question itself said taken out."""
+    """The body of an answer, without the names that the request contained."""
     text = re.sub(r'"traceId":"[^"]*"', "", answer.text)
     names = {"red": CANARY.get("red", ""), "none": "canarynone"}
     for name in (teams.ids[team], f"team-{team}", names[team]):
@@ -221,7 +221,7 @@ def _said(answer: Any, teams: Teams, team: str) -> str:
 
 @pytest.mark.parametrize("where", [where for where in Where if where not in (Where.PUBLIC, Where.CLUSTER)])
 async def test_no_handler_finds_what_its_caller_may_not_see(tmp_path: Path, where: Where) -> None:
-    """Whatever its row asks: an id that comes in a body or a parameter finds nothing of another workspace."""
+    """This holds for every rule of a row: an id in a body or a parameter finds nothing of another workspace."""
     async with teams_world("token", tmp_path) as teams:
         headers = await teams.token("bob", {"team-red": "admin"})
         scope: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Mode `token`: what a token is worth, for how long, and what those see who may not see everything."""
+"""Mode `token`: the rights of a token, how long they last, and what a caller with few rights sees."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ async def teams(tmp_path: Path) -> AsyncGenerator[Teams]:
 
 
 async def test_the_user_is_always_that_of_the_token(teams: Teams) -> None:
-    """What the request says of its user counts for nothing."""
+    """The user that a request names is ignored."""
     headers = {**await teams.token("ada", EDIT), "X-Slipway-User": "root"}
     made = (await teams.launch(headers, name="mine", workspace="team-red")).json()
     stored = await teams.world.stored("mine", "team-red")
@@ -56,7 +56,7 @@ async def test_the_user_is_always_that_of_the_token(teams: Teams) -> None:
 
 
 async def test_a_template_cannot_move_launches_to_another_workspace(teams: Teams) -> None:
-    """One that was applied by hand may name a workspace; only the request says where a launch goes."""
+    """A template that was applied by hand may name a workspace; only the request determines where a launch goes."""
     spec = {"body": {"workspace": "team-blue"}}
     await teams.world.kube.create(TEMPLATES, {"metadata": {"name": "evil", "namespace": "default"}, "spec": spec})
     headers = await teams.token("ada", {"default": "editor"})
@@ -66,7 +66,7 @@ async def test_a_template_cannot_move_launches_to_another_workspace(teams: Teams
 
 
 async def test_lists_hold_what_one_may_see(teams: Teams) -> None:
-    """Page by page, sorted or not; page tokens and counts say nothing of the rest."""
+    """Page by page, sorted or not, lists contain only visible work; page tokens and counts tell nothing of the rest."""
     headers = await teams.token("ada", {"team-red": "viewer", "default": "viewer"})
     for number in range(3):
         await teams.launch(await teams.token("root", {"*": "admin"}), name=f"d{number}")
@@ -100,7 +100,7 @@ async def test_an_editor_may_force_the_end_and_not_forget(teams: Teams) -> None:
 
 
 async def test_a_right_for_what_is_gone_tells_of_no_other(teams: Teams) -> None:
-    """A workspace that a token names and that is not there is answered as any other that is not there."""
+    """A workspace that a token names and that does not exist is answered like any other missing workspace."""
     headers = await teams.token("ada", {"team-gone": "admin"})
     for workspace in ("team-gone", "team-red", "team-none"):
         answer = await teams.launch(headers, workspace=workspace)
@@ -111,7 +111,7 @@ async def test_a_right_for_what_is_gone_tells_of_no_other(teams: Teams) -> None:
 
 
 async def test_a_shared_queue_tells_places_and_no_names(teams: Teams) -> None:
-    """How many are before one's own work is everybody's business; who they are is not."""
+    """A caller sees how much work is before its own work, and not whose work it is."""
     words = f"team-red/{CANARY['red']} is before it and waits"
     await teams.world.explain(CANARY["blue"], "BehindQueueHead", words, namespace="team-blue")
     headers = await teams.token("ada", {"team-blue": "viewer"})
@@ -127,7 +127,7 @@ async def test_a_shared_queue_tells_places_and_no_names(teams: Teams) -> None:
 
 
 async def test_who_holds_the_room_is_counted_where_it_may_not_be_seen(teams: Teams) -> None:
-    """Work of another workspace has a number and no name."""
+    """Work of another workspace is counted, and not named."""
     red = await teams.world.stored(CANARY["red"], "team-red")
     admission = Admission(decision_id="d1", epoch=1, attempt=red.status.attempt)
     moved = record(red, Event.ASSIGNED, now=teams.world.clock.now(), admission=admission)
@@ -141,7 +141,7 @@ async def test_who_holds_the_room_is_counted_where_it_may_not_be_seen(teams: Tea
 
 
 async def test_the_same_name_in_two_workspaces_is_no_question(teams: Teams) -> None:
-    """To whom sees one of them there is only that one; beginnings of ids likewise."""
+    """A caller who sees one of them finds only that one, by the name and by the beginning of its id."""
     root = await teams.token("root", {"*": "admin"})
     for workspace in ("team-red", "team-blue"):
         await teams.launch(root, name="twin", workspace=workspace)
@@ -153,7 +153,7 @@ async def test_the_same_name_in_two_workspaces_is_no_question(teams: Teams) -> N
 
 
 async def test_events_of_others_do_not_come(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the firehose; and those that do come end when the token is taken away."""
+    """The firehose has no events of other workspaces, and ends when the token is revoked."""
     monkeypatch.setattr(middleware, "CHECK_S", 0.05)
     headers, root = await teams.token("ada", VIEW), await teams.token("root", {"*": "admin"})
     cursor = await teams.world.streams.firehose.tail()
@@ -173,7 +173,7 @@ async def test_events_of_others_do_not_come(teams: Teams, monkeypatch: pytest.Mo
 
 
 async def _listen(teams: Teams, query: bytes, headers: dict[str, str], told: list[bytes], news: asyncio.Event) -> None:
-    """The body of the firehose, as it comes, until the server ends it."""
+    """Collect the body of the firehose in `told`, until the server ends it."""
 
     async def receive() -> Message:
         return await asyncio.get_running_loop().create_future()
@@ -196,7 +196,7 @@ async def _take_away(teams: Teams, headers: dict[str, str]) -> None:
 
 
 async def test_files_that_are_no_records_count_for_nothing(teams: Teams, tmp_path: Path) -> None:
-    """And keep no other from counting; one that cannot be read at all lets nobody in, with 503."""
+    """Such a file does not affect other records. While the folder cannot be read, all calls get 503."""
     headers = await teams.token("ada", VIEW)
     (tmp_path / ("0" * 16 + ".json")).write_text("{", encoding="utf-8")
     (tmp_path / "..data").mkdir()
@@ -215,7 +215,7 @@ async def test_files_that_are_no_records_count_for_nothing(teams: Teams, tmp_pat
 
 
 async def test_a_changed_record_takes_effect_at_the_next_read(teams: Teams, tmp_path: Path) -> None:
-    """Less, and more, without another token."""
+    """A changed record gives the same token more or fewer rights."""
     headers = await teams.token("ada", VIEW)
     path = tmp_path / apitokens.file_of(apitokens.id_of(headers["Authorization"].removeprefix("Bearer ")))
     record = apitokens.decode(path.name, path.read_bytes())
@@ -226,7 +226,7 @@ async def test_a_changed_record_takes_effect_at_the_next_read(teams: Teams, tmp_
 
 
 async def test_a_role_in_a_workspace_that_is_gone_opens_nothing(teams: Teams) -> None:
-    """Nodes, pools and queues are for who uses this cluster."""
+    """Nodes, pools and queues are for callers who have a role in a workspace that exists."""
     gone = await teams.token("nob", {"team-green": "viewer"})
     here = await teams.token("vic", {"team-red": "viewer"})
     for path in ("/nodes", "/pools", "/queues", "/queue-stats"):
@@ -250,8 +250,8 @@ def logged() -> Generator[io.StringIO]:
 
 
 async def test_a_stranger_does_not_fill_the_log(teams: Teams) -> None:
-    """Neither lines about requests nor the audit, by reading, changing, or pages that anybody may see; how many were
-    not written is told. Lines about users go on."""
+    """Anonymous requests get few lines in the log and in the audit, for reads, changes and public pages; the number of
+    lines that were not written is logged. Lines about users go on."""
     headers = await teams.token("ada", EDIT)
     flood, clock = 2 * ANONYMOUS_LINES_MAX, ShiftedClock()
     parts = await teams.replica(clock=clock)
@@ -282,7 +282,8 @@ async def test_a_stranger_does_not_fill_the_log(teams: Teams) -> None:
 
 
 async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
-    """With who made it, of what and how it ended, refused ones too; no reading, and never a token."""
+    """A line has the user, the object and the outcome of a change, also of a refused one. Reads have none, and no line
+    has a token."""
     headers = await teams.token("ada", EDIT)
     with logged() as stream:
         await teams.call("GET", "/allocations", headers)
@@ -330,7 +331,7 @@ async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
 
 
 async def test_the_proxy_asks_too(teams: Teams) -> None:
-    """A viewer may not use the page of a workload, which could do anything; for others there is none."""
+    """A viewer may not use the page of a workload, which could do anything; for other workspaces there is no page."""
     path = f"/proxy/{teams.ids['red']}/"
     for roles, status in ((VIEW, 403), ({"team-blue": "admin"}, 404)):
         answer = await teams.world.http.get(path, headers=await teams.token("ada", roles))
@@ -352,7 +353,7 @@ async def test_the_proxy_asks_too(teams: Teams) -> None:
 async def test_a_websocket_is_asked_at_its_handshake(
     teams: Teams, roles: dict[str, str] | None, origin: str, status: int
 ) -> None:
-    """Whose it is, and from which page it comes: nothing is opened before."""
+    """The handshake checks the caller and the page that it comes from, before anything is opened."""
     headers = await teams.token("ada", roles) if roles else {}
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     raw += [(b"host", b"localhost"), *([(b"origin", origin.encode())] if origin else [])]
@@ -373,7 +374,7 @@ async def test_a_websocket_is_asked_at_its_handshake(
 
 
 async def test_tokens_are_listed_without_their_hashes(teams: Teams) -> None:
-    """To an administrator of everything."""
+    """Only an administrator of all workspaces may list tokens."""
     root = await teams.token("root", {"*": "admin"})
     listed = await teams.call("GET", "/tokens", root)
     [item] = listed.json()["items"]
@@ -382,7 +383,8 @@ async def test_tokens_are_listed_without_their_hashes(teams: Teams) -> None:
 
 
 def test_a_mode_needs_what_it_works_with() -> None:
-    """The folder of tokens, an audience of its own; and without authentication a loopback address."""
+    """Mode `token` needs a folder, mode `kubernetes` an audience of its own, and no authentication a loopback
+    address."""
     for wrong, words in (
         ({"auth": "token"}, "SLIPWAY_TOKEN_DIR"),
         ({"token_dir": "/x"}, "SLIPWAY_AUTH=token"),
@@ -396,14 +398,15 @@ def test_a_mode_needs_what_it_works_with() -> None:
 
 
 async def test_numbers_are_for_the_operator(tmp_path: Path) -> None:
-    """Where metrics have an address of their own they are on no other, once the api is there for users."""
+    """With authentication, metrics that have an address of their own are served at no other."""
     async with teams_world("token", tmp_path, health_listen="127.0.0.1:0") as teams:
         assert (await teams.world.http.get("/metrics")).status_code == 404
         assert (await teams.world.http.get("/livez")).status_code == 200
 
 
 async def test_only_an_administrator_lets_it_run_beyond_its_queue(teams: Teams) -> None:
-    """Its owner gets up to the limit of the queue, and is told that; whoever comes later is bound by what was set."""
+    """The owner may set a limit up to that of the queue, and the refusal states it. A limit that an administrator set
+    binds the owner from then on."""
     await teams.world.kube.patch(QUEUES, "default", {"spec": {"maxRuntime": "1h"}})
     path, name = f"/allocations/{teams.ids['red']}", (CANARY["red"], "team-red")
     owner, admin = await teams.token("ada", EDIT), await teams.token("root", {"team-red": "admin"})
@@ -428,7 +431,7 @@ async def test_only_an_administrator_lets_it_run_beyond_its_queue(teams: Teams) 
 
 
 async def test_the_limit_of_the_queue_is_that_of_the_admission(teams: Teams) -> None:
-    """What was admitted is bound by the limit that its queue had then."""
+    """Admitted work is bound by the limit that its queue had at the admission."""
     admission = Admission(decision_id="d1", epoch=1, attempt=1, max_runtime="1800s")
     found = await teams.world.stored(CANARY["red"], "team-red")
     moved = record(found, Event.ASSIGNED, now=teams.world.clock.now(), admission=admission)

@@ -1,4 +1,4 @@
-"""What is shown of a queue is what happens: also that what has waited long goes first."""
+"""The api shows a queue in the order in which it starts: work that has waited long comes first."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ DAY_S = 86_400.0
 
 
 def waits(name: str, *, since: float, priority: int) -> Allocation:
-    """A pending allocation that was made then."""
+    """A pending allocation that was created `since` seconds after T0."""
     made = an_allocation(priority=priority).it
     meta = msgspec.structs.replace(
         made.metadata, name=name, uid=f"uid-{name}", creation_timestamp=format_time(T0 + since, "seconds")

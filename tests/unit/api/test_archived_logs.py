@@ -1,4 +1,4 @@
-"""Logs of allocations that are gone: read from the archive, by those who could read them before."""
+"""Logs of deleted allocations: read from the archive, by callers who could read them before."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ GONE = AllocationId("gone-0a1b2c3d")
 
 
 async def archive_one(folder: Path) -> str:
-    """The log of an allocation of team-red that is gone; the address of the archive."""
+    """Write the log of a deleted allocation of team-red, and return the address of the archive."""
     url = folder.as_uri()
     archive = LogArchive(open_archive(url))
     line = LogLine(attempt=1, rank=0, time="2026-01-02T03:04:05Z", text="the last words", number=1)
@@ -34,7 +34,8 @@ async def archive_one(folder: Path) -> str:
 
 
 async def test_an_archived_log_is_read_by_its_workspace_only(tmp_path: Path) -> None:
-    """For others it does not exist, in the words for what is nowhere; and no other route shows what is gone."""
+    """For other callers it does not exist, with the same detail as an unknown id; no other route shows a deleted
+    allocation."""
     url = await archive_one(tmp_path / "archive")
     (tmp_path / "tokens").mkdir()
     async with teams_world("token", tmp_path / "tokens", log_archive_url=url) as teams:
@@ -51,7 +52,8 @@ async def test_an_archived_log_is_read_by_its_workspace_only(tmp_path: Path) -> 
 
 
 async def test_an_archived_log_is_found_by_its_whole_id_only(tmp_path: Path) -> None:
-    """A name or the beginning of an id means what is there; what can be no id is not looked for in the archive."""
+    """A name or the beginning of an id finds only existing allocations; a text that is no id is not looked for in the
+    archive."""
     url = await archive_one(tmp_path / "archive")
     (tmp_path / "tokens").mkdir()
     async with teams_world("token", tmp_path / "tokens", log_archive_url=url) as teams:
@@ -61,7 +63,7 @@ async def test_an_archived_log_is_found_by_its_whole_id_only(tmp_path: Path) -> 
 
 
 async def test_an_archived_log_has_the_filters_of_any_log(tmp_path: Path) -> None:
-    """Containers are those that it had; following ends, because nothing follows."""
+    """The containers are those that the allocation had; `follow` ends at once, because no line can follow."""
     url = await archive_one(tmp_path / "archive")
     (tmp_path / "tokens").mkdir()
     async with teams_world("token", tmp_path / "tokens", log_archive_url=url) as teams:

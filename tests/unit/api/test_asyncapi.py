@@ -1,4 +1,4 @@
-"""The AsyncAPI document as others read it: valid, and true of the events that are sent."""
+"""The AsyncAPI document is valid, and true of the events that are sent."""
 
 import json
 import warnings
@@ -32,7 +32,7 @@ def document() -> Json:
 
 
 def events() -> list[AllocationEvent]:
-    """Real ones, of every type: two attempts of one life, and what may happen besides, with the common fields only."""
+    """Real events of every type: two attempts of one allocation, and the other types with the common fields only."""
     story = an_allocation().assigned().running().ready()
     story = story.recorded(Event.UPDATED, at_s=5, data={"grown": [2, 3], "slots": 4})
     story = story.recorded(Event.PREEMPTING, at_s=6, data={"n": 1, "requeue": True, "deadline": "2026-01-02T03:04:05Z"})
@@ -54,13 +54,13 @@ def told(allocation: Allocation) -> list[AllocationEvent]:
 
 
 def schema_of(document: Json, part: Json) -> jsonschema_rs.Draft7Validator:
-    """What checks a part of a message."""
+    """A validator for a part of a message."""
     return jsonschema_rs.Draft7Validator({**part, "components": document["components"]})
 
 
 def test_the_document_is_valid(document: Json) -> None:
     """A reader of the specification that is not ours finds nothing wrong with it."""
-    # Imported here: its models take long to build, and warn of names of theirs.
+    # Imported here, because its models take long to build, and warn of their own names.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from asyncapi3 import AsyncAPI3
@@ -90,7 +90,7 @@ def test_every_event_conforms_in_the_streams_and_in_webhooks(document: Json) -> 
 
 
 def test_an_event_of_another_type_or_without_a_field_does_not_conform(document: Json) -> None:
-    """The schemas say something."""
+    """The schemas do not accept everything."""
     messages: Json = document["components"]["messages"]
     [event] = [each for each in events() if each.type is Event.TERMINATED]
     body: Json = json.loads(cloud_event(event))
@@ -103,7 +103,7 @@ def test_an_event_of_another_type_or_without_a_field_does_not_conform(document: 
 
 
 def test_every_property_says_what_it_means(document: Json) -> None:
-    """No property of a message is without a word."""
+    """Every property of a message has a description."""
     parts: dict[str, Json] = dict(document["components"]["schemas"])
     for name, message in document["components"]["messages"].items():
         parts |= {f"{name}.{part}": message[part] for part in ("headers", "payload") if "$ref" not in message[part]}
@@ -117,7 +117,7 @@ def test_every_property_says_what_it_means(document: Json) -> None:
 
 
 def test_the_channels_are_the_keys_of_redis(document: Json) -> None:
-    """An address with its parameter is a key of the table."""
+    """The address of a channel, with its parameter, is a key of the table."""
     channels: Json = document["channels"]
     shards: list[str] = channels["firehose"]["parameters"]["shard"]["enum"]
     assert tuple(channels["firehose"]["address"].format(shard=each) for each in shards) == keys.EVENT_KEYS
@@ -131,7 +131,7 @@ def test_the_channels_are_the_keys_of_redis(document: Json) -> None:
 
 
 async def test_it_is_served_beside_the_openapi_document(world: ApiWorld) -> None:
-    """Without a token, as the other one."""
+    """Both documents need no token."""
     answer = await world.http.get("/asyncapi.json")
     assert answer.status_code == 200
     assert answer.json()["channels"] == asyncapi.document("")["channels"]

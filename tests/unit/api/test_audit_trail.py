@@ -1,4 +1,4 @@
-"""Audit events reach their reader in order and once told apart by ids; what is lost is told to the reader itself."""
+"""Audit events reach their reader in order and once, by their ids; the reader is also told how many were lost."""
 
 import json
 import os
@@ -30,7 +30,7 @@ DAY_S = 86_400
 
 
 class AuditReader:
-    """Takes batches, unless it is away."""
+    """A reader that accepts batches, unless it is away."""
 
     def __init__(self) -> None:
         self.is_away = False
@@ -64,7 +64,7 @@ def a_trail(reader: AuditReader, clock: FakeClock, *, backlog_max: int = 1000, r
 
 
 async def test_an_event_is_a_cloud_event(reader: AuditReader, clock: FakeClock) -> None:
-    """With an id, the source, the time, and what the line of the log says."""
+    """The event has an id, the source, the time, and the content of the line in the log."""
     trail = a_trail(reader, clock)
     trail.offer({"user": "ada", "status": 201}, subject="POST /api/v1/jobs")
     await trail.step()
@@ -76,7 +76,7 @@ async def test_an_event_is_a_cloud_event(reader: AuditReader, clock: FakeClock) 
 
 
 async def test_events_come_in_batches_and_in_order(reader: AuditReader, clock: FakeClock) -> None:
-    """Each with an id of its own."""
+    """Each event has an id of its own."""
     trail = a_trail(reader, clock)
     for number in range(BATCH_MAX + 50):
         trail.offer({"number": number}, subject="x")
@@ -88,7 +88,7 @@ async def test_events_come_in_batches_and_in_order(reader: AuditReader, clock: F
 
 
 async def test_a_reader_that_is_away_gets_the_same_batch_again(reader: AuditReader, clock: FakeClock) -> None:
-    """Under the same id, so that it can drop what it has."""
+    """The id is the same, so that the reader can drop a batch that it has."""
     trail = a_trail(reader, clock)
     reader.is_away = True
     trail.offer({"number": 1}, subject="x")
@@ -104,7 +104,7 @@ async def test_a_reader_that_is_away_gets_the_same_batch_again(reader: AuditRead
 
 
 async def test_a_full_backlog_is_told_to_the_reader(reader: AuditReader, clock: FakeClock) -> None:
-    """How many events are missing, and from when to when; at the place where they are missing."""
+    """The reader is told how many events are missing, and from when to when, at the place where they are missing."""
     trail = a_trail(reader, clock, backlog_max=100)
     for number in range(130):
         trail.offer({"number": number}, subject="x")
@@ -119,7 +119,7 @@ async def test_a_full_backlog_is_told_to_the_reader(reader: AuditReader, clock: 
 
 
 async def test_losses_are_told_also_when_nothing_follows(reader: AuditReader, clock: FakeClock) -> None:
-    """As soon as the backlog is empty."""
+    """The reader is told as soon as the backlog is empty."""
     trail = a_trail(reader, clock, backlog_max=100)
     for number in range(101):
         trail.offer({"number": number}, subject="x")
@@ -129,7 +129,7 @@ async def test_losses_are_told_also_when_nothing_follows(reader: AuditReader, cl
 
 
 async def test_a_batch_has_a_budget(reader: AuditReader, clock: FakeClock) -> None:
-    """After that it is given up, counted as lost, and what comes behind it has its turn."""
+    """After that time the batch is given up and counted as lost, and later events are sent."""
     trail = a_trail(reader, clock, retry_s=60.0)
     reader.is_away = True
     trail.offer({"number": 1}, subject="x")
@@ -145,7 +145,7 @@ async def test_a_batch_has_a_budget(reader: AuditReader, clock: FakeClock) -> No
 
 
 async def test_the_end_of_the_process_delivers_what_is_left(reader: AuditReader, clock: FakeClock) -> None:
-    """And does not hang on a reader that is away."""
+    """The flush does not hang on a reader that is away."""
     trail = a_trail(reader, clock)
     for number in range(BATCH_MAX * 2 + 1):
         trail.offer({"number": number}, subject="x")
@@ -165,7 +165,7 @@ def keeps(**changes: int) -> FileRetention:
 
 
 async def test_a_file_is_rotated_and_the_oldest_go(tmp_path: Path) -> None:
-    """Lines are whole; files are ours alone; no more of them are kept than is said."""
+    """Lines are whole, only our user can read the files, and no more of them are kept than the setting states."""
     file = AuditFile(tmp_path / "audit.jsonl", keeps(), SystemClock())
     for number in range(10):
         await file.write([b'{"number": %d, "x": "%s"}' % (number, b"x" * 50)] * 2, id_="")
@@ -178,7 +178,7 @@ async def test_a_file_is_rotated_and_the_oldest_go(tmp_path: Path) -> None:
 
 
 async def test_old_files_go(tmp_path: Path) -> None:
-    """By their age in days; the one that is written to stays."""
+    """Files are deleted by their age in days; the file that is written to stays, and so do files with other names."""
     file = AuditFile(tmp_path / "audit.jsonl", keeps(days_max=30, files_max=100), SystemClock())
     old, young = (tmp_path / f"audit.jsonl.2026010{day}T000000000Z{end}" for day, end in ((1, ".1"), (2, "")))
     others = [tmp_path / f"audit.jsonl{end}" for end in (".bak", ".old", ".20260101", ".20260101T000000000Z.gz", "x")]
@@ -191,7 +191,7 @@ async def test_old_files_go(tmp_path: Path) -> None:
 
 
 async def test_a_full_file_that_cannot_be_deleted_changes_nothing_else(tmp_path: Path) -> None:
-    """The batch is written once; what else is beyond the retention goes."""
+    """The batch is written once; the other files beyond the retention are deleted."""
     file = AuditFile(tmp_path / "audit.jsonl", keeps(files_max=0), SystemClock())
     stuck, full = tmp_path / "audit.jsonl.20260101T000000000Z", tmp_path / "audit.jsonl.20260102T000000000Z"
     (stuck / "inside").mkdir(parents=True)
@@ -204,7 +204,7 @@ async def test_a_full_file_that_cannot_be_deleted_changes_nothing_else(tmp_path:
 
 
 async def test_a_batch_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
-    """No part of it, so that it can be written again as a whole."""
+    """No part of the batch stays, so that it can be written again as a whole."""
     file = AuditFile(tmp_path / "audit.jsonl", keeps(bytes_max=10_000), SystemClock())
     await file.write([b'{"number": 0}'], id_="")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -222,15 +222,15 @@ async def test_a_batch_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
-    """It names the file; nothing is lost meanwhile."""
+    """The error names the file; the batch is not lost."""
     file = AuditFile(tmp_path / "nowhere" / "audit.jsonl", keeps(), SystemClock())
     with pytest.raises(UnavailableError, match=r"audit\.jsonl cannot be written"):
         await file.write([b"{}"], id_="")
 
 
 async def test_a_webhook_gets_signed_batches(tmp_path: Path) -> None:
-    """With the type of CloudEvents' batches, to an address inside the network, since the operator chose it. A receiver
-    that refuses is away; a folder without its files says what is missing."""
+    """The batch has the content type of CloudEvents batches. Its address may be inside the network, since the operator
+    chose it. A receiver that refuses counts as away; the error of an incomplete folder names the missing files."""
     clock = SystemClock()
     sender = Sender(clock, timeout_s=5.0, allowed=ANYWHERE)
     webhook = AuditWebhook(tmp_path, sender)
@@ -265,7 +265,7 @@ def test_events_go_to_one_reader(tmp_path: Path) -> None:
 
 
 async def test_what_the_log_says_is_what_the_reader_gets(reader: AuditReader, clock: FakeClock, tmp_path: Path) -> None:
-    """Changes, refused ones too, with the id of the request; no reading, and no token."""
+    """The reader gets changes, also refused ones, with the id of the request; it gets no reads and no tokens."""
     async with teams_world("token", tmp_path) as teams:
         await changes(teams, a_trail(reader, clock), reader)
 

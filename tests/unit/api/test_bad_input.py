@@ -65,7 +65,7 @@ async def test_a_bad_launch_names_the_field(world: ApiWorld, body: Json, pointer
 
 
 async def test_every_problem_is_told_at_once(world: ApiWorld) -> None:
-    """Not one per attempt."""
+    """One answer has all problems of a body."""
     body = {"kind": "training", "immage": "x", "ranks": [{"count": "a", "foo": 1}], "priority": -1}
     problem = (await world.post("/allocations", body)).json()
     assert {error["pointer"] for error in problem["errors"]} == {
@@ -93,7 +93,7 @@ async def test_every_problem_is_told_at_once(world: ApiWorld) -> None:
 async def test_a_body_that_can_not_be_read(
     world: ApiWorld, content: bytes, media_type: str, status: int, code: str
 ) -> None:
-    """Each with its own status."""
+    """Each kind of body has its own status."""
     response = await world.http.post("/api/v1/allocations", content=content, headers={"content-type": media_type})
     assert (response.status_code, response.json()["code"]) == (status, code)
 
@@ -101,7 +101,7 @@ async def test_a_body_that_can_not_be_read(
 @pytest.mark.parametrize("length", [b"\xb2", b"9" * 5000, b"-1", b"1_0", b" "])
 @pytest.mark.parametrize(("method", "path"), [("POST", "/allocations"), ("PUT", "/contexts")])
 async def test_a_length_that_is_no_number_is_overlooked(world: ApiWorld, method: str, path: str, length: bytes) -> None:
-    """What is read is judged: neither body is a launch or an archive."""
+    """The length is ignored and the body is judged: neither body is a launch or an archive."""
     kind = b"application/json" if method == "POST" else b"application/gzip"
     headers = {b"content-length": length, b"content-type": kind}
     answer = await world.http.request(method, f"/api/v1{path}", content=b"[1]", headers=headers)
@@ -109,7 +109,7 @@ async def test_a_length_that_is_no_number_is_overlooked(world: ApiWorld, method:
 
 
 async def test_a_body_without_a_length_is_limited_too(world: ApiWorld) -> None:
-    """What is read is counted, whatever was announced."""
+    """The bytes that are read are counted, whatever was announced."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         for _ in range(64):
@@ -136,7 +136,7 @@ async def test_a_bad_key(world: ApiWorld, key: str) -> None:
 
 
 async def test_a_bad_user(world: ApiWorld) -> None:
-    """The user goes into an annotation."""
+    """The user becomes an annotation, so it has a limit."""
     response = await world.post("/allocations", COMMAND, **{"x-slipway-user": "x" * 200})
     assert response.status_code == 400
     assert (await world.stored((await world.launch())["name"])).metadata.annotations[ANNOTATION_USER] == "unknown"

@@ -1,7 +1,7 @@
 """Every route against every kind of bad input: never a 5xx, always a problem that says what to do.
 
-The matrix is made from the routes themselves, so that a new route is held to it from its first day. What a route means
-is not known here: only that nonsense is refused, and how a refusal looks.
+The matrix is made from the routes themselves, so that it covers a new route from its first day. It does not know what a
+route does: it checks that nonsense is refused, and what a refusal looks like.
 """
 
 import asyncio
@@ -91,11 +91,12 @@ BY_BODY = [
     for row in {(str(row.body), row.handler): row for row in reversed(ENDPOINTS) if row.body}.values()
     if not row.path.endswith(("/notebooks", "/shells", "/commands", "/tensorboards", "/trainings"))
 ]
-"""One route for each body; the collections of a kind take a launch as /allocations does."""
+"""One route for each body; the collections of one kind are left out, since they accept a launch as /allocations
+does."""
 
 
 def path_of(row: Endpoint, **known: str) -> str:
-    """The path with something in each place."""
+    """The path with a value in each place: that of `known`, else `nope`."""
     return _NOUN.sub(lambda match: known.get(match[1], "nope"), row.path)
 
 
@@ -104,14 +105,14 @@ def _fits(pattern: str, path: str) -> bool:
 
 
 async def an_allocation(world: ApiWorld) -> str:
-    """A running one, so that routes get further than looking it up."""
+    """The id of a running allocation, so that routes get further than the lookup."""
     launched = await world.launch(name="victim", ranks=[{"count": 2}])
     await world.run("victim")
     return str(launched["id"])
 
 
 def judge(response: httpx2.Response, what: str) -> None:
-    """Anything but a fault of ours; a refusal is a problem that says why."""
+    """Assert that the answer is no fault of the api, and that a refusal is a problem that says why."""
     told = f"{what}: {response.status_code} {response.text[:300]}"
     assert response.status_code < 500 or response.json().get("code") in ("redis-unavailable", "unavailable"), told
     if response.status_code < 400 or response.request.method == "HEAD":
@@ -149,7 +150,7 @@ async def test_bodies_that_are_none(world: ApiWorld, row: Endpoint) -> None:
 @pytest.mark.matrix(most=6)
 @pytest.mark.parametrize("row", BY_BODY)
 async def test_every_field_of_every_body(world: ApiWorld, row: Endpoint) -> None:
-    """Each field with each value that may not stand there: refused with a pointer at or below it, or taken."""
+    """Each field with each odd value: refused with a pointer at the field or below it, or accepted."""
     id_ = await an_allocation(world)
     fields = [field.encode_name for field in msgspec.structs.fields(row.body)]
     sound = _sound(row)
@@ -187,7 +188,7 @@ async def test_query_parameters(world: ApiWorld, row: Endpoint) -> None:
 
 
 async def test_path_parameters(world: ApiWorld) -> None:
-    """Names that nothing has, and that lead elsewhere: never a 5xx, and nothing is found by them."""
+    """Names that nothing has, and names that lead elsewhere: never a 5xx, and they find nothing."""
     for row, value in itertools.product([row for row in ENDPOINTS if "{" in row.path], PATHS):
         filled = _NOUN.sub(lambda _match, value=value: value, row.path)
         response = await send(world, row.method, filled, content=b"{}" if row.body else b"")
@@ -209,7 +210,7 @@ async def test_one_path_parameter_of_several(world: ApiWorld) -> None:
 
 
 async def test_wrong_methods(world: ApiWorld) -> None:
-    """405 with the right ones."""
+    """Each wrong method gets 405 with the right ones."""
     for path, method in itertools.product(sorted({row.path for row in ENDPOINTS}), METHODS):
         known = {row.method for row in ENDPOINTS if row.path == path}
         here = _NOUN.sub("nope", path)
@@ -224,7 +225,7 @@ async def test_wrong_methods(world: ApiWorld) -> None:
 @pytest.mark.matrix(most=10)
 @pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.method} {row.path}") for row in ENDPOINTS])
 async def test_headers(world: ApiWorld, row: Endpoint) -> None:
-    """Conditions, Idempotency-Key, user, Accept, Last-Event-ID, traceparent: nonsense is refused or overlooked."""
+    """Conditions, Idempotency-Key, user, Accept, Last-Event-ID, traceparent: nonsense is refused or ignored."""
     id_ = await an_allocation(world)
     names = ("idempotency-key", "x-slipway-user", "last-event-id")
     headers = list(itertools.product(("if-match", "if-none-match"), ETAGS))
@@ -238,7 +239,7 @@ async def test_headers(world: ApiWorld, row: Endpoint) -> None:
 
 
 async def test_continue_tokens(world: ApiWorld) -> None:
-    """One that is none is 400; one that has expired says to begin again."""
+    """A bad token gets 400; an expired one says to begin again."""
     for token in ("x", "eyJ2IjoxfQ", "☃", "a" * 3000, "\x00"):
         response = await world.http.get("/api/v1/allocations", params={"continue": token, "limit": "1"})
         judge(response, token)
@@ -246,7 +247,7 @@ async def test_continue_tokens(world: ApiWorld) -> None:
 
 
 async def test_random_bodies(world: ApiWorld) -> None:
-    """Three hundred launches of random shapes: refused or taken, never a fault."""
+    """Three hundred launches of random shapes: refused or accepted, never a fault."""
     chance = random.Random(11)
     fields = list(_fields_of_a_launch())
     for _ in range(300):
@@ -273,7 +274,7 @@ def _random_value(chance: random.Random, depth: int) -> Any:
 
 
 def _sound(row: Endpoint) -> Json:
-    """A body that such a route may take."""
+    """A body that the route accepts."""
     known: Json = {
         "name": "sound", "kind": "command", "image": "a", "command": ["x"], "priority": 1, "body": {}, "reason": "r",
         "url": "http://127.0.0.1:9/", "rank": 0, "ranks": None, "workspace": "default", "progress": 0.5,

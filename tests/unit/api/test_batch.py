@@ -1,4 +1,4 @@
-"""One verb for many: what becomes of each, how many at once, who may, and that a key makes it happen once."""
+"""One verb for many allocations: the outcome of each, how many at once, who may send it, and that a key acts once."""
 
 import asyncio
 import logging
@@ -23,12 +23,12 @@ Json = dict[str, Any]
 
 
 async def several(world: ApiWorld, *names: str, **body: Any) -> list[str]:
-    """Their ids."""
+    """Launch allocations with these names, and return their ids."""
     return [(await world.launch(name=name, **body))["id"] for name in names]
 
 
 async def sent(world: ApiWorld, body: Json, **headers: str) -> Json:
-    """A batch that must be taken."""
+    """Send a batch that must be accepted, and return its answer."""
     answer = await world.post("/allocations/batch", body, **headers)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
@@ -39,7 +39,7 @@ def outcomes(answer: Json) -> list[str]:
 
 
 async def deleted(world: ApiWorld) -> list[str]:
-    """What is being deleted or is gone; the watcher, which is not here, lets the objects go."""
+    """The names of allocations that are being deleted; without a watcher no object loses its finalizers."""
     stored = [await world.stored(name) for name in await world.names()]
     return sorted(each.metadata.name for each in stored if each.metadata.deletion_timestamp)
 
@@ -49,7 +49,8 @@ async def desired(world: ApiWorld) -> dict[str, str]:
 
 
 async def test_each_has_its_outcome(world: ApiWorld) -> None:
-    """In the order of the ids: done, refused with the problem of the verb for one, not found."""
+    """Outcomes have the order of the ids: done, refused with the problem of the verb for one allocation, or not
+    found."""
     ids = await several(world, "a", "ended", "b")
     await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
     answer = await sent(world, {"verb": "hold", "ids": [ids[0], "nothing", ids[1], "b"]})
@@ -67,14 +68,14 @@ async def test_each_has_its_outcome(world: ApiWorld) -> None:
 
 
 async def test_what_has_ended_is_killed_as_one_is(world: ApiWorld) -> None:
-    """Nothing happens to it, and that is no refusal."""
+    """A kill of ended work changes nothing, and is no refusal."""
     (id_,) = await several(world, "a")
     await world.step("a", Event.TERMINATED, result=Result.SUCCEEDED)
     assert outcomes(await sent(world, {"verb": "kill", "ids": [id_]})) == ["done"]
 
 
 async def test_a_priority_and_a_grace_reach_each(world: ApiWorld) -> None:
-    """The values of the verb are those of the verb for one."""
+    """A batch sets the same values as the verb for one allocation."""
     ids = await several(world, "a", "b")
     await world.run("b")
     await sent(world, {"verb": "priority", "priority": 77, "ids": ids})
@@ -85,7 +86,8 @@ async def test_a_priority_and_a_grace_reach_each(world: ApiWorld) -> None:
 
 
 async def test_a_selector_chooses(world: ApiWorld) -> None:
-    """By labels, phase, kind, owner; without phases what has not ended. It never chooses everything by accident."""
+    """A selector chooses by labels, phase, kind and owner; without phases it chooses work that has not ended. An empty
+    selector is refused, so that it never chooses everything by accident."""
     for name in ("a", "b", "ended"):
         await world.launch(name=name, labels={"sweep": "lr"})
     await several(world, "other")
@@ -105,7 +107,7 @@ async def test_a_selector_chooses(world: ApiWorld) -> None:
 
 
 async def test_a_selection_has_pages(world: ApiWorld) -> None:
-    """`limit` at a time; the cursors lead through all of them, once."""
+    """A page has `limit` allocations; the cursors lead through all of them, once."""
     names = [f"run{number}" for number in range(7)]
     await several(world, *names)
     body: Json = {"verb": "priority", "priority": 9, "selector": {"all": True}, "limit": 3}
@@ -123,7 +125,7 @@ async def test_a_selection_has_pages(world: ApiWorld) -> None:
 
 
 async def test_many_ids_are_read_by_the_page(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not one by one; names and what has ended are still found, and so is what the pages do not reach."""
+    """Ids are not read one by one. Names, ended work, and allocations that the pages do not reach are still found."""
     monkeypatch.setattr("slipway.api.routes.batch.LIST_FROM", 4)
     monkeypatch.setattr("slipway.api.routes.batch.PAGE", 2)
     monkeypatch.setattr("slipway.api.routes.batch.LIST_PAGES_MAX", 1)
@@ -135,7 +137,7 @@ async def test_many_ids_are_read_by_the_page(world: ApiWorld, monkeypatch: pytes
 
 
 async def test_delete_is_for_what_has_ended(world: ApiWorld) -> None:
-    """What has not ended is refused and stays, until `force` lets it be ended first; sent again it is done, or gone."""
+    """Work that has not ended is refused and stays, until `force` ends it first; a batch that is sent again is done."""
     ids = await several(world, "ended", "waits", "runs")
     await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
     await world.run("runs")
@@ -152,7 +154,7 @@ async def test_delete_is_for_what_has_ended(world: ApiWorld) -> None:
 
 
 async def test_a_selection_to_delete_is_of_what_has_ended(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that lives is listed without `force` or phases that say so; many ids are read by the page here too."""
+    """Without `force` or phases no live work is chosen; many ids are read by the page here too."""
     monkeypatch.setattr("slipway.api.routes.batch.LIST_FROM", 2)
     ids = await several(world, "one", "two", "waits")
     for name in ("one", "two"):
@@ -190,7 +192,7 @@ async def test_a_selection_to_delete_is_of_what_has_ended(world: ApiWorld, monke
     ],
 )
 async def test_what_does_not_go_together_is_refused(world: ApiWorld, body: Json, pointer: str) -> None:
-    """With the field, before anything is looked up."""
+    """The refusal names the field, before anything is looked up."""
     refused = await world.post("/allocations/batch", body)
     assert refused.status_code == 422, refused.text
     assert refused.json()["errors"][0]["pointer"] == pointer
@@ -201,7 +203,7 @@ async def test_what_does_not_go_together_is_refused(world: ApiWorld, body: Json,
     [("aheadOf", ["a", "b", "c", "y"]), ("behind", ["y", "a", "b", "c"])],
 )
 async def test_moves_keep_the_order_of_the_ids(world: ApiWorld, beside: str, order: list[str]) -> None:
-    """Ahead of one, or behind one: those that move stand in the order in which they were named."""
+    """The allocations that move keep the order in which they were named, ahead of another one or behind it."""
     await several(world, "c", "b", "a", "y")
     answer = await sent(world, {"verb": "move", "ids": ["a", "b", "c"], beside: "y"})
     assert outcomes(answer) == ["done"] * 3
@@ -211,7 +213,7 @@ async def test_moves_keep_the_order_of_the_ids(world: ApiWorld, beside: str, ord
 
 
 async def test_beside_what_is_not_there(world: ApiWorld) -> None:
-    """The move is refused; it is the other that is not found."""
+    """The move is refused, and the problem names the allocation that is not found."""
     await several(world, "a")
     answer = await sent(world, {"verb": "move", "ids": ["a"], "behind": "nothing"})
     assert outcomes(answer) == ["refused"]
@@ -219,8 +221,8 @@ async def test_beside_what_is_not_there(world: ApiWorld) -> None:
 
 
 async def test_a_key_acts_once_on_each(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sent again it is done, and changes nothing: a kill is no second kill, a hold that was undone stays undone.
-    What it has not reached yet it still does."""
+    """A batch that is sent again is done, and changes nothing: a kill is no second kill, and a hold that was undone
+    stays undone. Allocations that the batch had not reached are still changed."""
     monkeypatch.setattr("slipway.api.verbs.SECOND_KILL_AFTER_S", 0.0)
     ids = await several(world, "a", "b", "c")
     await world.run("a")
@@ -241,7 +243,7 @@ async def test_a_key_acts_once_on_each(world: ApiWorld, monkeypatch: pytest.Monk
 
 
 async def test_a_key_is_for_one_verb(world: ApiWorld) -> None:
-    """With another verb or value it is refused where it was used; another user's key is another key."""
+    """A used key is refused with another verb or value; another user's key is another key."""
     ids = await several(world, "a")
     await sent(world, {"verb": "priority", "priority": 5, "ids": ids}, **{"Idempotency-Key": "k"})
     other = await sent(world, {"verb": "priority", "priority": 6, "ids": ids}, **{"Idempotency-Key": "k"})
@@ -252,7 +254,7 @@ async def test_a_key_is_for_one_verb(world: ApiWorld) -> None:
 
 
 async def test_a_key_is_kept_where_nothing_is_annotated(world: ApiWorld) -> None:
-    """What was applied by hand may have no annotation at all."""
+    """An allocation that was applied by hand may have no annotation at all."""
     (id_,) = await several(world, "a")
     await world.kube.patch(ALLOCATIONS, "a", {"metadata": {"annotations": None}}, namespace="default")
     assert not (await world.stored("a")).metadata.annotations
@@ -269,8 +271,8 @@ async def teams(tmp_path: Path) -> AsyncGenerator[Teams]:
 
 
 async def test_each_is_authorised_as_one_is(teams: Teams, caplog: pytest.LogCaptureFixture) -> None:
-    """What may be seen and not changed is forbidden, what may not be seen does not exist; the rest is done, and each
-    has a line in the audit log."""
+    """Work that the caller may see and not change is forbidden, work that it may not see is not found. The rest is
+    done, and each has a line in the audit log."""
     headers = await teams.token("ada", {"team-red": "editor"})
     body = {"verb": "priority", "priority": 4, "ids": [teams.ids["red"], teams.ids["blue"]]}
     with caplog.at_level(logging.INFO):
@@ -296,7 +298,7 @@ async def test_each_is_authorised_as_one_is(teams: Teams, caplog: pytest.LogCapt
 
 
 async def test_so_many_at_once_and_no_more() -> None:
-    """Of one batch LANES, of all together LANES_OF_ALL; the outcome of each at its place."""
+    """One batch has LANES calls under way, all together LANES_OF_ALL; each outcome is at its place."""
     lanes = BatchLanes(SystemClock(), request_s=30)
     under_way = most = 0
 
@@ -325,7 +327,7 @@ async def test_so_many_at_once_and_no_more() -> None:
 
 
 async def test_one_batch_of_a_user_at_a_time() -> None:
-    """The next one waits; when that takes too long it is told to come again."""
+    """The next batch of a user waits; when that takes too long, it is asked to try again."""
     lanes = BatchLanes(SystemClock(), request_s=0.05)
     async with lanes.turn("ada"):
         with pytest.raises(ThrottledError, match="another batch of ada is under way"):
@@ -338,7 +340,7 @@ async def test_one_batch_of_a_user_at_a_time() -> None:
 
 
 async def test_what_is_not_reached_in_time_is_not_touched() -> None:
-    """What has begun is finished; the rest says so."""
+    """A call that has begun is finished; the outcome of the others is NotReachedError."""
     lanes = BatchLanes(SystemClock(), request_s=0.1)
     touched: list[int] = []
 
@@ -355,7 +357,7 @@ async def test_what_is_not_reached_in_time_is_not_touched() -> None:
 
 
 async def test_a_fault_of_ours_is_no_outcome() -> None:
-    """It is raised as it is, so that the process learns of it."""
+    """The error is raised as it is, so that the process learns of it."""
     lanes = BatchLanes(SystemClock(), request_s=30)
 
     async def broken(number: int) -> int:

@@ -1,4 +1,4 @@
-"""The claims of a token that nobody has checked: anybody can write them, so no value may be a fault of ours."""
+"""The claims of a token before it is checked: anybody can write them, so no value may cause a fault of ours."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a browser holds: a sealed login for our origin, a ticket for that of one workload; neither shows a token."""
+"""The cookies of a browser: a sealed login for our origin, a ticket for that of one workload; neither shows a token."""
 
 import asyncio
 import re
@@ -61,17 +61,17 @@ def there(id_: str) -> dict[str, str]:
 
 
 def opened(parts: ApiDeps, cookie: dict[str, str], as_type: type[Any]) -> Any:
-    """What is sealed in a cookie."""
+    """The value that is sealed in a cookie."""
     return parts.sessions.keys.open(cookie["Cookie"].partition("=")[2], as_type)
 
 
 async def entered(http: httpx2.AsyncClient, id_: str, code: str, **more: str) -> httpx2.Response:
-    """What a browser is answered that brings a code to the origin of a workload."""
+    """The answer to a browser that brings a code to the origin of a workload."""
     return await http.post("/.slipway/enter", data={"code": code}, headers={**there(id_), **OWN, **more})
 
 
 async def a_ticket(teams: Teams, id_: str, cookie: dict[str, str]) -> dict[str, str]:
-    """The cookie that the origin of a workload gives to the browser of a login."""
+    """The cookie that the origin of a workload gives to a logged-in browser."""
     step = await teams.world.http.get(f"/proxy/{id_}/", headers={**cookie, **BROWSER})
     answer = await entered(teams.world.http, id_, code_of(step))
     assert answer.status_code == 303, answer.text
@@ -79,13 +79,13 @@ async def a_ticket(teams: Teams, id_: str, cookie: dict[str, str]) -> dict[str, 
 
 
 async def an_editor(teams: Teams) -> tuple[str, dict[str, str]]:
-    """A token of somebody who may open the pages of both teams, and the cookie of their login."""
+    """A token of a user who may open the pages of both teams, and the cookie of the login."""
     token = raw(await teams.token("ada", {"team-red": "editor", "team-blue": "editor"}))
     return token, cookie_of(await log_in(teams, token))
 
 
 async def test_no_token_can_be_read(teams: Teams) -> None:
-    """Not in a cookie, not in a page of ours, not in an address: what a browser holds opens by our key only."""
+    """No cookie, page or address shows a token: only our key opens what a browser has."""
     token, cookie = await an_editor(teams)
     step = await teams.world.http.get(f"/proxy/{teams.ids['red']}/", headers={**cookie, **BROWSER})
     ticket = await a_ticket(teams, teams.ids["red"], cookie)
@@ -97,7 +97,8 @@ async def test_no_token_can_be_read(teams: Teams) -> None:
 
 
 async def test_a_ticket_is_for_its_allocation_alone(teams: Teams) -> None:
-    """In the origin of another one a page leads back, and a program of that page reads 401; in ours it is nothing."""
+    """In the origin of another allocation a page leads back, and a fetch gets 401; in our origin the ticket is not
+    valid."""
     _, cookie = await an_editor(teams)
     red, blue = teams.ids["red"], teams.ids["blue"]
     ticket, http = await a_ticket(teams, red, cookie), teams.world.http
@@ -113,7 +114,7 @@ async def test_a_ticket_is_for_its_allocation_alone(teams: Teams) -> None:
 
 
 async def test_a_login_is_no_ticket(teams: Teams) -> None:
-    """A cookie of our origin opens nothing in that of a workload, whatever its name."""
+    """A cookie of our origin opens nothing in the origin of a workload, whatever its name."""
     _, cookie = await an_editor(teams)
     id_ = teams.ids["red"]
     for name in ("slipway_session", "slipway_ticket", "__Host-slipway_ticket"):
@@ -123,7 +124,7 @@ async def test_a_login_is_no_ticket(teams: Teams) -> None:
 
 
 async def test_an_expired_ticket_leads_back(teams: Teams) -> None:
-    """A navigation gets a page with the way over our origin, and the cookie goes; a fetch and a WebSocket get 401."""
+    """A navigation gets a page that leads over our origin, and loses the cookie; a fetch and a WebSocket get 401."""
     _, cookie = await an_editor(teams)
     id_, parts, http = teams.ids["red"], teams.world.parts, teams.world.http
     ticket = opened(parts, await a_ticket(teams, id_, cookie), WorkloadTicket)
@@ -139,7 +140,7 @@ async def test_an_expired_ticket_leads_back(teams: Teams) -> None:
 
 
 async def test_a_code_is_good_once_on_all_replicas(teams: Teams) -> None:
-    """The second use is refused, wherever it is tried, with the way back; so is a code for another allocation."""
+    """A second use is refused at every replica, with the way back; so is a code for another allocation."""
     _, cookie = await an_editor(teams)
     red, blue, http = teams.ids["red"], teams.ids["blue"], teams.world.http
     async with served_by(await teams.replica()) as other:
@@ -153,7 +154,7 @@ async def test_a_code_is_good_once_on_all_replicas(teams: Teams) -> None:
 
 
 async def test_two_tabs(teams: Teams) -> None:
-    """Each has a step of its own; the ticket of the second does not end that of the first."""
+    """Each tab has a step of its own; the ticket of the second does not end that of the first."""
     _, cookie = await an_editor(teams)
     red, blue, http = teams.ids["red"], teams.ids["blue"], teams.world.http
     steps = [await http.get(f"/proxy/{id_}/", headers={**cookie, **BROWSER}) for id_ in (red, red, blue)]
@@ -165,7 +166,8 @@ async def test_two_tabs(teams: Teams) -> None:
 
 
 async def test_what_is_used_is_renewed_with_its_answers(teams: Teams) -> None:
-    """Past half of its time the workload's answer brings a new ticket, of the same login; before that, none."""
+    """Past half of its time, a ticket is renewed by the workload's answer, for the same login; before that it is
+    not."""
     token = raw(await teams.token("ada", {"default": "editor"}))
     cookie, parts = cookie_of(await log_in(teams, token)), teams.world.parts
     async with served(Starlette(routes=[Route("/{path:path}", echo)])) as port:
@@ -187,7 +189,7 @@ async def test_what_is_used_is_renewed_with_its_answers(teams: Teams) -> None:
 
 
 async def test_a_logout_reaches_every_replica_and_every_ticket(teams: Teams) -> None:
-    """After one look of the other, which is every two seconds: the login, its tickets, and its codes."""
+    """The login, its tickets and its codes end. Another replica learns of it at its next look, every two seconds."""
     _, cookie = await an_editor(teams)
     id_, http, parts = teams.ids["red"], teams.world.http, await teams.replica()
     async with served_by(parts) as other:
@@ -204,7 +206,8 @@ async def test_a_logout_reaches_every_replica_and_every_ticket(teams: Teams) -> 
 
 
 async def test_a_logout_while_redis_is_away(teams: Teams) -> None:
-    """It counts here at once, the page says that others are not told, and they are when Redis is back."""
+    """The logout holds here at once, and the page states that other replicas do not know it yet. They learn of it when
+    Redis is back."""
     _, cookie = await an_editor(teams)
     http, parts = teams.world.http, await teams.replica()
     async with served_by(parts) as other:
@@ -221,7 +224,7 @@ async def test_a_logout_while_redis_is_away(teams: Teams) -> None:
 
 
 async def test_workloads_open_while_redis_is_away(teams: Teams) -> None:
-    """A code then is good once on each replica, so that nobody is kept from their notebook."""
+    """A code is then good once on each replica, so that users can open their notebooks."""
     _, cookie = await an_editor(teams)
     id_, http = teams.ids["red"], teams.world.http
     teams.world.server.absent = True
@@ -230,7 +233,7 @@ async def test_workloads_open_while_redis_is_away(teams: Teams) -> None:
 
 
 async def test_a_logout_outlives_what_redis_forgets(teams: Teams) -> None:
-    """A replica that has read of it writes it again, so that one which starts later knows it too."""
+    """A replica that knows of it writes it again, so that a replica that starts later knows it too."""
     _, cookie = await an_editor(teams)
     assert (await teams.world.http.post("/logout", headers={**cookie, **OWN})).status_code == 303
     await teams.world.parts.sessions.ended.look()
@@ -243,7 +246,7 @@ async def test_a_logout_outlives_what_redis_forgets(teams: Teams) -> None:
 
 
 async def test_an_open_socket_ends_with_its_login() -> None:
-    """What streams on is asked again every few seconds; it ends with its login, by logout or by time, not before."""
+    """An open socket is checked every few seconds; it ends with its login, by logout or by time, and not before."""
     clock = FakeClock()
     sessions, ended = some_sessions(clock)
     mine, another = sessions.begin("a"), sessions.begin("a")
@@ -267,7 +270,7 @@ async def test_an_open_socket_ends_with_its_login() -> None:
 
 
 async def test_a_cookie_of_an_older_version_is_refused_and_removed(teams: Teams) -> None:
-    """It held the token itself. The user logs in again, and the browser forgets it."""
+    """Such a cookie contained the token itself. The user logs in again, and the browser removes it."""
     token, _ = await an_editor(teams)
     old = {"Cookie": f"slipway_session=9999999999.{token}"}
     assert (await teams.world.http.get("/api/v1/me", headers=old)).status_code == 401
@@ -277,7 +280,8 @@ async def test_a_cookie_of_an_older_version_is_refused_and_removed(teams: Teams)
 
 
 async def test_a_link_of_another_site_finds_the_login(teams: Teams) -> None:
-    """A browser hides a strict cookie from what another site leads to: a page of ours opens the address once more."""
+    """A browser does not send a strict cookie with a link of another site: a page of ours opens the address once
+    more."""
     _, cookie = await an_editor(teams)
     path = f"/proxy/{teams.ids['red']}/lab?a=1"
     teams.world.http.cookies.clear()
@@ -292,8 +296,8 @@ async def test_a_link_of_another_site_finds_the_login(teams: Teams) -> None:
 
 
 async def test_without_logins_pages_of_workloads_are_apart_too() -> None:
-    """Mode none with a domain: a browser is led to the origin of the workload, where there is no REST API but to look
-    at itself; what a page sends to ours is refused; programs are served as before."""
+    """Mode `none` with a domain: a browser is led to the origin of the workload. There the REST API shows only that
+    workload, and its pages may send nothing to our origin. Programs are served as before."""
     app = Starlette(routes=[Route("/{path:path}", echo, methods=["GET", "POST"])])
     async with served(app) as port, api_world(Settings(proxy_domain=DOMAIN)) as world:
         made = await world.launch(name="book", ports=[{"name": "http", "port": port}])
@@ -312,14 +316,14 @@ async def test_without_logins_pages_of_workloads_are_apart_too() -> None:
 
 
 def some_sessions(clock: FakeClock, keys: SealKeys | None = None) -> tuple[BrowserSessions, EndedSessions]:
-    """One process with its own memory, at the same keys as others where they are given."""
+    """The sessions of one process with a Redis of its own; `keys` may be those of other processes."""
     ended = EndedSessions(MemoryStreams(MemoryServer(clock)).logouts, clock)
     found = keys or SealKeys(None, clock)
     return BrowserSessions(found, ended, clock, SeededRandom(3), domain=DOMAIN, life_s=600.0), ended
 
 
 async def test_clocks_that_differ() -> None:
-    """A code of a replica whose clock is ahead is good by a little longer, and of one far ahead not at all."""
+    """A code of a replica whose clock is ahead is good a little longer; a code of one far ahead is not good at all."""
     clock = FakeClock()
     keys = SealKeys(None, clock)
     sessions, _ = some_sessions(clock, keys)
@@ -336,7 +340,7 @@ async def test_clocks_that_differ() -> None:
 
 
 async def test_a_rotated_key(tmp_path: Path) -> None:
-    """A new key opens at once and seals when every replica has had time to get it; a removed one opens nothing."""
+    """A new key opens at once, and seals when every replica has had time to get it; a removed key opens nothing."""
     clock, value = FakeClock(), LoginSession(id="a", token="b", ends_at=1.0)
     (tmp_path / "1.key").write_bytes(Fernet.generate_key())
     keys = SealKeys(tmp_path, clock)
@@ -362,7 +366,8 @@ async def test_a_rotated_key(tmp_path: Path) -> None:
 
 
 async def test_a_folder_without_a_usable_key(tmp_path: Path) -> None:
-    """Nobody is logged in, and the error names the folder; a bad file beside a good one is ignored; the last stay."""
+    """No user can log in, and the error names the folder. A bad file beside a good one is ignored; the last keys
+    stay."""
     clock, value = FakeClock(), LoginSession(id="a", token="b", ends_at=1.0)
     keys = SealKeys(tmp_path, clock)
     (tmp_path / "9.key").write_text("not a key")
@@ -391,7 +396,8 @@ def test_what_we_have_not_sealed_opens_nothing(change: str) -> None:
 
 
 def test_long_tokens() -> None:
-    """What fits a browser's cookie is kept, whatever is made of it; more is refused before anything is kept."""
+    """A token is accepted if all that is sealed with it fits a cookie; a longer one is refused before anything is
+    stored."""
     sessions, _ = some_sessions(FakeClock())
     random = SeededRandom(5)
     token = random.token_hex(1_000)
@@ -403,7 +409,7 @@ def test_long_tokens() -> None:
 
 
 async def test_marks_are_bounded_by_their_time() -> None:
-    """A login whose own end has come is no longer remembered: it opens nothing by itself."""
+    """A logout is forgotten at the end of its login, which then opens nothing by itself."""
     clock = FakeClock()
     sessions, ended = some_sessions(clock)
     login = sessions.begin("a")
@@ -415,7 +421,7 @@ async def test_marks_are_bounded_by_their_time() -> None:
 
 
 async def test_a_code_is_good_again_when_its_own_time_is_over() -> None:
-    """Also behind one that was used earlier and lasts longer."""
+    """This holds also behind a code that was used earlier and lasts longer."""
     clock = FakeClock()
     ended = EndedSessions(MemoryStreams(MemoryServer(clock)).logouts, clock)
     assert [await ended.take("long", 600), await ended.take("short", 10), await ended.take("short", 10)] == [

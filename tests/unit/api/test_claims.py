@@ -1,4 +1,4 @@
-"""One Idempotency-Key is one allocation, whatever names come with it, when, and at which replica."""
+"""One Idempotency-Key is one allocation, whatever names are sent with it, when, and to which replica."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, a_manifest, furnish
 
 KEY = "run-k3x7q2m5ab"
-"""What the key of these tests stands for."""
+"""The name that follows from the key of these tests."""
 SPACE = "default"
 
 
@@ -33,7 +33,7 @@ class Replicas:
         self.claims = [IdempotencyClaims(kube, clock=self.clock, random=SeededRandom(3)) for kube in self.kubes]
 
     async def settle(self, replica: int, name: str) -> bool:
-        """Whether the name got the key, at that replica."""
+        """Whether that replica gives the key to the name."""
         try:
             await self.claims[replica].settle(KEY, SPACE, name)
         except KeyReusedError:
@@ -41,7 +41,7 @@ class Replicas:
         return True
 
     async def launch(self, name: str) -> None:
-        """What comes after the claim."""
+        """Create the allocation, as a launch does after its claim."""
         manifest = a_manifest(name)
         manifest["metadata"]["labels"] = {LABEL_LAUNCH_KEY: KEY}
         await self.kubes[0].create(ALLOCATIONS, manifest)
@@ -64,7 +64,7 @@ def _codes(answers: list[Any]) -> list[tuple[int, str]]:
 
 
 async def test_many_names_at_once_are_one_launch(world: ApiWorld) -> None:
-    """One is launched, and everybody else is told that the key was used."""
+    """One name is launched, and all other callers are told that the key was used."""
     bodies = [{**COMMAND, "name": f"llm-{number}"} for number in range(8)]
     answers = await asyncio.gather(*(world.post("/allocations", body, **_key()) for body in bodies))
     assert _codes(answers) == [(201, ""), *[(422, "idempotency-key-reused")] * 7]
@@ -72,7 +72,7 @@ async def test_many_names_at_once_are_one_launch(world: ApiWorld) -> None:
 
 
 async def test_with_a_name_and_without_at_once_are_one_launch(world: ApiWorld) -> None:
-    """At one replica they take turns."""
+    """Launches with one key take turns at one replica."""
     bodies = [COMMAND, {**COMMAND, "name": "llm"}] * 3
     answers = await asyncio.gather(*(world.post("/allocations", body, **_key()) for body in bodies))
     assert {answer.status_code for answer in answers} == {200, 201, 422}
@@ -83,7 +83,7 @@ async def test_with_a_name_and_without_at_once_are_one_launch(world: ApiWorld) -
 
 @pytest.mark.parametrize("first", [{}, {"name": "llm"}], ids=["unnamed-first", "named-first"])
 async def test_who_comes_second_is_refused_and_who_comes_again_is_not(world: ApiWorld, first: dict[str, str]) -> None:
-    """Whichever of the two had a name, and however often each asks."""
+    """This holds whichever of the two had a name, and however often each is sent."""
     second = {} if first else {"name": "llm"}
     made = await world.post("/allocations", {**COMMAND, **first}, **_key())
     for _ in range(2):
@@ -96,7 +96,7 @@ async def test_who_comes_second_is_refused_and_who_comes_again_is_not(world: Api
 
 
 async def test_replicas_agree_on_one_name(replicas: Replicas) -> None:
-    """Nothing but the claim is between them."""
+    """The replicas share nothing but the claim."""
     asked = [(number % 2, f"llm-{number}") for number in range(6)]
     got = await asyncio.gather(*(replicas.settle(replica, name) for replica, name in asked))
     assert sum(got) == 1
@@ -105,7 +105,7 @@ async def test_replicas_agree_on_one_name(replicas: Replicas) -> None:
 
 
 async def test_a_claim_whose_answer_was_lost_is_ones_own(replicas: Replicas) -> None:
-    """The repeated create meets the claim, and finds its own name there."""
+    """The repeated create finds the claim, with its own name."""
     lost: list[Verb] = []
 
     async def lose_first(verb: Verb, _plural: str) -> None:
@@ -119,7 +119,7 @@ async def test_a_claim_whose_answer_was_lost_is_ones_own(replicas: Replicas) -> 
 
 
 async def test_a_claim_stands_while_its_allocation_may_still_come(replicas: Replicas) -> None:
-    """A create that nobody waits for any more may be carried out late: nobody else gets the key before that."""
+    """A create whose caller no longer waits may be carried out late; no other name gets the key before that."""
     await replicas.settle(0, "llm")
     replicas.clock.advance(STANDS_S - 1)
     assert not await replicas.settle(1, "other")
@@ -127,7 +127,7 @@ async def test_a_claim_stands_while_its_allocation_may_still_come(replicas: Repl
 
 
 async def test_a_claim_stands_as_long_as_its_allocation(replicas: Replicas) -> None:
-    """However long ago that was; what somebody else launched under the name does not count."""
+    """The age of the claim does not matter; an allocation that another launch made under the name does not count."""
     await replicas.settle(0, "llm")
     await replicas.launch("llm")
     replicas.clock.advance(STANDS_S * 100)

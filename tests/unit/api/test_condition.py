@@ -1,4 +1,4 @@
-"""What the api tells the doctor of its inside."""
+"""The condition of the api, as it tells the doctor."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -14,20 +14,21 @@ from tests.support.api_world import ApiWorld, api_world
 
 @pytest.fixture
 async def redis_world() -> AsyncGenerator[ApiWorld, None]:
-    """An api that was told of a Redis."""
+    """An api with the address of a Redis."""
     async with api_world(Settings(redis_url="redis://127.0.0.1:1/0")) as fresh:
         yield fresh
 
 
 async def test_without_redis(world: ApiWorld) -> None:
-    """It says so, and what it is."""
+    """The condition states that there is no Redis, the version, and the mode of authentication."""
     told = (await world.get("/condition")).json()
     assert (told["version"], told["auth"], told["hasRedis"], told["redis"]) == (version(), "none", False, None)
     assert (told["taskListen"], told["taskDoorAnswers"]) == ("", None)
 
 
 async def test_with_redis(redis_world: ApiWorld) -> None:
-    """The server's condition, in the very shape that the doctor reads; and why there is none when it is away."""
+    """The condition of the Redis server has the shape that the doctor reads; when Redis is away, it is null, with the
+    error."""
     inside = inside_of((await redis_world.get("/condition")).json())
     assert inside.redis is not None
     assert inside.redis.policy == "noeviction"
@@ -38,7 +39,7 @@ async def test_with_redis(redis_world: ApiWorld) -> None:
 
 
 async def test_the_tasks_door() -> None:
-    """Whether somebody answers where ranks are to call."""
+    """Whether a server answers at the address that ranks call; null when the port is not known."""
     server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     settings = Settings(task_listen=f"127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""Uploaded archives: stored once, whole or not at all; what may not be in one is named."""
+"""Uploaded archives: stored once, whole or not at all; a member that may not be in one is named."""
 
 import asyncio
 import hashlib
@@ -58,7 +58,7 @@ async def test_an_archive_is_addressed_by_its_content(world: ApiWorld) -> None:
 
 
 async def test_a_large_one_is_kept_in_pieces_and_comes_back_whole(world: ApiWorld) -> None:
-    """What the ranks of an allocation download is what was uploaded, byte by byte."""
+    """The ranks of an allocation download what was uploaded, byte by byte."""
     id_ = (await put(world, LARGE)).json()["id"]
     assert len(await maps(world)) == 1 + -(-len(LARGE) // archive.PIECE_BYTES)
     launched = await world.launch(context=id_)
@@ -70,7 +70,7 @@ async def test_a_large_one_is_kept_in_pieces_and_comes_back_whole(world: ApiWorl
 
 
 async def test_a_body_without_a_length(world: ApiWorld) -> None:
-    """What comes in chunks is taken as well, and counted."""
+    """A body in chunks is accepted as well, and its bytes are counted."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         for begin in range(0, len(SMALL), 7):
@@ -127,7 +127,7 @@ async def test_too_much() -> None:
     ],
 )
 async def test_bad_parameters(world: ApiWorld, query: str, status: int, said: str) -> None:
-    """Each is named."""
+    """The detail says what is wrong with each."""
     response = await put(world, SMALL, query)
     assert response.status_code == status
     assert said in response.json()["detail"]
@@ -140,7 +140,7 @@ async def test_another_type_of_body(world: ApiWorld) -> None:
 
 
 async def test_a_known_one_is_not_read(world: ApiWorld) -> None:
-    """Who names the id of what is there need not send it."""
+    """A client that names the id of a stored archive need not send it."""
     id_ = (await put(world, SMALL)).json()["id"]
     assert (await put(world, b"", f"?id={id_}")).status_code == 200
 
@@ -170,7 +170,7 @@ async def test_a_broken_upload_is_taken_up(world: ApiWorld) -> None:
 
 
 async def test_a_piece_of_another_index_gives_way(world: ApiWorld) -> None:
-    """The index was cleared away and its pieces are not gone yet: they are replaced, not trusted."""
+    """The index was deleted and its pieces still exist: they are replaced, not trusted."""
     id_ = (await put(world, SMALL)).json()["id"]
     await world.kube.delete(CONFIG_MAPS, archive.index_name(id_), namespace="default")
     assert (await put(world, SMALL)).status_code == 201
@@ -179,7 +179,7 @@ async def test_a_piece_of_another_index_gives_way(world: ApiWorld) -> None:
 
 
 async def test_only_so_many_at_once() -> None:
-    """429 and when to come back, while others are under way."""
+    """While another upload is under way, a second one gets 429 with Retry-After."""
     begun, goes_on = asyncio.Event(), asyncio.Event()
 
     async def slow() -> AsyncGenerator[bytes, None]:
@@ -223,7 +223,8 @@ async def test_one_user_sends_only_so_many_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_workspace_stores_only_so_many_bytes() -> None:
-    """429 names both sizes and what to do, and nothing is stored; what is there already may come again."""
+    """429 names both sizes and what to do, and nothing is stored; an archive that is stored already may be sent
+    again."""
     async with api_world(Settings(context_workspace_bytes_max=len(SMALL) + 1000)) as world:
         assert (await put(world, SMALL)).status_code == 201
         known = await maps(world)
@@ -258,7 +259,7 @@ async def test_what_unpacks_to_too_much_is_refused_while_it_arrives(
         nonlocal has_ended
         yield bomb
         for _ in range(2000):
-            # As over a network: others run between the packets.
+            # As over a network: other tasks run between the packets.
             await asyncio.sleep(0.005)
             yield b"\0"
         has_ended = True
@@ -284,7 +285,7 @@ async def test_an_upload_that_breaks_off_leaves_no_thread_behind(world: ApiWorld
 
 
 async def test_of_an_allocation_without_one(world: ApiWorld) -> None:
-    """404; an id that is none is 404 too, with what ids look like."""
+    """404; a text that is no id gets 404 too, with what ids look like."""
     launched = await world.launch()
     assert (await world.get(f"/allocations/{launched['id']}/context")).status_code == 404
     none = await world.get("/contexts/nope")
@@ -299,7 +300,7 @@ async def test_a_bad_context_of_a_launch(world: ApiWorld) -> None:
 
 
 async def test_a_piece_is_read_once_at_a_time() -> None:
-    """A read failed: who comes then waits for the next read of the same piece."""
+    """After a read has failed, a new caller waits for the next read of the same piece."""
     pieces, load = Pieces(1024), SlowLoad()
     async with TaskGroup() as group:
         tasks = [group.create_task(outcome(pieces.get(("a", 0), load))) for _ in range(2)]

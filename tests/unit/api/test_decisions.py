@@ -1,4 +1,4 @@
-"""The decision log over HTTP: pages that hold what a replay of a range needs."""
+"""The decision log over HTTP: its pages contain what a replay of a range needs."""
 
 import base64
 from typing import Any
@@ -10,7 +10,7 @@ CAPS = Caps(entries=1000, size=1_000_000)
 
 
 async def write(world: ApiWorld, first: int, count: int) -> None:
-    """A chain whose base is of tick `first`."""
+    """Write a chain of `count` records, whose base is of tick `first`."""
     base: str | None = None
     for number in range(count):
         entry = DecisionEntry(chain=f"1-{first}", number=number, tick=first + number, data=b"data")
@@ -33,7 +33,7 @@ async def ticks(world: ApiWorld, query: str = "") -> list[int]:
 
 
 async def test_the_log_is_read_page_by_page(world: ApiWorld) -> None:
-    """Everything once, in order, with its data."""
+    """The pages have each record once, in order, with its data."""
     await write(world, 1, 7)
     assert await ticks(world, "limit=3") == [1, 2, 3, 4, 5, 6, 7]
     [first, *_] = (await world.get("/pools/default/decisions")).json()["items"]
@@ -43,7 +43,7 @@ async def test_the_log_is_read_page_by_page(world: ApiWorld) -> None:
 
 
 async def test_a_range_comes_with_what_it_builds_on(world: ApiWorld) -> None:
-    """From the base of the chain in which the first tick may be."""
+    """A range begins at the base of the chain that may contain its first tick."""
     await write(world, 1, CHAIN_MAX)
     await write(world, CHAIN_MAX + 1, 10)
     assert await ticks(world, f"from={CHAIN_MAX + 5}&to={CHAIN_MAX + 6}&limit=500") == list(
@@ -53,13 +53,13 @@ async def test_a_range_comes_with_what_it_builds_on(world: ApiWorld) -> None:
 
 
 async def test_an_empty_log_and_a_pool_that_is_not_there(world: ApiWorld) -> None:
-    """Nothing was decided yet; there is no such pool."""
+    """A pool without decisions has an empty log; a pool that does not exist gets 404."""
     assert await ticks(world) == []
     assert (await world.get("/pools/nope/decisions")).status_code == 404
 
 
 async def test_without_redis_there_is_no_log(world: ApiWorld) -> None:
-    """It is said so, and that it may be tried again."""
+    """The answer states that Redis is unavailable, and a client may try again."""
     world.server.absent = True
     answer = await world.get("/pools/default/decisions")
     assert (answer.status_code, answer.json()["code"]) == (503, "redis-unavailable")

@@ -1,4 +1,4 @@
-"""A launch that waits for others: what is kept of them, and what is refused."""
+"""A launch that waits for other allocations: what is stored of them, and what is refused."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 async def first(world: ApiWorld, name: str = "prep", result: Result | None = None, **body: Any) -> str:
-    """The id of an allocation; with a result it has ended."""
+    """The id of a new allocation; with a result it has ended."""
     answer = await world.launch(name=name, **body)
     if result is not None:
         await world.step(name, Event.TERMINATED, result=result)
@@ -24,7 +24,7 @@ async def first(world: ApiWorld, name: str = "prep", result: Result | None = Non
 
 
 async def refusal(world: ApiWorld, *after: Json) -> list[Json]:
-    """The fields that a launch with this `after` is refused for."""
+    """The errors with which a launch with this `after` is refused."""
     answer = await world.post("/allocations", {**COMMAND, "after": list(after)})
     assert answer.status_code == 422, answer.text
     return answer.json()["errors"]
@@ -41,7 +41,7 @@ async def test_what_is_named_is_kept_by_its_id(world: ApiWorld) -> None:
 
 
 async def test_a_job_stands_for_the_allocations_that_it_has(world: ApiWorld) -> None:
-    """At the launch: what joins the job later is not waited for."""
+    """A job stands for its allocations at the time of the launch: later ones are not waited for."""
     await world.post("/jobs", {"name": "sweep"})
     ids = [await first(world, name, job="sweep") for name in ("a", "b")]
     await first(world, "other")
@@ -54,7 +54,7 @@ async def test_a_job_stands_for_the_allocations_that_it_has(world: ApiWorld) -> 
     [(Result.SUCCEEDED, "succeeded"), (Result.FAILED, "failed"), (Result.CANCELED, "ended")],
 )
 async def test_how_it_had_ended_already_is_kept(world: ApiWorld, result: Result, when: str) -> None:
-    """It may be deleted the next moment, and this one starts all the same."""
+    """The dependency may be deleted the next moment, and the launch starts all the same."""
     id_ = await first(world, result=result)
     answer = await world.launch(after=[{"allocation": "prep", "when": when}])
     assert (await world.stored(answer["name"])).spec.after == [
@@ -63,7 +63,7 @@ async def test_how_it_had_ended_already_is_kept(world: ApiWorld, result: Result,
 
 
 async def test_what_can_never_start_is_refused(world: ApiWorld) -> None:
-    """The other has ended otherwise already: with its result, and with what to write instead."""
+    """The dependency has already ended in another way. The error names its result, and what to write instead."""
     id_ = await first(world, result=Result.FAILED)
     assert await refusal(world, {"allocation": "prep"}) == [
         {
@@ -88,7 +88,7 @@ async def test_what_can_never_start_is_refused(world: ApiWorld) -> None:
     ],
 )
 async def test_what_cannot_be_waited_for_is_refused(world: ApiWorld, given: Json, pointer: str, detail: str) -> None:
-    """With the field, the reason and the next step."""
+    """The error has the field, the reason and the next step."""
     await first(world)
     (error,) = await refusal(world, given)
     assert error["pointer"] == pointer
@@ -96,14 +96,14 @@ async def test_what_cannot_be_waited_for_is_refused(world: ApiWorld, given: Json
 
 
 async def test_it_cannot_wait_for_itself(world: ApiWorld) -> None:
-    """Its name means nothing yet, so no circle comes about either."""
+    """The name of the launch means nothing yet, so a circle is not possible either."""
     answer = await world.post("/allocations", {**COMMAND, "name": "own", "after": [{"allocation": "own"}]})
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["detail"].startswith("workspace default has no allocation own; ")
 
 
 async def test_nobody_waits_for_what_is_in_another_workspace(world: ApiWorld) -> None:
-    """It may be nobody's business how that ends."""
+    """The caller may have no right to know how that work ends."""
     labels = {LABEL_WORKSPACE: "true"}
     await world.kube.create(NAMESPACES, {"metadata": {"name": "other", "labels": labels}})
     id_ = await first(world, workspace="other")
@@ -112,7 +112,7 @@ async def test_nobody_waits_for_what_is_in_another_workspace(world: ApiWorld) ->
 
 
 async def test_two_ends_of_one_allocation_are_a_slip(world: ApiWorld) -> None:
-    """It ends in one way only. The same twice is the same."""
+    """An allocation ends in one way only. The same dependency twice is stored once."""
     id_ = await first(world)
     (error,) = await refusal(world, {"allocation": "prep"}, {"allocation": id_, "when": "failed"})
     assert error["detail"] == f"{id_} is named twice, with different ends: leave one of them out"
@@ -121,7 +121,7 @@ async def test_two_ends_of_one_allocation_are_a_slip(world: ApiWorld) -> None:
 
 
 async def test_many_are_found_with_one_list(world: ApiWorld) -> None:
-    """A fan-in costs one read of the workspace, whatever its width; so much wider than the bound is refused."""
+    """A fan-in costs one read of the workspace, whatever its width; more than `AFTER_MAX` dependencies are refused."""
     await world.post("/jobs", {"name": "sweep"})
     for number in range(20):
         await first(world, f"p{number}", job="sweep")
@@ -141,7 +141,7 @@ async def test_many_are_found_with_one_list(world: ApiWorld) -> None:
 
 
 async def test_a_repeated_launch_is_the_same_launch(world: ApiWorld) -> None:
-    """Also when the other has ended otherwise meanwhile: the key has launched already."""
+    """This holds also when the dependency has failed since: the key has launched already."""
     await first(world)
     body, headers = {**COMMAND, "after": [{"allocation": "prep"}]}, {"idempotency-key": "k"}
     made = await world.post("/allocations", body, **headers)
@@ -151,7 +151,7 @@ async def test_a_repeated_launch_is_the_same_launch(world: ApiWorld) -> None:
 
 
 async def test_explain_says_for_whom_it_waits_and_what_to_do(world: ApiWorld) -> None:
-    """The scheduler's own sentence."""
+    """The sentence is the scheduler's own."""
     await first(world)
     answer = await world.launch(after=[{"allocation": "prep"}])
     stored = await world.stored(answer["name"])

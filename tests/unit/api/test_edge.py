@@ -30,7 +30,7 @@ LISTEN_ELSEWHERE = ["0.0.0.0:8080", ":8080", "10.0.0.1:80", "[::]:80", "example.
 
 @pytest.mark.parametrize("listen", LISTEN_ELSEWHERE)
 def test_without_authentication_only_loopback_is_served(listen: str) -> None:
-    """It refuses to start, and says what to do."""
+    """The api refuses to start with such an address, and says what to do."""
     with pytest.raises(errors.InvalidError, match="loopback"):
         load(Settings, {"SLIPWAY_LISTEN": listen})
 
@@ -50,7 +50,7 @@ FOREIGN_HOSTS = ("evil.example", "127.0.0.1.evil.example", "localhost.evil.examp
     ("host", "status"), [*((host, 200) for host in OUR_HOSTS), *((host, 421) for host in FOREIGN_HOSTS)]
 )
 async def test_only_our_own_names_are_served(host: str, status: int) -> None:
-    """A foreign name that resolves to this machine is not us."""
+    """A foreign name that resolves to this machine gets 421."""
     async with api_world(Settings(hosts=("Lab.example",))) as world:
         assert (await world.get("/me", host=host)).status_code == status
 
@@ -66,7 +66,7 @@ async def test_only_our_own_names_are_served(host: str, status: int) -> None:
     ],
 )
 async def test_pages_of_other_origins_may_do_nothing(world: ApiWorld, headers: dict[str, str]) -> None:
-    """Neither change nor read, where no token is asked for; a program, and a page of ours, may."""
+    """Without authentication they can neither change nor read; a program, and a page of ours, can."""
     for refused in (await world.post("/allocations", COMMAND, **headers), await world.get("/allocations", **headers)):
         assert (refused.status_code, refused.json()["code"]) == (403, "cross-origin")
     own = await world.post("/allocations", COMMAND, origin="http://localhost", **{"sec-fetch-site": "same-origin"})
@@ -98,7 +98,7 @@ async def test_a_page_next_to_ours_may_load_nothing_with_the_cookies_of_its_user
 async def test_what_can_be_read_in_two_ways_is_refused(
     world: ApiWorld, path: str, fields: list[tuple[str, str]], said: str
 ) -> None:
-    """A proxy before us and we must not take the same request for two different ones."""
+    """A proxy and the api must not read one request as two different ones."""
     refused = await world.http.send(httpx2.Request("GET", f"http://localhost{path}", headers=fields))
     assert (refused.status_code, refused.json()["code"]) == (400, "malformed")
     assert said in refused.json()["detail"]
@@ -106,7 +106,7 @@ async def test_what_can_be_read_in_two_ways_is_refused(
 
 @pytest.mark.parametrize("host", ODD_HOSTS)
 async def test_a_host_is_a_name_and_a_port(host: str) -> None:
-    """Also where all host names are served: what two servers read differently is refused."""
+    """A host that two servers could read differently is refused, also where all host names are served."""
     async with api_world(Settings(auth="token", token_dir="/nowhere")) as world:
         refused = await world.get("/me", host=host)
         assert (refused.status_code, refused.json()["code"]) in [(400, "malformed"), (421, "unknown-host")]
@@ -122,7 +122,7 @@ async def test_a_request_without_a_host_is_refused() -> None:
 
 
 async def test_a_link_on_another_site_may_lead_here(world: ApiWorld) -> None:
-    """A browser opens our page from anywhere; as a frame or for a script it does not."""
+    """A browser may open our page from anywhere, but not as a frame or for a script."""
     asked = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     assert (await world.http.get("/docs", headers=asked)).status_code == 200
     assert (await world.http.get("/docs", headers={**asked, "sec-fetch-dest": "iframe"})).status_code == 403
@@ -131,7 +131,7 @@ async def test_a_link_on_another_site_may_lead_here(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 async def test_a_body_says_that_it_is_json(world: ApiWorld, kind: str) -> None:
-    """A browser sends these types, or none, for any page and without asking first."""
+    """A browser sends these types, or none, for any page and without a preflight."""
     headers = {"content-type": kind} if kind else {}
     body = json.dumps(COMMAND).encode()
     for path in ("/api/v1/allocations", "/api/v1/simulate", "/api/v1/jobs"):
@@ -140,7 +140,7 @@ async def test_a_body_says_that_it_is_json(world: ApiWorld, kind: str) -> None:
 
 
 async def test_an_answer_names_the_version_to_those_who_are_known(world: ApiWorld) -> None:
-    """So that no client has to ask; a caller without a valid token gets none."""
+    """So no client has to ask; a caller without a valid token gets no version."""
     assert (await world.get("/me")).headers[VERSION_HEADER] == installed_version()
     assert (await world.get("/nowhere")).headers[VERSION_HEADER] == installed_version()
     settings = Settings(auth="token", token_dir="/nowhere", listen="0.0.0.0:8080")
@@ -151,7 +151,7 @@ async def test_an_answer_names_the_version_to_those_who_are_known(world: ApiWorl
 
 
 async def test_a_request_has_an_id_and_safe_headers(world: ApiWorld) -> None:
-    """The client's own id when it can be one."""
+    """The id is the client's own when it is valid, else a new one."""
     given = await world.get("/me", **{"x-request-id": "abc-1"})
     made = await world.get("/nowhere", **{"x-request-id": "bad id!"})
     assert given.headers["x-request-id"] == "abc-1"
@@ -161,8 +161,7 @@ async def test_a_request_has_an_id_and_safe_headers(world: ApiWorld) -> None:
 
 
 async def test_every_answer_has_a_policy_that_allows_no_inline_code(world: ApiWorld) -> None:
-    """Pages, documents, answers of the API, refusals: none may be framed by another origin, and none may run what
-    stands in it."""
+    """No page, document, answer of the API or refusal may be framed by another origin, or may run inline code."""
     paths = [str(getattr(route, "path", "")) for route in world.app.routes]
     paths = [path for path in paths if path not in QUIET_PATHS]
     assert len(paths) > 100
@@ -179,7 +178,7 @@ async def test_every_answer_has_a_policy_that_allows_no_inline_code(world: ApiWo
 
 
 async def test_paths_do_not_become_metric_labels(world: ApiWorld) -> None:
-    """Only routes do, so that nobody can blow up the metrics."""
+    """Only routes do, so that callers cannot make ever more metrics."""
     await world.get("/allocations/secret-name-123")
     await world.http.get("/some/unknown-path-456")
     text = telemetry.render_metrics()[1].decode()
@@ -228,7 +227,7 @@ def test_codes_are_unique() -> None:
 
 
 async def test_a_broken_invariant_ends_the_process(world: ApiWorld) -> None:
-    """500 without its text; the composition root is told."""
+    """500 without its text; the composition root gets the error."""
 
     async def break_it(verb: Verb, plural: str) -> None:
         if plural == "allocations" and verb is Verb.LIST:
@@ -269,7 +268,7 @@ async def test_a_request_has_a_deadline() -> None:
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics"])
 async def test_probes_need_no_host(world: ApiWorld, path: str) -> None:
-    """A kubelet asks by address."""
+    """A kubelet calls by address."""
     assert (await world.http.get(path, headers={"host": "10.1.2.3"})).status_code == 200
 
 
@@ -330,7 +329,8 @@ async def test_the_docs_page_stands_alone(world: ApiWorld) -> None:
 
 
 async def test_long_answers_are_compressed_for_whoever_takes_that(world: ApiWorld) -> None:
-    """The same answer in a part of its bytes; what fits into a packet stays as it is, also what others ask for."""
+    """The same answer needs fewer bytes. An answer that fits into a packet stays as it is, and so do answers to other
+    clients."""
     for number in range(20):
         await world.launch(name=f"run-{number}")
     plain = await world.get("/allocations", **{"accept-encoding": "identity"})

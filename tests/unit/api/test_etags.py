@@ -22,7 +22,7 @@ WRITTEN = {"/api/v1/allocations/held": {"priority": 7}, "/api/v1/jobs/held": {"w
 
 
 async def tag_at(world: ApiWorld, path: str) -> str:
-    """The tag of the current version, of something that is there."""
+    """The tag of the current version of an object at this path."""
     if path.endswith("/held"):
         await world.launch(name="held")
         assert (await world.post("/jobs", {"name": "held"})).status_code == 201
@@ -40,7 +40,7 @@ async def test_what_a_client_has_is_not_sent_again(world: ApiWorld, path: str, w
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_another_version_is_sent(world: ApiWorld, path: str) -> None:
-    """A tag that is not the current one, and what is no tag at all."""
+    """200 for a tag that is not the current one, and for a text that is no tag at all."""
     tag = await tag_at(world, path)
     for other in (*OTHER, tag.strip('"'), tag[:-1]):
         answer = await world.http.get(path, headers={"if-none-match": other})
@@ -50,7 +50,7 @@ async def test_another_version_is_sent(world: ApiWorld, path: str) -> None:
 @pytest.mark.parametrize("path", WRITTEN)
 @pytest.mark.parametrize("written", CURRENT)
 async def test_the_version_that_a_client_names_is_changed(world: ApiWorld, path: str, written: str) -> None:
-    """Each form of If-Match that names the version."""
+    """200 for each form of If-Match that names the version."""
     tag = await tag_at(world, path)
     headers = [("if-match", each) for each in CURRENT[written](tag)]
     answer = await world.http.patch(path, json=WRITTEN[path], headers=headers)

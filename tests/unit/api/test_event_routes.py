@@ -55,7 +55,7 @@ class Reader:
 
 
 class Refusing(CoreKube):
-    """An API server whose authorizer knows nobody at first."""
+    """A client that the API server refuses until it `knows_roles`."""
 
     knows_roles = False
     refused = 0
@@ -79,7 +79,7 @@ async def listening(world: ApiWorld) -> AsyncGenerator[httpx2.AsyncClient, None]
 
 @pytest.mark.parametrize("is_absent", [False, True], ids=["redis", "no-redis"])
 async def test_a_stream_ends_with_its_allocation(world: ApiWorld, is_absent: bool) -> None:
-    """What was, what comes, in order and once; then the stream ends by itself."""
+    """Past and new events are sent in order and once; then the stream ends by itself."""
     world.server.absent = is_absent
     answer = await world.launch()
     await world.publish_if_up(await world.stored(answer["name"]))
@@ -103,7 +103,7 @@ async def test_a_stream_ends_with_its_allocation(world: ApiWorld, is_absent: boo
 
 @pytest.mark.parametrize("is_absent", [False, True], ids=["redis", "no-redis"])
 async def test_a_reader_resumes_where_it_stopped(world: ApiWorld, is_absent: bool) -> None:
-    """Last-Event-ID: no gap, no repetition; after the end 204, so that a browser stays away."""
+    """With Last-Event-ID there is no gap and no repetition; after the end 204, so that a browser does not reconnect."""
     world.server.absent = is_absent
     answer = await world.launch()
     await world.run(answer["name"])
@@ -131,7 +131,7 @@ async def test_a_stream_that_lags_is_completed_from_the_object(world: ApiWorld) 
 
 
 async def test_redis_may_come_and_go_under_a_stream(world: ApiWorld) -> None:
-    """Nothing is missed and nothing comes twice."""
+    """No event is missed, and none is sent twice."""
     answer = await world.launch()
     await world.publish(await world.stored(answer["name"]))
     async with listening(world) as client:
@@ -171,7 +171,7 @@ async def test_a_reader_outlasts_an_api_server_that_does_not_know_the_roles_yet(
 
 
 async def test_a_stream_ends_when_the_object_is_gone(world: ApiWorld) -> None:
-    """Deleted and swept: nothing will ever come."""
+    """The object was deleted, so no event can follow."""
     world.server.absent = True
     answer = await world.launch()
     async with listening(world) as client:
@@ -184,7 +184,7 @@ async def test_a_stream_ends_when_the_object_is_gone(world: ApiWorld) -> None:
 
 
 async def test_streams_end_when_the_process_drains(world: ApiWorld) -> None:
-    """A client then comes back to another replica with its last id."""
+    """A client then reconnects to another replica with its last id."""
     answer = await world.launch()
     async with listening(world) as client:
         reader = Reader(client, f"/api/v1/allocations/{answer['id']}/events")
@@ -195,7 +195,7 @@ async def test_streams_end_when_the_process_drains(world: ApiWorld) -> None:
 
 
 async def test_a_reader_that_leaves_frees_its_place(world: ApiWorld) -> None:
-    """The number of open streams is a limit, and it is given back."""
+    """The number of open streams has a limit, and a reader that leaves no longer counts."""
     answer = await world.launch()
     async with listening(world) as client:
         reader = Reader(client, f"/api/v1/allocations/{answer['id']}/events")
@@ -229,14 +229,14 @@ async def test_pages_follow_each_other(world: ApiWorld) -> None:
 
 
 async def test_a_bad_cursor_is_refused(world: ApiWorld) -> None:
-    """Rather than starting from somewhere."""
+    """It gets 422; the stream does not begin somewhere else."""
     answer = await world.launch()
     response = await world.get(f"/allocations/{answer['id']}/events", **{"last-event-id": "nonsense"})
     assert response.status_code == 422
 
 
 async def test_the_firehose_tells_of_all(world: ApiWorld) -> None:
-    """From now on, filtered, resumable."""
+    """The firehose has the events of all allocations from now on, can be filtered and resumed."""
     async with listening(world) as client:
         reader = Reader(client, "/api/v1/events?type=running")
         await wait_until(lambda: reader.status == 200, "the stream to be open")

@@ -1,4 +1,4 @@
-"""Why something waits, who is ahead, and what surrounds allocations."""
+"""Why work waits, which work is ahead of it, and the queues, pools, nodes and workspaces around it."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def names(allocations: list[Allocation]) -> list[str]:
 
 
 def test_priority_goes_before_position_before_age() -> None:
-    """The scheduler's order within a queue; a job's priority counts for its own, its position where none is set."""
+    """The order is the scheduler's. A job's priority counts for its own work, its position for work without one."""
     jobs = {("default", "j"): a_job("j", priority=90), ("default", "k"): a_job("k", queuePosition="0")}
     waiting = [
         pending("old", second=1),
@@ -54,7 +54,7 @@ def test_priority_goes_before_position_before_age() -> None:
 
 
 def test_positions_count_within_a_queue() -> None:
-    """1 for the first; others are ahead."""
+    """The first in a queue has position 1; `ahead` is the number of those before."""
     found = waiting_of([pending("a"), pending("b", second=1), pending("c", second=2, queue="other")], {})
     assert [(each.name, each.queue, each.position, each.ahead) for each in found] == [
         ("a", "default", 1, 0),
@@ -65,11 +65,11 @@ def test_positions_count_within_a_queue() -> None:
 
 GATES = [gate for gate in Gate if gate is not Gate.NOT_YET_CONSIDERED]
 MAY_SAY_NEVER = (Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL, Gate.WAITING_FOR_EXTENDER, Gate.RESOURCE_QUOTA)
-"""Gates of both: what waits, and what no wait helps."""
+"""Gates of both kinds: work that waits, and work that no wait helps."""
 
 
 def told(gate: Gate, message: str) -> ExplainView:
-    """The explanation of an allocation that the scheduler says this of."""
+    """The explanation of an allocation with this gate and message of the scheduler."""
     allocation = pending("a")
     condition = {"type": "Admitted", "status": "False", "reason": gate.value, "message": message}
     status = msgspec.convert({"conditions": [condition]}, type(allocation.status))
@@ -78,7 +78,7 @@ def told(gate: Gate, message: str) -> ExplainView:
 
 @pytest.mark.parametrize("gate", GATES)
 def test_every_gate_says_what_would_help(gate: Gate) -> None:
-    """No code without a next step."""
+    """Every code has a next step."""
     view = told(gate, "so")
     assert (view.code, view.message) == (gate.value, "so")
     assert len(view.change) == 1
@@ -94,20 +94,20 @@ def test_what_can_never_start_is_not_told_to_wait(gate: Gate) -> None:
 
 
 def test_what_does_not_fit_now_may_wait() -> None:
-    """The same gate, where the end of other work helps."""
+    """The gate is the same, but here the end of other work helps."""
     (help_,) = told(Gate.NO_FIT, "0 of 2 nodes fit: 2 lack 1 nvidia.com/gpu free").change
     assert help_.detail.startswith("wait for work to end")
 
 
 @pytest.mark.parametrize("message", ["pool p has no queue q", "nothing starts in queue q: its limit is below 0"])
 def test_a_queue_that_takes_no_work_is_created_or_corrected(message: str) -> None:
-    """One that is there and set aside is not to be created again."""
+    """A queue that exists and is set aside need not be created again."""
     (help_,) = told(Gate.UNKNOWN_QUEUE, message).change
     assert help_.detail.startswith("create that Queue or correct it as the message says")
 
 
 async def test_the_explanation_is_the_schedulers_own(world: ApiWorld) -> None:
-    """Code and message of the condition, with the place in the queue."""
+    """The explanation has the code and the message of the condition, and the place in the queue."""
     first = await world.launch(priority=60)
     second = await world.launch()
     await world.explain(second["name"], "NoFit", "0 of 2 nodes fit: 2 nodes lack nvidia.com/gpu")
@@ -136,7 +136,8 @@ async def test_what_does_not_wait_is_explained_too(world: ApiWorld) -> None:
 
 
 async def test_a_queue_shows_what_it_owns_and_uses_of_each_flavor(world: ApiWorld) -> None:
-    """In the order of the pool; a flavor of which the queue says nothing has no number; nodes are of the first."""
+    """Flavors have the order of the pool; one that the queue does not name has no nominal; a node is of the first that
+    fits."""
     flavors = [{"name": "big", "nodeLabels": {"size": "big"}}, {"name": "any", "nodeLabels": {"kind": "gpu"}}]
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
     await world.kube.patch(NODES, "n1", {"metadata": {"labels": {"size": "big", "kind": "gpu"}}})
@@ -154,7 +155,7 @@ async def test_a_queue_shows_what_it_owns_and_uses_of_each_flavor(world: ApiWorl
 
 
 async def test_a_queue_shows_who_waits_in_order(world: ApiWorld) -> None:
-    """Counts for all; the order for one."""
+    """The list of queues has counts; a single queue has the order."""
     await world.kube.create(JOBS, {"metadata": {"name": "j", "namespace": "default"}, "spec": {"priority": 99}})
     one = await world.launch(ranks=[{"count": 2, "resources": {"nvidia.com/gpu": 1}}])
     two = await world.launch(job="j")
@@ -171,7 +172,7 @@ async def test_a_queue_shows_who_waits_in_order(world: ApiWorld) -> None:
 
 
 async def test_pools_and_nodes(world: ApiWorld) -> None:
-    """What there is, what is asked of it, and by whom."""
+    """Pools and nodes show what they have, how much of it is requested, and by which ranks."""
     answer = await world.launch(ranks=[{"count": 2, "resources": {"cpu": 2}}])
     await world.run(answer["name"], node="n2")
     (pool,) = (await world.get("/pools")).json()["items"]
@@ -183,7 +184,7 @@ async def test_pools_and_nodes(world: ApiWorld) -> None:
 
 
 async def test_me_and_workspaces(world: ApiWorld) -> None:
-    """Who one is, where one may launch."""
+    """The answers name the caller, and the workspaces where it may launch."""
     me = (await world.get("/me", **{"x-slipway-user": "ada"})).json()
     assert me == {"user": "ada", "auth": "none", "workspaces": ["default"]}
     assert [item["name"] for item in (await world.get("/workspaces")).json()["items"]] == ["default"]
@@ -191,7 +192,7 @@ async def test_me_and_workspaces(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("query", ["", "?dryRun=true"])
 async def test_a_queue_that_the_pool_does_not_have_is_refused(world: ApiWorld, query: str) -> None:
-    """As a pool that is not there: with the names of those that are; a queue of another pool is none of this one."""
+    """The error names the queues of the pool; a queue of another pool is not one of them."""
     await world.make_queue("q2", pool="other")
     for name in ("q1", "q2"):
         asked = await world.http.post(f"/api/v1/allocations{query}", json={"kind": "shell", "queue": name})
@@ -203,7 +204,7 @@ async def test_a_queue_that_the_pool_does_not_have_is_refused(world: ApiWorld, q
 
 
 async def test_a_queue_that_ends_the_work_sooner_is_a_warning(world: ApiWorld) -> None:
-    """Its own run limit or that of a queue above it; work that asks for less is not warned."""
+    """The limit may be that of the queue or of one above it; work that asks for less gets no warning."""
     await world.kube.create(QUEUES, {"metadata": {"name": "lab"}, "spec": {"pool": "default", "maxRuntime": "1h"}})
     await world.kube.create(QUEUES, {"metadata": {"name": "team"}, "spec": {"pool": "default", "parent": "lab"}})
     asks: list[dict[str, Any]] = [{}, {"maxRuntime": "2h"}]
@@ -232,7 +233,8 @@ async def test_a_queue_that_ends_the_work_sooner_is_a_warning(world: ApiWorld) -
 async def test_a_launch_that_does_not_come_about_is_explained(
     world: ApiWorld, reason: str, word: str, said: str, help_: str
 ) -> None:
-    """It has its nodes, and the server refuses its pods: the server's words, and what would help."""
+    """The work has its nodes, but the API server refuses its pods: the explanation has the server's words, and a next
+    step."""
     await world.launch(name="llm")
     await world.step("llm", Event.ASSIGNED)
     found = await world.stored("llm")
@@ -264,7 +266,7 @@ async def test_the_planner_is_asked_what_would_help_and_when_it_starts(world: Ap
 
 
 async def ended(world: ApiWorld, name: str, ran_s: float) -> None:
-    """Work that ran for so long, up to now."""
+    """Launch work that ran for so many seconds and has just ended."""
     await world.launch(name=name, ranks=[{"count": 1, "resources": {"cpu": "1"}}])
     await world.run(name)
     now = world.clock.now()
@@ -273,8 +275,8 @@ async def ended(world: ApiWorld, name: str, ran_s: float) -> None:
 
 
 async def test_the_likely_start_follows_from_how_long_work_ran(world: ApiWorld) -> None:
-    """With too little ended work it is said that it is unknown. With enough, what waits behind work without a run limit
-    has bounds, though nothing is certain; they are not before now."""
+    """With too little ended work the start is stated to be unknown. With enough, work that waits behind work without a
+    run limit has likely bounds, though nothing is certain; they are not before now."""
     ranks = [{"count": 2, "resources": {"cpu": "8"}}]
     await world.launch(name="first", ranks=ranks)
     await world.run("first")
@@ -294,7 +296,8 @@ async def test_the_likely_start_follows_from_how_long_work_ran(world: ApiWorld) 
 
 
 async def test_the_past_of_a_pool_is_that_of_its_own_work(world: ApiWorld) -> None:
-    """How long work ran, with its queue, user and run limit; what ended before it started is no run, though it came."""
+    """The past has each run with its queue, user and run limit. Work that ended before it started is an arrival, but no
+    run."""
     await ended(world, "old", 60.0)
     await world.launch(name="never")
     await world.step("never", Event.TERMINATED, result=Result.CANCELED)

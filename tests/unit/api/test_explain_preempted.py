@@ -1,4 +1,4 @@
-"""What is said of work that makes room for other work, and for whom."""
+"""The state of work that makes room for other work: what explain states of it, and for which work."""
 
 from slipway.api.explain import standing
 from slipway.crd.v1alpha1 import Shrink
@@ -10,7 +10,7 @@ TOLD = RUNNING.stopped("Preempted", requeue=True, by="default/urgent")
 
 
 def test_a_victim_says_until_when_and_for_whom() -> None:
-    """While it has its grace, and while its pods go."""
+    """This holds in its grace period, and while its pods end."""
     deadline = {"preemption": "2026-01-02T04:04:05Z"}
     told = TOLD.recorded(Event.PREEMPTING, at_s=6, reason="Preempted", deadlines=deadline)
     said = standing(told.it)
@@ -20,7 +20,7 @@ def test_a_victim_says_until_when_and_for_whom() -> None:
 
 
 def test_a_gang_that_shrinks_says_so_until_its_ranks_have_gone() -> None:
-    """Counted without those that are told of already; then how many it has."""
+    """Ranks whose end is recorded already are not counted; after that it states how many ranks it has."""
     shrink = Shrink(ranks=[0, 1, 2], attempt=1, by="default/urgent", told=1)
     assert standing(RUNNING.with_status(shrink=shrink).it) == "running; 2 of its ranks make room for default/urgent"
     one = Shrink(ranks=[2], attempt=1, by="default/urgent")

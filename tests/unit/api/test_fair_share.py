@@ -1,4 +1,5 @@
-"""Past use as the api shows it: of a queue, its siblings and its users, in the order of who waits, and in explain."""
+"""Past use as the api shows it: of a queue, its siblings and its users, in the order of waiting work, and in
+explain."""
 
 from typing import Any
 
@@ -17,7 +18,7 @@ HOUR_MS = 3_600_000
 
 
 async def a_past(world: ApiWorld, **hours: tuple[str, float]) -> None:
-    """{user: (queue, GPU-hours)} of yesterday."""
+    """Write the totals of yesterday: {user: (queue, GPU-hours)}."""
     day = day_of(round(world.clock.now() * 1000) - DAY_MS)
     rows = [
         TotalsRow(
@@ -43,7 +44,7 @@ async def two_queues(world: ApiWorld, **of_lab: Any) -> None:
 
 
 async def of_user(world: ApiWorld, name: str, user: str) -> str:
-    """Work of a user that waits in `lab`; answers its id."""
+    """Launch work of a user that waits in `lab`, and return its id."""
     made = await world.launch(**COMMAND, name=name, queue="lab")
     found = next(each for each in (await world.kube.list(ALLOCATIONS)).items if each.metadata.name == made["name"])
     patch = {"metadata": {"annotations": {ANNOTATION_USER: user}}}
@@ -52,7 +53,7 @@ async def of_user(world: ApiWorld, name: str, user: str) -> str:
 
 
 async def test_a_queue_shows_its_past_beside_its_siblings(world: ApiWorld) -> None:
-    """Who has used less by weight stands first; users of the queue alone."""
+    """The queue that has used less by weight comes first; the users are those of this queue alone."""
     await two_queues(world)
     await a_past(world, ana=("lab", 120.0), ben=("lab", 30.0), cleo=("other", 100.0))
     share = (await world.get("/queues/lab")).json()["fairShare"]
@@ -74,7 +75,7 @@ async def test_a_pool_that_does_not_count_it_shows_none(world: ApiWorld) -> None
 
 
 async def test_who_has_used_less_is_shown_first(world: ApiWorld) -> None:
-    """In the list of those that wait and in explain, as the scheduler takes them."""
+    """The list of waiting work and explain have the order of the scheduler."""
     await two_queues(world, userOrder="LeastUsed")
     await a_past(world, ana=("lab", 120.0), ben=("lab", 3.0))
     first, second = await of_user(world, "one", "ana"), await of_user(world, "two", "ben")
@@ -102,7 +103,7 @@ async def test_without_a_user_order_nothing_is_said(world: ApiWorld) -> None:
 
 
 def test_the_sentence_names_amounts_and_who_goes_first() -> None:
-    """Equal use says that submission decides; nobody else, no sentence."""
+    """With equal use it states that submission decides; without another user there is no sentence."""
     pool = ResourcePool(
         metadata=ObjectMeta(name="default"), spec=ResourcePoolSpec(fair_share=FairShare(half_life="7d"))
     )
@@ -119,7 +120,7 @@ def test_the_sentence_names_amounts_and_who_goes_first() -> None:
 
 
 def test_a_queue_has_used_what_those_below_it_have() -> None:
-    """A circle of parents counts once."""
+    """In a circle of parents each queue counts once."""
     queues = [
         Queue(metadata=ObjectMeta(name="top"), spec=QueueSpec()),
         Queue(metadata=ObjectMeta(name="lab"), spec=QueueSpec(parent="top")),

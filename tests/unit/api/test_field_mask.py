@@ -1,4 +1,4 @@
-"""`fields`: lists whose items have the fields alone that were asked for."""
+"""`fields`: the items of a list have only the fields that were asked for."""
 
 import pytest
 
@@ -15,7 +15,7 @@ async def test_a_list_has_what_was_asked_for(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("query", ["?fields=spec,spec.ranks.count", "?fields=spec.ranks.count,spec"])
 async def test_the_wider_path_wins(world: ApiWorld, query: str) -> None:
-    """In whichever order they are written."""
+    """The order in which they are written does not matter."""
     await world.launch()
     (whole,) = (await world.get("/allocations")).json()["items"]
     (item,) = (await world.get(f"/allocations{query}")).json()["items"]
@@ -24,7 +24,7 @@ async def test_the_wider_path_wins(world: ApiWorld, query: str) -> None:
 
 @pytest.mark.parametrize("query", ["", "?fields=", "?fields=,"])
 async def test_without_fields_an_item_is_whole(world: ApiWorld, query: str) -> None:
-    """As before, whatever the list."""
+    """This is so for each form of an empty `fields`."""
     made = await world.launch()
     (item,) = (await world.get(f"/allocations{query}")).json()["items"]
     assert item["id"] == made["id"]
@@ -50,6 +50,6 @@ async def test_nodes_have_fields_too(world: ApiWorld) -> None:
 )
 @pytest.mark.parametrize("path", ["/allocations", "/nodes", "/notebooks"])
 async def test_bad_fields_are_named(world: ApiWorld, path: str, fields: str) -> None:
-    """With what may stand there."""
+    """400, and the detail names the parameter."""
     answer = await world.get(f"{path}?fields={fields}")
     assert (answer.status_code, "fields" in answer.json()["detail"]) == (400, True)

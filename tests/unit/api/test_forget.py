@@ -1,4 +1,4 @@
-"""`forget`: an admin gives up what runs on machines that are off."""
+"""`forget`: an admin gives up ranks on machines that are off."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from tests.support.api_world import ApiWorld
 
 
 async def silence(world: ApiWorld, name: str) -> None:
-    """The node lifecycle controller has not heard of it for a while."""
+    """Set the node's Ready to Unknown, as the node lifecycle controller does for a silent node."""
     node = await world.kube.get(NODES, name)
     ready = Condition(type="Ready", status="Unknown", reason="NodeStatusUnknown")
     await world.kube.replace_status(
@@ -18,7 +18,7 @@ async def silence(world: ApiWorld, name: str) -> None:
 
 
 async def test_nodes_that_do_not_answer_are_given_up(world: ApiWorld) -> None:
-    """Those of its live ranks, by name, for this attempt; saying it again changes nothing."""
+    """The nodes of live ranks are recorded by name, for this attempt; a second call changes nothing."""
     launched = await world.launch(name="work", ranks=[{"count": 2}])
     await world.run("work")
     await silence(world, "n1")
@@ -33,7 +33,7 @@ async def test_nodes_that_do_not_answer_are_given_up(world: ApiWorld) -> None:
 
 
 async def test_what_answers_is_not_given_up(world: ApiWorld) -> None:
-    """409, with what to do instead; the same once it has ended."""
+    """409, with what to do instead; also after the work has ended."""
     launched = await world.launch(name="work")
     path = f"/allocations/{launched['id']}/forget"
     assert (await world.post(path)).status_code == 409
@@ -46,7 +46,7 @@ async def test_what_answers_is_not_given_up(world: ApiWorld) -> None:
 
 
 async def test_a_node_that_does_not_answer_is_explained(world: ApiWorld) -> None:
-    """Of running work `explain` names the nodes that are silent and says what an admin may do; others it does not."""
+    """For running work `explain` names its silent nodes and says what an admin may do; it names no other nodes."""
     launched = await world.launch(name="work", ranks=[{"count": 2}])
     await world.run("work")
     path = f"/allocations/{launched['id']}/explain"

@@ -1,4 +1,5 @@
-"""The ranks exchange data, over two replicas, with peers that come again, leave, lose Redis, or never come."""
+"""The all-gather of ranks over two replicas, with peers that come again, leave or never come, and a Redis that is
+lost."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -61,7 +62,8 @@ def forged_gatherings() -> float:
 
 
 async def test_data_that_redis_makes_up_reach_no_rank(world: ApiWorld, tmp_path: Path) -> None:
-    """Redis in other hands: the gathering is removed and said so, the ranks bring their data again, and meet."""
+    """An attacker controls Redis: the forged gathering is removed and counted, the ranks send their data again, and
+    meet."""
     macs = some_keys(a_folder(tmp_path), world.clock, purpose=GATHER_PURPOSE)
     _, path = await a_gang(world, 2)
     key = keys.gather(path.split("/")[4], 1, "default")  # pyright: ignore[reportArgumentType]
@@ -89,15 +91,15 @@ async def test_data_that_redis_makes_up_reach_no_rank(world: ApiWorld, tmp_path:
 
 
 class SaysThatAllAreThere(MemoryGatherings):
-    """Redis in other hands, which says so whoever is there; in the hash itself nothing of it stands."""
+    """A forged Redis that reports every gathering as complete, although its hash does not show that."""
 
     async def look(self, key: GatherKey, *, owner: str) -> Gathered:
         return msgspec.structs.replace(await super().look(key, owner=owner), outcome=AllgatherState.DONE)
 
 
 async def test_no_rank_meets_fewer_than_it_waits_for(world: ApiWorld, tmp_path: Path) -> None:
-    """One of two, of which Redis says that both are there, goes on waiting; so do those of which a former gathering
-    with another number of peers is shown."""
+    """A peer that is alone goes on waiting although Redis reports two. A former gathering with another number of peers
+    is a conflict."""
     macs = some_keys(a_folder(tmp_path), world.clock, purpose=GATHER_PURPOSE)
     key = GatherKey(allocation=AllocationId("a-00000000"), attempt=1, group="default")
 
@@ -126,13 +128,13 @@ def a_peer(name: str, peers: int = 4, **more: Any) -> Json:
 
 
 async def there(world: ApiWorld, path: str, count: int, group: str = "default") -> None:
-    """Waits until so many sit in the gathering."""
+    """Wait until the gathering has so many peers."""
     key = keys.gather(path.split("/")[4], 1, group)  # pyright: ignore[reportArgumentType]
     await wait_until(lambda: int(world.server.hash_get(key).get("c", b"0")) == count, f"{count} peers")
 
 
 async def test_all_get_all_data_through_any_replica(world: ApiWorld, replica: httpx2.AsyncClient) -> None:
-    """Whoever answers: everybody's data, by rank, and each knows its own place."""
+    """Each peer gets the data of all peers, by rank, and its own place, from either replica."""
     name, path = await a_gang(world)
     calls = [
         (world.http if rank % 2 else replica).post(path, json=a_peer(f"peer-{9 - rank}", rank=rank))
@@ -156,7 +158,7 @@ async def test_all_get_all_data_through_any_replica(world: ApiWorld, replica: ht
 
 
 async def test_without_ranks_the_request_ids_order(world: ApiWorld) -> None:
-    """The same order for all, whatever order they came in."""
+    """All peers get the same order, whatever order they came in."""
     _, path = await a_gang(world)
     answers = await asyncio.gather(*(world.http.post(path, json=a_peer(name, 3)) for name in ("c", "a", "b")))
     assert {tuple(answer.json()["requestIds"]) for answer in answers} == {("a", "b", "c")}
@@ -167,7 +169,7 @@ async def test_without_ranks_the_request_ids_order(world: ApiWorld) -> None:
 async def test_the_same_id_again_takes_the_place(
     world: ApiWorld, replica: httpx2.AsyncClient, *, elsewhere: bool
 ) -> None:
-    """The old request is told so, at whichever replica it waits; the new data counts; others notice nothing."""
+    """The old request gets 409, at whichever replica it waits; the new data counts; other peers notice nothing."""
     _, path = await a_gang(world)
     old = asyncio.ensure_future(world.http.post(path, json=a_peer("a", 2)))
     await there(world, path, 1)
@@ -181,7 +183,7 @@ async def test_the_same_id_again_takes_the_place(
 
 
 async def test_whoever_goes_away_takes_the_data_along(world: ApiWorld) -> None:
-    """A client that disconnects is not waited with: the others go on without its data, until it is back."""
+    """The data of a client that disconnects are removed: the others go on waiting until it is back."""
     _, path = await a_gang(world)
     gone = asyncio.Event()
     sent: list[Any] = []
@@ -207,7 +209,7 @@ async def test_whoever_goes_away_takes_the_data_along(world: ApiWorld) -> None:
 
 
 async def test_a_late_joiner_is_answered_at_once(world: ApiWorld, replica: httpx2.AsyncClient) -> None:
-    """A peer whose answer was lost gets its place; a stranger gets the data, and no place in it."""
+    """A peer whose answer was lost gets its place; a new peer gets the data, and no place in it."""
     _, path = await a_gang(world)
     await asyncio.gather(*(world.http.post(path, json=a_peer(name, 2)) for name in ("a", "b")))
     async with asyncio.timeout(2):
@@ -218,7 +220,7 @@ async def test_a_late_joiner_is_answered_at_once(world: ApiWorld, replica: httpx
 
 
 async def test_the_time_is_up(world: ApiWorld) -> None:
-    """The answer says who is there and who is missing; sent again, it goes on waiting."""
+    """The answer names the peers that are there and the ranks that are missing; the same request goes on waiting."""
     _, path = await a_gang(world)
     others = [asyncio.ensure_future(world.http.post(path, json=a_peer(f"p{n}", rank=n))) for n in (0, 3)]
     await there(world, path, 2)
@@ -235,7 +237,7 @@ async def test_the_time_is_up(world: ApiWorld) -> None:
 
 
 async def test_numbers_must_agree(world: ApiWorld) -> None:
-    """Who says another number is told what the others said."""
+    """A peer with another number is told the number of the others."""
     _, path = await a_gang(world)
     waiting = asyncio.ensure_future(world.http.post(path, json=a_peer("a", 2)))
     await there(world, path, 1)
@@ -248,7 +250,7 @@ async def test_numbers_must_agree(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("is_noticed", [True, False])
 async def test_redis_is_lost_while_they_wait(world: ApiWorld, *, is_noticed: bool) -> None:
-    """After FLUSHALL those who wait bring their data again by themselves, also when another has begun anew."""
+    """After FLUSHALL waiting requests bring their data again by themselves, also when another peer has begun anew."""
     _, path = await a_gang(world)
     waiting = [asyncio.ensure_future(world.http.post(path, json=a_peer(name, 3))) for name in ("a", "b")]
     await there(world, path, 2)
@@ -261,7 +263,7 @@ async def test_redis_is_lost_while_they_wait(world: ApiWorld, *, is_noticed: boo
 
 
 async def test_no_redis(world: ApiWorld) -> None:
-    """Said so, with when to come back; also to those who wait already."""
+    """New requests and waiting ones get 503 with Retry-After."""
     _, path = await a_gang(world)
     waiting = asyncio.ensure_future(world.http.post(path, json=a_peer("a", 2)))
     await there(world, path, 1)
@@ -276,7 +278,7 @@ async def test_no_redis(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("event", [Event.TERMINATED, Event.RESTARTED])
 async def test_the_attempt_is_over(world: ApiWorld, event: Event) -> None:
-    """Nobody waits for ranks that will not come any more."""
+    """No request waits for ranks that can no longer come."""
     name, path = await a_gang(world)
     waiting = asyncio.ensure_future(world.http.post(path, json=a_peer("a", 2)))
     await there(world, path, 1)
@@ -289,7 +291,7 @@ async def test_the_attempt_is_over(world: ApiWorld, event: Event) -> None:
 
 
 async def test_the_replica_stops(world: ApiWorld) -> None:
-    """Those who wait are sent to another one."""
+    """Requests that wait are sent to another replica, by 503 with Retry-After."""
     _, path = await a_gang(world)
     waiting = asyncio.ensure_future(world.http.post(path, json=a_peer("a", 2)))
     await there(world, path, 1)
@@ -327,7 +329,7 @@ async def test_many_peers(world: ApiWorld, replica: httpx2.AsyncClient) -> None:
     ],
 )
 async def test_bad_input(world: ApiWorld, change: Json, pointer: str, says: str) -> None:
-    """The field and what it may be."""
+    """The error has the field, and the values that it may have."""
     _, path = await a_gang(world)
     answer = await world.http.post(path, json=a_peer("a") | change)
     assert answer.status_code == 422
@@ -345,7 +347,7 @@ async def test_more_than_is_kept(world: ApiWorld) -> None:
 
 
 async def test_more_than_all_may_bring(world: ApiWorld) -> None:
-    """413 for the one that no longer fits."""
+    """413 for the peer whose data no longer fit."""
     _, path = await a_gang(world)
     data = "x" * 65_000
     waiting = [

@@ -1,4 +1,4 @@
-"""What GPUs do, beside who holds them: which series belong to which rank, and who counts as idle."""
+"""What GPUs do, beside which work holds them: which series belong to which rank, and which work counts as idle."""
 
 from collections.abc import Mapping
 
@@ -85,7 +85,7 @@ def test_a_gang_is_as_busy_as_its_gpus_are_on_average() -> None:
 def test_idle_is_what_was_seen_to_do_nothing_for_the_whole_time(
     runs_s: float, peak: float, samples: float, is_idle: bool
 ) -> None:
-    """Not what has just begun, and not what nobody looked at: whoever is named as idle is."""
+    """Work that has just begun, or was rarely looked at, is not idle: the view never names busy work as idle."""
     gang = a_gang(runs_s=runs_s)
     seen = figures(mean=0, peak=peak, samples=samples)
     assert the_row(gang, {key_of(gang, 0): seen, key_of(gang, 1): seen}).is_idle is is_idle
@@ -106,7 +106,7 @@ def test_figures_of_another_attempt_are_not_taken() -> None:
 
 
 def test_only_what_runs_and_holds_gpus_is_told_the_idle_first_then_the_larger() -> None:
-    """What waits or has no GPU wastes none."""
+    """Work that waits or has no GPU wastes none."""
     idle, small, large = a_gang("run-idle", ranks=1), a_gang("run-small", ranks=1), a_gang("run-large", ranks=3)
     others = [a_gang("run-waits", phase=Phase.PENDING), a_gang("run-cpu", gpus=0)]
     use = {key_of(idle, 0): figures(mean=0, peak=0)}
@@ -129,14 +129,14 @@ def test_the_labels_of_a_scrape_with_and_without_honor_labels_name_the_same_pod(
 
 
 def test_series_without_a_number_or_with_a_figure_missing_are_left_out() -> None:
-    """A GPU that Prometheus has just lost has no mean and is not idle for it."""
+    """A GPU that Prometheus has just lost has no mean, which does not make it idle."""
     own = {"namespace": "default", "pod": "run-a"}
     broken = [series(float("nan"), "mean", **own), *(series(1.0, name, **own) for name in ("peak", "samples", "gpus"))]
     assert read_use(broken) == {}
 
 
 def test_a_query_looks_at_a_gpu_thirty_times_and_at_least_once_a_minute() -> None:
-    """However long somebody may be idle: figures of a minute are enough."""
+    """Samples of a minute are enough, however long the idle time is."""
     assert "[1800s:60s]" in query_of("X", 1_800.0)
     assert "[60s:2s]" in query_of("X", 60.0)
     assert "(100 * Y)[300s:" in query_of("100 * Y", 1_800.0)
@@ -177,7 +177,8 @@ async def test_an_empty_filter_accepts_everything(query: str) -> None:
 
 
 async def test_days_that_are_not_known_have_a_place_among_few() -> None:
-    """Each is a long question to Prometheus: three users ask at a time. Days that were asked for lately are free."""
+    """Each is a long query to Prometheus, so only three run at a time. Days that were asked for lately need no
+    place."""
     day = "2026-01-02"
     many, one = "/gpu-use/days?from=2025-12-01&to=2025-12-31", f"/gpu-use/days?from={day}&to={day}"
 

@@ -1,4 +1,4 @@
-"""Time travel: who stood where, from the objects, their streams, and what is remembered of what is gone."""
+"""Time travel: which work was where, from the objects, their streams, and the firehose for deleted work."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ HOUR_S = 3600.0
 
 
 async def moved(world: ApiWorld, name: str, *steps: tuple[Event, float, dict[str, Any]]) -> Allocation:
-    """Transitions that many seconds after its creation, written and told."""
+    """Write and publish transitions, each that many seconds from now."""
     found = await world.stored(name)
     for event, after_s, data in steps:
         from_start = world.clock.now() + after_s
@@ -32,7 +32,7 @@ def at(world: ApiWorld, after_s: float) -> str:
 
 
 async def test_one_user_leaves_a_place_for_others(world: ApiWorld) -> None:
-    """An answer may read all events that there are: nobody asks for as many at a time as there are places."""
+    """An answer may read all events, so one user cannot have all places at a time."""
     places = world.parts.history_places
     with places.held("anybody"), places.held("anybody"), places.held("another"):
         refused = await world.get("/history")
@@ -44,7 +44,8 @@ async def test_one_user_leaves_a_place_for_others(world: ApiWorld) -> None:
 
 
 async def test_who_stood_where_at_a_moment(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The phase, the attempt and the nodes of that time, not of now; not what had ended or was not there yet."""
+    """The answer has the phase, the attempt and the nodes of that time. Work that had ended or did not exist yet is
+    left out."""
     runs, waits = await world.launch(name="runs"), await world.launch(name="waits", queue="other")
     for launched in (runs, waits):
         await world.publish(await world.stored(launched["name"]))
@@ -76,7 +77,8 @@ async def test_who_stood_where_at_a_moment(world: ApiWorld, monkeypatch: pytest.
 async def test_the_gpus_of_each_node_are_told_where_they_are_known(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranks that ask for the same have the same on each node; of ranks that differ the places of that time are gone."""
+    """Ranks with the same requests have the same GPUs on each node; for ranks that differ, the places of that time are
+    lost."""
     gpu = {"resources": {"nvidia.com/gpu": 4}}
     await world.launch(name="same", ranks=[{"name": "w", "count": 3, **gpu}])
     await world.launch(name="differ", ranks=[{"name": "a", "count": 1}, {"name": "b", "count": 2, **gpu}])
@@ -91,7 +93,7 @@ async def test_the_gpus_of_each_node_are_told_where_they_are_known(
 
 
 async def test_what_the_ring_has_lost_the_stream_remembers(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And without a stream it is said to be unknown, not made up."""
+    """Without a stream the phase is Unknown, and not made up."""
     await world.launch(name="old")
     await world.publish(await world.stored("old"))
     nothing: dict[str, Any] = {}
@@ -109,7 +111,7 @@ async def test_what_the_ring_has_lost_the_stream_remembers(world: ApiWorld, monk
 
 
 async def test_what_is_deleted_is_remembered_by_the_firehose(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far back as it goes; further back the answer says that it cannot know."""
+    """This holds as far back as the firehose goes; about an earlier time the answer states that it cannot know."""
     await world.launch(name="gone", headers={"x-slipway-user": "ada"})
     await world.publish(await world.stored("gone"))
     await moved(world, "gone", (Event.ASSIGNED, 100, {"nodes": {"n1": 1}}), (Event.TERMINATED, 300, {}))
@@ -136,7 +138,7 @@ async def test_a_time_is_an_instant_of_the_past(world: ApiWorld, value: str) -> 
 
 
 def _travel(world: ApiWorld, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """The api's clock goes on."""
+    """Move the api's clock forward."""
     now = world.clock.now
     monkeypatch.setattr(world.clock, "now", lambda: now() + seconds)
     assert msgspec.json.encode(now())

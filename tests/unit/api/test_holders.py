@@ -1,4 +1,4 @@
-"""Who holds what something waits for."""
+"""Which work holds what a waiting allocation needs."""
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ def waiting(**spec: object) -> Allocation:
 
 
 def holding(name: str, slots: int = 1, *, namespace: str = "default", at: str = SOON, **spec: object) -> Allocation:
-    """One that was admitted at that time and runs."""
+    """A running allocation that was admitted at that time."""
     ranks = [{"role": "worker", "count": 1, "resources": {"nvidia.com/gpu": slots}}]
     metadata = {
         "name": name,
@@ -42,7 +42,7 @@ def told(
 
 
 def test_the_largest_come_first_and_the_rest_is_counted() -> None:
-    """Among equals who has held it longest; what waits itself holds nothing."""
+    """Among equals the one that has held longest comes first; work that waits holds nothing."""
     live = [holding(f"h{slots}", slots) for slots in range(1, HOLDERS_MAX + 2)]
     young = holding("young", 6, at=LATER)
     found, more = told(Gate.NO_FIT, *live, young, waiting())
@@ -59,7 +59,7 @@ def test_what_the_viewer_may_not_see_is_only_counted() -> None:
 
 
 def test_it_is_of_the_queue_the_job_or_the_pool_that_is_short() -> None:
-    """Of a queue that holds nothing, what others of the pool hold: that is what was lent."""
+    """If the queue itself holds nothing, it is what other work of the pool holds: that was lent."""
     live = [holding("a", 1, queue="q", job="j"), holding("b", 2), holding("c", 4, pool="other")]
     assert [slots for _, slots in told(Gate.NO_FIT, *live)[0]] == [2, 1]
     assert [slots for _, slots in told(Gate.WAITING_FOR_QUOTA, *live, queue="q")[0]] == [1]
@@ -69,14 +69,14 @@ def test_it_is_of_the_queue_the_job_or_the_pool_that_is_short() -> None:
 
 @pytest.mark.parametrize("gate", [Gate.HELD, Gate.INVALID, Gate.EXCEEDS_MAX_QUOTA, Gate.BACKOFF])
 def test_what_does_not_wait_for_others_names_nobody(gate: Gate) -> None:
-    """Neither does what no end of other work helps."""
+    """Work that no end of other work helps does not name any either."""
     assert not waits_for_others(gate, "so")
     assert not waits_for_others(Gate.NO_FIT, f"{NEVER} as the pool stands")
     assert waits_for_others(Gate.NO_FIT, "no room")
 
 
 async def test_the_explanation_names_who_holds_the_room(world: ApiWorld) -> None:
-    """By the api's own view, only while it waits for that."""
+    """The explanation names holders only while the allocation waits for them."""
     holder = await world.launch(ranks=[{"count": 2, "resources": {"nvidia.com/gpu": 1}}])
     await world.run(holder["name"])
     waits = await world.launch()

@@ -1,4 +1,4 @@
-"""Jobs over the API: made, shown with their places, changed, removed; what runs is not ended by a change."""
+"""Jobs over the API: made, shown with their places, changed, removed; a change does not end running work."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ async def patched(world: ApiWorld, name: str, body: dict[str, Any], **headers: s
 
 
 async def test_a_job_is_made_shown_and_removed(world: ApiWorld) -> None:
-    """What kubectl would apply is what the API makes; a taken name and an unknown one say what to do."""
+    """The API makes the same object as kubectl would; a taken name and an unknown one say what to do."""
     made = await a_job(world, maxSlots=4, priority=60, weight=2)
     assert (made["state"], made["maxSlots"], made["priority"], made["weight"], made["members"]) == (
         "Idle",
@@ -86,7 +86,7 @@ async def test_a_job_shows_state_members_and_places(world: ApiWorld) -> None:
 
 
 async def test_limits_change_and_null_takes_them_away(world: ApiWorld) -> None:
-    """What is not said stays; If-Match holds a change to the version that was seen."""
+    """Fields that are not named stay; If-Match limits a change to the version that was seen."""
     made = await a_job(world, maxSlots=4, priority=60)
     changed = (await patched(world, "j", {"maxSlots": None, "weight": 3})).json()["job"]
     assert (changed["maxSlots"], changed["priority"], changed["weight"]) == (None, 60, 3)
@@ -114,7 +114,7 @@ async def test_a_new_priority_begins_preemptible_work_again(world: ApiWorld) -> 
 
 
 async def test_a_new_priority_is_refused_while_work_runs_that_can_not_be_preempted(world: ApiWorld) -> None:
-    """Nothing has changed then; with interrupt false it counts from the next attempt on."""
+    """Such a refusal changes nothing; with `interrupt: false` the priority counts from the next attempt on."""
     await a_job(world, priority=50)
     runs = await world.launch(job="j")
     await world.run(runs["name"])
@@ -129,7 +129,7 @@ async def test_a_new_priority_is_refused_while_work_runs_that_can_not_be_preempt
 
 
 async def test_a_job_moves_to_another_queue_as_far_as_it_waits(world: ApiWorld) -> None:
-    """What was admitted stays where its quota is counted, and the answer says so."""
+    """Admitted work stays in the queue that counts its quota, and the answer names it."""
     await a_job(world)
     waits, runs = await world.launch(job="j"), await world.launch(job="j")
     await world.run(runs["name"])
@@ -142,7 +142,7 @@ async def test_a_job_moves_to_another_queue_as_far_as_it_waits(world: ApiWorld) 
 
 
 async def test_a_job_in_use_is_not_removed_but_may_be_killed_whole(world: ApiWorld) -> None:
-    """Without it, its limits would be gone under work that waits."""
+    """Without the job, its limits would be gone for work that waits."""
     await a_job(world)
     launched = await world.launch(job="j")
     refused = await world.http.delete("/api/v1/jobs/j")
@@ -184,7 +184,8 @@ async def test_stats_count_what_waits_and_runs(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("path", ["/allocations", "/allocations?dryRun=true"])
 async def test_a_launch_into_a_job_that_is_not_there_is_refused(world: ApiWorld, path: str) -> None:
-    """At `/job`, with the jobs of its workspace and the way to make one: none of its limits would bind."""
+    """The error is at `/job`, with the jobs of the workspace and the way to make one, because no limits would bind the
+    work."""
     await a_job(world, "sweep")
     answer = await world.post(path, {"kind": "shell", "job": "swep"})
     assert answer.status_code == 422, answer.text

@@ -36,7 +36,7 @@ def test_its_start_is_foreseen_where_the_ends_are_known() -> None:
 
 @pytest.mark.parametrize("names", ["[gone]", "[b]", "[c]"])
 def test_only_what_is_above_it_can_be_named(names: str) -> None:
-    """So nothing waits for itself, nor two for each other."""
+    """So no work waits for itself, and no two wait for each other."""
     text = (
         f"allocations: [{{name: a, ranks: [{{}}]}}"
         f", {{name: b, after: {names}, ranks: [{{}}]}}, {{name: c, ranks: [{{}}]}}]"
