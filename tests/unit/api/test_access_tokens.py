@@ -236,7 +236,7 @@ async def test_a_role_in_a_workspace_that_is_gone_opens_nothing(teams: Teams) ->
 
 @contextlib.contextmanager
 def logged() -> Generator[io.StringIO]:
-    """What the api writes into its log."""
+    """The log of the api, while the context is open."""
     root, stream = logging.getLogger(), io.StringIO()
     handler, level = logging.StreamHandler(stream), root.level
     handler.setFormatter(log.JsonFormatter("api", lambda: None))

@@ -49,7 +49,7 @@ class Replicas:
 
 @pytest.fixture
 async def replicas() -> Replicas:
-    """Furnished."""
+    """Two replicas before a furnished cluster."""
     found = Replicas()
     await furnish(found.kubes[0])
     return found

@@ -210,7 +210,7 @@ def every_error() -> list[type[ControlPlaneError]]:
 
 @pytest.mark.parametrize("error", every_error(), ids=lambda error: error.__name__)
 def test_every_error_of_the_tree_has_a_row(error: type[ControlPlaneError]) -> None:
-    """Its own or its parent's; 4xx for what the client can mend, with Retry-After for what passes."""
+    """The row is its own or its parent's: 4xx for what the client can mend, and Retry-After for what passes."""
     row = row_of(error.__new__(error))
     assert 400 <= row.status < 600
     if issubclass(error, errors.TransientError):

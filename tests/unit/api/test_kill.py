@@ -16,7 +16,7 @@ async def grace_of(world: ApiWorld, name: str) -> int | None:
 
 
 async def test_a_second_kill_ends_the_grace(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once it is being ended; the same request sent again at once is no second kill."""
+    """A second kill counts once the work is being ended; the same request sent again at once is no second kill."""
     id_ = (await world.launch(name="a"))["id"]
     await world.run("a")
     assert (await world.post(f"/allocations/{id_}/kill")).status_code == 202
@@ -29,7 +29,7 @@ async def test_a_second_kill_ends_the_grace(world: ApiWorld, monkeypatch: pytest
 
 
 async def test_a_wrong_clock_keeps_no_second_kill_off(world: ApiWorld) -> None:
-    """What ended it, an hour ahead by its own clock, did so before now."""
+    """The work was ended by a process whose clock is an hour ahead; that still counts as before now."""
     id_ = (await world.launch(name="a"))["id"]
     await world.run("a")
     await world.post(f"/allocations/{id_}/kill")
@@ -43,7 +43,7 @@ async def test_a_wrong_clock_keeps_no_second_kill_off(world: ApiWorld) -> None:
 
 
 async def test_a_grace_is_given_with_the_kill_and_only_falls(world: ApiWorld) -> None:
-    """In whole seconds, at least one; a bad one is refused before anything is ended."""
+    """The grace is in whole seconds, at least one; a bad one is refused before anything is ended."""
     id_ = (await world.launch(name="a"))["id"]
     await world.run("a")
     refused = await world.post(f"/allocations/{id_}/kill", {"grace": "soon"})
@@ -55,7 +55,7 @@ async def test_a_grace_is_given_with_the_kill_and_only_falls(world: ApiWorld) ->
 
 
 async def test_force_gives_up_what_is_on_nodes_that_do_not_answer(world: ApiWorld) -> None:
-    """And kills the rest at once; once it has ended nothing happens."""
+    """The ranks on other nodes are killed at once; once the work has ended nothing happens."""
     id_ = (await world.launch(name="a"))["id"]
     ranks = (await world.run("a")).status.ranks or []
     node = await world.kube.get(NODES, ranks[0].node)
@@ -71,7 +71,8 @@ async def test_force_gives_up_what_is_on_nodes_that_do_not_answer(world: ApiWorl
 
 
 async def test_explain_says_until_when_a_kill_waits(world: ApiWorld) -> None:
-    """The end of the grace of its pods; of a hurried one also how long it lasts from the kill on."""
+    """Explain states the end of the grace of the pods; for a hurried kill also how long the grace lasts from the kill
+    on."""
     template = {"spec": {"terminationGracePeriodSeconds": 600}}
     id_ = (await world.launch(name="a", template=template))["id"]
     await world.run("a")

@@ -63,7 +63,7 @@ async def test_the_object_carries_what_the_others_rely_on(world: ApiWorld) -> No
 
 @pytest.mark.parametrize("word", ["echo pid $$", "$(RANK)", "$$(RANK)", "$HOME", "a$", "$$$", "$(", "$()", "${X}"])
 async def test_a_program_gets_its_command_as_it_was_typed(world: ApiWorld, word: str) -> None:
-    """Whatever a kubelet would make of it: what the pod says is expanded to what was typed."""
+    """Whatever a kubelet would make of the words: the command in the pod is expanded to what was typed."""
     answer = await world.launch(command=["sh", "-c", word], args=[word])
     (container,) = (await world.stored(answer["name"])).spec.template["spec"]["containers"]
     known = {"RANK": "0", "HOME": "/", "X": "1", "": "nothing"}
@@ -72,7 +72,7 @@ async def test_a_program_gets_its_command_as_it_was_typed(world: ApiWorld, word:
 
 
 async def test_a_pod_template_keeps_the_meaning_of_kubernetes(world: ApiWorld) -> None:
-    """What stands there is for the kubelet."""
+    """A command in a pod template is for the kubelet, so it is not escaped."""
     container = {"name": "main", "image": "a", "command": ["echo", "$(RANK)"], "args": ["$$"]}
     answer = await world.launch(template={"spec": {"containers": [container]}}, command=[])
     (stored,) = (await world.stored(answer["name"])).spec.template["spec"]["containers"]
@@ -80,7 +80,7 @@ async def test_a_pod_template_keeps_the_meaning_of_kubernetes(world: ApiWorld) -
 
 
 async def test_a_secret_is_a_variable_of_the_main_container(world: ApiWorld) -> None:
-    """Of every role, and in the place of the template's own value."""
+    """It is one in every role, and replaces the template's own value."""
     main = {"name": "main", "env": [{"name": "TOKEN", "value": "old"}, {"name": "B", "value": "2"}]}
     roles = [{"name": "a"}, {"name": "b", "template": {"spec": {"containers": [{"name": "main"}]}}}]
     answer = await world.launch(
@@ -103,7 +103,7 @@ async def test_a_secret_is_a_variable_of_the_main_container(world: ApiWorld) -> 
     ],
 )
 async def test_a_secret_that_can_not_be_is_refused(world: ApiWorld, body: dict[str, object], pointer: str) -> None:
-    """With the field, before anything is created."""
+    """The error has the field, and nothing is created."""
     response = await world.post("/allocations", {**COMMAND, **body})
     assert response.status_code == 422
     assert pointer in [error["pointer"] for error in response.json()["errors"]]
@@ -147,7 +147,7 @@ async def test_a_collection_refuses_another_kind(world: ApiWorld) -> None:
 
 
 async def test_a_topology_of_all_roles_is_kept_and_its_key_is_a_label(world: ApiWorld) -> None:
-    """It stands beside that of a role; a key that no node label can have is refused by its field."""
+    """It is stored beside that of a role; a key that no node label can have is refused by its field."""
     ranks = [{"name": "a", "topology": {"key": "rack"}}, {"name": "b"}]
     launched = await world.launch(
         kind="training", ranks=ranks, topology={"key": "example.com/block", "mode": "preferred"}
@@ -191,7 +191,7 @@ async def test_keys_of_different_users_do_not_meet(world: ApiWorld) -> None:
 
 
 async def test_a_key_with_a_name_uses_the_name(world: ApiWorld) -> None:
-    """And the key's hash decides whether a repetition is one."""
+    """The key's hash decides whether a second launch with the name is a repetition."""
     one = await world.launch(headers={"idempotency-key": "k"}, name="llm")
     two = await world.launch(headers={"idempotency-key": "k"}, name="llm")
     assert one["name"] == "llm"
@@ -213,7 +213,7 @@ async def test_a_key_that_comes_again_with_another_name_is_refused(world: ApiWor
 
 
 async def test_a_taken_name_is_a_conflict(world: ApiWorld) -> None:
-    """Without a key nobody can tell a repetition from a second launch."""
+    """Without a key the api cannot tell a repetition from a second launch."""
     await world.launch(name="llm")
     response = await world.post("/allocations", {**COMMAND, "name": "llm"})
     assert (response.status_code, response.json()["code"]) == (409, "already-exists")
@@ -230,7 +230,7 @@ async def test_a_name_that_is_being_deleted_is_a_conflict_for_now(world: ApiWorl
 
 @pytest.mark.parametrize("error", [DeadlineError("no answer"), UnavailableError("reset")])
 async def test_a_create_whose_answer_was_lost_is_recognised(world: ApiWorld, error: Exception) -> None:
-    """The repeated create meets its own object and answers 201 with it."""
+    """The repeated create finds its own object, and the answer is 201 with it."""
     lost: list[Verb] = []
 
     async def lose_first(verb: Verb, plural: str) -> None:
@@ -257,7 +257,7 @@ async def test_a_replay_needs_nothing_that_has_gone_since(world: ApiWorld) -> No
 
 
 async def test_a_template_lies_under_the_request(world: ApiWorld) -> None:
-    """Objects are merged, the rest is replaced; a null takes away."""
+    """Objects are merged, the rest is replaced; a null removes the value of the template."""
     body = {"image": "base:1", "command": ["a", "b"], "env": {"A": "1", "B": "2"}, "priority": 70, "idleTimeout": "1h"}
     created = await world.post("/templates", {"name": "base", "body": body})
     assert created.status_code == 201, created.text
@@ -272,7 +272,7 @@ async def test_a_template_lies_under_the_request(world: ApiWorld) -> None:
 
 
 async def test_a_dry_run_launches_nothing(world: ApiWorld) -> None:
-    """It answers the complete spec and the warnings; the API server has judged it too."""
+    """The answer has the complete spec and the warnings; the API server has checked the spec too."""
     response = await world.http.post("/api/v1/allocations?dryRun=true", json={**COMMAND, "maxRuntime": "1s"})
     answer = response.json()
     assert response.status_code == 200
@@ -283,7 +283,7 @@ async def test_a_dry_run_launches_nothing(world: ApiWorld) -> None:
 
 
 async def test_a_launch_is_announced_after_it_committed(world: ApiWorld) -> None:
-    """`requested` in its stream, and the scheduler's bell."""
+    """The event `requested` is in its stream, and the scheduler's bell was rung."""
     answer = await world.launch()
     await world.parts.announcer.flush()
     stored = await world.streams.events.read(answer["id"])
@@ -292,7 +292,7 @@ async def test_a_launch_is_announced_after_it_committed(world: ApiWorld) -> None
 
 
 async def test_without_redis_everything_is_launched(world: ApiWorld) -> None:
-    """The streams are never waited for."""
+    """A launch never waits for the streams."""
     world.server.absent = True
     answer = await world.launch()
     await world.parts.announcer.flush()
@@ -300,7 +300,7 @@ async def test_without_redis_everything_is_launched(world: ApiWorld) -> None:
 
 
 async def test_the_announcer_keeps_on_after_an_outage(world: ApiWorld) -> None:
-    """What it lost is lost; what comes later is announced."""
+    """The launches of the outage are lost to it; later ones are announced."""
     announcer = world.parts.announcer
     world.server.absent = True
     running = asyncio.ensure_future(over_and_over(announcer.step))
@@ -317,7 +317,7 @@ async def test_the_announcer_keeps_on_after_an_outage(world: ApiWorld) -> None:
 
 
 async def test_a_gang_larger_than_the_pool_is_taken_with_a_warning(world: ApiWorld) -> None:
-    """Waiting may help: somebody may add nodes."""
+    """Waiting may help, because nodes may be added."""
     whole = await world.launch(ranks=[{"count": 5, "resources": {"cpu": 4}}])
     one = await world.launch(ranks=[{"resources": {"nvidia.com/gpu": 3}}])
     fits = await world.launch(ranks=[{"count": 4, "resources": {"cpu": 4}}])
@@ -328,7 +328,7 @@ async def test_a_gang_larger_than_the_pool_is_taken_with_a_warning(world: ApiWor
 
 @pytest.mark.parametrize("kind", [UnavailableError, ExpiredError, DeniedError])
 async def test_what_only_a_warning_needs_keeps_nothing_from_being_launched(kind: type[ControlPlaneError]) -> None:
-    """Whatever the API server answers when it is asked for the nodes, from the start of the process on."""
+    """The API server may answer the request for the nodes with any error, from the start of the process on."""
     world = ApiWorld(Settings())
     await world.furnish()
 
@@ -346,7 +346,7 @@ async def test_what_only_a_warning_needs_keeps_nothing_from_being_launched(kind:
     ("labels", "detail"), [(None, "no namespace elsewhere"), ({}, "kubectl label namespace elsewhere")]
 )
 async def test_only_workspaces_are_launched_into(world: ApiWorld, labels: dict[str, str] | None, detail: str) -> None:
-    """A namespace that is missing, or is none, is answered with the next step."""
+    """For a namespace that is missing, or is no workspace, the error has the next step."""
     if labels is not None:
         await world.kube.create(NAMESPACES, {"metadata": {"name": "elsewhere", "labels": labels}})
     response = await world.post("/allocations", {**COMMAND, "workspace": "elsewhere"})
@@ -356,7 +356,7 @@ async def test_only_workspaces_are_launched_into(world: ApiWorld, labels: dict[s
 
 
 async def test_an_unknown_pool_names_those_there_are(world: ApiWorld) -> None:
-    """Nobody would ever explain why it waits."""
+    """In an unknown pool no scheduler would ever explain why the allocation waits."""
     response = await world.post("/allocations", {**COMMAND, "pool": "gpu"})
     assert response.status_code == 422
     assert response.json()["errors"] == [{"pointer": "/pool", "detail": "there is no pool gpu; there are: default"}]
@@ -404,7 +404,8 @@ async def test_an_unreachable_cluster_is_503_at_once(world: ApiWorld) -> None:
 async def test_a_secret_is_one_that_the_workspace_releases(
     world: ApiWorld, body: dict[str, Any], at: str, released: str | None, is_fine: bool
 ) -> None:
-    """Every one without the annotation; else the refusal points at the field of the body, and says what releases it."""
+    """Without the annotation all may be used. Otherwise the refusal points at the field of the body, and says what
+    releases it."""
     await world.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": {"slipway.dev/secrets": released}}})
     answer = await world.post("/allocations", {**COMMAND, **body})
     assert answer.status_code == (201 if is_fine else 422), answer.text
@@ -417,7 +418,8 @@ async def test_a_secret_is_one_that_the_workspace_releases(
 
 @pytest.mark.parametrize("allowed", ["", "other", "other, read*"])
 async def test_a_service_account_is_one_that_the_workspace_allows(world: ApiWorld, allowed: str) -> None:
-    """Any other one is refused where it stands, with the annotation that would allow it; the stored spec keeps it."""
+    """Any other account is refused at its field, with the annotation that would allow it; the stored spec has the
+    allowed one."""
     await world.kube.patch(
         NAMESPACES, "default", {"metadata": {"annotations": {"slipway.dev/service-accounts": allowed}}}
     )
@@ -449,7 +451,7 @@ async def test_a_service_account_is_one_that_the_workspace_allows(world: ApiWorl
     ],
 )
 async def test_an_image_is_one_that_the_pool_allows(world: ApiWorld, body: dict[str, Any], at: str) -> None:
-    """Any other one is refused where the client wrote it."""
+    """Any other image is refused at the field where the client wrote it."""
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"allowedImages": ["python", "reg.example/team"]}})
     taken = await world.post("/allocations", {**COMMAND, "image": "reg.example/team/app:1"})
     assert taken.status_code == 201, taken.text
@@ -469,7 +471,8 @@ def contexts_of(spec: Any) -> list[Any]:
 
 
 async def test_a_launch_says_as_whom_it_runs(world: ApiWorld) -> None:
-    """The request before the workspace before the pool, field by field; null takes away what the workspace says."""
+    """Each field comes from the request, else from the workspace, else from the pool; null removes the workspace's
+    value."""
     launched = 0
 
     async def ran(**body: Any) -> Any:
@@ -494,7 +497,7 @@ async def test_a_launch_says_as_whom_it_runs(world: ApiWorld) -> None:
 
 
 async def test_users_and_groups_are_those_that_the_pool_allows(world: ApiWorld) -> None:
-    """Refused where the client wrote them; a value of the workspace says that it comes from there."""
+    """Others are refused at the client's field; the refusal of a workspace's value says that it comes from there."""
     rules = {"allowedUsers": ["1000-1999"], "allowedGroups": ["7", "2000-2999"]}
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": rules})
     fine = {"runAs": {"user": 1001, "group": 2001, "groups": [7]}}
@@ -529,7 +532,7 @@ BY_ROLE: dict[str, Any] = {
 
 
 async def test_the_short_form_of_the_service_account_is_that_of_every_role(world: ApiWorld) -> None:
-    """It stands in every template of the launch."""
+    """The account is set in every template of the launch."""
     await world.kube.patch(
         NAMESPACES, "default", {"metadata": {"annotations": {"slipway.dev/service-accounts": "reader"}}}
     )
@@ -540,7 +543,7 @@ async def test_the_short_form_of_the_service_account_is_that_of_every_role(world
 
 
 async def test_a_refused_short_form_of_the_service_account_is_named_once(world: ApiWorld) -> None:
-    """By the field that the client wrote, not by each template that it stands for."""
+    """The error names the field that the client wrote, not each template that the field stands for."""
     refused = await world.post("/allocations", {**COMMAND, **BY_ROLE})
     assert [error["pointer"] for error in refused.json()["errors"]] == ["/serviceAccount"], refused.text
 
@@ -579,7 +582,7 @@ FLAVORS = {"spec": {"flavors": [{"name": name, "nodeLabels": {"gpu": name}} for 
 async def test_a_launch_names_the_flavors_that_it_accepts(
     world: ApiWorld, asked: dict[str, Any], kept: list[str]
 ) -> None:
-    """In its order; `gpuType` is short for one."""
+    """The stored order is that of the launch; `gpuType` is short for one flavor."""
     await world.kube.patch(RESOURCE_POOLS, "default", FLAVORS)
     answer = await world.post("/allocations", {**COMMAND, "name": "typed", **asked})
     assert answer.status_code == 201, answer.text
@@ -598,7 +601,7 @@ async def test_a_launch_names_the_flavors_that_it_accepts(
 async def test_a_flavor_that_makes_no_sense_is_refused(
     world: ApiWorld, asked: dict[str, Any], pointer: str, detail: str
 ) -> None:
-    """Where it stands, with those that the pool has."""
+    """The error is at its field, with the flavors that the pool has."""
     await world.kube.patch(RESOURCE_POOLS, "default", FLAVORS)
     answer = await world.post("/allocations", {**COMMAND, **asked})
     assert answer.status_code == 422
@@ -608,14 +611,15 @@ async def test_a_flavor_that_makes_no_sense_is_refused(
 
 
 async def test_a_pool_without_flavors_says_so(world: ApiWorld) -> None:
-    """The launch is not left to wait for ever."""
+    """Otherwise the launch would wait for ever."""
     answer = await world.post("/allocations", {**COMMAND, "gpuType": "h100"})
     [error] = answer.json()["errors"]
     assert error["detail"] == "pool default has no flavor 'h100'; it has no flavors"
 
 
 async def test_a_run_script_is_the_command(world: ApiWorld) -> None:
-    """Of every role's main container: in a shell that ends at what fails, with its dollars as they were typed."""
+    """It is that of every role's main container, in a shell that ends at the first failure; its dollars stay as they
+    were typed."""
     own = {"spec": {"containers": [{"name": "main", "image": "other"}]}}
     await world.launch(name="phases", command=None, setup="make", run="echo $(date)", ranks=[{"template": own}])
     stored = await world.stored("phases")
@@ -627,7 +631,7 @@ async def test_a_run_script_is_the_command(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("beside", [{"command": ["a"]}, {"command": None, "args": ["a"]}])
 async def test_a_run_script_beside_a_command_is_refused(world: ApiWorld, beside: dict[str, Any]) -> None:
-    """Both say what runs; the field beside it is named."""
+    """Both state what runs; the error names the other field."""
     refused = await world.post("/allocations", {**COMMAND, **beside, "run": "echo"})
     [error] = refused.json()["errors"]
     assert error["pointer"] == "/run"

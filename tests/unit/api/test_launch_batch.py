@@ -1,4 +1,4 @@
-"""Many launches in one request: what becomes of each, and that a key launches each of them once."""
+"""Many launches in one request: the outcome of each, and that a key launches each of them once."""
 
 import logging
 from collections.abc import AsyncGenerator
@@ -19,12 +19,12 @@ SERVICE: Json = {"name": "llm", "port": 8000}
 
 
 def of(*names: str, **common: Any) -> Json:
-    """Launches of these names."""
+    """The body for launches of these names."""
     return {"launch": {**COMMAND, **common}, "each": [{"name": name, "env": {"WHICH": name}} for name in names]}
 
 
 async def sent(world: ApiWorld, body: Json, **headers: str) -> Json:
-    """Launches that must be taken."""
+    """Send launches that must be accepted, and return the answer."""
     answer = await world.post(PATH, body, **headers)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
@@ -56,7 +56,7 @@ BAD: list[tuple[Json, str]] = [
 
 
 async def test_replicas_are_launches_behind_one_service(world: ApiWorld) -> None:
-    """Each has a name and an index of its own; with more of them the same key launches those that are new."""
+    """Each replica has a name and an index of its own; the same key with more replicas launches only the new ones."""
     common = {**COMMAND, "name": "llm", "service": SERVICE, "env": {"A": "b"}}
     answer = await sent(world, {"launch": {**common, "replicas": 2}}, **{"Idempotency-Key": "k"})
     assert [item["name"] for item in answer["items"]] == ["llm-0", "llm-1"]
@@ -70,7 +70,7 @@ async def test_replicas_are_launches_behind_one_service(world: ApiWorld) -> None
 
 
 async def test_one_launch_is_not_several(world: ApiWorld) -> None:
-    """`POST /allocations` answers one: it says where several are launched, and its dry run shows the first."""
+    """`POST /allocations` makes one: its refusal names the route for several, and its dry run shows the first."""
     body = {**COMMAND, "name": "llm", "service": SERVICE, "replicas": 2}
     refused = await world.post("/allocations", body)
     assert [error["pointer"] for error in refused.json()["errors"]] == ["/replicas"]
@@ -83,7 +83,7 @@ async def test_one_launch_is_not_several(world: ApiWorld) -> None:
 
 
 async def test_each_is_the_launch_of_what_is_common_and_its_own(world: ApiWorld) -> None:
-    """Objects are merged, in the order of `each`; the answer has the id of each."""
+    """Objects are merged; the answer has the id of each, in the order of `each`."""
     answer = await sent(world, of("a", "b", env={"LR": "0.1"}))
     assert outcomes(answer) == ["launched", "launched"]
     assert answer["counts"] == {"launched": 2}
@@ -94,7 +94,7 @@ async def test_each_is_the_launch_of_what_is_common_and_its_own(world: ApiWorld)
 
 
 async def test_one_that_is_refused_keeps_no_other_from_being_launched(world: ApiWorld) -> None:
-    """It has the problem that the same launch alone would have."""
+    """A refused launch has the problem that the same launch alone would have."""
     await world.launch(name="b")
     body = of("a", "b", "c")
     body["each"][2]["priority"] = 5000
@@ -109,7 +109,8 @@ async def test_one_that_is_refused_keeps_no_other_from_being_launched(world: Api
 
 
 async def test_a_key_launches_each_once(world: ApiWorld) -> None:
-    """Sent again nothing is launched twice, also with others beside it; the same name with another body is refused."""
+    """The same key launches nothing twice, also with new names beside it; the same name with another body is
+    refused."""
     key = {"Idempotency-Key": "k"}
     first = await sent(world, of("a", "b"), **key)
     again = await sent(world, of("b", "c"), **key)
@@ -132,14 +133,14 @@ async def test_secret_values_are_those_of_each(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize(("body", "pointer"), BAD)
 async def test_what_is_no_such_request_is_refused(world: ApiWorld, body: Json, pointer: str) -> None:
-    """As a whole, with the field, before anything is launched."""
+    """The whole request is refused, with the field, before anything is launched."""
     refused = await world.post(PATH, body)
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer), refused.text
     assert await world.names() == []
 
 
 async def test_what_is_not_reached_in_time_says_so(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it is launched: it can be sent again."""
+    """Such a launch is not made, and can be sent again."""
     monkeypatch.setattr(world.parts.batches, "_time_s", -1.0)
     answer = await sent(world, of("a"))
     assert outcomes(answer) == ["notReached"]
@@ -153,7 +154,8 @@ async def teams(tmp_path: Path) -> AsyncGenerator[Teams]:
 
 
 async def test_the_right_is_asked_for_in_the_workspace(teams: Teams, caplog: pytest.LogCaptureFixture) -> None:
-    """Who may not launch there launches none; of those who may, the audit log has a line for each launch."""
+    """A caller without the right launches none there; for a caller with the right the audit log has a line for each
+    launch."""
     headers = await teams.token("ada", {"team-red": "editor"})
     elsewhere = await teams.call("POST", PATH, headers, json=of("a", workspace="team-blue"))
     assert elsewhere.status_code in (403, 404), elsewhere.text

@@ -1,4 +1,4 @@
-"""When it would end by itself, as `explain` tells it: the very times that the scheduler fires by."""
+"""When an allocation would end by itself, as `explain` states it: the same times by which the scheduler ends it."""
 
 from slipway.api.explain import standing
 from slipway.api.limits import is_watched, limits
@@ -16,7 +16,7 @@ def idle(**spec: object) -> AllocationStory:
 
 
 def test_use_moves_the_idle_end() -> None:
-    """The later of the stored time and one timeout after the last use, whatever it was."""
+    """The idle end is the later of the stored time and one timeout after the last use of any kind."""
     (unused,) = limits(idle().it, {"since": T0}, NOW)
     assert (unused.name, unused.at) == ("idle", format_time(T0 + 600))
     assert "not used since it began to run" in unused.detail
@@ -26,7 +26,7 @@ def test_use_moves_the_idle_end() -> None:
 
 
 def test_what_is_not_known_counts_as_use_now() -> None:
-    """Lost: one timeout from now. Redis away: no end in sight."""
+    """Without the mark the end is one timeout from now; without Redis the end is unknown."""
     (lost,) = limits(idle().it, {"proxy": T0}, NOW)
     assert lost.at == format_time(NOW + 600)
     (away,) = limits(idle().it, None, NOW)
@@ -34,7 +34,7 @@ def test_what_is_not_known_counts_as_use_now() -> None:
 
 
 def test_the_next_one_comes_first() -> None:
-    """Of those that are known; each says which limit it is."""
+    """The limit that ends first is first, of those whose time is known; each has its name."""
     deadlines = {**IDLE_AT, "maxRuntime": format_time(T0 + 300)}
     story = a_running(idleTimeout="10m", maxRuntime="5m").with_status(deadlines=deadlines)
     assert [item.name for item in limits(story.it, {"since": T0}, NOW)] == ["maxRuntime", "idle"]
@@ -43,13 +43,13 @@ def test_the_next_one_comes_first() -> None:
 
 
 def test_while_it_waits_there_is_its_patience() -> None:
-    """It follows from when it began to wait."""
+    """The time follows from when the allocation began to wait."""
     (waits,) = limits(an_allocation(pendingTimeout="1m").it, None, NOW)
     assert (waits.name, waits.at) == ("pending", format_time(T0 + 60))
 
 
 def test_what_is_told_or_over_has_only_its_grace_left() -> None:
-    """A stop that stands leaves the grace of its preemption; what ends or has ended leaves nothing."""
+    """After a stop only the grace of its preemption remains; work that is ending or has ended has no limits."""
     story = a_running(preemptible=True, preemptionGrace="2m", idleTimeout="10m").with_status(deadlines=IDLE_AT)
     told = once(story.ready().stopped("IdleTimeout").it, a_pod().running()).allocation
     assert [item.name for item in limits(told, {"since": T0}, NOW)] == ["preemption"]
@@ -59,7 +59,7 @@ def test_what_is_told_or_over_has_only_its_grace_left() -> None:
 
 
 def test_explain_says_that_it_was_told() -> None:
-    """Until when, why, and what follows."""
+    """The message states until when the work may be saved, why, and what follows."""
     story = a_running(preemptible=True, preemptionGrace="2m", idleTimeout="10m").ready()
     told = once(story.stopped("IdleTimeout").it, a_pod().running()).allocation
     said = standing(told)
@@ -70,7 +70,7 @@ def test_explain_says_that_it_was_told() -> None:
 
 
 async def test_explain_tells_it(world: ApiWorld) -> None:
-    """From the object and from Redis; without Redis it still answers."""
+    """The deadlines come from the object and from Redis; without Redis explain still answers."""
     launched = await world.launch(kind="notebook", name="nb", command=[], idleTimeout="10m")
     await world.run("nb")
     began = world.clock.now() - 300

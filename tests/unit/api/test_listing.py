@@ -27,7 +27,7 @@ async def listed(world: ApiWorld, query: str = "") -> set[str]:
 
 @pytest.fixture
 async def crowd(world: ApiWorld) -> ApiWorld:
-    """Five of different sorts."""
+    """Five allocations of different sorts."""
     labels = {"slipway.dev/workspace": "true"}
     await world.kube.create(NAMESPACES, {"metadata": {"name": "other", "labels": labels}})
     await world.launch(name="plain")
@@ -70,7 +70,7 @@ async def test_filters(crowd: ApiWorld, query: str, expected: set[str]) -> None:
 async def test_a_version_that_has_expired_is_nobodys_conflict(
     crowd: ApiWorld, query: str, status: int, code: str
 ) -> None:
-    """Who gave a page that is too old begins again; who gave none asks the same again."""
+    """A client that gave a page token which is too old begins again; a client without one asks the same again."""
 
     async def expired(verb: Verb, _plural: str) -> None:
         if verb is Verb.LIST:
@@ -98,7 +98,7 @@ async def test_search_finds_by_a_part_of_the_id(crowd: ApiWorld) -> None:
 
 
 async def test_pages_show_everything_once(world: ApiWorld) -> None:
-    """Also with a filter that leaves pages empty."""
+    """This holds also with a filter that leaves pages empty."""
     for index in range(12):
         await world.launch(name=f"a{index}", kind="training" if index in (5, 11) else "command")
     for query, expected in (("limit=5", 12), ("limit=2&kind=training", 2)):
@@ -160,7 +160,8 @@ async def test_ended_work_is_found_by_its_end(crowd: ApiWorld, query: str, expec
 
 
 async def test_sorted_pages_show_everything_once_in_order(world: ApiWorld) -> None:
-    """Several fields, each way; what comes and goes between pages neither repeats nor hides the others."""
+    """Several fields, in both directions; work that is launched between two pages neither repeats nor hides the
+    others."""
     for number in range(7):
         await world.launch(name=f"a{number}", priority=number % 3)
     seen: list[tuple[int, str]] = []
@@ -178,7 +179,7 @@ async def test_sorted_pages_show_everything_once_in_order(world: ApiWorld) -> No
 
 
 async def test_what_is_empty_comes_last(crowd: ApiWorld) -> None:
-    """Whichever way one sorts by the end."""
+    """This holds for both directions of a sort by the end."""
     await crowd.kube.create(JOBS, {"metadata": {"name": "j", "namespace": "default"}, "spec": {}})
     found = await crowd.stored("ended")
     status = msgspec.structs.replace(found.status, ended_at="2026-01-02T12:00:00Z")
@@ -202,7 +203,7 @@ async def test_what_is_empty_comes_last(crowd: ApiWorld) -> None:
     ],
 )
 async def test_bad_orders_times_and_tokens_are_named(world: ApiWorld, query: str) -> None:
-    """400, with what would do; a token of another order is no token."""
+    """400, with what may be written; a token of another order is refused too."""
     answer = await world.get(f"/allocations?{query}")
     assert answer.status_code == 400, answer.text
     assert answer.json()["errors"]

@@ -91,7 +91,7 @@ async def test_a_rank_that_lags_loses_no_line_while_redis_is_away(world: ApiWorl
 
 
 class Busy(MemoryLogs):
-    """A store that does not answer in time, `times` times, after so many answers."""
+    """A store that does not answer in time, `times` times, after `after` answers."""
 
     def __init__(self, world: ApiWorld, *, times: int, after: int = 0) -> None:
         super().__init__(world.server, NoTally())
@@ -117,7 +117,7 @@ def numbered(count: int) -> list[LogLine]:
 
 
 async def test_a_store_that_is_busy_for_a_moment_still_gives_the_whole_log(world: ApiWorld) -> None:
-    """A pod has the last lines at most, so it is asked only where the store stays away."""
+    """A pod has at most the last lines, so it is asked only when the store stays away."""
     answer = await world.launch()
     running = await world.run(answer["name"])
     world.pod_logs.said[0] = ["2026-01-02T03:04:09Z the last line, on the node"]
@@ -140,7 +140,7 @@ class Interrupted(MemoryLogs):
 
 
 async def test_following_goes_on_in_a_store_that_was_busy_for_a_moment(world: ApiWorld) -> None:
-    """Its pod has the last lines at most: after them, those before would not be shown any more."""
+    """The pod has at most the last lines: if they were sent, the lines before them would not be shown any more."""
     answer = await world.launch()
     await world.run(answer["name"])
     world.pod_logs.said[0] = ["2026-01-02T03:04:09Z on the node"]
@@ -160,7 +160,7 @@ async def test_following_goes_on_in_a_store_that_was_busy_for_a_moment(world: Ap
 
 
 async def test_a_store_that_leaves_half_way_is_an_error_and_no_second_beginning(world: ApiWorld) -> None:
-    """Lines of the pod after those of the store would come twice, and nobody could go on after them."""
+    """Lines of the pod after those of the store would repeat some, and a reader could not resume after them."""
     answer = await world.launch()
     running = await world.run(answer["name"])
     world.pod_logs.said[0] = ["2026-01-02T03:04:09Z on the node"]
@@ -182,7 +182,8 @@ async def test_where_neither_store_nor_pod_answers_the_log_is_not_called_empty(w
 
 
 async def test_an_answer_from_a_pod_says_where_it_is_cut(world: ApiWorld) -> None:
-    """A node is asked for the last lines; a page holds the newest of all, because nobody can go on after them."""
+    """A node returns only its last lines. A page has the newest of all ranks, because a reader cannot resume after
+    them."""
     await world.launch(name="gang", ranks=[{"count": 2}])
     gang = await world.run("gang")
     world.server.absent = True
@@ -227,7 +228,7 @@ async def a_gang_of_which_one_log_has_no_end(world: ApiWorld) -> Allocation:
 async def test_a_log_of_what_has_ended_that_is_not_stored_to_its_end_says_so(
     world: ApiWorld, wanted: LogFilter, texts: list[str]
 ) -> None:
-    """At its rank, behind its lines, and only where its end was asked for."""
+    """The mark is at the rank of the log, after its lines, and only if the request includes the end of that log."""
     ended = await a_gang_of_which_one_log_has_no_end(world)
     feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
     found = await feed.page(ended, wanted)
@@ -239,7 +240,7 @@ async def test_a_log_of_what_has_ended_that_is_not_stored_to_its_end_says_so(
 async def test_who_follows_is_told_which_log_had_no_end_when_following_was_over(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing came for a while after the end of the allocation. That a log is short is said, not left to be guessed."""
+    """No line came for a while after the end of the allocation, so a mark states that the log may be short."""
     monkeypatch.setattr(log_feed, "END_S", 1.0)
     ended = await a_gang_of_which_one_log_has_no_end(world)
     found: list[LogLineView] = []
@@ -269,7 +270,8 @@ async def test_of_thousands_of_logs_without_an_end_some_are_named_and_all_counte
 
 
 async def test_who_asks_at_the_end_gets_the_last_lines(world: ApiWorld) -> None:
-    """An allocation has ended a moment before its log is stored to its end: the answer waits for that, not for long."""
+    """The request comes between the end of the allocation and the end of its stored log: the answer waits for that, but
+    not long."""
     await world.launch(name="late")
     late = await world.run("late")
     ranks = [msgspec.structs.replace(each, exit_code=3) for each in late.status.ranks or ()]
@@ -401,7 +403,7 @@ async def test_a_tail_from_pods_is_not_sent_again_when_redis_comes(world: ApiWor
 
 
 async def test_lines_of_a_store_that_was_emptied_come_once(world: ApiWorld) -> None:
-    """Redis loses its data while a log is followed, and the allocation ends: of the pod's lines only new ones come."""
+    """Redis loses its data while a log is followed, and the allocation ends: only new lines of the pod are sent."""
     answer = await world.launch()
     running = await world.run(answer["name"])
     lines = [LogLine(attempt=1, rank=0, time=f"2026-01-02T03:04:0{n}Z", text=f"line {n}") for n in range(4)]
@@ -423,7 +425,7 @@ async def test_lines_of_a_store_that_was_emptied_come_once(world: ApiWorld) -> N
 
 @pytest.mark.parametrize("tail", [0, 1])
 async def test_the_end_of_a_log_that_was_never_stored_has_its_last_lines_only(world: ApiWorld, tail: int) -> None:
-    """Nothing was stored: a follower of the last lines gets as many of the pods' as it asked for."""
+    """Nothing was stored: a follower of the last lines gets as many lines of the pods as it asked for."""
     answer = await world.launch()
     await world.run(answer["name"])
     ended = await world.step(answer["name"], Event.TERMINATED)
@@ -433,7 +435,7 @@ async def test_the_end_of_a_log_that_was_never_stored_has_its_last_lines_only(wo
 
 
 async def test_what_a_node_says_instead_of_a_log_comes_once(world: ApiWorld) -> None:
-    """It has no time to continue after; the pods are read again and again while Redis is away."""
+    """Such a text has no time to resume after, although the pods are read again and again while Redis is away."""
     answer = await world.launch()
     running = await world.run(answer["name"])
     world.server.absent = True

@@ -37,7 +37,7 @@ async def a_gang_with_lines(world: ApiWorld) -> AllocationId:
 
 
 async def test_text_is_the_default_and_names_ranks_where_there_are_several(world: ApiWorld) -> None:
-    """Plain lines for pipes; prefix=false for exact ones."""
+    """Plain lines are for pipes; `prefix=false` leaves the ranks out."""
     gang = await a_gang_with_lines(world)
     response = await world.get(f"/allocations/{gang}/logs")
     assert response.headers["content-type"].startswith("text/plain")
@@ -79,7 +79,7 @@ async def test_bad_parameters(world: ApiWorld, query: str) -> None:
 
 
 async def test_a_page_is_resumed_by_its_cursor(world: ApiWorld) -> None:
-    """Lines that come later are the next page."""
+    """Lines that are stored later are on the next page."""
     gang = await a_gang_with_lines(world)
     cursor = (await world.get(f"/allocations/{gang}/logs", **JSON)).json()["metadata"]["continue"]
     await store_lines(world.streams, gang, [a_line("e")])
@@ -142,7 +142,7 @@ async def test_a_hole_between_two_pages_is_marked_once(world: ApiWorld, before: 
 
 
 async def test_a_log_that_is_stored_again_is_read_once(world: ApiWorld) -> None:
-    """A store that lost where a log stands, and kept its lines, gets them again under the same numbers."""
+    """A store that lost the position of a log, and kept its lines, gets the lines again under the same numbers."""
     gang = AllocationId((await world.launch())["id"])
     await store_lines(world.streams, gang, [a_line("a"), a_line("b")])
     world.server.drop(keys.log_state(gang))
@@ -152,7 +152,7 @@ async def test_a_log_that_is_stored_again_is_read_once(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("is_absent", [False, True], ids=["nothing-stored", "no-redis"])
 async def test_lines_come_from_the_pods_where_there_is_no_stream(world: ApiWorld, is_absent: bool) -> None:
-    """Without Redis, and before the first line was shipped."""
+    """This is so without Redis, and before the first line was stored."""
     answer = await world.launch(ranks=[{"count": 2}])
     await world.run(answer["name"])
     world.pod_logs.is_talking = True
@@ -174,7 +174,7 @@ async def follow(url: str, path: str, found: list[str], **headers: str) -> None:
 
 @pytest.mark.parametrize("accept", ["text/plain", "text/event-stream"])
 async def test_following_ends_when_the_log_is_stored_to_its_end(world: ApiWorld, accept: str) -> None:
-    """Not when the allocation has ended: lines that arrive late are not lost."""
+    """Following does not end with the allocation, so lines that arrive late are not lost."""
     gang = await a_gang_with_lines(world)
     name = (await world.get(f"/allocations/{gang}")).json()["name"]
     found: list[str] = []
@@ -195,7 +195,7 @@ async def test_following_ends_when_the_log_is_stored_to_its_end(world: ApiWorld,
 
 
 async def test_following_works_without_redis(world: ApiWorld) -> None:
-    """From the pods, each line once."""
+    """The lines come from the pods, each once."""
     answer = await world.launch()
     await world.run(answer["name"])
     world.pod_logs.is_talking = True
@@ -262,7 +262,7 @@ async def test_lines_are_chosen_by_rank_source_and_pattern(world: ApiWorld, quer
 
 
 async def test_a_wrong_cursor_is_refused_before_a_stream_begins(world: ApiWorld) -> None:
-    """A reader that gets 200 and a broken stream would come again with the same cursor for ever."""
+    """A reader that gets 200 and a broken stream would reconnect with the same cursor for ever."""
     gang = await a_gang_with_lines(world)
     for accept in ("text/plain", "text/event-stream", "application/json"):
         answer = await world.get(
@@ -286,7 +286,7 @@ async def test_a_text_that_breaks_off_does_not_look_whole(world: ApiWorld) -> No
 
 
 async def test_what_kubernetes_says_is_marked_in_text(world: ApiWorld) -> None:
-    """Nobody takes it for the rank's own words; in JSON the stream says so."""
+    """A reader does not take it for the rank's own output; in JSON the stream tells them apart."""
     gang = await a_gang_with_events(world)
     assert (await world.get(f"/allocations/{gang}/logs?rank=0")).text == "-- Pulling image a\nepoch 0: loss=0.0\n"
     items = (await world.get(f"/allocations/{gang}/logs?rank=0", **JSON)).json()["items"]
@@ -311,7 +311,7 @@ async def test_what_kubernetes_says_is_marked_in_text(world: ApiWorld) -> None:
     ],
 )
 async def test_bad_filters_are_named(world: ApiWorld, query: str, said: str) -> None:
-    """400, with the parameter and what it takes."""
+    """400, with the parameter and the values that it accepts."""
     gang = await a_gang_with_lines(world)
     response = await world.get(f"/allocations/{gang}/logs?{query}")
     assert (response.status_code, response.json()["code"]) == (400, "malformed")
@@ -335,7 +335,7 @@ async def test_containers_of_a_role_and_those_that_others_added_have_logs(world:
 async def test_a_long_answer_ends_with_the_mark_of_a_log_that_has_no_end(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Text of more than a page is streamed, and says the same as one that fits."""
+    """Text of more than a page is streamed, and ends with the same mark as one that fits."""
     monkeypatch.setattr(routes, "LINES_MAX", 2)
     launched = await world.launch(name="x")
     running = await world.run("x")

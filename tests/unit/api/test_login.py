@@ -1,4 +1,4 @@
-"""Browsers: a token is pasted once, and then a cookie carries it; pages of workloads never speak for their reader."""
+"""Browsers: a token is pasted once, and then a cookie stands for it; pages of workloads never act for their reader."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -60,7 +60,8 @@ def code_of(step: httpx2.Response) -> str:
 
 
 async def test_a_page_may_no_more_than_read_its_workload(teams: Teams) -> None:
-    """Whatever its reader may: no commands in ranks, no names of other workspaces, no change; by each way in."""
+    """Whatever rights its reader has, and by each way in: no commands in ranks, no names of other workspaces, no
+    change."""
     ada = await teams.token("ada", {"*": "admin"})
     red = teams.ids["red"]
     link = await teams.world.http.post("/api/v1/login-links", json={"allocation": red}, headers=ada)
@@ -91,7 +92,8 @@ def guarded(host: str, path: str) -> bool:
 
 
 async def test_a_login_and_a_logout(teams: Teams) -> None:
-    """The page, a token that is not valid, one that is; then the REST API knows who calls; then no more."""
+    """The page refuses a token that is not valid, and accepts a valid one. Then the REST API knows the caller, until
+    the logout."""
     page = await teams.world.http.get("/login?next=/docs")
     assert (page.status_code, 'value="/docs"' in page.text) == (200, True)
     assert "form-action 'self'" in page.headers["Content-Security-Policy"]
@@ -115,7 +117,8 @@ async def test_a_login_and_a_logout(teams: Teams) -> None:
 
 
 async def test_under_tls(teams: Teams) -> None:
-    """Where the browser's page came by TLS, though it ended in front of us: Secure, and of this very host only."""
+    """The browser's page came by TLS, which may have ended in front of us: the cookie is Secure, and for this host
+    only."""
     token = await teams.token("ada", {"team-red": "viewer"})
     said = (await log_in(teams, raw(token), origin=f"https://{HOST}")).headers["Set-Cookie"]
     assert said.startswith("__Host-slipway_session=")
@@ -123,7 +126,7 @@ async def test_under_tls(teams: Teams) -> None:
 
 
 async def test_it_ends(teams: Teams) -> None:
-    """After its life; with its token, at once."""
+    """A login ends after its life, and at once when its token is revoked."""
     token = await teams.token("ada", {"team-red": "viewer"})
     cookie = cookie_of(await log_in(teams, raw(token)))
     assert (await teams.call("GET", "/me", cookie)).status_code == 200
@@ -153,7 +156,7 @@ async def test_it_ends(teams: Teams) -> None:
     ],
 )
 async def test_changes_need_our_own_page(teams: Teams, headers: dict[str, str], status: int) -> None:
-    """A cookie changes something from a page of the very same origin only; a header needs none."""
+    """With a cookie, changes need a page of the same origin; with a token in a header they need none."""
     token = await teams.token("ada", {"team-red": "editor"})
     cookie = cookie_of(await log_in(teams, raw(token)))
     assert (await teams.launch({**cookie, **headers}, workspace="team-red")).status_code == status
@@ -176,7 +179,7 @@ ELSEWHERE = (
 
 @pytest.mark.parametrize("following", ELSEWHERE)
 async def test_a_login_leads_nowhere_else(teams: Teams, following: str) -> None:
-    """Also where a browser would drop or change characters of the address, and in the pages that carry it on."""
+    """This holds also where a browser would drop or change characters, and in the pages that pass the address on."""
     token = await teams.token("ada", {"team-red": "viewer"})
     assert (await log_in(teams, raw(token), following=following)).headers["Location"] == "/"
     teams.world.http.cookies.clear()
@@ -213,8 +216,8 @@ async def test_cookies_that_a_neighbour_has_set_do_not_displace_ours(teams: Team
 
 
 async def test_under_tls_a_neighbour_cannot_log_a_user_in(tmp_path: Path) -> None:
-    """The session of an attacker in a cookie of the plain name, set for the parent domain: not where the browser can
-    keep the name that only this host may set. It says so by a field that browsers send under TLS."""
+    """An attacker can set a cookie of the plain name for the parent domain, with their own session. It is ignored where
+    the browser can keep the name that only this host may set, which a field shows that browsers send under TLS."""
     async with teams_world("token", tmp_path, proxy_domain="apps.lab.example", hosts=("lab.example",)) as teams:
         token = await teams.token("mallory", {"team-red": "viewer"})
         sessions = teams.world.parts.sessions
@@ -232,7 +235,7 @@ async def test_under_tls_a_neighbour_cannot_log_a_user_in(tmp_path: Path) -> Non
 
 
 async def test_nobody_logs_in_where_nobody_is_asked(world: ApiWorld) -> None:
-    """Mode none."""
+    """Mode `none` has no login."""
     assert (await world.http.get("/login")).status_code == 404
     assert (await world.http.post("/login", data={"token": "x"}, headers=OWN)).status_code == 404
 
@@ -253,7 +256,8 @@ async def a_workload(teams: Teams, port: int, headers: dict[str, str]) -> str:
 
 
 async def test_a_workload_has_an_origin_of_its_own(teams: Teams) -> None:
-    """From ours a form leads there; there is only itself, no REST API, and our cookie goes no further than us."""
+    """A form leads there from our origin. There only the workload is served, with no other part of the REST API, and
+    our cookies do not reach it."""
     token = await teams.token("ada", {"default": "editor"})
     http = teams.world.http
     async with served(Starlette(routes=[Route("/{path:path}", echo, methods=["GET", "POST"])])) as port:
@@ -290,7 +294,7 @@ async def test_a_workload_has_an_origin_of_its_own(teams: Teams) -> None:
 
 
 async def test_whoever_may_not_open_it_does_not_get_in(teams: Teams) -> None:
-    """The origin of a workload of another team keeps no cookie of mine, and nobody is led there."""
+    """A user without the right gets no cookie in the origin of the workload, and no form that leads there."""
     token = await teams.token("bob", {"team-blue": "editor"})
     id_ = teams.ids["red"]
     headers = {"Host": f"{id_}.{DOMAIN}", "Origin": OWN["Origin"]}
@@ -304,7 +308,7 @@ async def test_whoever_may_not_open_it_does_not_get_in(teams: Teams) -> None:
 
 
 async def test_calls_of_one_user_are_limited(tmp_path: Path) -> None:
-    """429 with when to come again; others are not held up."""
+    """429 with Retry-After; other users are not held up."""
     async with teams_world("token", tmp_path, rate_per_s=0.01, rate_burst=3) as teams:
         ada, bob = await teams.token("ada", {"*": "viewer"}), await teams.token("bob", {"*": "viewer"})
         assert [(await teams.call("GET", "/me", ada)).status_code for _ in range(4)] == [200, 200, 200, 429]
@@ -314,7 +318,7 @@ async def test_calls_of_one_user_are_limited(tmp_path: Path) -> None:
 
 
 def test_time_gives_calls_back_and_the_table_is_bounded() -> None:
-    """Evenly, up to a burst; who has not called for longest is forgotten."""
+    """Calls are given back evenly, up to a burst; the user who has not called for longest is forgotten."""
     clock = FakeClock()
     rates = Rates(clock, rate_per_s=2.0, burst=1, users_max=2)
     for user in ("a", "b", "c"):
@@ -330,7 +334,7 @@ def test_time_gives_calls_back_and_the_table_is_bounded() -> None:
 
 
 def test_settings_that_contradict() -> None:
-    """A domain for workloads needs to know whose pages lead there."""
+    """A domain for workloads needs the names of the hosts whose pages lead there."""
     more: dict[str, Any] = {"auth": "token", "token_dir": "/x", "proxy_domain": DOMAIN}
     with pytest.raises(ValueError, match="SLIPWAY_HOSTS"):
         Settings(**more)

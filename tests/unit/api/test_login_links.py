@@ -1,4 +1,4 @@
-"""One-time links: how a browser gets in without a token to paste, once."""
+"""One-time links: a browser logs in once, without a token to paste."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,7 +24,7 @@ async def teams(tmp_path: Path) -> AsyncIterator[Teams]:
 
 
 async def a_link(teams: Teams, **body: str) -> str:
-    """A link of somebody who may do everything."""
+    """A link of a user who may do everything."""
     headers = await teams.token("ada", {"*": "admin"})
     answer = await teams.world.http.post("/api/v1/login-links", json=body, headers=headers)
     assert answer.status_code == 201, answer.text
@@ -32,14 +32,15 @@ async def a_link(teams: Teams, **body: str) -> str:
 
 
 async def followed(teams: Teams, url: str, **headers: str) -> httpx2.Response:
-    """What a browser without any cookie is answered."""
+    """The answer to a browser without any cookie that follows the link."""
     teams.world.http.cookies.clear()
     parts = urlsplit(url)
     return await teams.world.http.get(f"{parts.path}?{parts.query}", headers={"host": parts.netloc, **headers})
 
 
 async def test_a_link_logs_in_once(teams: Teams) -> None:
-    """The code is gone from the address, the cookie is for no script and no other site, the second try gets nothing."""
+    """The next address is without the code, the cookie is for no script and no other site, and a second use gets
+    401."""
     url = await a_link(teams, path="/docs")
     assert (urlsplit(url).hostname, urlsplit(url).path) == (OWN, "/login/link")
     first = await followed(teams, url)
@@ -65,7 +66,7 @@ ELSEWHERE: list[dict[str, str]] = [
 @pytest.mark.parametrize("headers", ELSEWHERE, ids=["another site", "a neighbour", "an old browser"])
 @pytest.mark.parametrize("is_workload", [False, True])
 async def test_another_site_cannot_log_a_user_in(teams: Teams, headers: dict[str, str], is_workload: bool) -> None:
-    """A person is asked first, and told as whom; by then the link is as good as before."""
+    """The user is asked first, and sees for whom the login is; the link stays valid until then."""
     id_ = teams.ids["red"] if is_workload else ""
     url = await a_link(teams, **({"allocation": id_} if id_ else {"path": "/docs"}))
     asked = await followed(teams, url, **headers)
@@ -84,7 +85,7 @@ async def test_another_site_cannot_log_a_user_in(teams: Teams, headers: dict[str
 
 
 async def test_what_a_program_or_a_person_opens_goes_on_at_once(teams: Teams) -> None:
-    """No page led there: the address was typed, or given to the browser by a program."""
+    """No page led there: the address was typed, or a program gave it to the browser."""
     for headers in ({**OPENED, "sec-fetch-site": "none"}, {}):
         assert (await followed(teams, await a_link(teams), **headers)).status_code == 303
 
@@ -100,7 +101,7 @@ async def test_a_link_ends_with_its_token(teams: Teams) -> None:
 
 
 async def test_a_link_ends_with_its_time() -> None:
-    """Minutes later its code stands for nothing."""
+    """After its life the code opens nothing."""
     clock = FakeClock()
     links = LoginLinks(clock, SeededRandom(1))
     in_time, late = links.make("a", "ada")[0], links.make("b", "ada")[0]
@@ -121,14 +122,14 @@ async def test_a_look_ahead_does_not_use_it_up(teams: Teams) -> None:
 
 
 async def test_a_link_leads_to_paths_of_ours_only(teams: Teams) -> None:
-    """Whatever stands in `next`."""
+    """This holds whatever `next` contains."""
     url = await a_link(teams)
     bent = url.rpartition("next=")[0] + "next=%2F%2Fevil.example"
     assert (await followed(teams, bent)).headers["location"] == "/"
 
 
 async def test_the_code_of_a_workload_opens_its_origin_only(teams: Teams) -> None:
-    """Not ours, and not that of another."""
+    """The code opens neither our origin nor that of another workload."""
     canary = next(iter(teams.ids.values()))
     url = await a_link(teams, allocation=canary)
     assert urlsplit(url).hostname == f"{canary}.{DOMAIN}"
@@ -143,7 +144,7 @@ async def test_the_code_of_a_workload_opens_its_origin_only(teams: Teams) -> Non
 
 
 async def test_a_browser_makes_no_links(teams: Teams) -> None:
-    """A page that has the cookie cannot hand it on."""
+    """A page that has the cookie cannot pass the login on."""
     first = await followed(teams, await a_link(teams))
     headers = {"cookie": first.headers["set-cookie"].partition(";")[0], "host": OWN, "origin": f"http://{OWN}"}
     answer = await teams.world.http.post("/api/v1/login-links", json={}, headers=headers)
@@ -166,14 +167,15 @@ async def test_other_names_are_not_served_on_a_loopback_address(teams: Teams, ho
 
 
 async def test_links_are_bounded() -> None:
-    """The oldest make room, and nothing else is kept."""
+    """The oldest links are removed, and no others."""
     links = LoginLinks(FakeClock(), SeededRandom(1))
     codes = [links.make(f"token-{number}", f"user-{number}")[0] for number in range(LINKS_MAX + 1)]
     assert (links.use(codes[0]), links.use(codes[1]), links.use(codes[-1])) == ("", "token-1", f"token-{LINKS_MAX}")
 
 
 def test_many_links_of_one_user_cost_nobody_else_a_link() -> None:
-    """Their own oldest gives way, also when they have many tokens; when all places are taken, that of who has most."""
+    """A user's own oldest link is removed, also when the user has many tokens. When all places are taken, the user with
+    the most links loses one."""
     links = LoginLinks(FakeClock(), SeededRandom(1))
     theirs, _ = links.make("alice", "alice")
     codes = [links.make(f"bob-{number}", "bob")[0] for number in range(2 * LINKS_MAX)]
@@ -186,7 +188,8 @@ def test_many_links_of_one_user_cost_nobody_else_a_link() -> None:
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["its beginning", "the whole id"])
 async def test_a_link_tells_nothing_of_what_one_may_not_see(teams: Teams, is_whole: bool) -> None:
-    """The beginning of an id of another workspace is answered as one of nothing, to the letter."""
+    """An id of another workspace, whole or its beginning, gets the same answer, to the letter, as one that does not
+    exist."""
     headers = await teams.token("bob", {"team-red": "admin"})
     theirs = teams.ids["blue"]
     beginnings = (theirs[:length] for length in range(3, len(theirs)))

@@ -1,4 +1,4 @@
-"""No request holds the loop: whatever a body of the allowed size is made of, no step takes longer than STEP_S."""
+"""No request blocks the loop: whatever a body of the allowed size contains, no step takes longer than STEP_S."""
 
 import asyncio
 import gc
@@ -74,7 +74,7 @@ HEAVY: dict[str, Json] = {
 
 @cache
 def encoded() -> dict[str, bytes]:
-    """What is sent: to every route as it is, and as a whole launch."""
+    """The bodies: sent to every route as they are, and to /allocations as a whole launch."""
     found = {name: json.dumps(body, separators=(",", ":")).encode() for name, body in HEAVY.items()}
     assert max(map(len, found.values())) < MOST * 1.05
     return found
@@ -82,10 +82,10 @@ def encoded() -> dict[str, bytes]:
 
 @pytest.fixture
 def watchdog(world: ApiWorld) -> Generator[Watchdog]:
-    """Of the loop that the test runs on."""
+    """A watchdog of the loop that the test runs on."""
     dog = Watchdog()
     dog.leave_out(world.kube)
-    gc.freeze()  # what the tests hold would be looked through again and again
+    gc.freeze()  # otherwise each collection would look through all objects of the tests
     with dog.watching():
         yield dog
     gc.unfreeze()
@@ -93,13 +93,13 @@ def watchdog(world: ApiWorld) -> Generator[Watchdog]:
 
 @pytest.mark.parametrize("row", BY_BODY)
 async def test_heavy_bodies(world: ApiWorld, watchdog: Watchdog, row: Endpoint) -> None:
-    """Of every route: taken or refused, within short steps."""
+    """Every route accepts or refuses each body, within short steps."""
     id_ = await an_allocation(world)
     path = path_of(row, id=id_, name="default", rank="0")
     slow: list[str] = []
     for name, body in encoded().items():
         for query in ("", "?dryRun=true") if row.path == "/api/v1/allocations" else ("",):
-            # Of a name that stands twice the last one counts.
+            # The last of two equal names counts.
             content = LAUNCH + body[1:] if row.path == "/api/v1/allocations" else body
             took: list[float] = []
             # A machine that is disturbed makes one try longer, and not each of them.

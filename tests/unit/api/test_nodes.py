@@ -17,7 +17,7 @@ LABEL = "slipway.dev/scheduling"
 
 @pytest.mark.parametrize(("verb", "word"), [("drain", "draining"), ("disable", "disabled")])
 async def test_a_node_is_taken_out_and_back(world: ApiWorld, verb: str, word: str) -> None:
-    """The wish is a label of the node itself; enabling takes the label away, twice as well as once."""
+    """The wish is a label of the node itself; enabling removes the label, and may be repeated."""
     answer = await world.post(f"/nodes/n1/{verb}")
     assert answer.status_code == 200
     assert (answer.json()["scheduling"], answer.json()["schedulable"]) == (word, False)
@@ -29,7 +29,7 @@ async def test_a_node_is_taken_out_and_back(world: ApiWorld, verb: str, word: st
 
 
 async def test_a_cordon_shows_and_our_label_counts_before_it(world: ApiWorld) -> None:
-    """kubectl cordon works as ever; enabling does not lift it."""
+    """kubectl cordon works as usual; enabling does not remove it."""
     await world.kube.patch(NODES, "n1", {"spec": {"unschedulable": True}})
     assert (await world.get("/nodes/n1")).json()["scheduling"] == "cordoned"
     assert (await world.post("/nodes/n1/disable")).json()["scheduling"] == "disabled"
@@ -37,7 +37,7 @@ async def test_a_cordon_shows_and_our_label_counts_before_it(world: ApiWorld) ->
 
 
 async def test_a_node_says_who_stands_on_it(world: ApiWorld) -> None:
-    """What disabling will move."""
+    """The answer has the ranks that disabling will move."""
     launched = await world.launch()
     await world.run(launched["name"])
     assert [rank["id"] for rank in (await world.post("/nodes/n1/drain")).json()["ranks"]] == [launched["id"]]
@@ -45,7 +45,7 @@ async def test_a_node_says_who_stands_on_it(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("path", ["/nodes/none/disable", "/nodes/none/enable", "/nodes/A_B/drain"])
 async def test_an_unknown_node_is_not_found(world: ApiWorld, path: str) -> None:
-    """By name, with the way to the list."""
+    """404 by name, with the route of the list."""
     answer = await world.post(path)
     assert answer.status_code == 404
     assert "GET /api/v1/nodes" in answer.json()["detail"]
@@ -60,7 +60,7 @@ async def test_what_is_not_known_in_a_body_is_refused(world: ApiWorld) -> None:
 
 
 async def test_a_missing_permission_says_which_and_what_to_do_meanwhile(world: ApiWorld) -> None:
-    """The verb that the account lacks, and the same by hand."""
+    """The detail has the verb that the account lacks, and a command that does the same by hand."""
 
     async def refuse(verb: Verb, plural: str, *_: Any) -> None:
         if (verb, plural) == (Verb.PATCH, "nodes"):
@@ -88,7 +88,8 @@ async def test_a_node_says_what_it_has_and_who_has_it(world: ApiWorld) -> None:
 
 
 def test_all_nodes_take_one_look_at_each_allocation() -> None:
-    """Thousands of nodes beside thousands of allocations are a list, not a product: what is looked at is used up."""
+    """The allocations are read once for all nodes, not once for each: the iterator of the test can be read only
+    once."""
     story = an_allocation(2).assigned("n0", "n2")
     nodes = [SeenNode(metadata=SeenNodeMeta(name=name)) for name in ("n0", "n1", "n2")]
     views = cluster_view.node_views(nodes, iter([story.it]))
@@ -106,14 +107,14 @@ def test_all_nodes_take_one_look_at_each_allocation() -> None:
     ],
 )
 async def test_work_says_how_many_gpus_it_asks_for(world: ApiWorld, asked: dict[str, int], gpus: float) -> None:
-    """Of all its ranks; a slice or a part of one counts as that part."""
+    """The number is that of all its ranks; a slice or a part of a GPU counts as that part."""
     launched = await world.launch(ranks=[{"name": "worker", "count": 2, "resources": asked}])
     assert launched["gpus"] == gpus
     assert (await world.get("/allocations")).json()["items"][0]["gpus"] == gpus
 
 
 async def test_gpus_that_only_the_template_asks_for_are_counted(world: ApiWorld) -> None:
-    """They are as much asked for as those of a rank."""
+    """They count like those of a rank."""
     main = {"name": "main", "image": "i", "command": ["true"], "resources": {"limits": {"nvidia.com/gpu": 2}}}
     launched = await world.launch(template={"spec": {"containers": [main]}}, ranks=[{"name": "worker", "count": 3}])
     assert launched["gpus"] == 6

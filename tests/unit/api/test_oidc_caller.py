@@ -61,7 +61,7 @@ async def test_a_stream_lasts_as_long_as_its_token_is_accepted(ended_s: float) -
     ],
 )
 def test_a_lifetime_is_read_as_issuers_write_it(written: bytes, lifetime_s: float) -> None:
-    """Some write text. What is no lifetime is not stated; the tokens beside it are used."""
+    """Some issuers write text. A value that is no lifetime counts as not stated; the tokens beside it are used."""
     body = b'{"id_token": "a.b.c", "refresh_token": null, "expires_in": %s}' % written
     tokens = msgspec.json.decode(body, type=IssuerTokens)
     assert (tokens.id_token, tokens.refresh_token, tokens.lifetime_s) == ("a.b.c", None, lifetime_s)

@@ -38,7 +38,7 @@ async def test_a_name_in_two_workspaces_is_ambiguous_and_an_id_is_not(world: Api
 
 
 async def test_an_id_never_means_the_next_object_of_the_name(world: ApiWorld) -> None:
-    """Also not after it was looked up before."""
+    """This holds also after the id was looked up before."""
     old = await world.launch(name="llm")
     assert (await world.get(f"/allocations/{old['id']}")).status_code == 200
     await world.kube.patch(ALLOCATIONS, "llm", {"metadata": {"finalizers": []}}, namespace="default")
@@ -57,7 +57,7 @@ async def test_what_does_not_exist_is_404(world: ApiWorld, given: str) -> None:
 
 
 async def test_a_kill_that_lost_a_race_is_made_again(world: ApiWorld) -> None:
-    """The server answers Conflict when others write the object all the time: nobody who cancels has to know."""
+    """The API server answers Conflict while others write the object; the caller of a kill does not notice."""
     answer, refused = await world.launch(), list[str]()
 
     async def racing(verb: Verb, plural: str) -> None:
@@ -126,7 +126,7 @@ async def test_changes(world: ApiWorld) -> None:
 
 
 async def test_what_may_not_change_is_refused(world: ApiWorld) -> None:
-    """Unknown fields, bad values, the queue of an admitted one, anything of an ended one."""
+    """This holds for unknown fields, bad values, the queue of an admitted allocation, and anything of an ended one."""
     answer = await world.launch()
     path = f"/api/v1/allocations/{answer['id']}"
     assert (await world.http.patch(path, json={"kind": "shell"})).status_code == 422
@@ -187,7 +187,7 @@ async def test_delete_deletes_the_object(world: ApiWorld) -> None:
 
 
 async def test_hold_and_resume(world: ApiWorld) -> None:
-    """Before the start a flag; of a running gang a preemption as well; a notebook cannot be paused."""
+    """Before the start a hold is a flag; for a running gang it is a preemption as well; a notebook cannot be paused."""
     waiting = await world.launch()
     assert (await world.post(f"/allocations/{waiting['id']}/hold")).json()["hold"] is True
     assert (await world.post(f"/allocations/{waiting['id']}/resume")).json()["hold"] is False
@@ -201,7 +201,7 @@ async def test_hold_and_resume(world: ApiWorld) -> None:
 
 
 async def test_a_preemption_stands_until_the_attempt_is_over(world: ApiWorld) -> None:
-    """Asking twice asks once; the next attempt is not asked."""
+    """A second request in the same attempt changes nothing; the next attempt is not asked."""
     answer = await world.launch()
     await world.run(answer["name"])
     first = await world.post(f"/allocations/{answer['id']}/preempt", {"reason": "maintenance"})
@@ -217,7 +217,7 @@ async def test_a_preemption_stands_until_the_attempt_is_over(world: ApiWorld) ->
 
 
 async def test_pods_are_listed_by_rank(world: ApiWorld) -> None:
-    """As the cluster has them, with the state of their rank."""
+    """The pods are those of the cluster, with the state of their rank."""
     answer = await world.launch(ranks=[{"count": 2}])
     await world.run(answer["name"])
     pods = (await world.get(f"/allocations/{answer['id']}/pods")).json()["items"]
@@ -228,7 +228,7 @@ async def test_pods_are_listed_by_rank(world: ApiWorld) -> None:
 
 
 async def test_signals_retry_a_conflict(world: ApiWorld) -> None:
-    """Two ranks that speak at the same time are both heard."""
+    """Ranks that send a signal at the same time are all recorded."""
     answer = await world.launch(ranks=[{"count": 3}])
     path = f"/allocations/{answer['id']}/ranks"
     answers = await asyncio.gather(*(world.post(f"{path}/{rank}/daemon") for rank in range(3)))
@@ -288,12 +288,13 @@ async def test_a_limit_of_more_than_ten_years_is_refused_in_every_pool(world: Ap
 
 
 async def held(world: ApiWorld, **body: Any) -> str:
-    """Where an allocation that is held is found."""
+    """The path of an allocation that is held."""
     return f"/api/v1/allocations/{(await world.launch(name='a', hold=True, **body))['id']}"
 
 
 async def test_what_is_held_may_be_given_other_work(world: ApiWorld) -> None:
-    """Image, program, variables and resources; what is not named stays, and a command comes without the old args."""
+    """Image, program, variables and resources; fields that are not named stay, and a new command removes the old
+    args."""
     body: dict[str, Any] = {"args": ["--old"], "env": {"A": "1", "B": "2"}, "ranks": [{"resources": {"cpu": 1}}]}
     path = await held(world, **body)
     change = {"image": "b", "command": ["echo", "$(X)"], "env": {"A": None, "C": "3"}, "resources": {"memory": "2Gi"}}
@@ -332,7 +333,7 @@ async def test_other_work_that_is_not_sound_is_refused_by_its_field(
 
 
 async def test_work_that_could_start_stays_as_it_is(world: ApiWorld) -> None:
-    """409 with the way: hold what waits; what was admitted is launched again, also once it is held."""
+    """409 with the next step: hold waiting work first; admitted work is launched again, also once it is held."""
     path = f"/api/v1/allocations/{(await world.launch(name='a'))['id']}"
     waits = await world.http.patch(path, json={"image": "b"})
     assert (waits.status_code, "slipway hold" in waits.json()["detail"]) == (409, True)
@@ -343,7 +344,7 @@ async def test_work_that_could_start_stays_as_it_is(world: ApiWorld) -> None:
 
 
 async def test_a_change_of_work_meets_an_admission_at_the_same_moment(world: ApiWorld) -> None:
-    """Whoever comes first: the change is decided again on what was read anew."""
+    """The change is decided again on the object that was read anew."""
     path = await held(world)
     raced: list[str] = []
 

@@ -51,13 +51,13 @@ async def test_a_user_at_the_limit_is_refused_and_another_is_served(teams: Teams
         assert int(refused.headers["retry-after"]) >= 1
         async with following(teams, bob, path) as served:
             assert served.status_code == 200
-        # What is no stream is not counted.
+        # A request that is no stream is not counted.
         assert (await teams.call("GET", path, {**ada, "accept": "application/json"})).status_code == 200
     await wait_until(lambda: streams.count == 0, "every place to be given back")
 
 
 async def test_a_long_poll_of_a_user_takes_a_place(teams: Teams) -> None:
-    """While it waits, and no longer."""
+    """The poll uses a place while it waits, and no longer."""
     ada = await teams.token("ada", BOTH)
     path, streams = f"/allocations/{teams.ids['red']}/signals/preemption", teams.world.parts.open_streams
     waiting = asyncio.ensure_future(teams.call("GET", f"{path}?timeout_seconds=1", ada))
@@ -68,7 +68,7 @@ async def test_a_long_poll_of_a_user_takes_a_place(teams: Teams) -> None:
 
 
 def test_a_workspace_at_its_limit_is_refused_and_another_is_served() -> None:
-    """Whoever its users are."""
+    """The limit counts the streams of all users of the workspace."""
     streams = OpenStreams(10, per_user=10, per_workspace=2)
     with ExitStack() as held:
         for user in ("ada", "bob"):
@@ -81,7 +81,7 @@ def test_a_workspace_at_its_limit_is_refused_and_another_is_served() -> None:
 
 
 def test_a_full_process_says_so_to_everybody() -> None:
-    """By another status: it is nobody's fault."""
+    """The error is another one, because no single user caused it."""
     streams = OpenStreams(1, per_user=5, per_workspace=5)
     with streams.held("events"), pytest.raises(TooManyStreamsError, match="SLIPWAY_STREAMS_MAX") as refused:
         streams.check(NOBODY)
@@ -105,7 +105,7 @@ def test_ranks_that_wait_take_no_place_of_their_workspace() -> None:
 
 
 def test_the_limits_of_one_follow_that_of_the_process() -> None:
-    """Where they are not set: one user never has them all."""
+    """Limits that are not set follow from it; one user never has all streams."""
     few = Settings(streams_max=8)
     assert (few.streams_of_one_user, few.streams_of_one_workspace) == (2, 6)
     set_ = Settings(streams_max=8, streams_per_user_max=5, streams_per_workspace_max=7)
@@ -113,7 +113,8 @@ def test_the_limits_of_one_follow_that_of_the_process() -> None:
 
 
 async def test_the_refusal_of_a_call_too_many_is_held_back(tmp_path: Path) -> None:
-    """A caller that repeats at once what is refused at once would use up the process; another user is not held up."""
+    """A caller that repeats a refused call at once would use up the process, so the refusal is delayed; another user is
+    not."""
     async with teams_world("token", tmp_path, rate_per_s=0.01, rate_burst=1) as teams:
         ada, bob = [await teams.token(name, BOTH) for name in ("ada", "bob")]
         assert (await teams.call("GET", "/me", ada)).status_code == 200

@@ -1,4 +1,4 @@
-"""The OpenAPI document as others read it: valid, described, with its ways to log in and its streams."""
+"""The OpenAPI document is valid and described, with its ways to log in and its streams."""
 
 from typing import Any, cast
 
@@ -29,7 +29,7 @@ def test_the_document_is_valid(document: Json) -> None:
 
 
 def test_every_property_says_what_it_means(document: Json) -> None:
-    """No property of a body is without a word."""
+    """Every property of a body has a description."""
     schemas: dict[str, Json] = document["components"]["schemas"]
     bare = [
         f"{name}.{field}"
@@ -46,7 +46,7 @@ def test_a_launch_has_no_default_that_a_client_would_send(document: Json) -> Non
 
 
 def test_every_list_says_what_its_items_are(document: Json) -> None:
-    """Generators leave out what has an array without items."""
+    """Generators leave out a schema that has an array without items."""
     bare: list[Json] = []
 
     def look(schema: Any) -> None:
@@ -65,7 +65,7 @@ def test_every_list_says_what_its_items_are(document: Json) -> None:
 
 
 def test_every_parameter_and_answer_has_words(document: Json) -> None:
-    """What is asked for and what is answered is said, too."""
+    """Parameters and answers have descriptions too."""
     operations = [each for row in document["paths"].values() for each in row.values()]
     assert len(operations) > 80
     for operation in operations:
@@ -74,7 +74,7 @@ def test_every_parameter_and_answer_has_words(document: Json) -> None:
 
 
 def test_every_text_of_the_table_is_used(document: Json) -> None:
-    """A text whose property is gone goes, too."""
+    """A text whose property does not exist any more is removed."""
     schemas: dict[str, Json] = document["components"]["schemas"]
     names = {name for schema in schemas.values() for name in schema.get("properties", {})}
     whole = {f"{name}.{field}" for name, schema in schemas.items() for field in schema.get("properties", {})}
@@ -82,7 +82,7 @@ def test_every_text_of_the_table_is_used(document: Json) -> None:
 
 
 def test_a_text_below_a_field_goes_before_the_table(document: Json) -> None:
-    """What a struct says of its own field is what readers get; a launch inherits the words of the custom resource."""
+    """The text below a struct's field is its description; a launch inherits the texts of the custom resource."""
     below = fielddocs.doc_of(AllocationSpec, "preemptible")
     assert below
     assert document["components"]["schemas"]["LaunchBody"]["properties"]["preemptible"]["description"] == below
@@ -95,7 +95,7 @@ def test_without_its_source_a_struct_has_no_texts() -> None:
 
 
 def test_the_ways_to_log_in_are_named(document: Json) -> None:
-    """A generated client can send a token; help for tasks takes that of the task alone."""
+    """A generated client can send a token; the routes for tasks accept only that of the task."""
     schemes: Json = document["components"]["securitySchemes"]
     assert set(schemes) == {"token", "kubernetes", "session", "task"}
     assert document["security"] == [{}, {"token": []}, {"kubernetes": []}, {"session": []}]
@@ -117,7 +117,7 @@ def test_streams_are_described(document: Json, path: str) -> None:
 
 
 async def test_what_is_served_is_this_document(world: ApiWorld, document: Json) -> None:
-    """`/openapi.json` and `/docs` say the same."""
+    """`/openapi.json` and `/docs` have the same routes."""
     served: Json = (await world.http.get("/openapi.json")).json()
     assert served["components"]["schemas"].keys() == document["components"]["schemas"].keys()
     assert "/api/v1/allocations/{id}/explain" in (await world.http.get("/docs")).text

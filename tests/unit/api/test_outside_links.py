@@ -1,4 +1,4 @@
-"""Links to what a cluster has beside Slipway: what a template may say, and what becomes of an allocation in it."""
+"""Links to other tools of a cluster: which templates are accepted, and how an allocation fills them in."""
 
 import re
 from urllib.parse import parse_qs, urlsplit
@@ -34,21 +34,21 @@ GRAFANA = (
     ],
 )
 def test_a_template_that_cannot_work_is_refused_at_the_start(template: str, word: str) -> None:
-    """The answer names the setting and what to write instead."""
+    """The error names the setting and what to write instead."""
     with pytest.raises(InvalidError, match="SLIPWAY_LOGS_URL_TEMPLATE") as refused:
         load(Settings, {"SLIPWAY_LOGS_URL_TEMPLATE": template})
     assert word in str(refused.value)
 
 
 def test_every_placeholder_may_be_used() -> None:
-    """And text without one, too."""
+    """A template without a placeholder is accepted too."""
     check_url_template("https://logs.example/" + "/".join(f"{{{name}}}" for name in PLACEHOLDERS))
     check_url_template("https://logs.example/")
     check_url_template(GRAFANA)
 
 
 async def test_the_link_is_in_every_view_of_an_allocation() -> None:
-    """In a launch's answer, in one, in a list and in what a change answers; without a template there is none."""
+    """The link is in the answers of a launch, a read, a list and a change; without a template there is none."""
     async with api_world(Settings(logs_url_template=GRAFANA)) as world:
         launched = await world.launch(name="llm")
         views = [
@@ -96,7 +96,7 @@ def set_to(*links: object) -> str:
     ],
 )
 def test_links_that_cannot_work_are_refused_at_the_start(text: str, word: str) -> None:
-    """The answer names the setting, which link it is, and what is wrong with it."""
+    """The error names the setting, which link it is, and what is wrong with it."""
     with pytest.raises(InvalidError, match=f"SLIPWAY_OUTSIDE_LINKS.*{re.escape(word)}"):
         load(Settings, {"SLIPWAY_OUTSIDE_LINKS": text})
 

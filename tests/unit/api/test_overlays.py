@@ -1,4 +1,4 @@
-"""What is laid over what: pool < workspace < template < request; objects merge, lists replace, null takes away."""
+"""The layers of a launch: pool < workspace < template < request; objects merge, lists replace, null removes."""
 
 from typing import Any, cast
 
@@ -47,7 +47,7 @@ _BODIES = st.dictionaries(st.sampled_from("abc"), _VALUES, max_size=3)
 
 @given(_BODIES, _BODIES, _BODIES)
 def test_every_value_has_one_source(first: Json, second: Json, third: Json) -> None:
-    """The sources name each leaf of the result and nothing else; the highest layer that says it is named."""
+    """The sources name each leaf of the result and nothing else; the source is the highest layer that sets the leaf."""
     layers = [Layer(source=name, body=body) for name, body in (("1", first), ("2", second), ("3", third))]
     body, sources = stacked(layers)
     assert {at for at in sources if not _is_empty(body, at)} == set(_leaves(body, ""))
@@ -81,7 +81,7 @@ def _is_empty(root: Any, at: str) -> bool:
 
 
 def test_who_is_to_blame() -> None:
-    """An error in what a template says names the template; the client's own is told as it is."""
+    """An error in a template's value names the template; an error in the client's own value is not changed."""
     sources = {"/image": "template base", "/ranks": "request"}
     error = InvalidError("", fields=(FieldError("/image", "bad"), FieldError("/ranks/0/count", "bad")))
     found = {field.pointer: field.detail for field in blamed(error, sources, "the launch").fields}
@@ -92,19 +92,19 @@ def test_who_is_to_blame() -> None:
 
 
 async def a_second_pool(world: ApiWorld, **spec: Any) -> None:
-    """The pool `gpu` with a queue of its name, and a workspace whose defaults they are."""
+    """Create the pool `gpu` with a queue of its name."""
     await world.kube.create(RESOURCE_POOLS, {"metadata": {"name": "gpu"}, "spec": spec})
     await world.kube.create(QUEUES, {"metadata": {"name": "gpu"}, "spec": {"pool": "gpu"}})
 
 
 async def annotate(world: ApiWorld, **marks: str) -> None:
-    """Defaults of the workspace `default`."""
+    """Set defaults of the workspace `default`."""
     found = {f"slipway.dev/default-{name}": value for name, value in marks.items()}
     await world.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": found}})
 
 
 async def dry(world: ApiWorld, **body: Any) -> Json:
-    """A dry run that must be taken."""
+    """A dry run that must be accepted."""
     response = await world.post("/allocations?dryRun=true", body)
     assert response.status_code == 200, response.text
     return dict(response.json())
@@ -131,7 +131,7 @@ async def test_pool_then_workspace_then_template_then_request(world: ApiWorld) -
 
 
 async def test_null_takes_a_value_of_a_template_away(world: ApiWorld) -> None:
-    """Then what lies under the template counts again."""
+    """Then the value below the template applies again."""
     await world.post("/templates", {"name": "mine", "body": {"image": "a", "priority": 20, "env": {"A": "1"}}})
     found = await dry(world, kind="command", command=["x"], template="mine", priority=None, env={"A": None})
     assert found["spec"]["priority"] == 50
@@ -139,7 +139,7 @@ async def test_null_takes_a_value_of_a_template_away(world: ApiWorld) -> None:
 
 
 async def test_a_queue_of_the_workspace_in_another_pool(world: ApiWorld) -> None:
-    """Who names another pool does not get a queue that is none of it."""
+    """A launch that names another pool does not get the default queue, which is not in that pool."""
     await a_second_pool(world)
     await annotate(world, pool="gpu", queue="gpu")
     assert (await dry(world, kind="command", image="a", command=["x"]))["spec"]["queue"] == "gpu"
@@ -160,7 +160,7 @@ async def test_a_default_template_that_is_gone(world: ApiWorld) -> None:
 
 
 async def test_what_a_template_says_wrong_is_its_own(world: ApiWorld) -> None:
-    """The client is told whose value it is."""
+    """The error states from which template the value comes."""
     await world.post("/templates", {"name": "mine", "body": {"ranks": [{"resources": {"cpu": "12x"}}]}})
     response = await world.post("/allocations", {"kind": "command", "image": "a", "command": ["x"], "template": "mine"})
     (error,) = response.json()["errors"]
@@ -169,7 +169,7 @@ async def test_what_a_template_says_wrong_is_its_own(world: ApiWorld) -> None:
 
 
 async def test_a_pool_that_is_not_for_the_workspace(world: ApiWorld) -> None:
-    """422 at /pool with those that are; a name that no pool has, too."""
+    """422 at /pool with the pools of the workspace; also for a name that no pool has."""
     await a_second_pool(world, workspaces=["elsewhere"])
     for pool, said in (
         ("gpu", "is not for workspace default; there are: default"),

@@ -1,4 +1,4 @@
-"""Patterns of callers find what a regular expression finds, and take no time that a caller could make long."""
+"""Patterns of callers find what a regular expression finds, and no caller can make them take long."""
 
 import re
 import time
@@ -31,7 +31,7 @@ LINES = ["", "a", "ab", "aab", "abc abc", "epoch 12: loss=0.5", "ERROR: x", "err
     ],
 )
 def test_it_finds_what_the_library_finds(text: str) -> None:
-    """On every line of a sample."""
+    """Both match the same lines of a sample."""
     pattern, library = Pattern(text), re.compile(text)
     assert [line for line in LINES if pattern.is_in(line)] == [line for line in LINES if library.search(line)]
 
@@ -58,7 +58,7 @@ def test_no_pattern_takes_long(text: str) -> None:
     ],
 )
 def test_what_is_not_supported_is_said(text: str, said: str) -> None:
-    """In a few words, with the place."""
+    """The error is short, and has the place."""
     with pytest.raises(PatternError) as refused:
         Pattern(text)
     assert said in str(refused.value)

@@ -15,7 +15,7 @@ TRAINING: dict[str, Any] = {"kind": "training", "name": "work", "preemptible": T
 
 
 async def running(world: ApiWorld, *, ready: bool = True, **body: Any) -> str:
-    """The id of one that runs."""
+    """The id of running work; `ready` marks it as ready."""
     launched = await world.launch(**{**TRAINING, **body})
     await world.run("work")
     if ready:
@@ -28,7 +28,7 @@ def preempted(found: Allocation) -> PreemptSignal | None:
 
 
 async def test_terminate_asks_what_can_save_its_work(world: ApiWorld) -> None:
-    """Preemptible and ready: told, with the reason; not killed."""
+    """Work that is preemptible and ready gets a preemption with the reason; it is not killed."""
     id_ = await running(world)
     answer = await world.post(f"/allocations/{id_}/terminate", {"reason": "maintenance"})
     found = await world.stored("work")
@@ -45,7 +45,7 @@ async def test_terminate_asks_what_can_save_its_work(world: ApiWorld) -> None:
     ("ready", "preemptible"), [(False, True), (True, False), (False, False)], ids=["not ready", "fixed", "neither"]
 )
 async def test_terminate_kills_what_can_not(world: ApiWorld, ready: bool, preemptible: bool) -> None:
-    """At once."""
+    """Other work is killed at once."""
     id_ = await running(world, ready=ready, preemptible=preemptible)
     assert (await world.post(f"/allocations/{id_}/terminate")).status_code == 202
     found = await world.stored("work")
@@ -53,7 +53,7 @@ async def test_terminate_kills_what_can_not(world: ApiWorld, ready: bool, preemp
 
 
 async def test_terminate_before_the_start_is_a_clean_cancel(world: ApiWorld) -> None:
-    """Nothing to save; and once ended nothing happens."""
+    """Such work has nothing to save; after the end a terminate changes nothing."""
     launched = await world.launch(**TRAINING)
     assert (await world.post(f"/allocations/{launched['id']}/terminate")).status_code == 202
     assert (await world.stored("work")).spec.desired == "Stopped"
@@ -62,7 +62,7 @@ async def test_terminate_before_the_start_is_a_clean_cancel(world: ApiWorld) -> 
 
 
 async def test_terminate_ends_a_pause_for_good(world: ApiWorld) -> None:
-    """It keeps its grace, and does not come back."""
+    """The work keeps its grace, and gets no next attempt."""
     id_ = await running(world)
     await world.post(f"/allocations/{id_}/hold")
     await world.post(f"/allocations/{id_}/terminate")
@@ -73,7 +73,7 @@ async def test_terminate_ends_a_pause_for_good(world: ApiWorld) -> None:
 
 
 async def test_what_is_paused_is_held_and_told_in_one_write(world: ApiWorld) -> None:
-    """The signal says that it comes back; pausing again changes nothing."""
+    """The signal states that another attempt follows; pausing again changes nothing."""
     id_ = await running(world, ready=False)
     before = (await world.stored("work")).metadata.version
     answer = await world.post(f"/allocations/{id_}/hold")
@@ -97,7 +97,7 @@ async def test_what_waits_is_held_without_a_signal(world: ApiWorld) -> None:
 
 
 async def test_a_pause_of_what_starts_meanwhile_tells_it(world: ApiWorld) -> None:
-    """The hold is written under the version that was decided from: what has been admitted since is told too."""
+    """The hold is written under the version that was read: work that has been admitted since gets a signal too."""
     launched = await world.launch(**TRAINING)
     raced: list[str] = []
 
@@ -116,7 +116,7 @@ async def test_a_pause_of_what_starts_meanwhile_tells_it(world: ApiWorld) -> Non
 
 
 async def test_only_what_can_go_on_is_paused(world: ApiWorld) -> None:
-    """A notebook has nothing to come back to, and what is being stopped is not paused any more."""
+    """A notebook cannot be resumed, and work that is being stopped is not paused any more."""
     launched = await world.launch(kind="notebook", name="nb", command=[])
     await world.run("nb")
     assert _refused(await world.post(f"/allocations/{launched['id']}/hold"), "cannot be paused")

@@ -14,7 +14,7 @@ OWN: Any = {"spec": {"containers": [MAIN], "volumes": [TMP]}}
 
 
 async def pods_of(world: ApiWorld, **body: Any) -> list[Any]:
-    """The pod specs of the templates of a launch that is taken."""
+    """The pod specs of the templates of a launch that is accepted."""
     answer = await world.post("/allocations", {**COMMAND, "name": "train", **body})
     assert answer.status_code == 201, answer.text
     spec = (await world.stored("train")).spec
@@ -27,7 +27,7 @@ async def allow(world: ApiWorld, *privileges: str) -> None:
 
 
 async def test_a_volume_is_mounted_in_every_role(world: ApiWorld) -> None:
-    """The claim takes the place of what a template mounts at its path; other mounts and volumes stay."""
+    """The claim replaces what a template mounts at its path; other mounts and volumes stay."""
     roles = [{"name": "a"}, {"name": "b", "template": OWN}]
     for pod in await pods_of(world, ranks=roles, volumes={"/data": "dataset:ro", "/out": "results"}):
         mounts = {item["mountPath"]: item for item in pod["containers"][0]["volumeMounts"]}
@@ -40,7 +40,7 @@ async def test_a_volume_is_mounted_in_every_role(world: ApiWorld) -> None:
 
 
 async def test_a_claim_at_two_paths_is_one_volume(world: ApiWorld) -> None:
-    """It is attached for writing if one of them is written, and its name is none that a template has used."""
+    """The volume is writable if one of the paths is, and its name is not used in the template."""
     taken: Any = {"name": "volume-0", "emptyDir": {}}
     template: Any = {"spec": {"containers": [BARE], "volumes": [taken]}}
     [pod] = await pods_of(world, template=template, volumes={"/a": "data", "/b": "data:ro"})
@@ -55,7 +55,8 @@ async def test_a_claim_at_two_paths_is_one_volume(world: ApiWorld) -> None:
 
 
 async def test_privileges_that_the_pool_allows_are_in_the_pod(world: ApiWorld) -> None:
-    """Root of the whole pod, though its workspace says another user; capabilities of the main container only."""
+    """`root` holds for the whole pod, though its workspace states another user; capabilities for the main container
+    only."""
     await allow(world, "root", "hostIPC", "hostNetwork", "IPC_LOCK")
     await world.http.patch("/api/v1/workspaces/default", json={"runAs": {"user": 20, "group": 21}})
     [pod] = await pods_of(world, privileges=["root", "hostIPC", "hostNetwork", "IPC_LOCK"])
@@ -66,7 +67,7 @@ async def test_privileges_that_the_pool_allows_are_in_the_pod(world: ApiWorld) -
 
 
 async def test_a_privilege_that_the_pool_does_not_allow_is_named(world: ApiWorld) -> None:
-    """Each by its place in the list that the client wrote, once, however many templates it stands in."""
+    """The error names the place of each in the client's list, once, however many templates it affects."""
     body = {"privileges": ["root", "hostIPC", "IPC_LOCK"], "ranks": [{"template": OWN}]}
     refused = await world.post("/allocations", {**COMMAND, **body})
     assert refused.status_code == 422
@@ -83,7 +84,8 @@ async def test_a_privilege_that_the_pool_does_not_allow_is_named(world: ApiWorld
     [("work", "work", "$(SLIPWAY_ALLOCATION_ID)"), ("work/llm/v2", "work", "llm/v2")],
 )
 async def test_checkpoints_are_a_folder_on_a_claim(world: ApiWorld, checkpoints: str, claim: str, folder: str) -> None:
-    """The allocation's own, or one that several launches name; in every role, beside other volumes."""
+    """The folder is the allocation's own, or one that several launches name; it is in every role, beside other
+    volumes."""
     roles = [{"name": "a"}, {"name": "b", "template": OWN}]
     for pod in await pods_of(world, ranks=roles, volumes={"/out": "results"}, checkpoints=checkpoints):
         mounts = {item["mountPath"]: item["name"] for item in pod["containers"][0]["volumeMounts"]}
@@ -119,7 +121,7 @@ async def test_checkpoints_are_a_folder_on_a_claim(world: ApiWorld, checkpoints:
     ],
 )
 async def test_a_wrong_short_form_is_refused_at_its_place(world: ApiWorld, body: dict[str, Any], at: str) -> None:
-    """Before anything is created."""
+    """The error is at its field, and nothing is created."""
     await allow(world, "root")
     refused = await world.post("/allocations", {**COMMAND, **body})
     assert refused.status_code == 422, refused.text
@@ -137,7 +139,7 @@ async def test_a_wrong_short_form_is_refused_at_its_place(world: ApiWorld, body:
     ],
 )
 async def test_a_template_of_another_form_is_judged_beside_short_forms(world: ApiWorld, spec: dict[str, Any]) -> None:
-    """As it would be without them."""
+    """The answer is the same as without the short forms."""
     await allow(world, "IPC_LOCK")
     body = {**COMMAND, "template": {"spec": {"containers": [MAIN], **spec}}}
     without = await world.post("/allocations", {**body, "name": "without"})
@@ -146,7 +148,7 @@ async def test_a_template_of_another_form_is_judged_beside_short_forms(world: Ap
 
 
 async def test_the_architecture_is_a_label_of_the_nodes(world: ApiWorld) -> None:
-    """Beside the labels that the template asks for; another one in a template or at a role is refused."""
+    """The label is set beside those of the template; another architecture in a template or a role is refused."""
     template = {"spec": {"nodeSelector": {"disk": "fast"}, "containers": [MAIN]}}
     [pod] = await pods_of(world, architecture="arm64", template=template)
     assert pod["nodeSelector"] == {"disk": "fast", "kubernetes.io/arch": "arm64"}

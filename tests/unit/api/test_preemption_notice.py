@@ -1,4 +1,4 @@
-"""Whoever asks a rank to make room, it hears of it at the same place and answers there."""
+"""A rank learns of a preemption at one route, whatever asks for it, and acknowledges it there."""
 
 import asyncio
 
@@ -68,8 +68,8 @@ async def test_an_eviction_is_heard_and_acknowledged(world: ApiWorld) -> None:
 async def test_what_counts_as_being_asked(
     world: ApiWorld, stop: Stop | None, deadlines: dict[str, str], *, is_asked: bool
 ) -> None:
-    """Evictions, and deadlines once the ranks were told; what kills at once asks nobody, nor what was another
-    attempt's."""
+    """Evictions, and deadlines of which the ranks were told. A stop that kills at once asks no rank, nor does one of
+    another attempt."""
     name, _ = await a_run(world)
     found: Allocation = await world.stored(name)
     status = msgspec.structs.replace(found.status, stop=stop, deadlines=deadlines)

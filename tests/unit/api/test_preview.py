@@ -20,14 +20,14 @@ BODY: Json = {
 
 
 async def dry(world: ApiWorld, **changes: Any) -> Json:
-    """A dry run that must be taken."""
+    """A dry run that must be accepted."""
     response = await world.post("/allocations?dryRun=true", {**BODY, **changes})
     assert response.status_code == 200, response.text
     return dict(response.json())
 
 
 async def test_a_shared_service_is_among_the_objects(world: ApiWorld) -> None:
-    """With the allocation as its owner, and the first rank as what it selects."""
+    """The Service has the allocation as its owner, and selects the first rank."""
     shown = await dry(world, service={"name": "chat", "port": 8000})
     assert [item["metadata"]["name"] for item in shown["objects"] if item["kind"] == "Service"][1:] == ["chat"]
     [service] = [item for item in shown["objects"] if item["metadata"]["name"] == "chat"]
@@ -53,7 +53,7 @@ async def test_the_objects_are_those_that_will_be(world: ApiWorld) -> None:
     expected: list[Json] = msgspec.json.decode(text)
     for one, other in zip(as_shown, expected, strict=True):
         for each in (one, other):
-            # The hash is over what holds the uid, and the user comes with the launch.
+            # The hash covers the uid, and the user comes with the launch.
             each["metadata"]["annotations"].pop("slipway.dev/spec-hash")
         assert one == other
 
@@ -70,14 +70,14 @@ async def test_nothing_is_made(world: ApiWorld) -> None:
 
 
 async def test_of_a_large_gang_some_pods_are_shown(world: ApiWorld) -> None:
-    """And how many there are."""
+    """The answer states how many there are."""
     shown = await dry(world, ranks=[{"count": 100}])
     assert shown["pods"] == {"total": 100, "shown": PODS_SHOWN_MAX}
     assert len([item for item in shown["objects"] if item["kind"] == "Pod"]) == PODS_SHOWN_MAX
 
 
 async def test_whether_there_is_room_now(world: ApiWorld) -> None:
-    """Two nodes of 8 cpus: counted with what runs there."""
+    """Two nodes have 8 cpus each: the room is counted with the work that runs there."""
     ranks = [{"count": 4, "resources": {"cpu": "3"}}]
     assert (await dry(world, ranks=ranks))["capacity"] == {
         "pool": "default", "nodes": 2, "ranks": 4, "needed": 4, "fitNow": 4, "startsNow": True

@@ -1,4 +1,4 @@
-"""The proxy: to the right place, streamed, and with nothing through that does not belong there."""
+"""The proxy: to the right place, streamed, and without what does not belong there."""
 
 import asyncio
 import ipaddress
@@ -52,7 +52,7 @@ async def served(app: Any, stop: asyncio.Event | None = None) -> AsyncGenerator[
 
 
 class Workload:
-    """What runs inside: it tells what it was asked."""
+    """A workload that answers with the request that it got."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
@@ -111,7 +111,7 @@ class Workload:
 
 @asynccontextmanager
 async def a_running_workload(world: ApiWorld, **body: Any) -> AsyncGenerator[tuple[str, Workload], None]:
-    """(AllocationID, what runs in it)."""
+    """(AllocationID, its workload)."""
     workload = Workload()
     async with served(workload.app) as port:
         answer = await world.launch(ports=[{"name": "http", "port": port}], **body)
@@ -133,7 +133,7 @@ async def test_a_request_gets_there_and_back(world: ApiWorld) -> None:
 
 
 async def test_a_notebook_sees_the_prefix(world: ApiWorld) -> None:
-    """Its server was started with it as base URL."""
+    """Its server was started with the prefix as base URL."""
     async with a_running_workload(world, kind="notebook") as (id_, _):
         seen = (await world.http.get(f"/proxy/{id_}/lab")).json()
         assert seen["path"] == f"/proxy/{id_}/lab"
@@ -141,7 +141,7 @@ async def test_a_notebook_sees_the_prefix(world: ApiWorld) -> None:
 
 
 async def test_declared_ports_are_chosen_by_the_path(world: ApiWorld) -> None:
-    """Others are part of the path: nobody reaches a port that was not declared."""
+    """Another number is part of the path, so a port that was not declared cannot be reached."""
     workload = Workload()
     async with served(workload.app) as port, served(Starlette()) as other:
         ports = [{"name": "http", "port": port}, {"name": "other", "port": other}]
@@ -153,7 +153,7 @@ async def test_declared_ports_are_chosen_by_the_path(world: ApiWorld) -> None:
 
 
 async def test_our_credentials_stay_here(world: ApiWorld) -> None:
-    """Neither headers nor cookies of ours; hop-by-hop fields end; forged forwarding is replaced."""
+    """Our headers and cookies are not forwarded; hop-by-hop fields end here; forged forwarding fields are replaced."""
     async with a_running_workload(world) as (id_, _):
         headers = {
             "authorization": "Bearer secret",
@@ -237,7 +237,7 @@ async def test_answers_are_streamed(world: ApiWorld) -> None:
 
 
 async def test_a_client_that_leaves_ends_the_request(world: ApiWorld) -> None:
-    """Nothing goes on reading for nobody."""
+    """The request to the workload does not go on without its client."""
     async with (
         a_running_workload(world) as (id_, _),
         served(world.app) as port,
@@ -284,7 +284,7 @@ async def test_a_websocket_goes_both_ways(world: ApiWorld) -> None:
 
 
 async def test_a_websocket_ends_with_its_client_and_with_the_process(world: ApiWorld) -> None:
-    """Nobody keeps a connection for nobody; a drain says `going away`."""
+    """The connection does not stay open without its client; a drain closes it with `going away`."""
     async with a_running_workload(world) as (id_, _), served(world.app) as port:
         url = f"ws://127.0.0.1:{port}/proxy/{id_}/x"
         async with connect(url, proxy=None):
@@ -299,7 +299,7 @@ async def test_a_websocket_ends_with_its_client_and_with_the_process(world: ApiW
 
 @pytest.mark.parametrize(("path", "origin", "status"), [("refused", None, 403), ("x", "https://evil.example", 403)])
 async def test_a_refused_websocket_is_refused_here(world: ApiWorld, path: str, origin: Any, status: int) -> None:
-    """By the workload, or because the page is of another origin."""
+    """The workload refuses it, or the page is of another origin."""
     async with a_running_workload(world) as (id_, _), served(world.app) as port:
         with pytest.raises(InvalidStatus) as refused:
             async with connect(f"ws://127.0.0.1:{port}/proxy/{id_}/{path}", origin=origin, proxy=None):
@@ -308,7 +308,7 @@ async def test_a_refused_websocket_is_refused_here(world: ApiWorld, path: str, o
 
 
 async def test_what_passes_is_activity(world: ApiWorld) -> None:
-    """It keeps an allocation from being idle; noted seldom."""
+    """A request keeps an allocation from being idle; this is noted seldom."""
     async with a_running_workload(world) as (id_, _):
         for _ in range(5):
             await world.http.get(f"/proxy/{id_}/")
@@ -318,7 +318,7 @@ async def test_what_passes_is_activity(world: ApiWorld) -> None:
 
 
 async def test_a_workload_that_is_not_there_yet(world: ApiWorld) -> None:
-    """503 with the reason: a problem for programs, a page that looks again for browsers."""
+    """503 with the reason: a problem for programs, a page that reloads for browsers."""
     answer = (await world.post("/notebooks", {})).json()
     await world.explain(answer["name"], "NoFit", "0 of 2 nodes <fit>")
     problem = await world.http.get(f"/proxy/{answer['id']}/")
@@ -332,7 +332,7 @@ async def test_a_workload_that_is_not_there_yet(world: ApiWorld) -> None:
 
 
 async def test_a_server_that_is_still_starting(world: ApiWorld) -> None:
-    """The pod runs and nothing listens: the same, and the target is looked up anew."""
+    """The pod runs and nothing listens: 503 too, and the target is looked up anew."""
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     answer = await world.launch(ports=[{"name": "http", "port": port}])
@@ -352,7 +352,7 @@ async def test_a_workload_that_has_ended(world: ApiWorld) -> None:
 
 
 async def test_a_pod_that_the_release_does_not_name_is_no_target(world: ApiWorld) -> None:
-    """A name alone proves nothing."""
+    """A pod is not trusted by its name alone."""
     workload = Workload()
     async with served(workload.app) as port:
         answer = await world.launch(ports=[{"name": "http", "port": port}])
@@ -406,7 +406,7 @@ NODES_HAVE = ("10.7.7.7", "fd07::7")
 
 
 def check(pod: Pod, *allowed: str) -> None:
-    """As the api at 10.8.8.8 does, beside nodes at NODES_HAVE."""
+    """Check a pod's address as the api at 10.8.8.8 does, with nodes at NODES_HAVE."""
     check_pod_address(
         pod,
         parse_networks(allowed),
@@ -417,9 +417,9 @@ def check(pod: Pod, *allowed: str) -> None:
 
 @pytest.mark.parametrize("address", NO_PLACE_OF_A_POD)
 def test_the_proxy_leads_to_addresses_of_pods_only(address: str) -> None:
-    """Who can write a pod's address does not make the api ask its own machine, a node or a cloud's metadata.
+    """A forged address of a pod does not make the api connect to its own machine, a node or a cloud's metadata.
 
-    However the address is spelled.
+    This holds however the address is spelled.
     """
     status = PodStatus(phase="Running", pod_ip=address, host_ip="10.9.9.9")
     with pytest.raises(ForbiddenError, match=NO_PLACE_OF_A_POD[address]):
@@ -434,14 +434,14 @@ def test_a_node_is_itself_in_every_spelling() -> None:
 
 
 def test_this_machine_knows_its_addresses() -> None:
-    """Those of loopback are among them; one that stands in documents only is not."""
+    """Those of loopback are among them; addresses for documentation are not."""
     assert is_own(ipaddress.ip_address("127.0.0.1"))
     assert not is_own(ipaddress.ip_address("192.0.2.1"))
     assert not is_own(ipaddress.ip_address("198.51.100.1"))
 
 
 async def test_the_proxy_leads_to_no_node_that_the_api_knows() -> None:
-    """A pod that is said to be at another node's address is refused; nothing is connected to."""
+    """A pod whose status has another node's address is refused; nothing is connected to."""
     async with api_world(Settings(proxy_networks=("127.0.0.0/8",))) as world:
         node = await world.kube.get(NODES, "n2")
         meta = {"name": "n2", "resourceVersion": node.metadata.resource_version}
@@ -496,7 +496,7 @@ async def test_an_address_that_is_no_pods_is_refused_by_every_way() -> None:
 
 
 async def taken_over(world: ApiWorld, id_: str, how: str) -> None:
-    """What happens to the pod between the look at it and the connection to its address."""
+    """Change the pod between its look-up and the connection to its address."""
     pod = await world.kube.get(PODS, pod_name(AllocationId(id_), 1, 0), namespace="default")
     if how == "gone":
         await world.kube.delete(PODS, pod.metadata.name, namespace="default", uid=pod.metadata.uid, grace_s=0)
@@ -509,7 +509,7 @@ async def taken_over(world: ApiWorld, id_: str, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["gone", "ended", "elsewhere"])
 async def test_an_address_that_passed_to_another_pod_is_sent_nothing(world: ApiWorld, how: str) -> None:
-    """By HTTP, WebSocket and tunnel: what listens there now gets a connection, and not one byte."""
+    """By HTTP, WebSocket and tunnel: the process that listens there now gets a connection, and not one byte."""
     heard: list[bytes] = []
     connected = 0
 
@@ -542,7 +542,7 @@ async def test_an_address_that_passed_to_another_pod_is_sent_nothing(world: ApiW
 
 
 async def test_a_request_names_the_pod_that_is_meant(world: ApiWorld) -> None:
-    """By the uid that the release has; what a client says of it is not passed on."""
+    """The request has the uid of the release; a value that the client sends is not passed on."""
     async with a_running_workload(world) as (id_, _):
         seen = (await world.http.get(f"/proxy/{id_}/x", headers={"X-Slipway-Pod-Uid": "forged"})).json()
         pod = await world.kube.get(PODS, pod_name(AllocationId(id_), 1, 0), namespace="default")
@@ -550,7 +550,7 @@ async def test_a_request_names_the_pod_that_is_meant(world: ApiWorld) -> None:
 
 
 async def test_what_serves_nothing_is_404(world: ApiWorld) -> None:
-    """And says how to serve."""
+    """The detail says how to serve."""
     answer = await world.launch()
     response = await world.http.get(f"/proxy/{answer['id']}/")
     assert response.status_code == 404

@@ -1,4 +1,4 @@
-"""What a workload says reaches the client as it was said: bytes of fields, large messages, refusals."""
+"""The answer of a workload reaches the client as it was sent: bytes of fields, large messages, refusals."""
 
 import asyncio
 import contextlib
@@ -101,7 +101,7 @@ async def test_fields_of_a_request_are_passed_on_byte_for_byte(world: ApiWorld, 
     ids=["304", "204", "chunks"],
 )
 async def test_a_length_that_is_none_is_left_out(world: ApiWorld, head: bytes, body: bytes) -> None:
-    """Programs say it all the same: the answer is whole, and the connection good for the next request."""
+    """Programs send it all the same: the answer is whole, and the connection can be used for the next request."""
     async with a_raw_server(b"HTTP/1.1 " + head + b"\r\nX-Here: 1\r\n\r\n" + body) as port, served(world.app) as api:
         asked = f"GET /proxy/{await a_workload(world, port)}/ HTTP/1.1\r\nHost: localhost\r\n"
         answer = await exchanged(api, f"{asked}\r\n{asked}Connection: close\r\n\r\n".encode())
@@ -112,7 +112,7 @@ async def test_a_length_that_is_none_is_left_out(world: ApiWorld, head: bytes, b
 
 @pytest.mark.parametrize("upgrade", ["", "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"], ids=["http", "socket"])
 async def test_a_fragment_is_no_part_of_what_is_asked(world: ApiWorld, upgrade: str) -> None:
-    """Some programs send it: the workload is asked without it, and nothing fails here."""
+    """Some programs send it: the workload gets the request without it, and nothing fails here."""
     key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" if upgrade else ""
     how = f"Connection: Upgrade\r\n{upgrade}{key}" if upgrade else "Connection: close\r\n"
     async with a_raw_server(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as port, served(world.app) as api:
@@ -144,7 +144,7 @@ async def test_a_field_that_may_not_be_is_the_workload_s_fault(world: ApiWorld) 
 
 
 async def echo(socket: WebSocket) -> None:
-    """Says again what it is told, in any size; `twice` as many bytes when the path says so."""
+    """Echo each message, of any size, with one byte more on `/more`; `/refused` and `/elsewhere` deny the handshake."""
     if socket.url.path == "/refused":
         denied = Response(
             '{"detail": "no"}', status_code=403, headers={"x-why": "übung", "content-type": "application/json"}
@@ -166,7 +166,7 @@ ECHO = Starlette(routes=[WebSocketRoute("/{path:path}", echo)])
 
 
 async def test_large_messages_go_both_ways(world: ApiWorld) -> None:
-    """As large as the page says."""
+    """Messages may be as large as the documentation states."""
     async with served(ECHO) as port, served(world.app) as api:
         url = f"ws://127.0.0.1:{api}/proxy/{await a_workload(world, port)}/"
         async with connect(url, proxy=None, max_size=None, compression=None) as socket:
@@ -177,7 +177,7 @@ async def test_large_messages_go_both_ways(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize(("path", "size"), [("", WS_MESSAGE_BYTES_MAX + 1), ("more", WS_MESSAGE_BYTES_MAX)])
 async def test_a_message_that_is_too_large_says_so(world: ApiWorld, path: str, size: int) -> None:
-    """1009, whoever sent it."""
+    """The socket closes with 1009, whichever side sent the message."""
     async with served(ECHO) as port, served(world.app) as api:
         url = f"ws://127.0.0.1:{api}/proxy/{await a_workload(world, port)}/{path}"
         async with connect(url, proxy=None, max_size=None, compression=None) as socket:
@@ -190,7 +190,8 @@ async def test_a_message_that_is_too_large_says_so(world: ApiWorld, path: str, s
 
 
 async def test_what_a_workload_says_to_a_handshake_is_passed_on(world: ApiWorld) -> None:
-    """Its fields beside the 101; its refusal with status, fields and body; a redirect is the client's to follow."""
+    """The client gets its fields beside the 101, and its refusal with status, fields and body; a redirect is the
+    client's to follow."""
     async with served(ECHO) as port, served(world.app) as api:
         id_ = await a_workload(world, port)
         url = f"ws://127.0.0.1:{api}/proxy/{id_}"
@@ -207,7 +208,7 @@ async def test_what_a_workload_says_to_a_handshake_is_passed_on(world: ApiWorld)
 
 
 async def refusal(url: str, *, follows: bool = True) -> Any:
-    """What the handshake is answered."""
+    """The answer to a handshake that is refused."""
 
     class Once(connect):
         def process_redirect(self, exc: Exception) -> Exception | str:
@@ -226,8 +227,8 @@ REFUSAL = b"HTTP/1.1 413 Too Much\r\nContent-Length: 8\r\nX-Own: 1\r\n\r\ntoo mu
 async def an_upload(
     world: ApiWorld, said: bytes, *, stays: bool, expects: str = ""
 ) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A client that has sent the head of an upload of 60 MB to a workload that says this to each head; the workload
-    then reads no further, or closes."""
+    """A client that has sent the head of an upload of 60 MB to a workload that answers each head with `said`; the
+    workload then reads no further, or closes."""
     over = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -256,7 +257,7 @@ async def an_upload(
 @pytest.mark.parametrize("sent", [0, 1000, 20_000_000], ids=["head only", "pauses", "sends on"])
 @pytest.mark.parametrize("stays", [True, False], ids=["reads no further", "closes"])
 async def test_an_early_refusal_of_an_upload(world: ApiWorld, stays: bool, sent: int) -> None:
-    """The client gets the workload's 413 at once, though most of its body was never taken; also while it pauses."""
+    """The client gets the workload's 413 at once, though most of its body was never read; also while it pauses."""
     async with an_upload(world, REFUSAL, stays=stays) as (reader, writer):
         writer.write(b"x" * sent)
         answer = await reader.readuntil(b"too much")

@@ -1,4 +1,4 @@
-"""Answers of workloads that close while they are sent to."""
+"""Answers of workloads that close the connection while a request is sent to them."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ ANSWER = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 5\r\n\r\nlarge"
 
 
 class Transport(httpcore2.AsyncNetworkStream):
-    """As an event loop's: it reads when it comes round to it, and a write that fails closes the socket."""
+    """A transport like that of an event loop: it reads late, and a write that fails closes the socket."""
 
     def __init__(self, own: socket.socket) -> None:
         self._own = own

@@ -1,4 +1,4 @@
-"""What passes the proxy besides pages: bytes of TCP, signs of use, our own files."""
+"""What passes the proxy besides pages: bytes of TCP, activity, our own files."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ VENDOR = Path(assets.__file__).parent / "assets" / "terminal" / "vendor"
 
 @asynccontextmanager
 async def a_tcp_server() -> AsyncGenerator[int]:
-    """Says what it was sent backwards, once the client has sent everything; then closes."""
+    """A server that sends its input back reversed, once the client has sent everything; then it closes."""
 
     async def turn(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         data = await reader.read()
@@ -73,7 +73,7 @@ async def test_bytes_go_both_ways_and_ends_are_told(world: ApiWorld) -> None:
 
 
 async def test_a_tcp_port_is_no_page(world: ApiWorld) -> None:
-    """Whoever asks it for HTTP or a WebSocket is told how it is reached."""
+    """A request by HTTP or a WebSocket gets 422, with the command that reaches the port."""
     async with a_tcp_server() as port, served(world.app) as api:
         id_ = await a_workload_with_tcp(world, port)
         answer = await world.http.get(f"/proxy/{id_}/{port}/")
@@ -86,7 +86,7 @@ async def test_a_tcp_port_is_no_page(world: ApiWorld) -> None:
 
 
 async def test_a_tunnel_to_nothing_is_refused(world: ApiWorld) -> None:
-    """The handshake says so: nothing listens, or nothing was declared."""
+    """The handshake gets 503 where nothing listens, and where nothing was declared."""
     async with a_tcp_server() as port, served(world.app) as api:
         id_ = await a_workload_with_tcp(world, port)
         for path, status in (("1", 503), ("2", 503), ("", 503)):
@@ -111,12 +111,12 @@ async def test_a_tunnel_to_nothing_is_refused(world: ApiWorld) -> None:
     ],
 )
 def test_what_a_page_asks_by_itself_is_no_use(kind: Kind, method: str, path: str, counts: bool) -> None:
-    """JupyterLab looks for news every few seconds, whether anybody is there or not."""
+    """JupyterLab polls every few seconds, with or without a user."""
     assert is_use(kind, method, path) is counts
 
 
 async def test_a_silent_socket_is_no_use(world: ApiWorld) -> None:
-    """Only what passes is: in either direction, while it flows."""
+    """Only messages are use, in either direction."""
     speak = asyncio.Event()
 
     async def talk(socket: WebSocket) -> None:
@@ -144,7 +144,8 @@ async def test_a_silent_socket_is_no_use(world: ApiWorld) -> None:
 
 
 async def test_our_pages_files_are_served(world: ApiWorld) -> None:
-    """Compressed, with a tag; a vendored file may be kept for ever; nothing else of the package is there."""
+    """They are compressed, with a tag. A vendored file may be cached for ever; other files of the package are not
+    served."""
     first = await world.http.get("/assets/terminal/terminal.js")
     assert (first.status_code, first.headers["content-encoding"]) == (200, "gzip")
     assert "xterm" in first.text
@@ -157,7 +158,7 @@ async def test_our_pages_files_are_served(world: ApiWorld) -> None:
 
 
 def test_vendored_files_are_what_they_say() -> None:
-    """Each file of the folder stands in its README with its hash, and is as it was published."""
+    """The README of the folder has each file with its hash, and each file is as it was published."""
     rows = dict(re.findall(r"^\| `([^`]+)` .*`([0-9a-f]{64})` \|$", (VENDOR / "README.md").read_text(), re.MULTILINE))
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VENDOR.iterdir()}
     del found["README.md"]
@@ -165,7 +166,7 @@ def test_vendored_files_are_what_they_say() -> None:
 
 
 async def test_a_waiting_page_brings_what_it_needs(world: ApiWorld) -> None:
-    """Its script and style are found from any depth; without scripts it looks again."""
+    """Its script and style are found from any depth; without scripts the page reloads."""
     answer = (await world.post("/notebooks", {})).json()
     page = await world.http.get(f"/proxy/{answer['id']}/lab/tree", headers={"accept": "text/html"})
     assert 'src="../../../assets/waiting/waiting.js"' in page.text
@@ -175,7 +176,7 @@ async def test_a_waiting_page_brings_what_it_needs(world: ApiWorld) -> None:
 
 
 async def test_a_port_that_speaks_tls(world: ApiWorld) -> None:
-    """`scheme: https`: with whatever certificate the workload has, for its name is that of nobody."""
+    """`scheme: https` accepts any certificate of the workload, because the api cannot know its name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("somebody.example").configure_cert(context)  # pyright: ignore[reportUnknownMemberType]
 

@@ -1,4 +1,4 @@
-"""The bell is rung at once, not for everybody in a crowd, and never left unrung."""
+"""The scheduler's bell rings at once, a few times for many changes together, and never too seldom."""
 
 import asyncio
 
@@ -36,7 +36,7 @@ async def test_a_crowd_rings_a_few_times_and_the_last_is_heard() -> None:
 
 
 async def test_the_last_flush_rings_whatever_was_rung_before() -> None:
-    """A process that ends leaves nothing to a later ring."""
+    """A process that ends leaves no change to a later ring."""
     server = MemoryServer(SystemClock())
     streams = MemoryStreams(server)
     announcer = LaunchPublisher(streams.events, streams.wake, SystemClock())

@@ -1,4 +1,4 @@
-"""The pure rooms, without HTTP: strict reading, header rules, timelines, caches, capacity."""
+"""The pure parts of the api, without HTTP: strict reading, header rules, timelines, caches, capacity."""
 
 import asyncio
 
@@ -111,7 +111,8 @@ OWN = ("10.0.0.1:8888", "slipway.example")
     ],
 )
 def test_a_redirect_to_the_workload_stays_below_its_path(said: str, told: str) -> None:
-    """By its own address or by the name that the client used; one to elsewhere is the client's to follow."""
+    """This holds for its own address and for the name that the client used; a redirect elsewhere is the client's to
+    follow."""
     for name in ("Location", "Content-Location"):
         assert response_fields([(name, said)], own=OWN, prefix="/proxy/id") == [(name, told)]
 
@@ -138,7 +139,7 @@ def test_other_fields_are_left_alone() -> None:
     ],
 )
 def test_a_cookie_keeps_its_path_below_that_of_its_workload(said: str, told: str) -> None:
-    """And everything else that it says."""
+    """Its other attributes stay, except Domain."""
     field = ("Set-Cookie", f"a=1; Path={said}; HttpOnly; Pathology=1; Domain=example; SameSite=Lax")
     kept = response_fields([field], own=OWN, prefix="/proxy/id")
     assert kept == [("Set-Cookie", f"a=1; Path={told}; HttpOnly; Pathology=1; SameSite=Lax")]
@@ -196,7 +197,7 @@ def test_a_timeline_adds_up() -> None:
 
 
 async def test_recent_loads_once_at_a_time_and_keeps_no_failure() -> None:
-    """A burst costs one load; an error is for the one who asked."""
+    """A burst costs one load; an error goes only to its own caller."""
     clock, loads = FakeClock(), list[int]()
     recent = Recent[str, int](clock, ttl_s=1.0)
 
@@ -256,7 +257,7 @@ async def test_recent_keeps_no_value_that_was_forgotten_while_it_was_loaded() ->
 
 
 def test_seldom() -> None:
-    """Once in a while, for each key."""
+    """Each key may act once in an interval."""
     clock = FakeClock()
     seldom = Seldom(clock, every_s=5.0)
     assert [seldom.may("a"), seldom.may("a"), seldom.may("b")] == [True, False, True]
@@ -300,7 +301,7 @@ def a_node(name: str, **labels: str) -> SeenNode:
     ],
 )
 def test_capacity(role: dict[str, object], selector: dict[str, str], words: list[str]) -> None:
-    """Warnings speak of whole nodes and of the pool's own."""
+    """Warnings are about whole nodes, and only about nodes of the pool."""
     pool = a_pool(nodeSelector=selector)
     wanted = an_allocation(
         kind="command", ranks=[role], template={"spec": {"containers": [{"name": "m", "image": "a"}]}}

@@ -202,8 +202,8 @@ def an_invented_node(number: int, *, epoch: int) -> FeedEntry:
 
 @pytest.mark.parametrize("is_signed", [False, True])
 def test_a_node_that_the_owner_of_redis_has_invented_reaches_no_table(tmp_path: Path, is_signed: bool) -> None:
-    """With keys its entry is refused, the API server is asked, and the feed is followed again. Without, it is believed:
-    that is what the keys are for."""
+    """With keys the entry is refused, the API server is asked, and the feed is followed again. Without keys the entry
+    is accepted: the keys are there to prevent that."""
 
     async def test(desk: Desk) -> None:
         stands = desk.publisher.stands
@@ -348,7 +348,7 @@ def test_a_snapshot_that_the_feed_does_not_reach_back_to_is_not_started_from() -
 
 @pytest.mark.parametrize("part", [b"", b"not a page"], ids=["gone", "of another version"])
 def test_a_snapshot_that_can_not_be_read_is_not_started_from(part: bytes) -> None:
-    """It is being made anew, or somebody else's: LIST."""
+    """The snapshot is being written again, or is of another version, so the newcomer makes a LIST."""
 
     async def test(desk: Desk) -> None:
         stands = await desk.keep("one")
