@@ -1,4 +1,4 @@
-"""Ahead of, behind: one number on what moves, none on the others; the order that results is the scheduler's."""
+"""Moves ahead of and behind: only the object that moves is written, and the order that results is the scheduler's."""
 
 import asyncio
 from typing import Any
@@ -11,17 +11,17 @@ from tests.support.api_world import ApiWorld
 
 
 async def names(world: ApiWorld, queue: str = "default") -> list[str]:
-    """Who waits, first to go first."""
+    """The names of the waiting allocations, in the order of the queue."""
     return [each["name"] for each in (await world.get(f"/queues/{queue}")).json()["waiting"]]
 
 
 async def launched(world: ApiWorld, *order: str, **body: Any) -> dict[str, str]:
-    """Waiting allocations, of one second or of several; {name: id}."""
+    """Launch allocations that wait, and return {name: id}."""
     return {name: (await world.launch(name=name, **body))["id"] for name in order}
 
 
 async def test_an_allocation_moves_ahead_of_and_behind_another(world: ApiWorld) -> None:
-    """Also between two that were born in the same second; the others are not written."""
+    """It moves also between two that were created in the same second; the others are not written."""
     ids = await launched(world, "a", "b", "c", "d")
     before = await names(world)
     last, second = before[-1], before[1]
@@ -36,7 +36,7 @@ async def test_an_allocation_moves_ahead_of_and_behind_another(world: ApiWorld) 
 
 
 async def test_moving_to_where_it_stands_writes_nothing(world: ApiWorld) -> None:
-    """No new version, so nobody is woken."""
+    """There is no new version, so no process is woken."""
     ids = await launched(world, "a", "b")
     first, second = await names(world)
     version = (await world.stored(first)).metadata.resource_version
@@ -45,7 +45,7 @@ async def test_moving_to_where_it_stands_writes_nothing(world: ApiWorld) -> None
 
 
 async def test_a_job_moves_with_all_that_waits_of_it(world: ApiWorld) -> None:
-    """One place on the job; a member that was moved by itself keeps its own."""
+    """The place is written on the job; a member that was moved by itself keeps its own place."""
     for name in ("j", "k"):
         await world.post("/jobs", {"name": name})
     await launched(world, "k1", "k2", job="k")
@@ -63,7 +63,7 @@ async def test_a_job_moves_with_all_that_waits_of_it(world: ApiWorld) -> None:
 
 
 async def test_a_job_and_an_allocation_move_beside_each_other(world: ApiWorld) -> None:
-    """A job of another workspace is named with it."""
+    """A job may be named with its workspace."""
     await world.post("/jobs", {"name": "j"})
     ids = await launched(world, "lone")
     await launched(world, "j1", "j2", job="j")
@@ -74,7 +74,7 @@ async def test_a_job_and_an_allocation_move_beside_each_other(world: ApiWorld) -
 
 
 async def test_moving_beside_another_priority_takes_that_priority(world: ApiWorld) -> None:
-    """Priority goes before place, so the place alone would not do; both are one write."""
+    """Priority goes before place, so the place alone would not be enough; both are one write."""
     ids = await launched(world, "low")
     ids |= await launched(world, "high", priority=80)
     moved = (await world.post(f"/allocations/{ids['low']}/move", {"aheadOf": ids["high"]})).json()
@@ -139,7 +139,7 @@ async def test_a_batch_applies_what_it_can_and_joins_the_errors(world: ApiWorld)
 
 
 async def test_a_batch_answers_also_when_its_allocations_are_deleted_meanwhile(world: ApiWorld) -> None:
-    """What was changed is told, whoever deletes it between the change and the answer."""
+    """The answer states what was changed, also when an allocation is deleted between the change and the answer."""
     await launched(world, "a", "b")
 
     async def deleted(verb: Verb, plural: str) -> None:
@@ -161,7 +161,8 @@ async def test_a_batch_answers_also_when_its_allocations_are_deleted_meanwhile(w
 
 
 async def test_moves_at_the_same_moment_all_count(world: ApiWorld) -> None:
-    """Each is decided again on what the others have left; nobody is told of a version that he never named."""
+    """Each move is decided again on what the others have left; no caller gets a conflict about a version that it never
+    named."""
     ids = await launched(world, "a", "b", "c", "d")
     first, *others = await names(world)
     moves = [world.post(f"/allocations/{ids[first]}/move", {"behind": ids[each]}) for each in others]

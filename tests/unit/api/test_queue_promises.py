@@ -1,4 +1,4 @@
-"""GET /queues/NAME: how long work of a queue is left alone, and what is left of the limits on its evictions."""
+"""GET /queues/NAME: how long work of a queue is not evicted, and what is left of the limits on its evictions."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ async def a_tree(world: ApiWorld, **above: Any) -> None:
 
 
 async def test_a_queue_shows_the_min_runtime_that_holds(world: ApiWorld) -> None:
-    """Its own, else that of the nearest queue above it; empty where none says so."""
+    """It is the queue's own, else that of the nearest queue above it; empty where no queue states one."""
     await a_tree(world, minRuntime="10m")
     assert (await world.get("/queues/lab")).json()["minRuntime"] == "10m"
     assert (await world.get("/queues/default")).json()["minRuntime"] == ""
@@ -23,7 +23,8 @@ async def test_a_queue_shows_the_min_runtime_that_holds(world: ApiWorld) -> None
 
 
 async def test_a_queue_shows_what_is_left_of_its_eviction_limits(world: ApiWorld) -> None:
-    """Those of the queues above it and of the pool too, with the time of the next where some is used up."""
+    """The limits are also those of the queues above it and of the pool, with the time of the next eviction where some
+    is used."""
     await a_tree(world, evictionLimit={"count": 2, "per": "1h", "burst": 3})
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"evictionLimit": {"count": 5, "per": "1m"}}})
     now_ms = int(world.clock.now() * 1000)

@@ -1,4 +1,5 @@
-"""Commands in ranks through the api: which container is meant, who may, what is passed on, and when it ends."""
+"""Commands in ranks through the api: in which container they run, who may run them, what is passed on, and when they
+end."""
 
 import asyncio
 import logging
@@ -41,7 +42,7 @@ async def a_running(world: ApiWorld, ranks: int = 1, **body: Any) -> str:
 
 
 async def say_running(world: ApiWorld, id_: str, rank: int = 0, **state: Json) -> None:
-    """What the kubelet says of the container."""
+    """Write the status of the container, as the kubelet does."""
     name = pod_name(AllocationId(id_), 1, rank)
     pod = await world.kube.get(PODS, name, namespace="default")
     meta = {"name": name, "namespace": "default", "resourceVersion": pod.metadata.resource_version}
@@ -65,7 +66,7 @@ async def opened(
 
 
 async def run(world: ApiWorld, id_: str, *command: str, data: bytes | None = None, **more: Any) -> CommandResult:
-    """What it printed, and its exit code."""
+    """The output of a command, and its exit code."""
     async with opened(world, id_, *command, stdin=data is not None, **more) as socket:
         for message in input_messages(data) if data is not None else ():
             await socket.send(message)
@@ -80,7 +81,7 @@ async def to_end(socket: ClientConnection) -> CommandResult:
 
 
 async def refused(world: ApiWorld, id_: str, *command: str, **more: Any) -> Json:
-    """The problem that it is answered with."""
+    """The problem with which the handshake is refused."""
     with pytest.raises(InvalidStatus) as raised:
         async with opened(world, id_, *(command or ("echo",)), **more):
             pass
@@ -88,7 +89,7 @@ async def refused(world: ApiWorld, id_: str, *command: str, **more: Any) -> Json
 
 
 async def test_output_input_and_exit_code_are_passed_on(world: ApiWorld) -> None:
-    """As Kubernetes says them."""
+    """They are those that Kubernetes reports."""
     id_ = await a_running(world, ranks=2)
     assert await run(world, id_, "echo", "a", "b c") == CommandResult(0, b"a b c")
     assert await run(world, id_, "echo", data=b"x" * 100_000, rank=1) == CommandResult(0, b"x" * 100_000)
@@ -103,7 +104,7 @@ async def test_output_input_and_exit_code_are_passed_on(world: ApiWorld) -> None
 
 
 async def test_without_words_it_is_a_shell(world: ApiWorld) -> None:
-    """Of those that the image has, the better one."""
+    """Without a command the session starts the best shell that the image has."""
     with pytest.raises(PermanentError):
         await run(world, await a_running(world))
     assert world.kube.commands.started[0].command[:2] == ("sh", "-c")
@@ -150,7 +151,7 @@ async def test_what_cannot_be_asked(world: ApiWorld, query: str, words: str) -> 
 
 
 async def test_an_account_that_may_not_says_what_to_grant(world: ApiWorld) -> None:
-    """The right of Slipway, not that of the caller."""
+    """The error names the right that Slipway's account lacks, not one of the caller."""
     id_ = await a_running(world)
 
     async def deny(verb: Verb, _plural: str) -> None:
@@ -164,7 +165,7 @@ async def test_an_account_that_may_not_says_what_to_grant(world: ApiWorld) -> No
 
 
 async def test_it_can_be_switched_off() -> None:
-    """For everybody; the answer names the setting."""
+    """Commands are refused for all callers, and the error names the setting."""
     async with api_world(Settings(exec_enabled=False)) as world:
         problem = await refused(world, await a_running(world))
     assert problem["status"] == 403
@@ -195,7 +196,7 @@ async def test_a_user_has_so_many_sessions() -> None:
 
 
 async def test_silence_ends_it() -> None:
-    """The client is told why, and the container is left."""
+    """The client gets the reason, and the command is left."""
     async with api_world(Settings(exec_idle_s=1)) as world:
         async with opened(world, await a_running(world), "wait", stdin=True) as socket:
             output = CommandOutput()
@@ -207,7 +208,7 @@ async def test_silence_ends_it() -> None:
 
 
 async def test_it_ends_with_the_process(world: ApiWorld) -> None:
-    """A client is told that the api goes."""
+    """The client gets the reason, that the api restarts."""
     async with opened(world, await a_running(world), "wait", stdin=True) as socket:
         await socket.recv()
         world.stop.set()
@@ -217,7 +218,7 @@ async def test_it_ends_with_the_process(world: ApiWorld) -> None:
 
 
 async def test_a_client_that_leaves_ends_it(world: ApiWorld) -> None:
-    """Nothing of it is kept."""
+    """Neither the command nor its stream stays open."""
     async with opened(world, await a_running(world), "wait", stdin=True) as socket:
         await socket.recv()
     await wait_until(lambda: not world.kube.commands.open, "the command is left")
@@ -228,7 +229,7 @@ async def test_a_client_that_leaves_ends_it(world: ApiWorld) -> None:
     ("message", "code"), [("words", 1003), (bytes((STDIN,)) + b"x" * MESSAGE_BYTES_MAX, 1009)], ids=["text", "large"]
 )
 async def test_a_message_that_is_none(world: ApiWorld, message: str | bytes, code: int) -> None:
-    """Ends the session with a code that says so."""
+    """It ends the session with a close code that fits."""
     async with opened(world, await a_running(world), "wait", stdin=True) as socket:
         await socket.recv()
         await socket.send(message)
@@ -248,14 +249,15 @@ async def test_only_what_clients_may_say_is_passed_on(world: ApiWorld) -> None:
 
 
 async def test_it_is_use(world: ApiWorld) -> None:
-    """What passes keeps the allocation from being idle."""
+    """A session keeps the allocation from being idle."""
     id_ = await a_running(world)
     await run(world, id_, "echo", "a")
     assert not world.parts.touched.may(AllocationId(id_))
 
 
 async def test_who_runs_what_is_in_the_log(world: ApiWorld, caplog: pytest.LogCaptureFixture) -> None:
-    """Who, in which rank, which program; not its arguments, which may be secret. At once, and at the end."""
+    """The line has the user, the rank and the program, but not its arguments, which may be secret. It is written at the
+    start and at the end."""
     id_ = await a_running(world)
     with caplog.at_level(logging.INFO):
         await run(world, id_, "echo", "hunter2", headers={"X-Slipway-User": "ada"})
@@ -267,7 +269,7 @@ async def test_who_runs_what_is_in_the_log(world: ApiWorld, caplog: pytest.LogCa
 
 
 async def test_viewers_may_not(tmp_path: Path) -> None:
-    """It needs the role of those who may change the allocation; what is elsewhere does not exist."""
+    """A command needs the role that may change the allocation; for other workspaces the allocation does not exist."""
     async with teams_world("token", tmp_path) as teams:
         id_ = teams.ids["red"]
         for role, where, status in (

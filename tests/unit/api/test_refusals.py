@@ -46,7 +46,7 @@ async def call(teams: Teams, token: str, *, client: str = "203.0.113.7") -> http
 
 
 async def test_a_flood_of_one_bad_token_costs_one_review(teams: Teams) -> None:
-    """All of it is refused with the same words, whether it comes at once or one by one."""
+    """Each call is refused with the same words, whether the calls come at once or one by one."""
     reviews = Reviews(teams)
     answers = await asyncio.gather(*(call(teams, "garbage") for _ in range(20)))
     answers += [await call(teams, "garbage") for _ in range(20)]
@@ -80,7 +80,7 @@ async def test_who_is_known_passes_from_an_address_that_is_refused(teams: Teams)
 
 
 async def test_a_login_page_says_it_too(teams: Teams) -> None:
-    """A form of a browser is answered with the page."""
+    """The answer to a form of a browser is the login page."""
     for number in range(BURST):
         await call(teams, f"garbage-{number}")
     headers = {"Origin": "http://localhost", FORWARDED: "203.0.113.7"}
@@ -114,14 +114,14 @@ def test_the_address_is_the_nearest_that_is_no_trusted_proxy(peer: str, forwarde
 
 
 def test_addresses_of_one_ipv6_network_count_as_one() -> None:
-    """A machine has 2^64 of them."""
+    """A machine may have 2^64 of them."""
     refusals = Refusals(FakeClock(), per_s=1, burst=1)
     one, other = [refusals.address_of(a_connection(f"2001:db8::{end}")) for end in ("1", "2")]
     assert one == other
 
 
 async def test_refusals_are_forgotten_with_time_and_failures_are_none() -> None:
-    """The bucket fills again; an error that says nothing of the credential counts for nothing."""
+    """The bucket fills again; an error that is not about the credential does not count."""
     clock, caller = FakeClock(), a_connection("203.0.113.7")
     refusals = Refusals(clock, per_s=1, burst=1)
 
@@ -158,7 +158,7 @@ async def test_one_credential_counts_once() -> None:
 
 
 async def test_one_credential_is_checked_once_at_a_time() -> None:
-    """A check could not be made: who comes then waits for the next check of the same credential."""
+    """After a check that could not be made, a new caller waits for the next check of the same credential."""
     refusals, caller, check = Refusals(FakeClock(), per_s=1, burst=1), a_connection("203.0.113.7"), SlowLoad()
 
     async def call() -> None:

@@ -1,4 +1,4 @@
-"""Where the ranks are: who is missing, what stays, and when nobody waits any longer."""
+"""The rendezvous of ranks: which ranks are missing, what stays, and when a wait ends."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ async def a_gang(world: ApiWorld, count: int = 3) -> tuple[str, str]:
 
 
 async def ends(world: ApiWorld, id_: str, rank: int) -> None:
-    """The pod of a rank is over."""
+    """End the pod of a rank."""
     name = pod_name(id_, 1, rank)  # pyright: ignore[reportArgumentType]
     pod = await world.kube.get(PODS, name, namespace="default")
     version, labels = pod.metadata.resource_version, pod.metadata.labels
@@ -30,7 +30,7 @@ async def ends(world: ApiWorld, id_: str, rank: int) -> None:
 
 
 async def test_who_is_missing(world: ApiWorld) -> None:
-    """After the time: the ranks that have no address, and what is known of them."""
+    """After the timeout the answer has the ranks that have no address, and what is known of them."""
     answer = await world.launch(ranks=[{"count": 20}])
     path = f"/allocations/{answer['id']}/rendezvous?timeout_seconds=1"
     async with asyncio.timeout(5):
@@ -62,7 +62,7 @@ async def test_only_pods_of_the_release_are_ranks(world: ApiWorld) -> None:
 
 
 async def test_it_stays_once_all_have_met(world: ApiWorld) -> None:
-    """A rank that has ended since keeps its place, for those who ask late."""
+    """A rank that has ended since keeps its place, for late callers."""
     name, id_ = await a_gang(world)
     found = await world.stored(name)
     views: list[RendezvousView] = []
@@ -99,7 +99,7 @@ async def test_the_end_ends_the_wait(world: ApiWorld, event: Event) -> None:
     ("query", "status"), [("rank=2", 200), ("rank=3", 400), ("rank=x", 400), ("attempt=1", 200), ("attempt=2", 409)]
 )
 async def test_a_rank_that_is_none(world: ApiWorld, query: str, status: int) -> None:
-    """A rank, or an attempt, that there is not is refused."""
+    """A rank, or an attempt, that does not exist is refused."""
     _, id_ = await a_gang(world)
     answer = await world.get(f"/allocations/{id_}/rendezvous?{query}")
     assert answer.status_code == status, answer.text
@@ -108,7 +108,7 @@ async def test_a_rank_that_is_none(world: ApiWorld, query: str, status: int) -> 
 
 
 async def test_it_is_ready_when_the_ranks_have_met(world: ApiWorld) -> None:
-    """A POST says that a rank is there; a GET only looks."""
+    """A POST states that a rank is there; a GET only looks."""
     name, id_ = await a_gang(world)
     await world.get(f"/allocations/{id_}/rendezvous")
     assert (await world.stored(name)).spec.signals is None

@@ -1,4 +1,5 @@
-"""Secret values of a launch: where they go, that nothing else has them, and what a failure on the way leaves behind."""
+"""Secret values of a launch: where they are stored, that nothing else has them, and what a failure on the way leaves
+behind."""
 
 import base64
 from collections.abc import Awaitable, Callable
@@ -21,7 +22,7 @@ LAUNCH = {**COMMAND, "secretValues": {"HF_TOKEN": CANARY, "B": "2"}}
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, world: ApiWorld, error: ControlPlaneError, *, times: int = 1_000) -> None:
-    """Creates of Secrets fail with that error so often."""
+    """Creates of Secrets fail with that error, `times` times."""
     create: Callable[..., Awaitable[Any]] = world.kube.create
     left = [times]
 
@@ -35,7 +36,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, world: ApiWorld, error: ControlPla
 
 
 async def test_the_values_are_in_a_secret_that_the_allocation_owns(world: ApiWorld) -> None:
-    """The allocation has the names only; the Secret goes with it, and cannot be changed."""
+    """The allocation has only the names. The Secret is deleted with it, and cannot be changed."""
     answer = await world.launch(**LAUNCH)
     stored = await world.stored(answer["name"])
     assert stored.spec.secret_variables == ["B", "HF_TOKEN"]
@@ -53,7 +54,7 @@ async def test_the_values_are_in_a_secret_that_the_allocation_owns(world: ApiWor
 
 
 async def test_a_dry_run_shows_the_reference_and_keeps_nothing(world: ApiWorld) -> None:
-    """In every role's main container and in no other."""
+    """The reference is in every role's main container and in no other."""
     template = {"spec": {"containers": [{"name": "main"}, {"name": "side", "image": "s"}]}}
     response = await world.post("/allocations?dryRun=true", {**LAUNCH, "template": template})
     assert response.status_code == 200, response.text
@@ -88,7 +89,7 @@ async def test_a_dry_run_shows_the_reference_and_keeps_nothing(world: ApiWorld) 
     ],
 )
 async def test_what_cannot_be_is_refused_without_a_value(world: ApiWorld, body: dict[str, Any], pointer: str) -> None:
-    """With the field, and before anything is created."""
+    """The error has the field, and nothing is created."""
     response = await world.post("/allocations", {**COMMAND, **body})
     assert response.status_code == 422, response.text
     assert pointer in [error["pointer"] for error in response.json()["errors"]]
@@ -97,7 +98,8 @@ async def test_what_cannot_be_is_refused_without_a_value(world: ApiWorld, body: 
 
 
 async def test_one_key_launches_once_whatever_the_values(world: ApiWorld) -> None:
-    """The first values count: a repeated request is told by its names, because a hash of values could be guessed."""
+    """The first values count: a repeated request is recognised by its names, because a hash of values could be
+    guessed."""
     headers = {"idempotency-key": "k1"}
     first = await world.launch(headers=headers, **LAUNCH)
     other = {**LAUNCH, "secretValues": {"HF_TOKEN": "another", "B": "2"}}
@@ -110,7 +112,7 @@ async def test_one_key_launches_once_whatever_the_values(world: ApiWorld) -> Non
 
 
 async def test_the_same_request_completes_what_a_crash_left(world: ApiWorld) -> None:
-    """A process that ended between both creates: the allocation is there, its Secret is not."""
+    """A process ended between both creates: the allocation exists, and its Secret does not."""
     headers = {"idempotency-key": "k1"}
     first = await world.launch(headers=headers, **LAUNCH)
     [secret] = (await world.kube.list(SECRETS)).items
@@ -121,7 +123,7 @@ async def test_the_same_request_completes_what_a_crash_left(world: ApiWorld) -> 
 
 
 async def test_what_has_ended_gets_no_secret_again(world: ApiWorld) -> None:
-    """Nothing would delete it before its allocation goes."""
+    """Nothing would delete such a Secret before its allocation is deleted."""
     headers = {"idempotency-key": "k1"}
     first = await world.launch(headers=headers, **LAUNCH)
     [secret] = (await world.kube.list(SECRETS)).items
@@ -152,7 +154,7 @@ async def test_a_create_that_fails_for_a_moment_is_repeated(
 async def test_a_secret_that_is_refused_takes_the_launch_back(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Any, status: int
 ) -> None:
-    """The allocation is on its way out, the answer says so, and neither it nor a log repeats the value."""
+    """The allocation is being deleted, the answer says so, and neither it nor a log repeats the value."""
     refusing(monkeypatch, world, error)
     response = await world.post("/allocations", LAUNCH)
     assert response.status_code == status, response.text
@@ -167,7 +169,7 @@ async def test_a_secret_that_is_refused_takes_the_launch_back(
 
 @pytest.mark.parametrize("body", [{"secretValues": {"A": "x"}}, {"secretVariables": ["A"]}])
 async def test_a_template_has_no_secret_values(world: ApiWorld, body: dict[str, Any]) -> None:
-    """Neither through the API, nor in a launch with one that was applied by hand."""
+    """The API refuses such a template, and a launch with one that was applied by hand is refused."""
     response = await world.post("/templates", {"name": "t", "body": body})
     assert response.status_code == 422
     assert response.json()["errors"][0]["pointer"] == f"/body/{next(iter(body))}"
@@ -192,7 +194,7 @@ async def test_a_variable_of_a_template_does_not_replace_a_secret_value(world: A
 
 
 def test_the_values_are_not_printed() -> None:
-    """Also where they stand in a struct that is."""
+    """They are not printed with a struct that contains them either."""
     body, values = split({**LAUNCH})
     assert "secretValues" not in body
     assert CANARY not in repr(values) + str(body)

@@ -1,4 +1,4 @@
-"""Allocations are kept by a watch: lists of them cost no LIST, and are never older than what was said before."""
+"""A watch keeps allocations: lists of them cost no LIST, and are never older than an earlier answer or event."""
 
 from collections import Counter
 from typing import Any
@@ -59,7 +59,7 @@ class Lists:
 
 
 async def names(world: ApiWorld, path: str = ACTIVE) -> list[str]:
-    """Those of a list."""
+    """The names in a list."""
     answer = await world.get(path)
     assert answer.status_code == 200, answer.text
     return [item["name"] for item in answer.json()["items"]]
@@ -71,7 +71,7 @@ async def launched(world: ApiWorld, name: str, **body: Any) -> Json:
 
 
 async def ended(world: ApiWorld, name: str) -> Allocation:
-    """It runs, and ends."""
+    """Let the allocation run and end."""
     if (await world.stored(name)).status.phase is Phase.PENDING:
         await world.step(name, Event.ASSIGNED)
     await world.step(name, Event.RUNNING)
@@ -79,13 +79,13 @@ async def ended(world: ApiWorld, name: str) -> Allocation:
 
 
 def last_event(allocation: Allocation) -> AllocationEvent:
-    """That of its last transition."""
+    """The event of the allocation's last transition."""
     return events_after(allocation, allocation.status.seq - 1)[-1]
 
 
 async def test_lists_of_what_has_not_ended_cost_no_call(world: ApiWorld) -> None:
-    """Pages of queues, pools, nodes, workloads, jobs, usage and workspaces, a rehearsal of a launch and the search for
-    the beginning of an id read what the watch keeps, however often they are asked for."""
+    """Queues, pools, nodes, workloads, jobs, usage and workspaces, a dry run, and the search for the beginning of an id
+    read what the watch keeps, however often they are asked for."""
     id_ = (await launched(world, "waits"))["id"]
     assert await names(world) == ["waits"]
     await world.post("/jobs", {"name": "sweep"})
@@ -95,13 +95,13 @@ async def test_lists_of_what_has_not_ended_cost_no_call(world: ApiWorld) -> None
         assert (await world.get(path)).status_code == 200
     assert (await world.post("/allocations?dryRun=true", COMMAND)).status_code == 200
     assert lists.count == 0
-    # It may be a name as well: that is one LIST, of that name alone.
+    # The text may be a name as well: that is one LIST, of that name alone.
     assert (await world.get(f"/allocations/{id_[:4]}")).json()["id"] == id_
     assert lists.count == 1
 
 
 async def test_what_ends_or_is_deleted_leaves_the_lists_of_what_lives(world: ApiWorld) -> None:
-    """As soon as the watch shows it."""
+    """They leave the lists as soon as the watch shows it."""
     for name in ("a", "b", "c"):
         await launched(world, name)
     await ended(world, "a")
@@ -127,7 +127,7 @@ async def test_an_own_write_is_in_the_next_answer(world: ApiWorld) -> None:
 
 
 async def test_after_the_watch_has_shown_a_write_nobody_lists(world: ApiWorld) -> None:
-    """What the watch was late with is forgotten once it comes."""
+    """The api forgets what the watch was late with, once the watch shows it."""
     await launched(world, "old")
     world.kube.is_stalled = True
     await launched(world, "new")
@@ -153,7 +153,8 @@ async def test_an_event_that_was_told_is_in_the_next_answer(world: ApiWorld) -> 
 
 
 async def test_events_of_what_is_over_are_no_news(world: ApiWorld) -> None:
-    """Who resumes a stream is told what the watch showed long ago: answers do not become LISTs for it."""
+    """A client that resumes a stream gets events which the watch showed long ago: answers do not become LISTs for
+    that."""
     await launched(world, "job")
     first, *_, last = events_after(await ended(world, "job"), 1)
     assert await names(world) == []
@@ -166,7 +167,7 @@ async def test_events_of_what_is_over_are_no_news(world: ApiWorld) -> None:
 
 
 async def test_an_event_of_what_is_gone_is_no_news(world: ApiWorld) -> None:
-    """An allocation is deleted soon after its end: the watch may tell of that before the events are told."""
+    """An allocation is deleted soon after its end: the watch may show that before the events are sent."""
     await launched(world, "job")
     event = last_event(await ended(world, "job"))
     await world.kube.patch(ALLOCATIONS, "job", {"metadata": {"finalizers": []}}, namespace="default")
@@ -178,7 +179,8 @@ async def test_an_event_of_what_is_gone_is_no_news(world: ApiWorld) -> None:
 
 
 async def test_what_has_ended_is_read_once_for_a_page(world: ApiWorld) -> None:
-    """It is kept in short: the items of a page are read whole by their names, once for all who look at it."""
+    """The view has a short form of ended work: the items of a page are read whole by their names, once for all
+    callers."""
     for name in ("a", "b", "c"):
         await launched(world, name)
         await ended(world, name)
@@ -201,7 +203,7 @@ async def test_what_has_ended_is_read_once_for_a_page(world: ApiWorld) -> None:
 async def test_of_a_long_page_of_what_has_ended_nothing_is_read_alone(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is one LIST, as before; what is gone between is left out of a short one."""
+    """A long page is one LIST. On a short page, allocations that were deleted in between are left out."""
     for name in ("a", "b"):
         await launched(world, name)
         await ended(world, name)
@@ -219,7 +221,7 @@ async def test_of_a_long_page_of_what_has_ended_nothing_is_read_alone(
 
 
 async def test_while_the_watch_is_interrupted_answers_are_lists(world: ApiWorld) -> None:
-    """They are current, and fail as a LIST does, with the words of the API server."""
+    """They are current, and fail as a LIST does, with the message of the API server."""
     await launched(world, "one")
     lists = Lists(world)
     lists.refusal, world.kube.closes_watches = UnavailableError("the API server is away"), True
@@ -236,7 +238,7 @@ async def test_while_the_watch_is_interrupted_answers_are_lists(world: ApiWorld)
 async def test_when_more_is_known_than_is_noted_answers_are_lists(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a burst that the watch is late with, nothing is missing."""
+    """After a burst that the watch is late with, no allocation is missing."""
     monkeypatch.setattr(seen_allocations, "AHEAD_MAX", 1)
     await launched(world, "a")
     world.kube.is_stalled = True
@@ -267,7 +269,7 @@ async def test_when_more_is_known_than_is_noted_answers_are_lists(
 async def test_the_view_answers_as_the_api_server_does(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
-    """Whatever the filter."""
+    """This holds for every filter."""
     await launched(world, "a", labels={"team": "a"})
     await launched(world, "b", queue="other")
     await launched(world, "c")
@@ -280,7 +282,7 @@ async def test_the_view_answers_as_the_api_server_does(
 
 
 async def test_gpus_are_counted_once_for_each_version(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten thousand that wait are not read anew for each who looks at the queue; a changed one is."""
+    """The GPUs of ten thousand waiting allocations are not counted anew for each caller; those of a changed one are."""
     counts = Counter[str]()
 
     def counting(allocation: Allocation) -> int:

@@ -12,7 +12,7 @@ READERS = 50
 
 
 class CountingFirehose:
-    """A `Firehose` in which nothing happens until the test says what: it counts the reads that have begun."""
+    """A `Firehose` in which nothing happens until the test puts an answer: it counts the reads that have begun."""
 
     def __init__(self) -> None:
         self.begun = list[str | None]()
@@ -53,7 +53,7 @@ async def test_those_who_wait_at_one_place_get_one_answer() -> None:
 
 
 async def test_other_places_have_reads_of_their_own() -> None:
-    """Who is behind does not wait for those who are not."""
+    """A reader that is behind does not wait for those that are not."""
     inner = CountingFirehose()
     firehose = SharedFirehose(inner)
     readers = await waiting(firehose, 2, "1") + await waiting(firehose, 2, "2")
@@ -64,7 +64,7 @@ async def test_other_places_have_reads_of_their_own() -> None:
 
 
 async def test_when_the_reader_leaves_another_one_reads() -> None:
-    """Nobody waits for a client that is gone."""
+    """The others do not wait for a client that is gone."""
     inner = CountingFirehose()
     readers = await waiting(SharedFirehose(inner), 3)
     readers[0].cancel()
@@ -75,7 +75,7 @@ async def test_when_the_reader_leaves_another_one_reads() -> None:
 
 
 async def test_an_error_reaches_all_who_wait() -> None:
-    """Each says it to its client; they do not try one after the other."""
+    """Each gets the error; they do not try one after the other."""
     inner = CountingFirehose()
     firehose = SharedFirehose(inner)
     readers = await waiting(firehose, READERS)
@@ -88,7 +88,7 @@ async def test_an_error_reaches_all_who_wait() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 async def test_reads_that_do_not_wait_are_their_own(count: int) -> None:
-    """They say what is there now."""
+    """They return what is there now."""
     inner = CountingFirehose()
     firehose = SharedFirehose(inner)
     await asyncio.gather(*(firehose.read(after="1") for _ in range(count)))

@@ -1,4 +1,4 @@
-"""A launch behind a Service: how it is said, what is refused, and where a user finds the address."""
+"""A launch behind a Service: its field, what is refused, and where a user finds the address."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ SERVICE: Json = {"name": "llm", "port": 8000}
 
 
 async def test_the_address_is_in_the_view_and_the_name_in_a_label(world: ApiWorld) -> None:
-    """By the label a user finds, and ends, all that stand behind one Service."""
+    """By the label a user finds, and ends, all allocations behind one Service."""
     view = await world.launch(**BODY, service=SERVICE)
     assert view["links"]["service"] == "llm.default.svc:8000"
     assert view["spec"]["service"] == SERVICE
@@ -42,7 +42,7 @@ async def test_without_one_there_is_no_address(world: ApiWorld) -> None:
     ],
 )
 async def test_what_no_service_can_be_is_refused_with_its_field(world: ApiWorld, service: Json, at: str) -> None:
-    """At the launch, and nothing is made."""
+    """The launch is refused, and nothing is created."""
     response = await world.post("/allocations", {**BODY, "service": service})
     assert response.status_code in (400, 422)
     assert [error["pointer"] for error in response.json()["errors"]] == [at]

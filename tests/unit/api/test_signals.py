@@ -1,4 +1,4 @@
-"""What the ranks tell and ask."""
+"""Signals of ranks: what they report, and what they ask."""
 
 import asyncio
 
@@ -10,14 +10,14 @@ from tests.support.api_world import ApiWorld
 
 
 async def a_running_gang(world: ApiWorld, count: int = 2) -> tuple[str, str]:
-    """(name, id)."""
+    """(name, id) of a running gang."""
     answer = await world.launch(ranks=[{"count": count}])
     await world.run(answer["name"])
     return answer["name"], answer["id"]
 
 
 async def test_the_long_poll_answers_when_it_happens(world: ApiWorld) -> None:
-    """Early watchers wait, late ones are answered at once."""
+    """A poll before the preemption waits; a poll after it is answered at once."""
     _, id_ = await a_running_gang(world)
     path = f"/allocations/{id_}/signals/preemption"
     assert (await world.get(path)).json()["preempt"] is False
@@ -31,7 +31,7 @@ async def test_the_long_poll_answers_when_it_happens(world: ApiWorld) -> None:
 
 
 async def test_the_long_poll_gives_up_in_time(world: ApiWorld) -> None:
-    """And says that nothing happened."""
+    """The answer says that nothing happened."""
     _, id_ = await a_running_gang(world)
     async with asyncio.timeout(4):
         answer = (await world.get(f"/allocations/{id_}/signals/preemption?timeout_seconds=1")).json()
@@ -39,7 +39,7 @@ async def test_the_long_poll_gives_up_in_time(world: ApiWorld) -> None:
 
 
 async def test_many_pollers_cost_one_read(world: ApiWorld) -> None:
-    """A thousand ranks may wait for the same thing: each looks once, then they share."""
+    """A thousand ranks may wait for the same thing: each reads once, then they share a read."""
     _, id_ = await a_running_gang(world)
     gets: list[str] = []
 
@@ -54,7 +54,7 @@ async def test_many_pollers_cost_one_read(world: ApiWorld) -> None:
 
 
 async def test_acknowledgements_are_kept_by_rank(world: ApiWorld) -> None:
-    """They decide the result, so they are in the spec; n is never above what was asked."""
+    """They decide the result, so they are in the spec; `n` is never above that of the preemption."""
     name, id_ = await a_running_gang(world)
     path = f"/allocations/{id_}/signals/preemption/ack"
     early = await world.post(path, {"rank": 0})
@@ -77,7 +77,7 @@ async def test_there_is_no_such_rank(world: ApiWorld, rank: int) -> None:
 
 
 async def test_a_checkpoint_is_a_time(world: ApiWorld) -> None:
-    """Said with the progress or alone: when the work was last saved, and how far it is stays known."""
+    """A checkpoint, with or without progress, records when the work was last saved; the known progress stays."""
     name, id_ = await a_running_gang(world)
     path = f"/allocations/{id_}/progress"
     assert (await world.post(path, {"progress": 0.5})).status_code == 200
@@ -93,7 +93,7 @@ async def test_a_checkpoint_is_a_time(world: ApiWorld) -> None:
 
 
 async def test_ready_waiting_and_progress(world: ApiWorld) -> None:
-    """Set, and taken back."""
+    """Each is set, and waiting is taken back."""
     name, id_ = await a_running_gang(world)
     for call in ("ready", "waiting"):
         assert (await world.post(f"/allocations/{id_}/{call}")).status_code == 200
@@ -119,7 +119,7 @@ async def test_a_signal_of_an_attempt_that_is_over_is_refused(world: ApiWorld) -
 
 
 async def test_activity_is_noted(world: ApiWorld) -> None:
-    """Never later than now."""
+    """The noted time is never later than now."""
     _, id_ = await a_running_gang(world)
     assert (await world.post(f"/allocations/{id_}/activity", {"at": "2999-01-01T00:00:00Z"})).status_code == 202
     assert (await world.post(f"/allocations/{id_}/activity", {"at": "yesterday"})).status_code == 400
@@ -140,7 +140,7 @@ async def test_nothing_is_told_after_the_end(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_ranks_find_each_other(world: ApiWorld, method: str) -> None:
-    """All addresses as soon as all are there; before that, after the time, those there are."""
+    """The answer has all addresses as soon as all exist; after the timeout it has those that exist."""
     answer = await world.launch(ranks=[{"count": 2}])
     path = f"/api/v1/allocations/{answer['id']}/rendezvous"
     before = (await world.http.request(method, path)).json()

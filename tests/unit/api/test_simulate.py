@@ -1,4 +1,4 @@
-"""`POST /api/v1/simulate`: what would be otherwise. Each answer comes from a real process."""
+"""`POST /api/v1/simulate`: what a change would alter. Each answer comes from a real process."""
 
 import asyncio
 from typing import Any
@@ -23,14 +23,14 @@ Json = dict[str, Any]
 
 
 async def asked(world: ApiWorld, **body: Any) -> Json:
-    """A question that must be answered."""
+    """The answer to a question that must be accepted."""
     answer = await world.post("/simulate", body)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
 
 async def refused(world: ApiWorld, **body: Any) -> Json:
-    """A question that must be refused; the first error."""
+    """The first error of a question that must be refused."""
     answer = await world.post("/simulate", body)
     assert answer.status_code == 422, answer.text
     problem = answer.json()
@@ -51,7 +51,7 @@ async def test_as_things_stand(world: ApiWorld) -> None:
 
 
 async def test_another_node(world: ApiWorld) -> None:
-    """What waits for room starts on the node that was added; what it said before is there too."""
+    """Work that waits for room starts on the added node; the answer has its explanation of before, too."""
     launched = await world.launch(name="large", ranks=ranks(cpu="64"))
     assert (await asked(world, allocations=[{"id": launched["id"], "hold": False}]))["differences"] == []
     answer = await asked(world, addNodes=[{"name": "big", "cpu": 96, "memory": "256Gi"}])
@@ -63,7 +63,7 @@ async def test_another_node(world: ApiWorld) -> None:
 
 
 async def test_pods_count_as_a_limit_range_makes_them(world: ApiWorld) -> None:
-    """A container that states no cpu is given more than any node has: it does not start."""
+    """A LimitRange gives a container without cpu more than any node has: the container does not start."""
     container = {"name": "main", "image": "i:1", "command": ["run"], "resources": {"requests": {"memory": "64Mi"}}}
     await world.launch(name="small", template={"spec": {"containers": [container]}})
     assert (await asked(world))["before"]["startedAtOnce"] == 1
@@ -75,7 +75,7 @@ async def test_pods_count_as_a_limit_range_makes_them(world: ApiWorld) -> None:
 
 
 async def test_nodes_that_go(world: ApiWorld) -> None:
-    """What runs on a node that is taken away waits again and goes elsewhere; a cordon moves nothing."""
+    """Work on a removed node waits again and starts elsewhere; a cordon moves nothing."""
     await world.launch(name="runs", ranks=ranks(cpu="6"))
     running = await world.run("runs")
     assert running.status.admission is not None
@@ -91,7 +91,7 @@ async def test_nodes_that_go(world: ApiWorld) -> None:
 
 
 async def test_a_volume_is_where_it_is(world: ApiWorld) -> None:
-    """What mounts it starts on the node that reaches it, and waits for a claim that is not there."""
+    """Work that mounts it starts on the node that reaches it; work waits for a claim that does not exist."""
     where = {"key": "metadata.name", "operator": "In", "values": ["n2"]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchFields": [where]}]}}
     await world.kube.create(PERSISTENT_VOLUMES, {"metadata": {"name": "disk"}, "spec": {"nodeAffinity": affinity}})
@@ -110,7 +110,7 @@ async def test_a_volume_is_where_it_is(world: ApiWorld) -> None:
 
 
 async def test_another_priority_and_another_order(world: ApiWorld) -> None:
-    """Two that exclude each other change places; what is held stays; what is removed makes room."""
+    """Two allocations that exclude each other change places; held work stays pending; removed work makes room."""
     for name, priority in (("first", 60), ("second", 40)):
         await world.launch(name=name, priority=priority, ranks=ranks(2, cpu="8"))
     answer = await asked(world, allocations=[{"allocation": "second", "priority": 70}])
@@ -124,7 +124,7 @@ async def test_another_priority_and_another_order(world: ApiWorld) -> None:
 
 
 async def test_start_times_follow_from_run_limits(world: ApiWorld) -> None:
-    """What waits for a limited one starts when that must have ended; a shorter limit brings it forward."""
+    """Work that waits for limited work starts when that must have ended; a shorter limit makes it start earlier."""
     await world.launch(name="limited", priority=60, ranks=ranks(2, cpu="8"), maxRuntime="1h")
     await world.launch(name="waits", priority=40, ranks=ranks(2, cpu="8"))
     answer = await asked(world, allocations=[{"allocation": "limited", "maxRuntime": "30m"}])
@@ -134,7 +134,7 @@ async def test_start_times_follow_from_run_limits(world: ApiWorld) -> None:
 
 
 async def test_a_resource_quota_is_kept(world: ApiWorld) -> None:
-    """What it cannot hold is not said to start; what it holds one after the other starts when the first has ended."""
+    """Work above the quota does not start; work that fits only after other work starts when that has ended."""
     hard = {"requests.cpu": "4"}
     await world.kube.create(
         RESOURCE_QUOTAS, {"metadata": {"name": "team"}, "spec": {"hard": hard}}, namespace="default"
@@ -148,7 +148,7 @@ async def test_a_resource_quota_is_kept(world: ApiWorld) -> None:
 
 
 async def test_another_quota(world: ApiWorld) -> None:
-    """A limit of a queue keeps work out; null takes one away; only what is named changes."""
+    """A limit of a queue keeps work out; null removes a limit; only fields that are named change."""
     await world.launch(name="a", ranks=ranks(cpu="4"))
     [kept_out] = (await asked(world, queues=[{"name": "default", "limit": {"cpu": 2}}]))["differences"]
     assert (kept_out["before"]["phase"], kept_out["after"]["phase"]) == ("Running", "Pending")
@@ -161,7 +161,7 @@ async def test_another_quota(world: ApiWorld) -> None:
 
 
 async def test_another_policy(world: ApiWorld) -> None:
-    """Spread or packed."""
+    """The change is from spread to packed work."""
     for name in ("a", "b"):
         await world.launch(name=name, ranks=ranks(cpu="2"))
     [moved] = (await asked(world, policy={"scores": {"MostAllocated": 1}}))["differences"]
@@ -170,7 +170,7 @@ async def test_another_policy(world: ApiWorld) -> None:
 
 
 async def test_work_that_is_only_supposed(world: ApiWorld) -> None:
-    """As in a scenario file; it has no id; it may keep others waiting."""
+    """Such work is written as in a scenario file, and has no id; other work may have to wait for it."""
     await world.launch(name="later", ranks=ranks(2, cpu="8"))
     ask = {"name": "urgent", "priority": 90, "duration": 60, "ranks": [{"count": 2, "cpu": 8}]}
     answer = await asked(world, addAllocations=[ask])
@@ -234,7 +234,7 @@ async def test_what_is_there_stays_as_it_is(world: ApiWorld) -> None:
 
 
 async def test_only_so_many_at_a_time(world: ApiWorld) -> None:
-    """More are told to come again; when one is done, the next may come."""
+    """More get 429 with Retry-After; when one is done, the next may run."""
     answers = await asyncio.gather(*(world.post("/simulate", {}) for _ in range(4)))
     assert sorted(answer.status_code for answer in answers) == [200, 200, 429, 429]
     assert all("retry-after" in answer.headers for answer in answers if answer.status_code == 429)
@@ -242,7 +242,7 @@ async def test_only_so_many_at_a_time(world: ApiWorld) -> None:
 
 
 async def test_one_user_leaves_a_place_for_others(world: ApiWorld) -> None:
-    """Whoever asks for all places gets all but one; the refusal says whose limit it is."""
+    """A user who asks for all places gets all but one; the refusal names the user."""
     most = Simulator(world.kube, world.clock, world.parts.seen.live, most=2, timeout_s=60.0, memory_bytes=0)
     question: Json = {"scenario": {"nodes": []}}
     first = asyncio.ensure_future(most.ask(question, user="bob"))
@@ -255,7 +255,7 @@ async def test_one_user_leaves_a_place_for_others(world: ApiWorld) -> None:
 
 
 async def test_what_needs_too_much_memory_is_refused(world: ApiWorld) -> None:
-    """It ends its own process, and nothing else."""
+    """Such a simulation ends its own process, and nothing else."""
     small = Simulator(world.kube, world.clock, world.parts.seen.live, most=1, timeout_s=60.0, memory_bytes=96 << 20)
     with pytest.raises(PermanentError, match="more memory"):
         await small.ask({"scenario": {"nodes": [{"name": "n", "count": 90_000, "cpu": 1, "labels": {"a": "b"}}]}})
@@ -263,7 +263,7 @@ async def test_what_needs_too_much_memory_is_refused(world: ApiWorld) -> None:
 
 
 async def test_what_takes_too_long_is_ended(world: ApiWorld) -> None:
-    """It is said so, and its process is gone."""
+    """The error says so, and the process is gone."""
     hasty = Simulator(world.kube, world.clock, world.parts.seen.live, most=1, timeout_s=0.05, memory_bytes=0)
     with pytest.raises(PermanentError, match="not done within"):
         await hasty.ask({"scenario": {"nodes": []}})

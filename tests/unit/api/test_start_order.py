@@ -49,13 +49,14 @@ RUNS, READY, WAITS, DONE = pod("Running"), pod("Running", is_ready=True), pod("P
     ],
 )
 def test_who_waits_for_whom(rank: int, pods: dict[int, Pod], message: str) -> None:
-    """A role is as far as all its ranks; one that ended well is as far as it will be. A pod not seen is not there."""
+    """A role is as far as the last of its ranks; a rank that succeeded is as far as it will be. A pod that was not seen
+    does not exist."""
     found = view_of(GANG, rank, pods)
     assert (found.start, found.message) == (not message, message)
 
 
 def test_a_role_without_a_place_keeps_nobody_waiting() -> None:
-    """An elastic gang starts with its minimum: a role of which no rank is placed is not coming now."""
+    """An elastic gang starts with its minimum: a role without a placed rank does not start now."""
     placed = an_allocation().with_spec(ranks=msgspec.convert(ROLES, list[RoleSpec])).assigned().released()
     admission = placed.it.status.admission
     assert admission is not None
@@ -70,7 +71,7 @@ async def a_gang(world: ApiWorld) -> tuple[str, str]:
 
 
 async def test_a_rank_asks_until_it_may_start(world: ApiWorld) -> None:
-    """A long poll: what changes meanwhile is the answer."""
+    """The request is a long poll: it is answered when a change lets the rank start."""
     name, id_ = await a_gang(world)
     path = f"/allocations/{id_}/ranks/1/start?attempt=1"
     waits = {"attempt": 1, "start": False, "message": "waits for role server (0 of 1 ranks started)"}

@@ -1,4 +1,4 @@
-"""What the token of a task opens: the help for its own allocation, as long as its attempt lasts, and nothing else."""
+"""The token of a task opens the help for its own allocation, as long as its attempt lasts, and nothing else."""
 
 import io
 import logging
@@ -36,7 +36,7 @@ async def door(world: ApiWorld) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 async def a_gang(world: ApiWorld, count: int = 2, **fields: Any) -> tuple[str, str]:
-    """(name, id)."""
+    """(name, id) of a running gang."""
     answer = await world.launch(ranks=[{"count": count}], **fields)
     await world.run(answer["name"])
     return answer["name"], answer["id"]
@@ -58,7 +58,7 @@ def token_of(world: ApiWorld, id_: str, rank: int = 0, attempt: int = 1, **optio
 async def test_it_opens_the_help_for_its_own_allocation(
     world: ApiWorld, door: httpx2.AsyncClient, *, through_door: bool
 ) -> None:
-    """At the tasks' door as at the api's own; and says which rank calls."""
+    """It is accepted at the tasks' door and at the api, and tells which rank calls."""
     name, id_ = await a_gang(world)
     client = door if through_door else world.http
     root, headers = f"/api/v1/allocations/{id_}", bearer(token_of(world, id_, 1))
@@ -87,7 +87,7 @@ async def test_a_task_calls_no_more_often_than_a_user(world: ApiWorld) -> None:
 
 
 async def test_a_task_is_told_no_names_of_other_workspaces(world: ApiWorld, door: httpx2.AsyncClient) -> None:
-    """Who displaces it: by name in its own workspace, else only that it is work of another one."""
+    """A task gets the name of its preemptor in its own workspace; otherwise only that it is work of another one."""
     red = {"name": "red", "labels": {"slipway.dev/workspace": "true"}}
     await world.kube.create(NAMESPACES, {"metadata": red})
     for who, shown in (("red/topsecret", "work of another workspace"), ("default/mine", "default/mine")):
@@ -102,7 +102,8 @@ async def test_a_task_is_told_no_names_of_other_workspaces(world: ApiWorld, door
 
 @pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: f"{row.method} {row.path}")
 async def test_it_opens_nothing_else(world: ApiWorld, door: httpx2.AsyncClient, row: Any) -> None:
-    """Every other route refuses it, at the tasks' door there is none; the help is refused for another's."""
+    """Every other route refuses the token, and does not exist at the tasks' door; the help is refused for another
+    allocation."""
     _, own = await a_gang(world, 1)
     _, other = await a_gang(world, 1)
     path = row.path.replace("{id}", other).replace("{rank}", "0").replace("{name}", "x")
@@ -118,7 +119,7 @@ async def test_it_opens_nothing_else(world: ApiWorld, door: httpx2.AsyncClient, 
 
 
 async def test_the_door_needs_a_token(world: ApiWorld, door: httpx2.AsyncClient) -> None:
-    """401, with how to send one; the api itself serves who has none as ever."""
+    """401, with how to send one; the api itself serves callers without a token as before."""
     _, id_ = await a_gang(world)
     path = f"/api/v1/allocations/{id_}/signals/preemption"
     for headers in ({}, bearer("rubbish"), {"Authorization": "Basic dXNlcjpwdw=="}):
@@ -129,7 +130,7 @@ async def test_the_door_needs_a_token(world: ApiWorld, door: httpx2.AsyncClient)
 
 
 async def test_why_a_token_is_refused(world: ApiWorld, door: httpx2.AsyncClient) -> None:
-    """Expired, for somebody else, forged, of a pod that is gone, of no pod: each in its own words."""
+    """Expired, for another audience, forged, of a pod that is gone, of no pod: each has a message of its own."""
     _, id_ = await a_gang(world)
     path = f"/api/v1/allocations/{id_}/signals/preemption"
 
@@ -156,7 +157,7 @@ async def test_why_a_token_is_refused(world: ApiWorld, door: httpx2.AsyncClient)
 
 
 async def test_it_expires(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while the API server's word on it is still remembered."""
+    """A token expires also while the API server's review of it is still cached."""
     _, id_ = await a_gang(world)
     path, headers = f"/allocations/{id_}/signals/preemption", bearer(token_of(world, id_, life_s=600))
     assert (await world.get(path, **headers)).status_code == 200
@@ -172,7 +173,7 @@ async def test_it_expires(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_an_attempt_that_is_over(world: ApiWorld) -> None:
-    """Its ranks have no say in the next one."""
+    """Its ranks can change nothing in the next attempt."""
     name, id_ = await a_gang(world)
     old = bearer(token_of(world, id_))
     assert (await ready(world, id_, old)).status_code == 200
@@ -187,7 +188,7 @@ async def test_an_attempt_that_is_over(world: ApiWorld) -> None:
 
 
 async def test_the_api_server_is_asked_seldom(world: ApiWorld) -> None:
-    """Its word is used for a minute; who it does not answer for is told to come again."""
+    """A review is used for a minute; a caller without one is asked to try again while the API server is away."""
     _, id_ = await a_gang(world)
     path, headers = f"/allocations/{id_}/signals/preemption", bearer(token_of(world, id_))
     asked: list[str] = []
@@ -216,7 +217,7 @@ async def test_tokens_of_others_are_nobody_s_business(world: ApiWorld) -> None:
 
 
 async def test_no_token_is_ever_written(world: ApiWorld, door: httpx2.AsyncClient) -> None:
-    """Not into a log at any level, whether it counts or not; not into an answer."""
+    """No log at any level and no answer has a token, whether it is valid or not."""
     _, id_ = await a_gang(world)
     good = token_of(world, id_)
     tokens = [good, good[:-3] + "abc", token_of(world, id_, audience="vault"), "x.y.z"]

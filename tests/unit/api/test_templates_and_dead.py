@@ -60,7 +60,7 @@ async def test_a_template_must_be_part_of_a_launch(world: ApiWorld, body: dict[s
 
 
 async def test_dead_letters_are_listed_and_sent_again(world: ApiWorld) -> None:
-    """With their cause; a replay takes the letter away."""
+    """They are listed with their cause; a replay removes the letter."""
     queue = world.streams.work_queue("w")
     await world.streams.hints.send([WorkHint(namespace="default", allocation=AllocationId("llm-0123abcd"))])
     (claimed,) = await queue.claim(limit=1, block_s=0)
@@ -78,7 +78,7 @@ async def test_dead_letters_are_listed_and_sent_again(world: ApiWorld) -> None:
 
 
 async def bury(world: ApiWorld, *causes: str) -> list[str]:
-    """Dead letters of the work queue; their ids."""
+    """Make dead letters of the work queue, and return their ids."""
     queue = world.streams.work_queue("w")
     for cause in causes:
         await world.streams.hints.send([WorkHint(namespace="default", allocation=AllocationId("llm-0123abcd"))])
@@ -88,7 +88,7 @@ async def bury(world: ApiWorld, *causes: str) -> list[str]:
 
 
 async def test_a_dead_letter_is_shown_and_dropped(world: ApiWorld) -> None:
-    """Dropped is gone: nothing is sent again."""
+    """A dropped letter is gone, and nothing is sent again."""
     first, second = await bury(world, "no luck", "still none")
     shown = (await world.get(f"/dead/{first}")).json()
     assert (shown["id"], shown["cause"], shown["fields"]["key"]) == (first, "no luck", "default/llm-0123abcd")
@@ -100,7 +100,7 @@ async def test_a_dead_letter_is_shown_and_dropped(world: ApiWorld) -> None:
 
 
 async def test_all_dead_letters_are_sent_again(world: ApiWorld) -> None:
-    """Of one source, or of all; one that nobody would get stays, with the reason."""
+    """They may be of one source, or of all; a letter whose receiver is gone stays, with the reason."""
     await bury(world, "a", "b")
     hooks = world.streams.webhooks("a")
     fields = {"id": b"llm-0123abcd/1"}

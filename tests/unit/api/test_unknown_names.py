@@ -18,7 +18,7 @@ Json = dict[str, Any]
 NAMING = frozenset(
     {"pool", "queue", "job", "default_pool", "default_queue", "ahead_of", "behind", "allocations", "updates"}
 )
-"""Fields of bodies that name one, or hold parts that do."""
+"""Fields of bodies that name a queue, a job, a pool or work, or have parts that do."""
 
 COLLECTIONS = ("allocations", "commands", "notebooks", "shells", "tensorboards", "trainings")
 PROGRAM: Json = {"image": "python:3.11", "command": ["true"]}
@@ -149,7 +149,7 @@ def test_every_body_that_names_one_is_tried() -> None:
 
 
 def _as_route(path: str) -> str:
-    """The path of the route that serves it."""
+    """The path of the route that serves `path`."""
     return "/api/v1" + path.replace("/workspaces/default", "/workspaces/{name}").replace("/jobs/j", "/jobs/{name}")
 
 
@@ -162,7 +162,7 @@ async def test_a_template_is_checked_when_something_is_launched_with_it(world: A
 
 
 async def test_a_job_moves_what_is_of_the_pool_of_the_queue(world: ApiWorld) -> None:
-    """What waits in another pool stays where it is, and the answer says why."""
+    """Work in another pool stays where it is, and the answer says why."""
     await furnished(world)
     away = await world.launch(name="away", pool="other", queue="theirs", job="j")
     await world.make_queue("next")
@@ -199,7 +199,7 @@ def _filters_of(path: str) -> frozenset[str]:
 
 
 def _filters(endpoint: Endpoint) -> frozenset[str]:
-    """Those that choose among many; a parameter with a default says where one thing is."""
+    """The parameters that filter a list; a parameter with a default states where one object is."""
     return frozenset(query.name for query in endpoint.query if "default" not in query.description) & FILTERS.keys()
 
 

@@ -1,4 +1,4 @@
-"""What was used: totals of what is gone, what is not in them yet, and what runs now, each once."""
+"""Usage: totals of deleted work, work that is not in them yet, and running work, each counted once."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ SYSTEM = "slipway-system"
 
 
 async def ended(world: ApiWorld, *, slots: int = 2, user: str = "ada", flavor: str = "", **body: Any) -> Allocation:
-    """Launched and ended, as scheduler and watcher write it."""
+    """An allocation that was launched and has ended, as scheduler and watcher write it."""
     launched = await world.launch(headers={"x-slipway-user": user}, **body)
     admission = Admission(decision_id="d1", epoch=1, flavor=flavor)
     await world.step(launched["name"], Event.ASSIGNED, admission=admission)
@@ -32,7 +32,7 @@ async def ended(world: ApiWorld, *, slots: int = 2, user: str = "ada", flavor: s
 
 
 async def book(world: ApiWorld, *work: Allocation) -> None:
-    """Into the totals, as the watcher does."""
+    """Write the work into the totals, as the watcher does."""
     days: dict[str, list[Bill]] = {}
     for each in work:
         for day, bill in bills_of(each).items():
@@ -51,7 +51,7 @@ async def slot_seconds(world: ApiWorld, query: str = "") -> float:
 
 
 async def test_ended_work_counts_once_before_and_after_it_is_booked(world: ApiWorld) -> None:
-    """From the object; from the totals, while the object is there unmarked; marked; and gone."""
+    """The sum is that of the object, then that of the totals: while the object is unmarked, marked, and gone."""
     work = await ended(world)
     first = await slot_seconds(world, "?to=2099-01-01&from=2098-12-01")
     assert first == 0.0
@@ -70,12 +70,12 @@ async def test_ended_work_counts_once_before_and_after_it_is_booked(world: ApiWo
 
 
 def _around(world: ApiWorld) -> str:
-    """A day around now, so that a midnight in the middle does no harm."""
+    """A query up to tomorrow, so that a midnight during the test does no harm."""
     return f"?to={format_time(world.clock.now() + 86_400)[:10]}"
 
 
 async def test_running_work_counts_up_to_now(world: ApiWorld) -> None:
-    """It grows with each look."""
+    """The sum grows with each read."""
     launched = await world.launch()
     await world.step(launched["name"], Event.ASSIGNED)
     await world.step(launched["name"], Event.RUNNING, slots=1)
@@ -86,7 +86,7 @@ async def test_running_work_counts_up_to_now(world: ApiWorld) -> None:
 
 
 async def test_sums_are_by_what_is_asked_for_and_agree(world: ApiWorld) -> None:
-    """One dimension, several, or filtered: each is a part of the same whole."""
+    """Sums by one dimension, by several, or with a filter are parts of the same whole."""
     await ended(world, user="ada", slots=1)
     await ended(world, user="bob", slots=2, queue="other")
     await ended(world, user="bob", slots=3, kind="training")
@@ -104,7 +104,8 @@ async def test_sums_are_by_what_is_asked_for_and_agree(world: ApiWorld) -> None:
 
 
 async def test_gpu_time_is_told_by_flavor(world: ApiWorld) -> None:
-    """Before and after it is booked, also with others of the same user and queue; what is of none has no name."""
+    """This holds before and after it is booked, also beside other work of the same user and queue. Work without a
+    flavor has an empty name."""
     work = [
         await ended(world, flavor="h100", slots=2),
         await ended(world, flavor="a100", slots=1),
@@ -128,7 +129,7 @@ async def test_gpu_time_is_told_by_flavor(world: ApiWorld) -> None:
 
 
 async def test_csv_by_accept_or_by_parameter(world: ApiWorld) -> None:
-    """The same rows; names that a spreadsheet would calculate are only text."""
+    """The rows are the same; names that a spreadsheet would calculate are only text."""
     await ended(world, user="=cmd()")
     for answer in (
         await world.get(f"/usage{_around(world)}&by=user,day&format=csv"),
@@ -144,7 +145,7 @@ async def test_csv_by_accept_or_by_parameter(world: ApiWorld) -> None:
 
 
 async def test_raw_is_one_line_for_each_allocation(world: ApiWorld) -> None:
-    """With what it used in those days; also as CSV."""
+    """The line has what the allocation used in those days; there is CSV too."""
     work = await ended(world)
     body = (await world.get(f"/usage/raw{_around(world)}")).json()
     (row,) = body["items"]
@@ -156,7 +157,7 @@ async def test_raw_is_one_line_for_each_allocation(world: ApiWorld) -> None:
 
 
 async def test_raw_of_one_allocation_is_its_line(world: ApiWorld) -> None:
-    """Whatever else was used; one that is not there is not found, one that used nothing then has no line."""
+    """Other work has no line. An unknown allocation is not found; one that used nothing in those days has no line."""
     work = await ended(world)
     await world.launch(name="another")
     (row,) = (await world.get(f"/usage/raw{_around(world)}&id={work.metadata.name}")).json()["items"]
@@ -178,14 +179,15 @@ async def test_raw_of_one_allocation_is_its_line(world: ApiWorld) -> None:
     ],
 )
 async def test_bad_parameters_are_named(world: ApiWorld, query: str, name: str) -> None:
-    """400 with what would do."""
+    """400 with what may be written."""
     answer = await world.get(f"/usage?{query}")
     assert answer.status_code == 400
     assert f"?{name}=" in answer.json()["errors"][0]["detail"]
 
 
 async def test_many_days_have_a_place_among_few(world: ApiWorld) -> None:
-    """Each day is a read of the API server: three such questions at a time, and two months are nobody's burden."""
+    """Each day is a read of the API server, so only three such queries run at a time; a query for two months needs no
+    place."""
     places, many = world.parts.totals_places, "/usage?from=2025-12-01&to=2026-11-28"
     with places.held("a"), places.held("b"), places.held("c"):
         refused = await world.get(many)
@@ -205,7 +207,7 @@ async def test_totals_that_can_not_be_read_are_said_to_be(world: ApiWorld) -> No
 
 
 async def test_waits_are_averaged_by_day_and_queue(world: ApiWorld) -> None:
-    """Of what was admitted on the day."""
+    """The average is that of the work that was admitted on the day."""
     await ended(world)
     (day,) = (await world.get(f"/queue-stats{_around(world)}")).json()["days"]
     assert (day["pool"], day["queue"], day["admitted"]) == ("default", "default", 1)
@@ -214,7 +216,7 @@ async def test_waits_are_averaged_by_day_and_queue(world: ApiWorld) -> None:
 
 
 async def test_what_stands_now_is_told_without_the_days(world: ApiWorld) -> None:
-    """Nothing is read for them then: not what has ended, and no totals, however broken they are."""
+    """Without days neither ended work nor totals are read, however broken the totals are."""
     await ended(world)
     await world.launch()
     await world.kube.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
@@ -227,7 +229,7 @@ async def test_what_stands_now_is_told_without_the_days(world: ApiWorld) -> None
 
 
 async def test_a_queue_that_only_the_totals_remember_is_no_unknown_name(world: ApiWorld) -> None:
-    """Queue and object are gone; days on which it used nothing answer nothing, and refuse nothing."""
+    """Queue and object are gone: for days on which the queue used nothing, the answer is empty, and no error."""
     work = await ended(world, queue="closed")
     await book(world, work)
     await world.kube.delete(ALLOCATIONS, work.metadata.name, namespace=work.metadata.namespace)

@@ -76,7 +76,8 @@ async def test_what_is_before_one_is_counted_in_the_whole_queue(world: ApiWorld)
 
 
 async def test_a_queue_shows_its_own_only(world: ApiWorld) -> None:
-    """Also where another queue shares its pool; without those that wait the queue itself is as before."""
+    """This holds also where another queue shares its pool; without the waiting work the view of the queue is the
+    same."""
     await world.kube.create(QUEUES, {"metadata": {"name": "other"}, "spec": {"pool": "default"}})
     await queued(world, 1)
     await world.launch(queue="other", name="elsewhere")

@@ -1,4 +1,4 @@
-"""Nodes are kept by a watch: what is read of it costs no call, is fresh, and says when it is not."""
+"""A watch keeps nodes: reads of them cost no call, are fresh, and state when they are not."""
 
 import asyncio
 import secrets
@@ -41,7 +41,7 @@ class Calls:
 
 
 async def interrupt(world: ApiWorld, why: str) -> Calls:
-    """The watches of nodes end, and none can be opened until this is taken back."""
+    """End the watches of nodes, and refuse new ones until the caller clears `refused`."""
     calls = Calls(world.kube)
     calls.refused = dict.fromkeys((Verb.WATCH, Verb.LIST), UnavailableError(why))
     world.kube.closes_watches = True
@@ -50,7 +50,7 @@ async def interrupt(world: ApiWorld, why: str) -> Calls:
 
 
 async def stir(world: ApiWorld) -> None:
-    """Something of a node changes: a watch looks up."""
+    """Change a node, so that a watch gets an event."""
     await world.kube.patch(NODES, "n2", {"metadata": {"annotations": {"stirred": secrets.token_hex(4)}}})
 
 
@@ -77,7 +77,8 @@ async def test_a_node_that_comes_and_goes_shows(world: ApiWorld) -> None:
 
 
 async def test_an_interrupted_watch_shows_in_the_answer(world: ApiWorld) -> None:
-    """What was seen last is answered, with how old it is and why; once the watch goes on nothing is said of it."""
+    """The answer has the nodes that were seen last, with their age and the reason; once the watch goes on there is no
+    warning."""
     assert "warnings" not in (await world.get("/nodes")).json()
     calls = await interrupt(world, "the API server is away")
     await wait_until(lambda: world.parts.nodes.age_s > 0, "the watch to break")
@@ -92,7 +93,7 @@ async def test_an_interrupted_watch_shows_in_the_answer(world: ApiWorld) -> None
 
 
 async def test_before_the_first_list_a_read_waits_and_then_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a LIST that fails: 503 with the server's own words; and an answer as soon as there is one."""
+    """A LIST that fails gives 503 with the server's own words; an answer comes as soon as there is one."""
     monkeypatch.setattr(watched, "SYNC_S", 0.05)
     world = ApiWorld(Settings())
     await world.furnish()
@@ -109,7 +110,7 @@ async def test_before_the_first_list_a_read_waits_and_then_says_why(monkeypatch:
 
 
 async def test_a_view_that_is_too_old_is_none(world: ApiWorld) -> None:
-    """Beyond that nobody is helped: reads fail, and say since when and why."""
+    """Such a view would help no caller: reads fail, and state since when and why."""
     nodes = WatchedObjects(world.kube, SEEN_NODES, FakeClock(), SeededRandom(1))
     stop = ServiceStop()
     async with TaskGroup() as tasks:
@@ -123,7 +124,8 @@ async def test_a_view_that_is_too_old_is_none(world: ApiWorld) -> None:
 
 
 async def test_an_own_write_is_waited_for(world: ApiWorld) -> None:
-    """Although the watch is late: who has drained a node reads that it is drained, and is not kept waiting for ever."""
+    """Although the watch is late, a caller that has drained a node reads that it is drained, and does not wait for
+    ever."""
     found = await world.parts.nodes.items()
     assert {node.status.conditions[0].status for node in found} == {"True"}
     world.kube.is_stalled = True

@@ -1,4 +1,4 @@
-"""The page for people: its frame, the files that it is made of, and who may have them."""
+"""The web page: its frame, the files that it is made of, and who may have them."""
 
 import base64
 import gzip
@@ -54,7 +54,7 @@ class Elements(HTMLParser):
         self._is_script = False
 
     def addresses(self) -> list[str]:
-        """What the browser loads by itself."""
+        """The addresses that the browser loads by itself."""
         named = [told.get("src") or told.get("href", "") for tag, told in self.found if tag in ("script", "link")]
         return [address for address in named if address and not address.startswith("data:")]
 
@@ -66,7 +66,7 @@ async def page_of(world: ApiWorld, path: str = "/") -> tuple[str, dict[str, str]
 
 
 async def test_every_address_of_the_page_has_its_frame(world: ApiWorld) -> None:
-    """It is the same for each of them, whatever the path names; nothing of the path stands in it."""
+    """The frame is the same for each of them, whatever the path names, and has nothing of the path in it."""
     first, _ = await page_of(world)
     for path in ("/w/run-a-12345678", "/queues", "/queues/%3Cscript%3E", "/cluster", "/launch?from=x"):
         assert (await page_of(world, path))[0] == first
@@ -109,7 +109,7 @@ async def test_the_frame_is_asked_for_again_and_not_sent_again(world: ApiWorld) 
 
 
 async def test_what_the_frame_names_is_there_for_ever(world: ApiWorld) -> None:
-    """Each address has the digest of all files in it, so it may be kept; a HEAD and a GET say the same."""
+    """Each address has the digest of all files in it, so it may be cached for ever; a HEAD and a GET say the same."""
     text, _ = await page_of(world)
     mapped = msgspec.json.decode(Elements(text).scripts[1][1])["imports"]
     addresses = {*Elements(text).addresses(), *mapped.values()}
@@ -142,7 +142,7 @@ async def test_nothing_else_of_the_folder_is_served(world: ApiWorld) -> None:
 
 
 async def test_the_frame_is_for_everybody_and_the_data_are_not(tmp_path: Path) -> None:
-    """It tells nothing of the cluster, so it needs no token; the modules are refused what the caller is refused."""
+    """The frame tells nothing of the cluster, so it needs no token; the data have the rights of the caller."""
     async with teams_world("token", tmp_path) as teams:
         for path in (each.replace("{id}", "anything").replace("{name}", "x") for each in PAGES):
             answer = await teams.world.http.get(path)
@@ -174,7 +174,8 @@ def test_all_that_a_browser_can_load_is_small() -> None:
 
 
 def test_vendored_modules_are_what_they_say() -> None:
-    """Each file of the folder stands in its README with its hash, and is as it was published; each has its licence."""
+    """The README of the folder has each file with its hash, and each file is as it was published; each has its
+    licence."""
     vendor = FOLDER / "vendor"
     rows = dict(re.findall(r"^\| `([^`]+)` .*`([0-9a-f]{64})` \|$", (vendor / "README.md").read_text(), re.MULTILINE))
     paths = [path for path in vendor.rglob("*") if path.is_file()]
@@ -213,14 +214,14 @@ def test_every_import_leads_somewhere() -> None:
 
 
 def test_both_sides_know_the_same_addresses() -> None:
-    """What the router has a page for is what the API serves the frame at."""
+    """The pages of the router are the addresses at which the API serves the frame."""
     listed = re.search(r"const PAGES = \{(.*?)\n\};", (FOLDER / "main.js").read_text("utf-8"), re.DOTALL)
     assert listed is not None
     assert tuple(re.findall(r'^  "([^"]+)": \[', listed[1], re.MULTILINE)) == PAGES
 
 
 def test_no_module_makes_markup_of_text() -> None:
-    """Text becomes an element nowhere, and nothing is loaded from elsewhere."""
+    """No module turns text into elements, or loads anything from elsewhere."""
     for path in FOLDER.glob("*.js"):
         text = path.read_text("utf-8")
         for word in (
@@ -260,7 +261,7 @@ async def test_the_words_come_with_the_frame(world: ApiWorld) -> None:
     ],
 )
 def test_one_word_for_each_standing(phase: str, result: str | None, flags: dict[str, bool], word: str) -> None:
-    """The result of what has ended; what is held, serves, or has nothing to show; else the phase."""
+    """The word is the result of ended work; Held, Ready or Waiting by the flags; else the phase."""
     given = {"hold": False, "ready": False, "waiting": False, **flags}
     assert word_for(phase, result, **given) == word
 
@@ -275,5 +276,5 @@ async def test_an_allocation_says_its_word(world: ApiWorld) -> None:
 
 
 async def test_a_name_that_is_not_served_gets_no_frame(world: ApiWorld) -> None:
-    """Else a page of another site could point its own name at it."""
+    """Otherwise a page of another site could point its own name at the api."""
     assert (await world.http.get("/", headers={"host": "elsewhere.example"})).status_code == 421

@@ -18,7 +18,7 @@ def at(world: ApiWorld, later_s: float) -> str:
 
 
 async def test_a_pool_shows_its_windows_the_next_first(world: ApiWorld) -> None:
-    """For whom, which nodes, from when until when; one that is over is not shown."""
+    """A window has its queues, its nodes, its start and its end; a window that is over is not shown."""
     await with_windows(
         world,
         {"name": "over", "start": at(world, -7200), "duration": "1h", "maintenance": True},
@@ -38,7 +38,7 @@ async def test_a_pool_shows_its_windows_the_next_first(world: ApiWorld) -> None:
 
 
 async def test_what_is_wrong_or_doubtful_about_a_window_is_said_beside_it(world: ApiWorld) -> None:
-    """One that cannot be understood has no times; an unknown queue and too many nodes are noted."""
+    """A window that cannot be understood has no times; an unknown queue and too many nodes are noted."""
     start = at(world, 60)
     await with_windows(
         world,
@@ -56,7 +56,8 @@ async def test_what_is_wrong_or_doubtful_about_a_window_is_said_beside_it(world:
 
 
 async def test_the_explanation_says_which_run_limit_starts_it_now(world: ApiWorld) -> None:
-    """From the time in the scheduler's message; once that time has passed it is the usual help."""
+    """The limit follows from the time in the scheduler's message; once that time has passed, the usual help is
+    shown."""
     answer = await world.launch()
     by = f"a maxRuntime that ends it by {at(world, 12_030)} would let it start now"
     await world.explain(answer["name"], "NoFit", f"0 of 2 nodes fit: 2 are reserved for maintenance patch; {by}")

@@ -1,4 +1,4 @@
-"""Workspaces: made, found, changed, removed; what was there before is only borrowed."""
+"""Workspaces: made, found, changed, removed; a namespace that existed before is only borrowed."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ async def test_the_quota_of_what_is_adopted_waits_for_its_label(world: ApiWorld)
 
 
 async def test_defaults_and_quota_change(world: ApiWorld) -> None:
-    """What is not named stays; null takes away."""
+    """Fields that are not named stay; null removes a value."""
     await world.post("/workspaces", {"name": "team", "defaultPool": "default", "quota": {"pods": 5, "cpu": "4"}})
     changed = (await patch(world, "team", {"quota": {"pods": 6}})).json()
     assert (changed["quota"], changed["defaultPool"]) == ({"pods": "6"}, "default")
@@ -70,7 +70,7 @@ async def test_defaults_and_quota_change(world: ApiWorld) -> None:
 
 
 async def test_secrets_for_images(world: ApiWorld) -> None:
-    """A workspace names them, each once; another list replaces them, null and an empty list take them away."""
+    """A workspace names them, each once; another list replaces them, null and an empty list remove them."""
     made = (await world.post("/workspaces", {"name": "team", "imagePullSecrets": ["pull", "other", "pull"]})).json()
     assert made["imagePullSecrets"] == ["pull", "other"]
     assert (await patch(world, "team", {"quota": {"pods": 6}})).json()["imagePullSecrets"] == ["pull", "other"]
@@ -85,7 +85,7 @@ async def test_secrets_for_images(world: ApiWorld) -> None:
 
 
 async def test_as_whom_launches_run(world: ApiWorld) -> None:
-    """A workspace says it in numbers; another value replaces the whole, null takes it away."""
+    """A workspace states users and groups as numbers; another value replaces all of it, null removes it."""
     said = {"user": 1001, "group": 2001, "groups": [3001]}
     assert (await world.post("/workspaces", {"name": "team", "runAs": said})).json()["runAs"] == said
     assert (await patch(world, "team", {"quota": {"pods": 6}})).json()["runAs"] == said
@@ -95,7 +95,7 @@ async def test_as_whom_launches_run(world: ApiWorld) -> None:
 
 
 async def test_of_what_homes_are_made(world: ApiWorld) -> None:
-    """Launches with a home are refused, with what to do, until a workspace says it."""
+    """Launches with a home are refused, with what to do, until the workspace states how homes are made."""
     body = {"kind": "command", "image": "a", "command": ["x"], "workspace": "team", "home": True}
     assert (await world.post("/workspaces", {"name": "team"})).json()["home"] is None
     refused = await world.post("/allocations", body)
@@ -182,7 +182,7 @@ async def test_what_was_adopted_loses_everything_that_it_was_given(world: ApiWor
 
 
 async def test_one_in_which_something_goes_on_stays(world: ApiWorld) -> None:
-    """409 with names; when all has ended it goes, namespace and all, if it was ours."""
+    """409 with the names; when all work has ended the workspace is removed, with its namespace if that was ours."""
     await world.post("/workspaces", {"name": "team"})
     launched = await world.launch(workspace="team", name="busy")
     refused = await world.http.delete("/api/v1/workspaces/team")
@@ -255,7 +255,8 @@ async def test_what_is_not_there(world: ApiWorld) -> None:
 async def test_gpus_that_were_handed_out_are_used(
     world: ApiWorld, resources: dict[str, int], device: list[int], count: int
 ) -> None:
-    """Their pods ask Kubernetes for none: the status of the quota lacks them. Those of the device plugin are in it."""
+    """Their pods request none of them from Kubernetes, so the status of the quota lacks them. Those of the device
+    plugin are in it."""
     await world.post("/workspaces", {"name": "team", "quota": {"nvidia.com/gpu": 8}})
     await world.launch(workspace="team", name="job", ranks=[{"resources": resources}])
     placements = [Placement(rank=0, role="worker", node="n1", device=device)]

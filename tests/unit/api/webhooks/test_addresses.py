@@ -70,7 +70,7 @@ def test_an_operator_can_allow_networks() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost", "a.localhost", "10.1.2.3"])
 def test_an_address_that_stands_in_the_url_is_refused_when_it_is_written(host: str) -> None:
-    """Names are looked at when something is sent, and each time again."""
+    """Names are resolved and checked when something is sent, each time again."""
     with pytest.raises(ForbiddenTargetError):
         check_literal(parse_target(f"http://{host}:8080/in"), ())
 
@@ -92,7 +92,7 @@ def test_an_address_that_stands_in_the_url_is_refused_when_it_is_written(host: s
     ],
 )
 def test_what_is_no_url_of_a_receiver_is_refused(url: str, said: str) -> None:
-    """With what is wrong with it."""
+    """The error states what is wrong with it."""
     with pytest.raises(InvalidError, match=said):
         parse_target(url)
 

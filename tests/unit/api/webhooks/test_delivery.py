@@ -1,4 +1,4 @@
-"""Events on their way to receivers, on virtual time: order, patience, what is given up, who is held up by whom."""
+"""Events on their way to receivers, on virtual time: order, retries, dead letters, and which receiver delays which."""
 
 import asyncio
 import itertools
@@ -211,7 +211,7 @@ def test_an_event_goes_out_at_once() -> None:
 
 
 def test_an_event_reaches_a_webhook_that_was_there_before_it() -> None:
-    """However short."""
+    """The webhook is made only a moment before the event."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         office.replica(tasks)
@@ -272,7 +272,7 @@ def test_the_webhooks_are_listed_once() -> None:
 
 
 def test_events_go_out_while_the_webhooks_cannot_be_watched() -> None:
-    """They are LISTed then, as often as something is routed."""
+    """They are LISTed then, each time that events are routed."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         async def refuse(verb: Verb, plural: str) -> None:
@@ -434,7 +434,7 @@ def test_several_replicas_deliver_each_event_once() -> None:
 
 
 def test_a_killed_process_goes_on_with_what_it_had_in_hand() -> None:
-    """Under the same name at once; under another one after a while. At least once."""
+    """A process of the same name goes on at once, another one after a while. Each event is delivered at least once."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         async def hang(_message: Message) -> DeliveryResult:
@@ -492,7 +492,8 @@ def test_a_process_that_is_stopped_finishes_its_tries_and_leaves_the_rest() -> N
 
 
 def test_a_flush_of_redis_costs_no_event_and_nothing_twice() -> None:
-    """What is told again was delivered before, and is not sent again by the process that did."""
+    """Events that are published again were delivered before, and the process that delivered them does not send them
+    again."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         await office.add("hook")
@@ -509,7 +510,7 @@ def test_a_flush_of_redis_costs_no_event_and_nothing_twice() -> None:
 
 
 def test_what_a_disabled_or_removed_webhook_was_to_be_sent_is_dropped() -> None:
-    """While others go on."""
+    """Other webhooks go on."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         async def fail(_message: Message) -> DeliveryResult:
@@ -537,7 +538,8 @@ def test_what_a_disabled_or_removed_webhook_was_to_be_sent_is_dropped() -> None:
 
 
 def test_each_try_is_in_the_trace_of_its_allocation() -> None:
-    """It links to the try before, the receiver is told of it, and a collector knows how it ended; nobody else does."""
+    """A try links to the try before, the receiver gets its trace, and a collector gets how it ended; no other log
+    does."""
     root = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     told: list[str] = []
 

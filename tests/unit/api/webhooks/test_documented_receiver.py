@@ -1,4 +1,4 @@
-"""The code of docs/integrating.md that receivers copy: it takes what we send, and nothing else."""
+"""The code of docs/integrating.md that receivers copy: it accepts what we send, and nothing else."""
 
 import time
 
@@ -47,6 +47,6 @@ def test_it_refuses_everything_else(key: bytes, age_s: float, changed: dict[str,
 
 
 def test_it_is_short() -> None:
-    """Somebody is to read it before it is copied."""
+    """A user should read it before copying it."""
     source = PAGE.read_text("utf-8").partition("def verified")[2].partition("```")[0]
     assert len(source.splitlines()) <= 15

@@ -1,4 +1,5 @@
-"""Messages for Slack and Teams: what their own models accept, whatever an event holds, and nothing of it as markup."""
+"""Messages for Slack and Teams: their own models accept them, whatever an event has, and no text of an event is
+markup."""
 
 import json
 from collections.abc import Callable
@@ -43,7 +44,7 @@ def teams(body: bytes) -> Json:
     assert (message["type"], attachment["contentType"]) == ("message", "application/vnd.microsoft.card.adaptive")
     card = attachment["content"]
     blocks, actions = card["body"], card.get("actions", [])
-    # The model of a card takes any element: each is held against the model of its own type.
+    # The model of a card accepts any element, so each element is checked by the model of its own type.
     parts: list[tuple[type[BaseModel], Json]] = [(AdaptiveCard, card)]
     parts += [(RichTextBlock, each) for each in blocks] + [(OpenUrlAction, each) for each in actions]
     parts += [(TextRun, run) for block in blocks for run in block["inlines"]]
@@ -56,7 +57,7 @@ def teams(body: bytes) -> Json:
 
 
 def texts(value: Any) -> list[str]:
-    """All texts in it."""
+    """All texts in a JSON value."""
     if isinstance(value, dict):
         return [text for each in cast("Json", value).values() for text in texts(each)]
     if isinstance(value, list):
@@ -65,7 +66,7 @@ def texts(value: Any) -> list[str]:
 
 
 def test_programs_get_the_event() -> None:
-    """CloudEvents, as before there were other forms."""
+    """Without another format the body is a CloudEvent."""
     body = event_body(BodyFormat.CLOUDEVENTS, an_event(3), PAGE)
     assert json.loads(body)["specversion"] == "1.0"
     assert content_type(BodyFormat.CLOUDEVENTS).startswith("application/cloudevents+json")
@@ -87,7 +88,7 @@ def test_a_message_says_what_happened_and_leads_to_the_page(form: BodyFormat) ->
 
 
 def test_teams_colours_how_it_ended() -> None:
-    """A failure stands out; a success too, otherwise."""
+    """A failure has the colour Attention, a success the colour Good."""
     colours = {
         result: teams(event_body(BodyFormat.TEAMS, an_event(5, type=Event.TERMINATED, data={"result": result}), ""))[
             "body"
@@ -98,7 +99,8 @@ def test_teams_colours_how_it_ended() -> None:
 
 
 def test_no_text_of_an_event_is_markup() -> None:
-    """Slack reads markup in `mrkdwn` and in `text`, Teams in a TextBlock and a FactSet: none holds what came along."""
+    """Slack reads markup in `mrkdwn` and in `text`, Teams in a TextBlock and a FactSet: none of these has text of the
+    event."""
     event = an_event(1, type=Event.REQUESTED, data={"user": HOSTILE, "pool": HOSTILE})
     message = json.loads(event_body(BodyFormat.SLACK, event, PAGE))
     marked = [each["text"]["text"] for each in message["blocks"] if each.get("text", {}).get("type") == "mrkdwn"]

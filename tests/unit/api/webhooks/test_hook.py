@@ -1,4 +1,4 @@
-"""What a webhook is: which events it wants, how it is kept, its key, its signature."""
+"""A webhook: which events it wants, how it is stored, its key, its signature."""
 
 import base64
 from typing import Any
@@ -17,7 +17,7 @@ KEY = bytes(range(32))
 
 
 def a_webhook(*, created_at: float = 0.0, **config: Any) -> Webhook:
-    """One that wants everything."""
+    """A webhook that wants all events, unless `config` has filters."""
     return Webhook(
         name="hook",
         config=msgspec.convert({"url": "https://a.example/in", **config}, Config),
@@ -58,7 +58,7 @@ def test_what_happened_before_the_webhook_is_not_told() -> None:
 
 
 def test_a_webhook_survives_its_secret() -> None:
-    """Everything is kept, and the Secret carries the label that lists it."""
+    """Everything is stored, and the Secret carries the label that lists it."""
     webhook = a_webhook(events=["running"], description="pager")
     stored = to_secret(webhook, "slipway-system")
     assert stored["metadata"]["labels"]["slipway.dev/webhook"] == "true"
@@ -72,7 +72,7 @@ def test_a_webhook_survives_its_secret() -> None:
     [{}, {"config": "###", "key": "aaaa"}, {"config": base64.b64encode(b"{}").decode(), "key": "YWFhYQ=="}],
 )
 def test_a_secret_of_somebody_else_is_no_webhook(data: dict[str, str]) -> None:
-    """A Secret that carries the label by mistake costs nobody the others."""
+    """A Secret that carries the label by mistake does not affect the webhooks."""
     assert of_secret(msgspec.convert({"metadata": {"name": "slipway-webhook-x"}, "data": data}, Secret)) is None
 
 

@@ -1,4 +1,4 @@
-"""The routes of webhooks: what is taken, what is shown, what is refused."""
+"""The routes of webhooks: what is accepted, what is shown, what is refused."""
 
 import base64
 from collections.abc import AsyncGenerator
@@ -59,7 +59,7 @@ async def test_a_webhook_is_added_shown_changed_and_removed(world: ApiWorld) -> 
 
 
 async def test_a_key_may_be_given_and_changed(world: ApiWorld) -> None:
-    """A made-up one is told once, at the change."""
+    """A generated key is shown once, in the answer to the change."""
     key = "whsec_" + base64.b64encode(b"x" * 32).decode()
     created = (await world.post("/webhooks", {"name": "a", "url": URL, "secret": key})).json()
     assert created["secret"] == key
@@ -110,7 +110,7 @@ async def test_bad_input_is_refused_at_its_field(
 
 
 async def test_bad_changes_are_refused(world: ApiWorld) -> None:
-    """As for a new one."""
+    """A change is checked like a new webhook."""
     await world.post("/webhooks", {"name": "a", "url": URL})
     for body, pointer in (
         ({"url": "ftp://x"}, "/url"),
@@ -127,7 +127,7 @@ async def test_bad_changes_are_refused(world: ApiWorld) -> None:
 
 
 async def test_a_test_says_how_it_went(world: ApiWorld) -> None:
-    """One message now, whatever the filters say; not what the receiver answered beyond its status."""
+    """One message is sent at once, whatever the filters state; of the receiver's answer only the status is shown."""
     status = 200
 
     async def answer(_request: Request) -> Response:
@@ -145,7 +145,7 @@ async def test_a_test_says_how_it_went(world: ApiWorld) -> None:
 
 
 async def test_without_redis_nothing_can_be_delivered() -> None:
-    """R0: said when one is added and where they are shown."""
+    """Without Redis (R0) a new webhook is refused with the reason, and the list is empty."""
     async with api_world(Settings(namespace=NAMESPACE)) as world:
         await world.kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         refused = await world.post("/webhooks", {"url": URL})
@@ -155,7 +155,7 @@ async def test_without_redis_nothing_can_be_delivered() -> None:
 
 
 async def test_while_redis_is_away_webhooks_are_kept_all_the_same(world: ApiWorld) -> None:
-    """They are objects of Kubernetes; what is in their queues is not known then."""
+    """They are objects of Kubernetes; the length of their queues is not known then."""
     world.server.absent = True
     assert (await world.post("/webhooks", {"name": "a", "url": URL})).status_code == 201
     assert (await world.get("/webhooks/a")).json()["backlog"] is None
@@ -163,7 +163,7 @@ async def test_while_redis_is_away_webhooks_are_kept_all_the_same(world: ApiWorl
 
 
 async def test_a_webhook_for_a_chat(world: ApiWorld) -> None:
-    """Its form and the address of the pages are kept, shown and changed; what cannot be one is refused by its field."""
+    """Its form and the address of the pages are stored, shown and changed; a bad value is refused at its field."""
     made = await world.post(
         "/webhooks", {"name": "chat", "url": URL, "format": "slack", "pageUrl": "https://a.example"}
     )

@@ -1,4 +1,4 @@
-"""One try: signed, to the checked address, within its time, and nothing of the receiver's answer is believed."""
+"""One try: signed, to the checked address, within its time, and without trust in the receiver's answer."""
 
 import asyncio
 import base64
@@ -96,7 +96,7 @@ async def test_a_forbidden_address_is_never_connected_to() -> None:
 
 
 async def test_a_receiver_that_hangs_costs_its_time_only() -> None:
-    """Without a status there is no answer; with one, nobody waits for the rest of it."""
+    """Without a status there is no answer; after a status the sender does not wait for the rest of it."""
     over = asyncio.Event()
 
     async def hang(_request: Request) -> Response:
@@ -122,7 +122,7 @@ async def test_a_receiver_that_hangs_costs_its_time_only() -> None:
 
 
 async def test_what_is_not_there_is_said() -> None:
-    """Nobody listens; nobody has the name; what listens speaks no HTTP, or no TLS."""
+    """No server listens, no address has the name, or the server speaks no TLS."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     assert (await send(f"http://127.0.0.1:{port}/")).detail == "it does not accept connections"
