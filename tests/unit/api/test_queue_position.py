@@ -105,7 +105,7 @@ async def test_what_can_not_be_moved_says_why(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("body", [{}, {"aheadOf": "a", "behind": "b"}, {"aheadOf": 3}, {"before": "a"}])
 async def test_one_of_the_two_is_said(world: ApiWorld, body: dict[str, Any]) -> None:
-    """Neither, both, and what is unknown are refused by their field."""
+    """Neither, both, and unknown fields are refused by their field."""
     await launched(world, "a")
     answer = await world.post("/allocations/a/move", body)
     assert answer.status_code in (400, 422)

@@ -69,7 +69,7 @@ async def test_a_receiver_can_check_what_it_gets() -> None:
 async def test_other_answers_are_failures(
     status: int, headers: dict[str, str], said: str, is_final: bool, retry_after_s: float | None
 ) -> None:
-    """With what is told, and whether and when another try makes sense."""
+    """The result has a detail, and whether and when another try makes sense."""
     async with serve(answering(status, **headers)) as stub:
         answer = await send(stub.url)
     assert (answer.delivered, answer.status, answer.detail) == (False, status, said)
