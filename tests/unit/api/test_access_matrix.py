@@ -221,7 +221,7 @@ def _said(answer: Any, teams: Teams, team: str) -> str:
 
 @pytest.mark.parametrize("where", [where for where in Where if where not in (Where.PUBLIC, Where.CLUSTER)])
 async def test_no_handler_finds_what_its_caller_may_not_see(tmp_path: Path, where: Where) -> None:
-    """This holds for every rule of a row: an id in a body or a parameter finds nothing of another workspace."""
+    """Whatever the rule of the row, an id in a body or a parameter finds nothing of another workspace."""
     async with teams_world("token", tmp_path) as teams:
         headers = await teams.token("bob", {"team-red": "admin"})
         scope: dict[str, Any] = {

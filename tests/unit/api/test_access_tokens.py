@@ -196,7 +196,7 @@ async def _take_away(teams: Teams, headers: dict[str, str]) -> None:
 
 
 async def test_files_that_are_no_records_count_for_nothing(teams: Teams, tmp_path: Path) -> None:
-    """Such a file does not affect other records. While the folder cannot be read, all calls get 503."""
+    """A file that is no record does not affect other records. While the folder cannot be read, all calls get 503."""
     headers = await teams.token("ada", VIEW)
     (tmp_path / ("0" * 16 + ".json")).write_text("{", encoding="utf-8")
     (tmp_path / "..data").mkdir()

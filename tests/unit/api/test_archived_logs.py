@@ -34,7 +34,7 @@ async def archive_one(folder: Path) -> str:
 
 
 async def test_an_archived_log_is_read_by_its_workspace_only(tmp_path: Path) -> None:
-    """For other callers it does not exist, with the same detail as an unknown id; no other route shows a deleted
+    """For other callers the log does not exist, with the same detail as an unknown id; no other route shows a deleted
     allocation."""
     url = await archive_one(tmp_path / "archive")
     (tmp_path / "tokens").mkdir()

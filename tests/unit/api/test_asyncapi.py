@@ -131,7 +131,7 @@ def test_the_channels_are_the_keys_of_redis(document: Json) -> None:
 
 
 async def test_it_is_served_beside_the_openapi_document(world: ApiWorld) -> None:
-    """Both documents need no token."""
+    """The AsyncAPI document needs no token, like the OpenAPI document."""
     answer = await world.http.get("/asyncapi.json")
     assert answer.status_code == 200
     assert answer.json()["channels"] == asyncapi.document("")["channels"]

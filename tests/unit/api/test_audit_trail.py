@@ -129,7 +129,7 @@ async def test_losses_are_told_also_when_nothing_follows(reader: AuditReader, cl
 
 
 async def test_a_batch_has_a_budget(reader: AuditReader, clock: FakeClock) -> None:
-    """After that time the batch is given up and counted as lost, and later events are sent."""
+    """After `retry_s` a batch is given up and counted as lost, and later events are sent."""
     trail = a_trail(reader, clock, retry_s=60.0)
     reader.is_away = True
     trail.offer({"number": 1}, subject="x")
@@ -256,7 +256,7 @@ async def test_a_webhook_gets_signed_batches(tmp_path: Path) -> None:
 
 
 def test_events_go_to_one_reader(tmp_path: Path) -> None:
-    """Both settings at once are refused, by name."""
+    """The settings of a file and of a webhook are refused together; the error names both."""
     with pytest.raises(InvalidError, match="SLIPWAY_AUDIT_FILE and SLIPWAY_AUDIT_WEBHOOK_DIR"):
         load(Settings, {"SLIPWAY_AUDIT_FILE": "/a/b", "SLIPWAY_AUDIT_WEBHOOK_DIR": "/c"})
     assert audit_destination(Settings(), SystemClock()) is None

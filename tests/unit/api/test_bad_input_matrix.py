@@ -137,7 +137,8 @@ async def send(world: ApiWorld, method: str, path: str, **how: Any) -> httpx2.Re
 @pytest.mark.matrix(most=14)
 @pytest.mark.parametrize("row", WITH_BODY)
 async def test_bodies_that_are_none(world: ApiWorld, row: Endpoint) -> None:
-    """Not JSON, of another type, too large, too deep, no text: 4xx for every route that reads a body."""
+    """A body that is not JSON, of another type, too large, too deep or no text gets 4xx from every route that reads a
+    body."""
     id_ = await an_allocation(world)
     for name, (content, media_type) in BODIES.items():
         path = path_of(row, id=id_, name="default", rank="0")
@@ -171,7 +172,7 @@ async def test_every_field_of_every_body(world: ApiWorld, row: Endpoint) -> None
 @pytest.mark.matrix(most=8)
 @pytest.mark.parametrize("row", WITH_QUERY)
 async def test_query_parameters(world: ApiWorld, row: Endpoint) -> None:
-    """Each that the route knows with nonsense, and one that nobody knows."""
+    """Each parameter of a route with nonsense: never a fault of the api, and a value of another type is refused."""
     id_ = await an_allocation(world)
     for query in row.query:
         for value in QUERIES:

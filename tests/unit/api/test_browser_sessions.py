@@ -270,7 +270,8 @@ async def test_an_open_socket_ends_with_its_login() -> None:
 
 
 async def test_a_cookie_of_an_older_version_is_refused_and_removed(teams: Teams) -> None:
-    """Such a cookie contained the token itself. The user logs in again, and the browser removes it."""
+    """A cookie of an older version contained the token itself. The user logs in again, and the browser removes the
+    cookie."""
     token, _ = await an_editor(teams)
     old = {"Cookie": f"slipway_session=9999999999.{token}"}
     assert (await teams.world.http.get("/api/v1/me", headers=old)).status_code == 401
@@ -421,7 +422,7 @@ async def test_marks_are_bounded_by_their_time() -> None:
 
 
 async def test_a_code_is_good_again_when_its_own_time_is_over() -> None:
-    """This holds also behind a code that was used earlier and lasts longer."""
+    """The mark of a used code ends with the code's time, also behind the mark of an earlier code that lasts longer."""
     clock = FakeClock()
     ended = EndedSessions(MemoryStreams(MemoryServer(clock)).logouts, clock)
     assert [await ended.take("long", 600), await ended.take("short", 10), await ended.take("short", 10)] == [

@@ -83,7 +83,7 @@ async def test_with_a_name_and_without_at_once_are_one_launch(world: ApiWorld) -
 
 @pytest.mark.parametrize("first", [{}, {"name": "llm"}], ids=["unnamed-first", "named-first"])
 async def test_who_comes_second_is_refused_and_who_comes_again_is_not(world: ApiWorld, first: dict[str, str]) -> None:
-    """This holds whichever of the two had a name, and however often each is sent."""
+    """The second launch is refused whichever of the two had a name; a repeated first launch gets its allocation."""
     second = {} if first else {"name": "llm"}
     made = await world.post("/allocations", {**COMMAND, **first}, **_key())
     for _ in range(2):
@@ -168,7 +168,7 @@ def _counted(kube: CoreKube) -> list[Verb]:
 
 @pytest.mark.parametrize(("name", "cost"), [(KEY, [Verb.GET]), ("llm", [Verb.CREATE, Verb.GET])])
 async def test_what_a_key_costs_does_not_grow(replicas: Replicas, name: str, cost: list[Verb]) -> None:
-    """One read without a name, a create and a read with one, and never a LIST."""
+    """A key costs one read without a name, a create and a read with a name, and never a LIST."""
     calls = _counted(replicas.kubes[0])
     assert await replicas.settle(0, name)
     assert calls == cost

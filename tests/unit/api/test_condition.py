@@ -39,7 +39,7 @@ async def test_with_redis(redis_world: ApiWorld) -> None:
 
 
 async def test_the_tasks_door() -> None:
-    """Whether a server answers at the address that ranks call; null when the port is not known."""
+    """The condition tells whether a server answers at the address that ranks call; null when the port is not known."""
     server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     settings = Settings(task_listen=f"127.0.0.1:{port}")

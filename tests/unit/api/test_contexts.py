@@ -127,7 +127,7 @@ async def test_too_much() -> None:
     ],
 )
 async def test_bad_parameters(world: ApiWorld, query: str, status: int, said: str) -> None:
-    """The detail says what is wrong with each."""
+    """Each bad parameter gets 400, and the detail says what is wrong with it."""
     response = await put(world, SMALL, query)
     assert response.status_code == status
     assert said in response.json()["detail"]
@@ -250,7 +250,7 @@ async def test_a_workspace_stores_only_so_many_bytes() -> None:
 async def test_what_unpacks_to_too_much_is_refused_while_it_arrives(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch, limits: ArchiveLimits, said: str
 ) -> None:
-    """By its bytes or its number of files, before the rest of it is sent."""
+    """An archive that unpacks to too many bytes or files is refused before the rest of it is sent."""
     bomb = an_archive({**{f"f{number}": b"" for number in range(60)}, "zeros": bytes(8 * 1024 * 1024)})
     monkeypatch.setattr(fetch, "check", partial(fetch.check, limits=limits))
     has_ended = False
@@ -293,7 +293,7 @@ async def test_of_an_allocation_without_one(world: ApiWorld) -> None:
 
 
 async def test_a_bad_context_of_a_launch(world: ApiWorld) -> None:
-    """Not an id, or not uploaded: 422 with the pointer and how to upload."""
+    """A context that is no id, or was not uploaded, gets 422 with the pointer and how to upload."""
     for bad in ("abc", "0" * 64, "A" * 64):
         response = await world.post("/allocations", {"kind": "command", "image": "a", "command": ["a"], "context": bad})
         assert [error["pointer"] for error in response.json()["errors"]] == ["/context"]

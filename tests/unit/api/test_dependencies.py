@@ -141,7 +141,7 @@ async def test_many_are_found_with_one_list(world: ApiWorld) -> None:
 
 
 async def test_a_repeated_launch_is_the_same_launch(world: ApiWorld) -> None:
-    """This holds also when the dependency has failed since: the key has launched already."""
+    """The key finds its first launch also when the dependency of the launch has failed since."""
     await first(world)
     body, headers = {**COMMAND, "after": [{"allocation": "prep"}]}, {"idempotency-key": "k"}
     made = await world.post("/allocations", body, **headers)

@@ -66,7 +66,8 @@ async def test_only_our_own_names_are_served(host: str, status: int) -> None:
     ],
 )
 async def test_pages_of_other_origins_may_do_nothing(world: ApiWorld, headers: dict[str, str]) -> None:
-    """Without authentication they can neither change nor read; a program, and a page of ours, can."""
+    """Without authentication, pages of other origins can neither change nor read; a program, and a page of ours,
+    can."""
     for refused in (await world.post("/allocations", COMMAND, **headers), await world.get("/allocations", **headers)):
         assert (refused.status_code, refused.json()["code"]) == (403, "cross-origin")
     own = await world.post("/allocations", COMMAND, origin="http://localhost", **{"sec-fetch-site": "same-origin"})
@@ -113,7 +114,8 @@ async def test_a_host_is_a_name_and_a_port(host: str) -> None:
 
 
 async def test_a_request_without_a_host_is_refused() -> None:
-    """Also where all host names are served: without the field, the origin that is meant is not known."""
+    """Without the field Host the intended origin is not known, so the request is refused, also where all host names are
+    served."""
     settings = Settings(auth="token", token_dir="/nowhere", listen="0.0.0.0:8080")
     async with api_world(settings) as world:
         refused = await world.get("/me", host="")
@@ -140,7 +142,7 @@ async def test_a_body_says_that_it_is_json(world: ApiWorld, kind: str) -> None:
 
 
 async def test_an_answer_names_the_version_to_those_who_are_known(world: ApiWorld) -> None:
-    """So no client has to ask; a caller without a valid token gets no version."""
+    """An answer has the version, so that no client has to ask; a caller without a valid token gets no version."""
     assert (await world.get("/me")).headers[VERSION_HEADER] == installed_version()
     assert (await world.get("/nowhere")).headers[VERSION_HEADER] == installed_version()
     settings = Settings(auth="token", token_dir="/nowhere", listen="0.0.0.0:8080")
@@ -178,7 +180,7 @@ async def test_every_answer_has_a_policy_that_allows_no_inline_code(world: ApiWo
 
 
 async def test_paths_do_not_become_metric_labels(world: ApiWorld) -> None:
-    """Only routes do, so that callers cannot make ever more metrics."""
+    """Only routes become labels, so that callers cannot make ever more metrics."""
     await world.get("/allocations/secret-name-123")
     await world.http.get("/some/unknown-path-456")
     text = telemetry.render_metrics()[1].decode()

@@ -150,7 +150,7 @@ async def test_redis_may_come_and_go_under_a_stream(world: ApiWorld) -> None:
 
 
 async def test_a_reader_outlasts_an_api_server_that_does_not_know_the_roles_yet(world: ApiWorld) -> None:
-    """One that has just started refuses everybody for a moment: the events go on when it lets us in again."""
+    """An API server that has just started refuses everybody for a moment: the events go on when it accepts us again."""
     world.server.absent = True
     answer = await world.launch()
     kube = Refusing(world.core, random=SeededRandom(1), logs=world.pod_logs, accounts=world.accounts)
@@ -229,7 +229,7 @@ async def test_pages_follow_each_other(world: ApiWorld) -> None:
 
 
 async def test_a_bad_cursor_is_refused(world: ApiWorld) -> None:
-    """It gets 422; the stream does not begin somewhere else."""
+    """A bad cursor gets 422; the stream does not begin somewhere else."""
     answer = await world.launch()
     response = await world.get(f"/allocations/{answer['id']}/events", **{"last-event-id": "nonsense"})
     assert response.status_code == 422

@@ -250,7 +250,8 @@ async def test_a_launch_that_does_not_come_about_is_explained(
 
 
 async def test_the_planner_is_asked_what_would_help_and_when_it_starts(world: ApiWorld) -> None:
-    """With `foresee`: the smallest change, and a start that follows from the run limits of what is before it."""
+    """With `foresee` the answer has the smallest change, and a start that follows from the run limits of the work
+    ahead."""
     ranks = [{"count": 2, "resources": {"cpu": "8"}}]
     await world.launch(name="first", ranks=ranks, maxRuntime="1h")
     await world.run("first")

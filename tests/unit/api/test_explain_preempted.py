@@ -10,7 +10,7 @@ TOLD = RUNNING.stopped("Preempted", requeue=True, by="default/urgent")
 
 
 def test_a_victim_says_until_when_and_for_whom() -> None:
-    """This holds in its grace period, and while its pods end."""
+    """The state of a victim names the time and the preemptor, in its grace period and while its pods end."""
     deadline = {"preemption": "2026-01-02T04:04:05Z"}
     told = TOLD.recorded(Event.PREEMPTING, at_s=6, reason="Preempted", deadlines=deadline)
     said = standing(told.it)

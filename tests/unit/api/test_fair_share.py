@@ -103,7 +103,7 @@ async def test_without_a_user_order_nothing_is_said(world: ApiWorld) -> None:
 
 
 def test_the_sentence_names_amounts_and_who_goes_first() -> None:
-    """With equal use it states that submission decides; without another user there is no sentence."""
+    """With equal use the sentence states that submission decides; without another user there is no sentence."""
     pool = ResourcePool(
         metadata=ObjectMeta(name="default"), spec=ResourcePoolSpec(fair_share=FairShare(half_life="7d"))
     )

@@ -24,7 +24,7 @@ async def test_the_wider_path_wins(world: ApiWorld, query: str) -> None:
 
 @pytest.mark.parametrize("query", ["", "?fields=", "?fields=,"])
 async def test_without_fields_an_item_is_whole(world: ApiWorld, query: str) -> None:
-    """This is so for each form of an empty `fields`."""
+    """With an empty `fields`, in each form, items have all fields."""
     made = await world.launch()
     (item,) = (await world.get(f"/allocations{query}")).json()["items"]
     assert item["id"] == made["id"]
@@ -40,7 +40,7 @@ async def test_pages_go_on_with_fields(world: ApiWorld) -> None:
 
 
 async def test_nodes_have_fields_too(world: ApiWorld) -> None:
-    """All that a table of thousands of nodes needs is a small part of each."""
+    """A table of thousands of nodes needs only a small part of each."""
     items = (await world.get("/nodes?fields=name,gpus")).json()["items"]
     assert items == [{"name": "n1", "gpus": 2}, {"name": "n2", "gpus": 2}]
 

@@ -115,7 +115,7 @@ def test_only_what_runs_and_holds_gpus_is_told_the_idle_first_then_the_larger() 
 
 
 def test_the_labels_of_a_scrape_with_and_without_honor_labels_name_the_same_pod() -> None:
-    """Without, `pod` is the exporter's own, and what the exporter said of the rank is `exported_pod`."""
+    """Without `honorLabels`, `pod` is the exporter's own, and the rank that the exporter names is in `exported_pod`."""
     exported = {"namespace": "gpu", "pod": "dcgm-x", "exported_namespace": "default", "exported_pod": "run-a"}
     honest = {"namespace": "default", "pod": "run-b"}
     found = read_use(
@@ -144,7 +144,7 @@ def test_a_query_looks_at_a_gpu_thirty_times_and_at_least_once_a_minute() -> Non
 
 @pytest.mark.parametrize("text", ["prometheus:9090", "ftp://a", "http://a?x=1", "http://me:secret@a"])
 def test_an_address_that_is_none_is_refused_with_an_example(text: str) -> None:
-    """Also one that holds a password, which would stand in the logs of the start."""
+    """An address with a password is refused too, because the password would be in the logs of the start."""
     with pytest.raises(ValueError, match="such as http://prometheus"):
         check_prometheus_url(text)
 
@@ -157,7 +157,7 @@ async def test_without_a_prometheus_the_api_says_that_it_has_none(world: ApiWorl
 
 @pytest.mark.parametrize("query", ["", "?workspace=", "?user=", "?id=", "?workspace=&user=&id=", "?workspace=default"])
 async def test_an_empty_filter_accepts_everything(query: str) -> None:
-    """As in the other lists, which the fields of a form may leave empty."""
+    """The fields of a form may be left empty, in this list as in the others."""
     today = format_time(SystemClock().now())[:10]
 
     async def use() -> Mapping[PodKey, PodGpuUse]:
@@ -177,7 +177,7 @@ async def test_an_empty_filter_accepts_everything(query: str) -> None:
 
 
 async def test_days_that_are_not_known_have_a_place_among_few() -> None:
-    """Each is a long query to Prometheus, so only three run at a time. Days that were asked for lately need no
+    """Each day is a long query to Prometheus, so only three run at a time. Days that were asked for lately need no
     place."""
     day = "2026-01-02"
     many, one = "/gpu-use/days?from=2025-12-01&to=2025-12-31", f"/gpu-use/days?from={day}&to={day}"

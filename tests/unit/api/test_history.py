@@ -93,7 +93,7 @@ async def test_the_gpus_of_each_node_are_told_where_they_are_known(
 
 
 async def test_what_the_ring_has_lost_the_stream_remembers(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a stream the phase is Unknown, and not made up."""
+    """The stream has the transitions that the ring has lost; without a stream the phase is Unknown, and not made up."""
     await world.launch(name="old")
     await world.publish(await world.stored("old"))
     nothing: dict[str, Any] = {}
@@ -111,7 +111,8 @@ async def test_what_the_ring_has_lost_the_stream_remembers(world: ApiWorld, monk
 
 
 async def test_what_is_deleted_is_remembered_by_the_firehose(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds as far back as the firehose goes; about an earlier time the answer states that it cannot know."""
+    """Deleted work is found as far back as the firehose goes; the answer about an earlier time states that it cannot
+    know."""
     await world.launch(name="gone", headers={"x-slipway-user": "ada"})
     await world.publish(await world.stored("gone"))
     await moved(world, "gone", (Event.ASSIGNED, 100, {"nodes": {"n1": 1}}), (Event.TERMINATED, 300, {}))

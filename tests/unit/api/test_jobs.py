@@ -97,7 +97,7 @@ async def test_limits_change_and_null_takes_them_away(world: ApiWorld) -> None:
 
 
 async def test_a_new_priority_begins_preemptible_work_again(world: ApiWorld) -> None:
-    """Its ranks are asked to save their work, and another attempt follows; what waits is only ordered anew."""
+    """The ranks are asked to save their work, and another attempt follows; waiting work is only ordered anew."""
     await a_job(world, priority=50)
     runs = await world.launch(job="j", preemptible=True, **TRAINING)
     waits = await world.launch(job="j", preemptible=True, **TRAINING)
@@ -114,7 +114,7 @@ async def test_a_new_priority_begins_preemptible_work_again(world: ApiWorld) -> 
 
 
 async def test_a_new_priority_is_refused_while_work_runs_that_can_not_be_preempted(world: ApiWorld) -> None:
-    """Such a refusal changes nothing; with `interrupt: false` the priority counts from the next attempt on."""
+    """A refused change changes nothing; with `interrupt: false` the priority counts from the next attempt on."""
     await a_job(world, priority=50)
     runs = await world.launch(job="j")
     await world.run(runs["name"])
@@ -142,7 +142,7 @@ async def test_a_job_moves_to_another_queue_as_far_as_it_waits(world: ApiWorld) 
 
 
 async def test_a_job_in_use_is_not_removed_but_may_be_killed_whole(world: ApiWorld) -> None:
-    """Without the job, its limits would be gone for work that waits."""
+    """Without the job, its limits would not hold for work that waits."""
     await a_job(world)
     launched = await world.launch(job="j")
     refused = await world.http.delete("/api/v1/jobs/j")

@@ -80,7 +80,7 @@ async def test_a_pod_template_keeps_the_meaning_of_kubernetes(world: ApiWorld) -
 
 
 async def test_a_secret_is_a_variable_of_the_main_container(world: ApiWorld) -> None:
-    """It is one in every role, and replaces the template's own value."""
+    """The secret is a variable in every role, and replaces the template's own value."""
     main = {"name": "main", "env": [{"name": "TOKEN", "value": "old"}, {"name": "B", "value": "2"}]}
     roles = [{"name": "a"}, {"name": "b", "template": {"spec": {"containers": [{"name": "main"}]}}}]
     answer = await world.launch(
@@ -147,7 +147,7 @@ async def test_a_collection_refuses_another_kind(world: ApiWorld) -> None:
 
 
 async def test_a_topology_of_all_roles_is_kept_and_its_key_is_a_label(world: ApiWorld) -> None:
-    """It is stored beside that of a role; a key that no node label can have is refused by its field."""
+    """The topology is stored beside that of a role; a key that no node label can have is refused by its field."""
     ranks = [{"name": "a", "topology": {"key": "rack"}}, {"name": "b"}]
     launched = await world.launch(
         kind="training", ranks=ranks, topology={"key": "example.com/block", "mode": "preferred"}
@@ -377,7 +377,7 @@ async def test_a_create_that_lost_a_race_is_made_again(world: ApiWorld) -> None:
 
 
 async def test_an_unreachable_cluster_is_503_at_once(world: ApiWorld) -> None:
-    """With Retry-After, for launches and reads alike."""
+    """Launches and reads get 503 with Retry-After."""
 
     async def away(_verb: Verb, _plural: str) -> None:
         raise UnavailableError("connection refused")
@@ -404,8 +404,8 @@ async def test_an_unreachable_cluster_is_503_at_once(world: ApiWorld) -> None:
 async def test_a_secret_is_one_that_the_workspace_releases(
     world: ApiWorld, body: dict[str, Any], at: str, released: str | None, is_fine: bool
 ) -> None:
-    """Without the annotation all may be used. Otherwise the refusal points at the field of the body, and says what
-    releases it."""
+    """Without the annotation all Secrets may be used. Otherwise the refusal points at the field of the body, and says
+    what releases it."""
     await world.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": {"slipway.dev/secrets": released}}})
     answer = await world.post("/allocations", {**COMMAND, **body})
     assert answer.status_code == (201 if is_fine else 422), answer.text
@@ -497,7 +497,8 @@ async def test_a_launch_says_as_whom_it_runs(world: ApiWorld) -> None:
 
 
 async def test_users_and_groups_are_those_that_the_pool_allows(world: ApiWorld) -> None:
-    """Others are refused at the client's field; the refusal of a workspace's value says that it comes from there."""
+    """Other users and groups are refused at the client's field; the refusal of a workspace's value says that it comes
+    from there."""
     rules = {"allowedUsers": ["1000-1999"], "allowedGroups": ["7", "2000-2999"]}
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": rules})
     fine = {"runAs": {"user": 1001, "group": 2001, "groups": [7]}}
@@ -618,8 +619,8 @@ async def test_a_pool_without_flavors_says_so(world: ApiWorld) -> None:
 
 
 async def test_a_run_script_is_the_command(world: ApiWorld) -> None:
-    """It is that of every role's main container, in a shell that ends at the first failure; its dollars stay as they
-    were typed."""
+    """The script is the command of every role's main container, in a shell that ends at the first failure; its dollars
+    stay as typed."""
     own = {"spec": {"containers": [{"name": "main", "image": "other"}]}}
     await world.launch(name="phases", command=None, setup="make", run="echo $(date)", ranks=[{"template": own}])
     stored = await world.stored("phases")
@@ -631,7 +632,7 @@ async def test_a_run_script_is_the_command(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("beside", [{"command": ["a"]}, {"command": None, "args": ["a"]}])
 async def test_a_run_script_beside_a_command_is_refused(world: ApiWorld, beside: dict[str, Any]) -> None:
-    """Both state what runs; the error names the other field."""
+    """A script and a command both state what runs; the error names the other field."""
     refused = await world.post("/allocations", {**COMMAND, **beside, "run": "echo"})
     [error] = refused.json()["errors"]
     assert error["pointer"] == "/run"

@@ -122,7 +122,7 @@ async def test_a_key_launches_each_once(world: ApiWorld) -> None:
 
 
 async def test_secret_values_are_those_of_each(world: ApiWorld) -> None:
-    """Each allocation owns a Secret with them; the answer does not repeat them."""
+    """Each allocation owns a Secret with the values; the answer does not repeat them."""
     answer = await world.post(PATH, of("a", "b", secretValues={"TOKEN": "hush-hush"}))
     assert "hush" not in answer.text
     for name in ("a", "b"):
@@ -140,7 +140,7 @@ async def test_what_is_no_such_request_is_refused(world: ApiWorld, body: Json, p
 
 
 async def test_what_is_not_reached_in_time_says_so(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a launch is not made, and can be sent again."""
+    """A launch that was not reached in time is not made, and can be sent again."""
     monkeypatch.setattr(world.parts.batches, "_time_s", -1.0)
     answer = await sent(world, of("a"))
     assert outcomes(answer) == ["notReached"]

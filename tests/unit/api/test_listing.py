@@ -62,7 +62,7 @@ async def crowd(world: ApiWorld) -> ApiWorld:
     ],
 )
 async def test_filters(crowd: ApiWorld, query: str, expected: set[str]) -> None:
-    """Each alone, and together."""
+    """Each filter works alone and together with others."""
     assert await listed(crowd, query) == expected
 
 
@@ -98,7 +98,7 @@ async def test_search_finds_by_a_part_of_the_id(crowd: ApiWorld) -> None:
 
 
 async def test_pages_show_everything_once(world: ApiWorld) -> None:
-    """This holds also with a filter that leaves pages empty."""
+    """The pages have each item once, also with a filter that leaves pages empty."""
     for index in range(12):
         await world.launch(name=f"a{index}", kind="training" if index in (5, 11) else "command")
     for query, expected in (("limit=5", 12), ("limit=2&kind=training", 2)):
@@ -151,7 +151,7 @@ async def test_the_number_of_items_that_follow_is_right_or_missing(crowd: ApiWor
     ],
 )
 async def test_ended_work_is_found_by_its_end(crowd: ApiWorld, query: str, expected: set[str]) -> None:
-    """By result and by time; what has not ended has no time of its end."""
+    """Ended work is found by its result and by its time; work that has not ended has no time of its end."""
     await crowd.kube.create(JOBS, {"metadata": {"name": "j", "namespace": "default"}, "spec": {}})
     found = await crowd.stored("ended")
     status = msgspec.structs.replace(found.status, ended_at="2026-01-02T12:00:00Z", result=Result.CANCELED)
@@ -179,7 +179,7 @@ async def test_sorted_pages_show_everything_once_in_order(world: ApiWorld) -> No
 
 
 async def test_what_is_empty_comes_last(crowd: ApiWorld) -> None:
-    """This holds for both directions of a sort by the end."""
+    """Work without an end comes last, in both directions of the sort."""
     await crowd.kube.create(JOBS, {"metadata": {"name": "j", "namespace": "default"}, "spec": {}})
     found = await crowd.stored("ended")
     status = msgspec.structs.replace(found.status, ended_at="2026-01-02T12:00:00Z")

@@ -257,7 +257,7 @@ async def test_who_follows_is_told_which_log_had_no_end_when_following_was_over(
 
 
 async def test_of_thousands_of_logs_without_an_end_some_are_named_and_all_counted(world: ApiWorld) -> None:
-    """One mark each, up to a limit; the last one says how many more there are."""
+    """Each log without an end has a mark, up to a limit; the last mark says how many more there are."""
     many = log_feed.OPEN_SAID_MAX + 7
     await world.launch(name="wide", ranks=[{"count": many}])
     wide = await world.run("wide")
@@ -435,7 +435,8 @@ async def test_the_end_of_a_log_that_was_never_stored_has_its_last_lines_only(wo
 
 
 async def test_what_a_node_says_instead_of_a_log_comes_once(world: ApiWorld) -> None:
-    """Such a text has no time to resume after, although the pods are read again and again while Redis is away."""
+    """A text without a time is no place to resume after, but is sent once, although the pods are read again and
+    again."""
     answer = await world.launch()
     running = await world.run(answer["name"])
     world.server.absent = True

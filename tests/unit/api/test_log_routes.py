@@ -152,7 +152,7 @@ async def test_a_log_that_is_stored_again_is_read_once(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("is_absent", [False, True], ids=["nothing-stored", "no-redis"])
 async def test_lines_come_from_the_pods_where_there_is_no_stream(world: ApiWorld, is_absent: bool) -> None:
-    """This is so without Redis, and before the first line was stored."""
+    """Lines come from the pods without Redis, and before the first line was stored."""
     answer = await world.launch(ranks=[{"count": 2}])
     await world.run(answer["name"])
     world.pod_logs.is_talking = True
@@ -255,7 +255,8 @@ async def a_gang_with_events(world: ApiWorld) -> AllocationId:
     ],
 )
 async def test_lines_are_chosen_by_rank_source_and_pattern(world: ApiWorld, query: str, expected: str) -> None:
-    """Several ranks, either source, a text or a pattern, in either order; `tail` means the newest in both."""
+    """A request chooses several ranks, either source, a text or a pattern, in either order; `tail` means the newest in
+    both."""
     gang = await a_gang_with_events(world)
     found = await texts(world, f"/allocations/{gang}/logs?{query.replace('+', '%2B')}")
     assert "".join(text[0] if text[0] == "P" else text[6] for text in found) == expected

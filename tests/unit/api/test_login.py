@@ -179,7 +179,8 @@ ELSEWHERE = (
 
 @pytest.mark.parametrize("following", ELSEWHERE)
 async def test_a_login_leads_nowhere_else(teams: Teams, following: str) -> None:
-    """This holds also where a browser would drop or change characters, and in the pages that pass the address on."""
+    """A login redirects only to our paths, also where a browser would drop or change characters, and in the pages that
+    pass the address on."""
     token = await teams.token("ada", {"team-red": "viewer"})
     assert (await log_in(teams, raw(token), following=following)).headers["Location"] == "/"
     teams.world.http.cookies.clear()

@@ -91,7 +91,7 @@ async def test_what_a_program_or_a_person_opens_goes_on_at_once(teams: Teams) ->
 
 
 async def test_a_link_ends_with_its_token(teams: Teams) -> None:
-    """It opens nothing when the token was revoked in between."""
+    """A link opens nothing when its token was revoked in between."""
     url = await a_link(teams)
     assert teams.folder is not None
     for file in teams.folder.iterdir():
@@ -122,7 +122,7 @@ async def test_a_look_ahead_does_not_use_it_up(teams: Teams) -> None:
 
 
 async def test_a_link_leads_to_paths_of_ours_only(teams: Teams) -> None:
-    """This holds whatever `next` contains."""
+    """Whatever `next` contains, a link leads only to our paths."""
     url = await a_link(teams)
     bent = url.rpartition("next=")[0] + "next=%2F%2Fevil.example"
     assert (await followed(teams, bent)).headers["location"] == "/"
@@ -162,7 +162,8 @@ async def test_nothing_is_kept_for_a_loopback_address(teams: Teams) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", ""])
 async def test_other_names_are_not_served_on_a_loopback_address(teams: Teams, host: str) -> None:
-    """With a token too: a page of another name that resolves to this machine gets not even our public pages."""
+    """On a loopback address, with tokens too, a foreign name that resolves to this machine gets not even public
+    pages."""
     assert (await teams.world.http.get("/docs", headers={"host": host})).status_code == 421
 
 

@@ -53,7 +53,7 @@ async def test_an_unknown_node_is_not_found(world: ApiWorld, path: str) -> None:
 
 
 async def test_what_is_not_known_in_a_body_is_refused(world: ApiWorld) -> None:
-    """Nothing that was sent is silently ignored."""
+    """A field that is not known is refused, so that no part of a body is silently ignored."""
     answer = await world.post("/nodes/n1/drain", {"force": True})
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == "/force"
@@ -74,7 +74,8 @@ async def test_a_missing_permission_says_which_and_what_to_do_meanwhile(world: A
 
 
 async def test_a_node_says_what_it_has_and_who_has_it(world: ApiWorld) -> None:
-    """Its pool, the type that its labels name, its devices, how many are taken, and by which user from which queue."""
+    """A node shows its pool, the type that its labels name, its devices, how many are used, and by which user from
+    which queue."""
     await world.kube.patch(NODES, "n1", {"metadata": {"labels": {"nvidia.com/gpu.product": "H100"}}})
     ranks = [{"name": "worker", "count": 1, "resources": {"nvidia.com/gpu": 2}}]
     launched = await world.launch(ranks=ranks)
@@ -114,7 +115,7 @@ async def test_work_says_how_many_gpus_it_asks_for(world: ApiWorld, asked: dict[
 
 
 async def test_gpus_that_only_the_template_asks_for_are_counted(world: ApiWorld) -> None:
-    """They count like those of a rank."""
+    """GPUs of the template count like those of a rank."""
     main = {"name": "main", "image": "i", "command": ["true"], "resources": {"limits": {"nvidia.com/gpu": 2}}}
     launched = await world.launch(template={"spec": {"containers": [main]}}, ranks=[{"name": "worker", "count": 3}])
     assert launched["gpus"] == 6

@@ -38,7 +38,7 @@ async def test_a_name_in_two_workspaces_is_ambiguous_and_an_id_is_not(world: Api
 
 
 async def test_an_id_never_means_the_next_object_of_the_name(world: ApiWorld) -> None:
-    """This holds also after the id was looked up before."""
+    """An id finds no later object of its name, also after the id was looked up before."""
     old = await world.launch(name="llm")
     assert (await world.get(f"/allocations/{old['id']}")).status_code == 200
     await world.kube.patch(ALLOCATIONS, "llm", {"metadata": {"finalizers": []}}, namespace="default")
@@ -51,7 +51,7 @@ async def test_an_id_never_means_the_next_object_of_the_name(world: ApiWorld) ->
 
 @pytest.mark.parametrize("given", ["nope", "llm-00000000", "LLM", "a%2Fb", "..", "x" * 80])
 async def test_what_does_not_exist_is_404(world: ApiWorld, given: str) -> None:
-    """Also an id whose uid is another's, and what could never be one."""
+    """An id with another uid, and a text that could never be an id, get 404 too."""
     await world.launch(name="llm")
     assert (await world.get(f"/allocations/{given}")).status_code == 404
 
@@ -80,7 +80,7 @@ async def test_a_kill_commits_the_cancel(world: ApiWorld) -> None:
 
 
 async def test_a_kill_does_not_lose_against_status_writes(world: ApiWorld) -> None:
-    """It carries no resourceVersion: the uid is its fence."""
+    """The patch of a kill carries no resourceVersion: the uid is its fence."""
     answer = await world.launch()
 
     async def move_it(verb: Verb, _plural: str) -> None:
@@ -112,7 +112,7 @@ async def test_a_kill_never_hits_the_next_object_of_the_name(world: ApiWorld) ->
 
 
 async def test_changes(world: ApiWorld) -> None:
-    """Priority, queue before admission, position, hold."""
+    """A change sets the priority, the queue before admission, the position or the hold."""
     answer = await world.launch()
     response = await world.http.patch(
         f"/api/v1/allocations/{answer['id']}", json={"priority": 70, "hold": True, "queuePosition": "5"}
@@ -126,7 +126,7 @@ async def test_changes(world: ApiWorld) -> None:
 
 
 async def test_what_may_not_change_is_refused(world: ApiWorld) -> None:
-    """This holds for unknown fields, bad values, the queue of an admitted allocation, and anything of an ended one."""
+    """Unknown fields, bad values, the queue of an admitted allocation, and any field of an ended one may not change."""
     answer = await world.launch()
     path = f"/api/v1/allocations/{answer['id']}"
     assert (await world.http.patch(path, json={"kind": "shell"})).status_code == 422
@@ -163,7 +163,7 @@ async def test_if_match_guards_a_change(world: ApiWorld) -> None:
 
 
 async def test_if_match_holds_to_the_write(world: ApiWorld) -> None:
-    """Also when the version moves between our read and our write."""
+    """The condition holds also when the version moves between our read and our write."""
     answer = await world.launch()
     path = f"/api/v1/allocations/{answer['id']}"
     etag = (await world.http.get(path)).headers["etag"]
@@ -239,7 +239,7 @@ async def test_signals_retry_a_conflict(world: ApiWorld) -> None:
 
 
 async def test_a_write_that_stays_stale_is_409(world: ApiWorld) -> None:
-    """With Retry-After; the client may try again."""
+    """The answer has Retry-After, so that the client may try again."""
     answer = await world.launch()
 
     async def always_stale(verb: Verb, _plural: str) -> None:
@@ -279,7 +279,7 @@ async def test_limits_change_after_the_launch_as_far_as_the_pool_lets_them(world
 
 
 async def test_a_limit_of_more_than_ten_years_is_refused_in_every_pool(world: ApiWorld) -> None:
-    """Also where the pool has no `limitsMax`; the field and the bound are named."""
+    """The bound holds also where the pool has no `limitsMax`; the error names the field and the bound."""
     path = f"/api/v1/allocations/{(await world.launch(name='a'))['id']}"
     for field in ("maxRuntime", "idleTimeout", "pendingTimeout"):
         refused = await world.http.patch(path, json={field: "99999999h"})
@@ -323,7 +323,7 @@ async def test_what_is_held_may_be_given_other_work(world: ApiWorld) -> None:
 async def test_other_work_that_is_not_sound_is_refused_by_its_field(
     world: ApiWorld, change: dict[str, Any], pointer: str
 ) -> None:
-    """As at a launch; nothing is written."""
+    """A bad field is refused as at a launch, and nothing is written."""
     path = await held(world)
     before = await world.stored("a")
     answer = await world.http.patch(path, json=change)

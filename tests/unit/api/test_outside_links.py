@@ -102,7 +102,8 @@ def test_links_that_cannot_work_are_refused_at_the_start(text: str, word: str) -
 
 
 async def test_links_are_in_every_view_and_in_what_describe_prints() -> None:
-    """In the order of the setting, with the values of the allocation; without the setting there are none."""
+    """The links are in the order of the setting, with the values of the allocation; without the setting there are
+    none."""
     runbook = {"title": "Runbook", "url": "https://wiki.example/gpu"}
     settings = load(Settings, {"SLIPWAY_OUTSIDE_LINKS": set_to(DASHBOARD, runbook)})
     async with api_world(settings) as world, serve_app(world.app, before_stop=world.stop.set) as url:

@@ -31,14 +31,14 @@ LINES = ["", "a", "ab", "aab", "abc abc", "epoch 12: loss=0.5", "ERROR: x", "err
     ],
 )
 def test_it_finds_what_the_library_finds(text: str) -> None:
-    """Both match the same lines of a sample."""
+    """A pattern and the library's expression match the same lines of a sample."""
     pattern, library = Pattern(text), re.compile(text)
     assert [line for line in LINES if pattern.is_in(line)] == [line for line in LINES if library.search(line)]
 
 
 @pytest.mark.parametrize("text", ["(a+)+$", "(a|a)*$", "(a*)*b", ".*.*.*.*.*b", "(.*)(.*)(.*)x", "(a{0,20}){0,20}c"])
 def test_no_pattern_takes_long(text: str) -> None:
-    """Those that would keep the library's engine busy for ever take a moment."""
+    """Patterns that would keep the library's engine busy for ever take a moment."""
     pattern, started = Pattern(text), time.thread_time()
     assert pattern.is_in("a" * 16_384 + "!") is (text == "(a|a)*$")
     assert time.thread_time() - started < 1.0

@@ -53,7 +53,7 @@ async def test_terminate_kills_what_can_not(world: ApiWorld, ready: bool, preemp
 
 
 async def test_terminate_before_the_start_is_a_clean_cancel(world: ApiWorld) -> None:
-    """Such work has nothing to save; after the end a terminate changes nothing."""
+    """Work before its start has nothing to save; after the end a terminate changes nothing."""
     launched = await world.launch(**TRAINING)
     assert (await world.post(f"/allocations/{launched['id']}/terminate")).status_code == 202
     assert (await world.stored("work")).spec.desired == "Stopped"

@@ -39,7 +39,7 @@ async def send(world: ApiWorld, row: Endpoint, query: str) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("row", BY_QUERY)
 async def test_an_empty_workspace_is_the_default_one(world: ApiWorld, row: Endpoint) -> None:
-    """It is the same as a missing one, for every route that finds its object by the query."""
+    """An empty `workspace` is the same as a missing one, for every route that finds its object by the query."""
     named = await send(world, row, "?workspace=default")
     assert named[0] < 500
     assert await send(world, row, "?workspace=") == await send(world, row, "") == named
@@ -58,7 +58,7 @@ async def test_an_empty_workspace_is_the_default_one(world: ApiWorld, row: Endpo
 async def test_the_address_of_what_was_created_leads_to_it(
     world: ApiWorld, method: str, path: str, body: dict[str, Any], workspace: str
 ) -> None:
-    """This holds in every workspace."""
+    """The Location of a created object leads to it, in every workspace."""
     assert (await world.post("/workspaces", {"name": "team"})).status_code == 201
     made = await world.http.request(method, f"/api/v1{path}", json={**body, "workspace": workspace})
     assert made.status_code == 201, made.text

@@ -100,7 +100,7 @@ def test_every_field_of_a_spec_can_be_shown() -> None:
 
 
 async def test_secrets_for_images_are_shown(world: ApiWorld) -> None:
-    """Those of the template, then those of the workspace, each once."""
+    """The preview has the pull secrets of the template, then those of the workspace, each once."""
     changed = await world.http.patch("/api/v1/workspaces/default", json={"imagePullSecrets": ["team", "own"]})
     assert changed.status_code == 200, changed.text
     template = {"spec": {"containers": [{"name": "main"}], "imagePullSecrets": [{"name": "own"}]}}

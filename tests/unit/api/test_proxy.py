@@ -133,7 +133,7 @@ async def test_a_request_gets_there_and_back(world: ApiWorld) -> None:
 
 
 async def test_a_notebook_sees_the_prefix(world: ApiWorld) -> None:
-    """Its server was started with the prefix as base URL."""
+    """The server of a notebook was started with the prefix as base URL."""
     async with a_running_workload(world, kind="notebook") as (id_, _):
         seen = (await world.http.get(f"/proxy/{id_}/lab")).json()
         assert seen["path"] == f"/proxy/{id_}/lab"
@@ -204,7 +204,7 @@ async def test_short_ids_and_missing_slashes_are_redirected(world: ApiWorld) -> 
 
 
 async def test_the_page_of_a_port_gets_its_slash(world: ApiWorld) -> None:
-    """Without it, a browser looks for `style.css` of the port at the default port."""
+    """Without the slash, a browser looks for `style.css` of the port at the default port."""
     async with served(Workload().app) as port:
         answer = await world.launch(ports=[{"name": "http", "port": port}])
         await world.run(answer["name"])
@@ -427,14 +427,14 @@ def test_the_proxy_leads_to_addresses_of_pods_only(address: str) -> None:
 
 
 def test_a_node_is_itself_in_every_spelling() -> None:
-    """Also where its own status spells the address as IPv6 and the pod's does not."""
+    """The node's own address is refused also where the node's status spells it as IPv6 and the pod's does not."""
     status = PodStatus(phase="Running", pod_ip="10.9.9.9", host_ip="::ffff:10.9.9.9")
     with pytest.raises(ForbiddenError, match="node's own"):
         check(Pod(metadata=ObjectMeta(name="p"), status=status))
 
 
 def test_this_machine_knows_its_addresses() -> None:
-    """Those of loopback are among them; addresses for documentation are not."""
+    """Loopback addresses are among them; addresses for documentation are not."""
     assert is_own(ipaddress.ip_address("127.0.0.1"))
     assert not is_own(ipaddress.ip_address("192.0.2.1"))
     assert not is_own(ipaddress.ip_address("198.51.100.1"))
@@ -455,7 +455,8 @@ async def test_the_proxy_leads_to_no_node_that_the_api_knows() -> None:
 
 
 def test_a_pod_of_the_hosts_network_is_no_place_of_a_pod() -> None:
-    """Its address is the node's, where kubelets and others listen; also where the status does not tell."""
+    """The address of such a pod is the node's, where kubelets and others listen; it is refused also where the status
+    has no host address."""
     pod = Pod(metadata=ObjectMeta(name="p"), spec=PodSpec(host_network=True), status=PodStatus(pod_ip="10.1.2.3"))
     with pytest.raises(ForbiddenError, match="node's own"):
         check(pod)

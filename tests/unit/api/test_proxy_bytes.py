@@ -112,7 +112,7 @@ async def test_a_length_that_is_none_is_left_out(world: ApiWorld, head: bytes, b
 
 @pytest.mark.parametrize("upgrade", ["", "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"], ids=["http", "socket"])
 async def test_a_fragment_is_no_part_of_what_is_asked(world: ApiWorld, upgrade: str) -> None:
-    """Some programs send it: the workload gets the request without it, and nothing fails here."""
+    """Some programs send a fragment: the workload gets the request without it, and nothing fails here."""
     key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" if upgrade else ""
     how = f"Connection: Upgrade\r\n{upgrade}{key}" if upgrade else "Connection: close\r\n"
     async with a_raw_server(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as port, served(world.app) as api:
@@ -121,7 +121,7 @@ async def test_a_fragment_is_no_part_of_what_is_asked(world: ApiWorld, upgrade: 
 
 
 async def test_interim_answers_without_end_are_the_workload_s_fault(world: ApiWorld) -> None:
-    """They are read once each, up to a limit: 502."""
+    """Interim answers are read once each, up to a limit; then the client gets 502."""
     async with a_raw_server(b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000) as port, served(world.app) as api:
         asked = f"POST /proxy/{await a_workload(world, port)}/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         answer = await exchanged(api, f"{asked}Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n".encode())

@@ -144,8 +144,8 @@ async def test_a_silent_socket_is_no_use(world: ApiWorld) -> None:
 
 
 async def test_our_pages_files_are_served(world: ApiWorld) -> None:
-    """They are compressed, with a tag. A vendored file may be cached for ever; other files of the package are not
-    served."""
+    """Files of our pages are compressed, with a tag. A vendored file may be cached for ever; other files of the package
+    are not served."""
     first = await world.http.get("/assets/terminal/terminal.js")
     assert (first.status_code, first.headers["content-encoding"]) == (200, "gzip")
     assert "xterm" in first.text
@@ -166,7 +166,7 @@ def test_vendored_files_are_what_they_say() -> None:
 
 
 async def test_a_waiting_page_brings_what_it_needs(world: ApiWorld) -> None:
-    """Its script and style are found from any depth; without scripts the page reloads."""
+    """The script and the style are found from any depth; without scripts the page reloads."""
     answer = (await world.post("/notebooks", {})).json()
     page = await world.http.get(f"/proxy/{answer['id']}/lab/tree", headers={"accept": "text/html"})
     assert 'src="../../../assets/waiting/waiting.js"' in page.text

@@ -111,14 +111,14 @@ OWN = ("10.0.0.1:8888", "slipway.example")
     ],
 )
 def test_a_redirect_to_the_workload_stays_below_its_path(said: str, told: str) -> None:
-    """This holds for its own address and for the name that the client used; a redirect elsewhere is the client's to
-    follow."""
+    """The redirect may name the workload's own address or the name that the client used; a redirect elsewhere is the
+    client's to follow."""
     for name in ("Location", "Content-Location"):
         assert response_fields([(name, said)], own=OWN, prefix="/proxy/id") == [(name, told)]
 
 
 def test_other_fields_are_left_alone() -> None:
-    """Also an empty one, and bytes that are no ASCII."""
+    """Other fields are not changed, also an empty one, and bytes that are no ASCII."""
     fields = [("Link", "</x>"), ("X-Empty", ""), ("Content-Disposition", 'attachment; filename="\xc3\xbc.ipynb"')]
     assert response_fields(fields, own=OWN, prefix="/proxy/id") == fields
     raw = [(b"content-disposition", 'attachment; filename="日本語.ipynb"'.encode())]
@@ -139,7 +139,7 @@ def test_other_fields_are_left_alone() -> None:
     ],
 )
 def test_a_cookie_keeps_its_path_below_that_of_its_workload(said: str, told: str) -> None:
-    """Its other attributes stay, except Domain."""
+    """The other attributes of the cookie stay, except Domain."""
     field = ("Set-Cookie", f"a=1; Path={said}; HttpOnly; Pathology=1; Domain=example; SameSite=Lax")
     kept = response_fields([field], own=OWN, prefix="/proxy/id")
     assert kept == [("Set-Cookie", f"a=1; Path={told}; HttpOnly; Pathology=1; SameSite=Lax")]

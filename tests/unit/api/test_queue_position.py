@@ -21,7 +21,7 @@ async def launched(world: ApiWorld, *order: str, **body: Any) -> dict[str, str]:
 
 
 async def test_an_allocation_moves_ahead_of_and_behind_another(world: ApiWorld) -> None:
-    """It moves also between two that were created in the same second; the others are not written."""
+    """The allocation moves also between two that were created in the same second; the others are not written."""
     ids = await launched(world, "a", "b", "c", "d")
     before = await names(world)
     last, second = before[-1], before[1]
@@ -113,7 +113,7 @@ async def test_one_of_the_two_is_said(world: ApiWorld, body: dict[str, Any]) -> 
 
 
 async def test_a_batch_applies_what_it_can_and_joins_the_errors(world: ApiWorld) -> None:
-    """One item each; the refused ones are named together."""
+    """Each update has an item; the refused ones are named together."""
     await world.post("/jobs", {"name": "j"})
     ids = await launched(world, "a", "b")
     first, second = await names(world)

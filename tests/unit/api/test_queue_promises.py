@@ -14,7 +14,7 @@ async def a_tree(world: ApiWorld, **above: Any) -> None:
 
 
 async def test_a_queue_shows_the_min_runtime_that_holds(world: ApiWorld) -> None:
-    """It is the queue's own, else that of the nearest queue above it; empty where no queue states one."""
+    """The time is the queue's own, else that of the nearest queue above it; empty where no queue states one."""
     await a_tree(world, minRuntime="10m")
     assert (await world.get("/queues/lab")).json()["minRuntime"] == "10m"
     assert (await world.get("/queues/default")).json()["minRuntime"] == ""

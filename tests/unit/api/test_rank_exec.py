@@ -89,7 +89,7 @@ async def refused(world: ApiWorld, id_: str, *command: str, **more: Any) -> Json
 
 
 async def test_output_input_and_exit_code_are_passed_on(world: ApiWorld) -> None:
-    """They are those that Kubernetes reports."""
+    """Output, input and exit code are those that Kubernetes reports."""
     id_ = await a_running(world, ranks=2)
     assert await run(world, id_, "echo", "a", "b c") == CommandResult(0, b"a b c")
     assert await run(world, id_, "echo", data=b"x" * 100_000, rank=1) == CommandResult(0, b"x" * 100_000)
@@ -183,7 +183,7 @@ async def test_a_plain_request_is_told_to_upgrade(world: ApiWorld) -> None:
 
 
 async def test_a_user_has_so_many_sessions() -> None:
-    """One more is refused until one has ended."""
+    """One session more is refused until one has ended."""
     async with api_world(Settings(exec_sessions_max=1)) as world:
         id_ = await a_running(world)
         ada, ben = {"X-Slipway-User": "ada"}, {"X-Slipway-User": "ben"}
@@ -229,7 +229,7 @@ async def test_a_client_that_leaves_ends_it(world: ApiWorld) -> None:
     ("message", "code"), [("words", 1003), (bytes((STDIN,)) + b"x" * MESSAGE_BYTES_MAX, 1009)], ids=["text", "large"]
 )
 async def test_a_message_that_is_none(world: ApiWorld, message: str | bytes, code: int) -> None:
-    """It ends the session with a close code that fits."""
+    """A bad message ends the session with a close code that fits."""
     async with opened(world, await a_running(world), "wait", stdin=True) as socket:
         await socket.recv()
         await socket.send(message)

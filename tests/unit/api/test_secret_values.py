@@ -194,7 +194,7 @@ async def test_a_variable_of_a_template_does_not_replace_a_secret_value(world: A
 
 
 def test_the_values_are_not_printed() -> None:
-    """They are not printed with a struct that contains them either."""
+    """The values are not printed, not even with a struct that contains them."""
     body, values = split({**LAUNCH})
     assert "secretValues" not in body
     assert CANARY not in repr(values) + str(body)

@@ -101,7 +101,7 @@ async def test_lists_of_what_has_not_ended_cost_no_call(world: ApiWorld) -> None
 
 
 async def test_what_ends_or_is_deleted_leaves_the_lists_of_what_lives(world: ApiWorld) -> None:
-    """They leave the lists as soon as the watch shows it."""
+    """Ended and deleted allocations leave the lists as soon as the watch shows it."""
     for name in ("a", "b", "c"):
         await launched(world, name)
     await ended(world, "a")
@@ -114,7 +114,7 @@ async def test_what_ends_or_is_deleted_leaves_the_lists_of_what_lives(world: Api
 
 
 async def test_an_own_write_is_in_the_next_answer(world: ApiWorld) -> None:
-    """Also while the watch is late: then the answer is a LIST."""
+    """While the watch is late, the answer is a LIST."""
     await launched(world, "old")
     world.kube.is_stalled = True
     await launched(world, "new")
@@ -221,7 +221,7 @@ async def test_of_a_long_page_of_what_has_ended_nothing_is_read_alone(
 
 
 async def test_while_the_watch_is_interrupted_answers_are_lists(world: ApiWorld) -> None:
-    """They are current, and fail as a LIST does, with the message of the API server."""
+    """The answers are current, and fail as a LIST does, with the message of the API server."""
     await launched(world, "one")
     lists = Lists(world)
     lists.refusal, world.kube.closes_watches = UnavailableError("the API server is away"), True
@@ -269,7 +269,7 @@ async def test_when_more_is_known_than_is_noted_answers_are_lists(
 async def test_the_view_answers_as_the_api_server_does(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
-    """This holds for every filter."""
+    """The view and the API server give the same names, for every filter."""
     await launched(world, "a", labels={"team": "a"})
     await launched(world, "b", queue="other")
     await launched(world, "c")

@@ -75,7 +75,7 @@ async def test_when_the_reader_leaves_another_one_reads() -> None:
 
 
 async def test_an_error_reaches_all_who_wait() -> None:
-    """Each gets the error; they do not try one after the other."""
+    """Each reader gets the error; they do not try one after the other."""
     inner = CountingFirehose()
     firehose = SharedFirehose(inner)
     readers = await waiting(firehose, READERS)
@@ -88,7 +88,7 @@ async def test_an_error_reaches_all_who_wait() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 async def test_reads_that_do_not_wait_are_their_own(count: int) -> None:
-    """They return what is there now."""
+    """A read that does not wait returns what is there now."""
     inner = CountingFirehose()
     firehose = SharedFirehose(inner)
     await asyncio.gather(*(firehose.read(after="1") for _ in range(count)))

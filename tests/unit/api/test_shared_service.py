@@ -21,7 +21,7 @@ async def test_the_address_is_in_the_view_and_the_name_in_a_label(world: ApiWorl
 
 
 async def test_without_one_there_is_no_address(world: ApiWorld) -> None:
-    """Neither link nor label."""
+    """A launch without a Service has neither the link nor the label."""
     view = await world.launch(**BODY)
     assert "service" not in view["links"]
     assert "slipway.dev/service" not in view["labels"]

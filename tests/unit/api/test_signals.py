@@ -54,7 +54,7 @@ async def test_many_pollers_cost_one_read(world: ApiWorld) -> None:
 
 
 async def test_acknowledgements_are_kept_by_rank(world: ApiWorld) -> None:
-    """They decide the result, so they are in the spec; `n` is never above that of the preemption."""
+    """Acknowledgements decide the result, so they are in the spec; `n` is never above that of the preemption."""
     name, id_ = await a_running_gang(world)
     path = f"/allocations/{id_}/signals/preemption/ack"
     early = await world.post(path, {"rank": 0})
@@ -93,7 +93,7 @@ async def test_a_checkpoint_is_a_time(world: ApiWorld) -> None:
 
 
 async def test_ready_waiting_and_progress(world: ApiWorld) -> None:
-    """Each is set, and waiting is taken back."""
+    """The signals are set, and waiting is taken back."""
     name, id_ = await a_running_gang(world)
     for call in ("ready", "waiting"):
         assert (await world.post(f"/allocations/{id_}/{call}")).status_code == 200

@@ -170,7 +170,7 @@ async def test_another_policy(world: ApiWorld) -> None:
 
 
 async def test_work_that_is_only_supposed(world: ApiWorld) -> None:
-    """Such work is written as in a scenario file, and has no id; other work may have to wait for it."""
+    """Supposed work is written as in a scenario file, and has no id; other work may have to wait for it."""
     await world.launch(name="later", ranks=ranks(2, cpu="8"))
     ask = {"name": "urgent", "priority": 90, "duration": 60, "ranks": [{"count": 2, "cpu": 8}]}
     answer = await asked(world, addAllocations=[ask])
@@ -209,7 +209,7 @@ BAD: list[tuple[Json, str]] = [
 
 @pytest.mark.parametrize(("body", "where"), BAD)
 async def test_bad_questions(world: ApiWorld, body: Json, where: str) -> None:
-    """Each is refused with the place of what is wrong."""
+    """Each bad question is refused with the place of the error."""
     await world.launch(name="a")
     assert (await refused(world, **body))["pointer"] == where
 
@@ -255,7 +255,7 @@ async def test_one_user_leaves_a_place_for_others(world: ApiWorld) -> None:
 
 
 async def test_what_needs_too_much_memory_is_refused(world: ApiWorld) -> None:
-    """Such a simulation ends its own process, and nothing else."""
+    """A simulation that needs too much memory ends its own process, and nothing else."""
     small = Simulator(world.kube, world.clock, world.parts.seen.live, most=1, timeout_s=60.0, memory_bytes=96 << 20)
     with pytest.raises(PermanentError, match="more memory"):
         await small.ask({"scenario": {"nodes": [{"name": "n", "count": 90_000, "cpu": 1, "labels": {"a": "b"}}]}})

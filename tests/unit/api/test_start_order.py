@@ -1,4 +1,4 @@
-"""Whether a rank may start, by the roles that its role depends on."""
+"""The order of starts: whether a rank may start, by the roles that its role depends on."""
 
 import asyncio
 from typing import Any

@@ -58,7 +58,7 @@ def token_of(world: ApiWorld, id_: str, rank: int = 0, attempt: int = 1, **optio
 async def test_it_opens_the_help_for_its_own_allocation(
     world: ApiWorld, door: httpx2.AsyncClient, *, through_door: bool
 ) -> None:
-    """It is accepted at the tasks' door and at the api, and tells which rank calls."""
+    """The token is accepted at the tasks' door and at the api, and tells which rank calls."""
     name, id_ = await a_gang(world)
     client = door if through_door else world.http
     root, headers = f"/api/v1/allocations/{id_}", bearer(token_of(world, id_, 1))
@@ -173,7 +173,7 @@ async def test_it_expires(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_an_attempt_that_is_over(world: ApiWorld) -> None:
-    """Its ranks can change nothing in the next attempt."""
+    """Ranks of an attempt that is over can change nothing in the next one."""
     name, id_ = await a_gang(world)
     old = bearer(token_of(world, id_))
     assert (await ready(world, id_, old)).status_code == 200

@@ -27,7 +27,7 @@ async def test_templates_are_kept_per_workspace(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
 async def test_a_template_keeps_what_was_written_about_it(world: ApiWorld, method: str) -> None:
-    """Its creator is recorded by each way to create it; a replacement keeps creator, labels and annotations."""
+    """The creator is recorded by each way to create a template; a replacement keeps creator, labels and annotations."""
     path = "/api/v1/templates/base" if method == "PUT" else "/api/v1/templates"
     body = {"name": "base", "body": {"image": "a", "env": {"A": "1"}}}
     assert (await world.http.request(method, path, json=body, headers={"X-Slipway-User": "ada"})).status_code == 201
@@ -60,7 +60,7 @@ async def test_a_template_must_be_part_of_a_launch(world: ApiWorld, body: dict[s
 
 
 async def test_dead_letters_are_listed_and_sent_again(world: ApiWorld) -> None:
-    """They are listed with their cause; a replay removes the letter."""
+    """Dead letters are listed with their cause; a replay removes the letter."""
     queue = world.streams.work_queue("w")
     await world.streams.hints.send([WorkHint(namespace="default", allocation=AllocationId("llm-0123abcd"))])
     (claimed,) = await queue.claim(limit=1, block_s=0)
@@ -100,7 +100,7 @@ async def test_a_dead_letter_is_shown_and_dropped(world: ApiWorld) -> None:
 
 
 async def test_all_dead_letters_are_sent_again(world: ApiWorld) -> None:
-    """They may be of one source, or of all; a letter whose receiver is gone stays, with the reason."""
+    """The letters are those of one source, or of all; a letter whose receiver is gone stays, with the reason."""
     await bury(world, "a", "b")
     hooks = world.streams.webhooks("a")
     fields = {"id": b"llm-0123abcd/1"}

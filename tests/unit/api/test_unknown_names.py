@@ -124,7 +124,7 @@ async def test_there_is_no_place_beside_what_does_not_exist(
 
 @pytest.mark.parametrize("side", ["aheadOf", "behind"])
 async def test_a_batch_moves_nothing_beside_what_does_not_exist(world: ApiWorld, side: str) -> None:
-    """Each is refused with the name, and stays where it is."""
+    """Each move is refused with the name, and the allocation stays where it is."""
     waits = await furnished(world)
     before = await world.stored("waits")
     answer = await world.post("/allocations/batch", {"verb": "move", "ids": [waits["id"]], side: "gone"})
@@ -244,7 +244,8 @@ async def test_a_job_is_looked_for_in_the_workspace_of_the_filter(world: ApiWorl
 
 @pytest.mark.parametrize("path", ["/history", "/usage", "/usage/raw"])
 async def test_a_queue_that_was_deleted_is_still_asked_for(world: ApiWorld, path: str) -> None:
-    """Its work is kept: no filter beside it makes the name unknown, and a user who launched nothing is no error."""
+    """Work of the deleted queue still exists: no other filter makes the name unknown. A user who launched nothing is no
+    error."""
     await furnished(world)
     await world.launch(name="old", queue="closed")
     await world.step("old", Event.TERMINATED)

@@ -104,8 +104,8 @@ async def test_sums_are_by_what_is_asked_for_and_agree(world: ApiWorld) -> None:
 
 
 async def test_gpu_time_is_told_by_flavor(world: ApiWorld) -> None:
-    """This holds before and after it is booked, also beside other work of the same user and queue. Work without a
-    flavor has an empty name."""
+    """Sums by flavor are the same before and after work is booked, also beside other work of the same user and queue.
+    Work without a flavor has an empty name."""
     work = [
         await ended(world, flavor="h100", slots=2),
         await ended(world, flavor="a100", slots=1),
@@ -197,7 +197,7 @@ async def test_many_days_have_a_place_among_few(world: ApiWorld) -> None:
 
 
 async def test_totals_that_can_not_be_read_are_said_to_be(world: ApiWorld) -> None:
-    """Never a 500, and never a sum that lacks a day in silence."""
+    """The answer is 503, which names the day: never a 500, and never a sum that silently lacks a day."""
     await world.kube.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
     today = format_time(world.clock.now())[:10]
     broken = {"metadata": {"name": f"slipway-usage-{today}"}, "data": {"totals": "oops"}}

@@ -19,13 +19,13 @@ def names(part: Json) -> list[str]:
 
 
 async def queued(world: ApiWorld, count: int) -> list[str]:
-    """So many waiting, in the order of their priorities; their names from the first on."""
+    """Launch `count` waiting allocations in the order of their priorities, and return their names from the first on."""
     made = [await world.launch(priority=900 - at, ranks=GPUS, name=f"work-{at}") for at in range(count)]
     return [str(each["name"]) for each in made]
 
 
 async def test_parts_follow_each_other_to_the_end(world: ApiWorld) -> None:
-    """Each says where it begins, how many there are, and its cursor; the last one has no cursor."""
+    """Each part has its begin, the number of all, and a cursor; the last part has no cursor."""
     wanted = await queued(world, 5)
     found, query, begins = list[str](), "?limit=2", list[int]()
     while query:
@@ -46,7 +46,7 @@ async def test_a_part_may_begin_anywhere(world: ApiWorld) -> None:
 
 
 async def test_a_cursor_holds_when_others_come_and_leave(world: ApiWorld) -> None:
-    """It goes on behind its item, also when that item and those before it are gone and new ones stand there."""
+    """A cursor goes on behind its item, also when that item and those before it are gone and new ones are there."""
     wanted = await queued(world, 4)
     cursor = (await ask(world, "?limit=2"))["metadata"]["continue"]
     for name in wanted[:2]:
@@ -76,8 +76,8 @@ async def test_what_is_before_one_is_counted_in_the_whole_queue(world: ApiWorld)
 
 
 async def test_a_queue_shows_its_own_only(world: ApiWorld) -> None:
-    """This holds also where another queue shares its pool; without the waiting work the view of the queue is the
-    same."""
+    """A queue does not show the work of another queue in its pool. Without the waiting work the view of the queue is
+    the same."""
     await world.kube.create(QUEUES, {"metadata": {"name": "other"}, "spec": {"pool": "default"}})
     await queued(world, 1)
     await world.launch(queue="other", name="elsewhere")

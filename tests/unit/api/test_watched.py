@@ -67,7 +67,7 @@ async def test_nodes_are_listed_once(world: ApiWorld) -> None:
 
 
 async def test_a_node_that_comes_and_goes_shows(world: ApiWorld) -> None:
-    """In the list and in the size of its pool, without another LIST."""
+    """The node shows in the list and in the size of its pool, without another LIST."""
     await world.kube.create(NODES, {"metadata": {"name": "n3"}})
     await wait_until(lambda: world.parts.nodes.store.get("n3") is not None, "the watch to bring the node")
     assert (await world.get("/pools")).json()["items"][0]["nodes"] == 3
@@ -110,7 +110,7 @@ async def test_before_the_first_list_a_read_waits_and_then_says_why(monkeypatch:
 
 
 async def test_a_view_that_is_too_old_is_none(world: ApiWorld) -> None:
-    """Such a view would help no caller: reads fail, and state since when and why."""
+    """A view that is too old would help no caller: reads fail, and state since when and why."""
     nodes = WatchedObjects(world.kube, SEEN_NODES, FakeClock(), SeededRandom(1))
     stop = ServiceStop()
     async with TaskGroup() as tasks:

@@ -23,9 +23,10 @@ from tests.support.api_world import ApiWorld
 FOLDER = Path(assets.__file__).parent / "pages"
 PAGE_TYPES = Path(__file__).parents[3] / "tools" / "pages"
 FIRST_BYTES_MAX = 80 * 1024
-"""Of 120 KiB on the wire; the heads of the answers and the data of the first page have the rest."""
+"""The limit for the first page, of 120 KiB on the wire; the heads of the answers and the data of the page have the
+rest."""
 ALL_BYTES_MAX = 350 * 1024
-"""Of everything that a browser needs before it shows something, compressed."""
+"""The limit for all files that a browser may load, compressed."""
 BARE = re.compile(r'\b(?:from ?|import ?\(?)"([^"\s]+)"')
 
 
@@ -92,7 +93,7 @@ async def test_nothing_inline_runs_but_the_import_map(world: ApiWorld) -> None:
 
 
 async def test_the_docs_page_has_no_inline_style(world: ApiWorld) -> None:
-    """Its style is a file as well."""
+    """The style of the page is a file as well."""
     text, headers = await page_of(world, "/docs")
     assert "unsafe-inline" not in headers["content-security-policy"]
     assert "<style" not in text
@@ -100,7 +101,7 @@ async def test_the_docs_page_has_no_inline_style(world: ApiWorld) -> None:
 
 
 async def test_the_frame_is_asked_for_again_and_not_sent_again(world: ApiWorld) -> None:
-    """It has a tag, and a browser asks each time whether there is a newer one."""
+    """The frame has a tag, and a browser asks each time whether there is a newer one."""
     _, headers = await page_of(world)
     assert headers["cache-control"] == "no-cache"
     again = await world.http.get("/cluster", headers={"if-none-match": headers["etag"]})
@@ -133,7 +134,7 @@ async def test_a_file_of_another_version_is_not_kept(world: ApiWorld) -> None:
 
 
 async def test_nothing_else_of_the_folder_is_served(world: ApiWorld) -> None:
-    """Neither its README, nor what lies beside it, by whatever spelling."""
+    """Neither the README nor a file beside the folder is served, by whatever spelling."""
     digest = assets.pages_digest()
     for path in ("README.md", "vendor/README.md", "vendor/preact-LICENSE", "../app.py", "%2e%2e/app.py", "", "vendor"):
         assert (await world.http.get(f"/assets/pages/{digest}/{path}")).status_code == 404, path

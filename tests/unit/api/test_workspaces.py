@@ -255,7 +255,7 @@ async def test_what_is_not_there(world: ApiWorld) -> None:
 async def test_gpus_that_were_handed_out_are_used(
     world: ApiWorld, resources: dict[str, int], device: list[int], count: int
 ) -> None:
-    """Their pods request none of them from Kubernetes, so the status of the quota lacks them. Those of the device
+    """Pods with such GPUs request none from Kubernetes, so the status of the quota lacks them. GPUs of the device
     plugin are in it."""
     await world.post("/workspaces", {"name": "team", "quota": {"nvidia.com/gpu": 8}})
     await world.launch(workspace="team", name="job", ranks=[{"resources": resources}])

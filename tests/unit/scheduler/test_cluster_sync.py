@@ -318,7 +318,8 @@ def test_however_much_was_told_since_is_read() -> None:
 
 
 def test_a_snapshot_that_nobody_goes_on_from_is_not_started_from() -> None:
-    """Such a snapshot may be of any age, so the newcomer makes a LIST. Before that its tables are empty."""
+    """A snapshot without a live publisher may be of any age, so the newcomer makes a LIST. Before that its tables are
+    empty."""
 
     async def test(desk: Desk) -> None:
         await desk.keep("one")

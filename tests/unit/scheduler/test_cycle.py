@@ -325,7 +325,8 @@ def mounting(claim: str) -> RawObject:
 
 
 def test_a_launch_goes_to_the_node_that_reaches_its_bound_volume() -> None:
-    """This holds in the first tick that sees it. A second launch waits for that node, though the other node is free."""
+    """The first tick that sees the launch places it there. A second launch waits for that node, though the other node
+    is free."""
 
     async def test(bench: Bench) -> None:
         where = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}
@@ -355,7 +356,7 @@ def test_a_launch_goes_to_the_node_that_reaches_its_bound_volume() -> None:
 
 
 def test_a_launch_waits_for_a_claim_that_is_not_there_without_a_place() -> None:
-    """It starts in the first tick that finds the claim."""
+    """The launch starts in the first tick that finds the claim."""
 
     async def test(bench: Bench) -> None:
         await launch(bench.kube, template=mounting("data"))

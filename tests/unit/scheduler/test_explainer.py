@@ -129,7 +129,7 @@ def test_while_work_is_decided_few_are_told() -> None:
 
 
 def test_numbers_are_told_again_after_longer_and_longer() -> None:
-    """A text that changes all the time is written a few times; when it stops changing it is told in the end."""
+    """A text that changes all the time is written a few times; when it stops changing, the last text is written."""
 
     async def test(desk: Desk) -> None:
         await desk.add("job")

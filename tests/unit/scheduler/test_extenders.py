@@ -116,7 +116,7 @@ def test_a_question_is_under_way_once() -> None:
 
 
 def test_one_that_fails_is_left_alone_for_a_while() -> None:
-    """Its questions are answered with the fault at once; after a pause one call finds out whether it works again."""
+    """Questions to it are answered with the fault at once; after a pause one call finds out whether it works again."""
 
     async def story(extenders: Extenders, voice: Voice, clock: VirtualClock) -> None:
         voice.fault = "it answers 500"

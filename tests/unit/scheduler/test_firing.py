@@ -78,7 +78,7 @@ def on_a_cluster(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_many_deadlines_that_pass_together_are_all_fired() -> None:
-    """They are more than one tick fires."""
+    """The deadlines are more than one tick fires."""
 
     async def test(bench: Bench) -> None:
         for number in range(COUNT):

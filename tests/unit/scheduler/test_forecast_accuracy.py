@@ -26,7 +26,8 @@ def seen(pool: str, side: str) -> tuple[float, float]:
 
 
 def test_the_first_word_counts() -> None:
-    """Late and early starts are told apart; a later forecast changes nothing; each start counts once."""
+    """The first forecast counts, and a later one changes nothing. Late and early starts are told apart; each start
+    counts once."""
     figures = Calibration("first-word")
     figures.note([kept("a", 100.0), kept("b", 200.0), kept("c", None)])
     figures.note([kept("a", 130.0)])

@@ -124,7 +124,7 @@ def test_a_gang_that_shrank_gets_its_ranks_back() -> None:
 
 
 def test_an_attempt_of_an_older_release_does_not_grow() -> None:
-    """Its first ranks were not told that others may join them."""
+    """The first ranks of such an attempt were not told that others may join them."""
 
     async def test(bench: Bench) -> None:
         found = await a_gang_below_its_count(bench)

@@ -47,7 +47,7 @@ class CountingKube:
 
 
 class Reader:
-    """One leadership's reader, with its own tables."""
+    """The reader of one leadership, with tables of its own."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -112,7 +112,7 @@ def of_user(name: str, user: str, gpus: int) -> dict[str, Any]:
 
 
 def test_a_pool_without_fair_share_reads_nothing() -> None:
-    """This holds for any number of looks; known use is forgotten when the pool removes `fairShare`."""
+    """However often it looks, the reader makes no call; known use is forgotten when the pool removes `fairShare`."""
 
     async def test(bench: Bench) -> None:
         await a_day(bench, 1, ana=5)

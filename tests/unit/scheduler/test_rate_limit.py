@@ -4,7 +4,7 @@ from slipway.scheduler.rate_limit import RateLimit
 
 
 def test_it_fills_up_again_to_the_burst_and_no_further() -> None:
-    """This holds however long nothing was written."""
+    """The allowance never exceeds the burst, however long nothing was written."""
     pace = RateLimit(per_s=2.0, burst=3)
     assert pace.left(100.0) == 3
     pace.spend(3)

@@ -70,7 +70,7 @@ class Desk:
         return self.cluster.volumes.get(f"{NAMESPACE}/{claim}")
 
     async def tick(self, *, is_planning: bool = True) -> float:
-        """One look; returns how long it took, in seconds."""
+        """Run one look, and return how long it took, in seconds."""
         begun_s = self.clock.monotonic()
         await self.reads.look(is_planning=is_planning)
         return self.clock.monotonic() - begun_s
@@ -90,7 +90,7 @@ def behind(test: Callable[[Desk], Awaitable[None]]) -> None:
 
 
 def test_work_without_claims_costs_no_call() -> None:
-    """Neither does work that names claims and does not wait: it runs, is held, ends, or is of another pool."""
+    """Work that names claims and does not wait costs no call either: it runs, is held, ends, or is of another pool."""
 
     async def test(desk: Desk) -> None:
         desk.tell("plain")
@@ -202,7 +202,7 @@ def test_what_is_named_no_more_is_forgotten() -> None:
 
 
 def test_a_gang_that_may_get_more_ranks_keeps_its_claims() -> None:
-    """Its new ranks have to reach the volume as well."""
+    """The new ranks of a gang have to reach the volume as well."""
 
     async def test(desk: Desk) -> None:
         role = a_role(2, 1, namespace=NAMESPACE, claims=("data",))

@@ -49,14 +49,14 @@ LOOPBACK = parse_networks(("127.0.0.0/8", "::1/128"))
     ],
 )
 def test_addresses_that_are_not_public_are_refused(address: str) -> None:
-    """Also where an IPv6 address leads to an IPv4 one: mapped, 6to4, NAT64."""
+    """An IPv6 address that leads to such an IPv4 address is refused too: mapped, 6to4, NAT64."""
     with pytest.raises(ForbiddenTargetError, match="SLIPWAY_WEBHOOK_NETWORKS"):
         check_address(ipaddress.ip_address(address), ())
 
 
 @pytest.mark.parametrize("address", ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "64:ff9b::101:101"])
 def test_public_addresses_are_taken(address: str) -> None:
-    """Nothing needs to be set for them."""
+    """Public addresses need no setting."""
     check_address(ipaddress.ip_address(address), ())
 
 

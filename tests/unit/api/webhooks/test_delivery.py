@@ -227,7 +227,7 @@ def test_an_event_reaches_a_webhook_that_was_there_before_it() -> None:
 
 
 def test_an_event_reaches_a_webhook_although_the_watch_shows_it_later() -> None:
-    """Each event that came since the webhook was made, once and in order; none from before."""
+    """The webhook gets each event since it was made, once and in order, and none from before."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         await office.add("old")
@@ -272,7 +272,7 @@ def test_the_webhooks_are_listed_once() -> None:
 
 
 def test_events_go_out_while_the_webhooks_cannot_be_watched() -> None:
-    """They are LISTed then, each time that events are routed."""
+    """Without a watch the webhooks are LISTed each time that events are routed."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         async def refuse(verb: Verb, plural: str) -> None:
@@ -320,7 +320,7 @@ def test_a_failed_try_is_repeated_and_holds_back_what_follows_of_its_subject() -
 
 
 def test_what_is_given_up_is_a_dead_letter_that_can_be_sent_again() -> None:
-    """After the budget; the letter names webhook, event and cause; the next event of the subject goes out."""
+    """After the budget there is a dead letter with webhook, event and cause; the next event of the subject goes out."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         is_broken = True
@@ -391,7 +391,7 @@ def test_a_dead_receiver_holds_up_no_other_one() -> None:
 
 
 def test_tries_to_one_receiver_are_bounded() -> None:
-    """Never more at once than the limit, however many subjects there are."""
+    """There are never more tries at once than the limit, however many subjects there are."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         async def slow(_message: Message) -> DeliveryResult:
@@ -412,7 +412,7 @@ def test_tries_to_one_receiver_are_bounded() -> None:
 
 
 def test_several_replicas_deliver_each_event_once() -> None:
-    """One of them works at a time; when it is killed another one goes on, and nothing is lost."""
+    """One replica works at a time; when it is killed another one goes on, and nothing is lost."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         await office.add("hook")

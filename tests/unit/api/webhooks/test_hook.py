@@ -77,7 +77,7 @@ def test_a_secret_of_somebody_else_is_no_webhook(data: dict[str, str]) -> None:
 
 
 def test_nothing_secret_is_shown() -> None:
-    """Not the key, and not the URL, which may hold a token."""
+    """Neither the key nor the URL, which may contain a token, is shown."""
     webhook = a_webhook(url="https://a.example/T0KEN")
     for shown in (repr(webhook), repr(webhook.config), repr(msgspec.convert(to_secret(webhook, "ns"), Secret))):
         assert "T0KEN" not in shown

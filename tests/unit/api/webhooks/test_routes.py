@@ -30,7 +30,7 @@ async def world() -> AsyncGenerator[ApiWorld, None]:
 
 
 async def test_a_webhook_is_added_shown_changed_and_removed(world: ApiWorld) -> None:
-    """Its key is in the answer to the POST and nowhere else; of its URL no more than the host is shown."""
+    """The key is in the answer to the POST and nowhere else; of the URL only the host is shown."""
     body = {
         "name": "pager",
         "url": f"{URL}/T0/B0/password?token=T",
@@ -155,7 +155,7 @@ async def test_without_redis_nothing_can_be_delivered() -> None:
 
 
 async def test_while_redis_is_away_webhooks_are_kept_all_the_same(world: ApiWorld) -> None:
-    """They are objects of Kubernetes; the length of their queues is not known then."""
+    """Webhooks are objects of Kubernetes; only the length of their queues is not known without Redis."""
     world.server.absent = True
     assert (await world.post("/webhooks", {"name": "a", "url": URL})).status_code == 201
     assert (await world.get("/webhooks/a")).json()["backlog"] is None
@@ -163,7 +163,7 @@ async def test_while_redis_is_away_webhooks_are_kept_all_the_same(world: ApiWorl
 
 
 async def test_a_webhook_for_a_chat(world: ApiWorld) -> None:
-    """Its form and the address of the pages are stored, shown and changed; a bad value is refused at its field."""
+    """The format and the address of the pages are stored, shown and changed; a bad value is refused at its field."""
     made = await world.post(
         "/webhooks", {"name": "chat", "url": URL, "format": "slack", "pageUrl": "https://a.example"}
     )

@@ -77,7 +77,7 @@ async def test_other_answers_are_failures(
 
 
 async def test_redirects_are_not_followed() -> None:
-    """They would lead past the check of the address."""
+    """A redirect would lead past the check of the address."""
     async with serve(answering(200)) as inner, serve(answering(302, location=f"{inner.url}/secret")) as stub:
         answer = await send(stub.url)
     assert (answer.delivered, answer.detail) == (False, "answered 302; redirects are not followed")
@@ -85,7 +85,7 @@ async def test_redirects_are_not_followed() -> None:
 
 
 async def test_a_forbidden_address_is_never_connected_to() -> None:
-    """Also when a name leads there."""
+    """A name that leads to a forbidden address is refused too."""
     async with serve(answering(200)) as stub:
         port = stub.url.rpartition(":")[2]
         for host in ("127.0.0.1", "localhost"):

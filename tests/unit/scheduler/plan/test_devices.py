@@ -77,7 +77,8 @@ def test_the_smallest_change_is_of_one_device() -> None:
 
 
 def test_parts_are_had_only_where_gpus_are_shared() -> None:
-    """Without the label the device plugin chooses; a node without GPUs has none to share."""
+    """Only nodes with the label share GPUs: without it the device plugin chooses, and a node without GPUs has none to
+    share."""
     nodes = [a_node("plain", gpus=8), a_node("cpu"), a_gpu_node("shared", 1)]
     assert devices(planned(a_snapshot(nodes, [an_allocation("w", a_share(10))]))) == {"w": {0: (0,)}}
     why = planned(a_snapshot(nodes[:2], [an_allocation("w", a_share(10))])).explanations["default/w"]

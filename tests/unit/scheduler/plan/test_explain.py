@@ -64,7 +64,8 @@ def test_what_waits_for_others_says_for_whom(waits_for: tuple[tuple[str, str], .
 
 
 def test_what_waits_for_others_delays_nobody() -> None:
-    """Such work is first in its queue, and nothing is reserved for it: the work behind it starts."""
+    """Work that waits for a dependency is first in its queue, and nothing is reserved for it: the work behind it
+    starts."""
     first = an_allocation("a", a_role(count=2), priority=900, waits_for=(("prep-1", "succeeded"),))
     behind = an_allocation("b", a_role(count=2))
     for ordering in ("StrictFIFO", "BestEffortFIFO", "Backfill"):
@@ -314,7 +315,8 @@ def test_no_change_is_offered_that_another_would_take_from_what_has_just_started
 
 
 def test_no_change_is_offered_that_another_would_have_kept() -> None:
-    """With n0 free, the gang that has waited long has a place as soon as n1 is free too: n0 is kept for it."""
+    """The gang has waited long, and starts as soon as n0 and n1 are free. So n0 is reserved for it, and not offered to
+    the small one."""
     room = [a_node("n0", cpu=1, labels={"disk": "ssd"}), a_node("n1", cpu=2)]
     pod = PodFact(namespace="d", name="p", uid="p", node="n0", requests=amounts(1))
     runs = running(an_allocation("runs", a_role(cpu=2)), {0: "n1"})

@@ -1,4 +1,4 @@
-"""Each filter: which nodes it refuses, in which words."""
+"""Each filter: which nodes it refuses, and with which words."""
 
 from typing import Any
 

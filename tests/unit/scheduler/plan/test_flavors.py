@@ -131,7 +131,7 @@ def test_what_nodes_that_take_no_work_hold_of_a_flavor_is_no_share() -> None:
 
 @pytest.mark.parametrize(("policy", "node"), [("Borrow", "h"), ("TryNextFlavor", "a")])
 def test_borrow_here_or_try_the_next(policy: str, node: str) -> None:
-    """A queue that owns nothing of the first flavor borrows there, or goes where it owns something."""
+    """A queue that owns nothing of the first flavor borrows there, or uses a flavor of which it owns something."""
     queues = [a_queue(nominal=own(0, 2), when_can_borrow=policy), a_queue("other", own(4, 2))]
     assert places(planned(of([work("w")], queues))) == {"w": [node]}
 
@@ -258,7 +258,8 @@ def test_new_flavors_of_a_pool_count_what_runs() -> None:
 
 
 def test_ranks_without_gpus_are_confined_only_where_no_rank_has_some() -> None:
-    """A driver beside GPU ranks may be anywhere; a gang without GPUs that accepts a flavor goes to its nodes."""
+    """A driver rank beside GPU ranks may be on any node; a gang without GPUs that accepts a flavor goes to the nodes of
+    it."""
     mixed = of_flavor(an_allocation("m", a_role(name="driver"), a_role(gpus=1, name="gpu")), "h100")
     assert [role.flavor for role in mixed.roles] == [None, "h100"]
     plain = of_flavor(an_allocation("p", a_role()), "h100")

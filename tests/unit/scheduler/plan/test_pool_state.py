@@ -129,7 +129,7 @@ def test_a_gang_below_its_minimum_is_taken_down_once() -> None:
 
 
 def test_ranks_that_ended_do_not_make_a_gang_too_small() -> None:
-    """Its first rank succeeded: the other goes on."""
+    """The first rank of the gang has succeeded, and the other goes on."""
     assert planned(a_snapshot(nodes(2), [msgspec.structs.replace(PLACED, ended_ranks=(0,))])).is_empty
 
 

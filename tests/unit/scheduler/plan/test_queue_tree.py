@@ -63,8 +63,8 @@ def test_the_root_holds_what_no_nominal_names() -> None:
 
 
 def test_nothing_that_cannot_be_preempted_borrows() -> None:
-    """Such work fits in the nominal of its queue, else of the first queue above that has one; preemptible work does not
-    count."""
+    """Work that cannot be preempted fits in the nominal of its queue, else of the first queue above that has one.
+    Preemptible work does not count there."""
     tree = QueueTree([a_queue("p", nominal=cpu(1)), a_queue("a", "p", nominal=cpu(4)), a_queue("b", "p")], TOTAL)
     tree.take("a", {"cpu": 3}, preemptible=True)
     assert room(tree, "a", preemptible=False) == 4

@@ -162,7 +162,7 @@ def test_a_role_without_a_minimum_keeps_its_domain_too() -> None:
 
 
 def test_a_topology_of_the_gang_comes_before_those_of_its_roles() -> None:
-    """Without it each role would take the tightest rack, and these are in two blocks."""
+    """Without a topology of the gang each role would take the tightest rack, and these are in two blocks."""
     blocks: Blocks = {"b1": {"r1": 2, "r2": 1}, "b2": {"r3": 3, "r4": 3}}
     roles = [want(2, "rack", "required", name="a"), want(3, "rack", "required", name="b")]
     assert racks_of(blocks, *roles) == {"b1-r1": 2, "b2-r3": 3}

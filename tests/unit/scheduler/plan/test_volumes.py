@@ -108,7 +108,7 @@ def test_a_gang_goes_where_all_its_ranks_reach_the_volume() -> None:
 
 
 def test_what_waits_for_nodes_of_its_volume_says_so() -> None:
-    """It names the claim, the zone, and what the nodes of that zone lack."""
+    """The message names the claim, the zone, and what the nodes of that zone lack."""
     holder = running(an_allocation("holder", a_role(gpus=4, namespace=NAMESPACE)), {0: "n0"})
     made = plan_with(a_volume(term(where(ZONE, "In", "a"))), holder, a_job("train"))
     message = said(made, "train").message
@@ -117,7 +117,7 @@ def test_what_waits_for_nodes_of_its_volume_says_so() -> None:
 
 
 def test_a_claim_that_cannot_be_mounted_is_waited_for_before_any_node_is_looked_at() -> None:
-    """Such work takes no room from other work; its message is that of the claim."""
+    """Work with such a claim takes no room from other work; its message is that of the claim."""
     volume = VolumeFact(namespace=NAMESPACE, name="data", waits="volume claim data does not exist in namespace default")
     made = plan_with(volume, a_job("train"), a_job("other", claims=()))
     assert list(places(made)) == ["other"]

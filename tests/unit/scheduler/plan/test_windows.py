@@ -76,7 +76,7 @@ def test_the_run_limit_of_the_queue_counts() -> None:
 
 
 def test_work_without_a_limit_is_kept_off_from_the_lead_time_on() -> None:
-    """Until that instant such work starts, since some window is always ahead."""
+    """Work without a run limit starts until that instant, since some window is always ahead."""
     snapshot = a_snapshot(nodes(1), [an_allocation("a")], pool=a_pool(a_window(lead_s=600.0)))
     assert places(decided(snapshot, 399.0)) == {"a": ["n0"]}
     assert places(decided(snapshot, 400.0)) == {}
@@ -110,7 +110,7 @@ def test_nodes_that_are_free_at_the_start_are_chosen_first() -> None:
 
 
 def test_nodes_with_work_of_its_own_are_chosen_before_free_ones() -> None:
-    """So a window whose queue already runs work holds no more nodes back than it states."""
+    """A window whose queue already runs work takes those nodes first, so it holds no more nodes back than it states."""
     work = [running(whole("own", queue="class"), {0: "n2"})]
     snapshot = a_snapshot(nodes(3), work, queues=QUEUES, pool=a_pool(a_window(queues=("class",), nodes=1)))
     assert reserved(snapshot, now=1500.0) == ["n2"]
@@ -156,7 +156,7 @@ def test_the_plan_is_made_anew_when_a_window_begins_and_when_it_ends() -> None:
 
 
 def test_a_growing_gang_is_held_to_the_end_of_its_attempt() -> None:
-    """Its new rank would end with the others: at 900 that is in time, at 1100 it is not."""
+    """The new rank of the gang would end with the others: at 900 that is in time, at 1100 it is not."""
     for ends, nodes_added in ((900.0, ["n1"]), (1100.0, [])):
         gang = an_allocation("g", a_role(count=2, minimum=1, cpu=8), max_runtime=ends, started=0.0)
         fact = msgspec.structs.replace(running(gang, {0: "n0"}), phase=Phase.RUNNING)

@@ -18,7 +18,7 @@ allocations:
 
 
 def test_it_starts_when_the_last_has_ended() -> None:
-    """Nothing is reserved for it before: work that arrived later starts in between."""
+    """Nothing is reserved for such work: work that arrived later starts before it."""
     lives = simulate(decode(NODES + CHAIN)).world.lives
     assert {name: life.first_start for name, life in lives.items()} == {"prep": 0, "data": 0, "later": 10, "train": 30}
 
@@ -36,7 +36,7 @@ def test_its_start_is_foreseen_where_the_ends_are_known() -> None:
 
 @pytest.mark.parametrize("names", ["[gone]", "[b]", "[c]"])
 def test_only_what_is_above_it_can_be_named(names: str) -> None:
-    """So no work waits for itself, and no two wait for each other."""
+    """Only allocations above can be named, so no work waits for itself, and no two wait for each other."""
     text = (
         f"allocations: [{{name: a, ranks: [{{}}]}}"
         f", {{name: b, after: {names}, ranks: [{{}}]}}, {{name: c, ranks: [{{}}]}}]"

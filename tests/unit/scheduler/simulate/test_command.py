@@ -31,7 +31,7 @@ def test_scores_of_one_allocation_are_by_node(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_scores_of_several_are_by_allocation_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each as the planner saw it: the second with the first in place."""
+    """The scores of each are those that the planner saw: for the second, with the first in place."""
     second = "{name: b, submit: 2, ranks: [{cpu: 1, memory: 1Gi}]}"
     two = ONE.replace("memory: 1Gi}]}]", f"memory: 1Gi}}]}}, {second}]")
     found = answer(two, "--explain-scores", tmp_path=tmp_path, capsys=capsys)

@@ -66,7 +66,7 @@ def test_what_still_runs_makes_long_work_more_likely() -> None:
 
 
 def test_what_still_runs_and_is_short_says_little() -> None:
-    """Its weight goes to all longer runs, so the chances of these relative to each other stay."""
+    """The weight of a short run goes to all longer runs, so the chances of these relative to each other stay."""
     times = RunTimes([*runs(10), *(like(ran_s=1.0) for _ in range(30))])
     assert [times.draw(like(), chance) for chance in (0.05, 0.55, 0.95)] == [10, 60, 100]
 

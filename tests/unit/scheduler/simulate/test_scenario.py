@@ -175,7 +175,7 @@ def test_a_bad_file_exits_2_and_names_the_field(
 
 
 def test_a_complaint_is_one_line_that_no_terminal_obeys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """This holds for any names in the file."""
+    """A complaint has one line and no control sequences, whatever names are in the file."""
     path = tmp_path / "bad.yaml"
     path.write_text(
         'nodes: [{name: n}]\nallocations: [{name: a, queue: "x\\x1b[31m\\ny", ranks: [{}]}]', encoding="utf-8"

@@ -149,7 +149,7 @@ def test_rows_are_left_out_and_counted(folder: Folder) -> None:
 
 
 def test_json_lines(folder: Folder) -> None:
-    """One object a line; what is missing or null is an empty cell."""
+    """A file has one object a line; a field that is missing or null is an empty cell."""
     text = '{"t": 0, "d": 2.5, "u": "ana", "p": true}\n\n{"t": 1, "d": 1, "u": null}\n'
     one, two = folder.load(text, {**COLUMNS, "user": "u", "preemptible": "p"}, name="t.jsonl").scenario.allocations
     assert (one.duration, one.user, one.preemptible) == (2.5, "ana", True)
@@ -249,7 +249,7 @@ def test_the_summary_is_the_answer_to_a_trace(folder: Folder, capsys: pytest.Cap
 
 
 def test_the_example_of_the_page_is_read(folder: Folder) -> None:
-    """The trace and the mapping that docs/scenarios.md shows, as they stand there."""
+    """The trace and the mapping of docs/scenarios.md are read unchanged."""
     page = (Path(__file__).parents[4] / "docs/scenarios.md").read_text(encoding="utf-8")
     trace = page.partition("```csv\n")[2].partition("```")[0]
     mapping = "format: csv" + page.partition("```yaml\nformat: csv")[2].partition("```")[0]

@@ -253,7 +253,7 @@ def test_what_has_more_right_takes_over_the_room_that_is_being_made() -> None:
 
 
 def test_quota_and_slots_that_leave_are_waited_for_too() -> None:
-    """There are free nodes, but the queue's limit is used up until the victim has left."""
+    """There are free nodes, but the limit of the queue is used up until the victim has left."""
     low = running(an_allocation("low", a_role(cpu=4), preemptible=True), {0: "n0"})
     urgent, small = an_allocation("urgent", a_role(cpu=2), priority=90), an_allocation("small", a_role(cpu=2))
     snapshot = a_snapshot(

@@ -25,8 +25,8 @@ def a_tree() -> QueueTree:
 
 
 def test_verdicts_at_once_are_those_one_by_one() -> None:
-    """Both agree over many states of one tree, although `judge_all` does not compute anew which queues are above their
-    due."""
+    """`judge_all` and `judge` agree over many states of one tree, although `judge_all` does not find the queues above
+    their due anew."""
     chance, tree = random.Random(7), a_tree()
     leaves = [f"q-{team}-{leaf}" for team in range(TEAMS) for leaf in range(LEAVES)]
     kinds = {name: [(at * len(USES) + kind, use) for kind, use in enumerate(USES)] for at, name in enumerate(leaves)}
