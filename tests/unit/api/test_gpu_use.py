@@ -150,7 +150,7 @@ def test_an_address_that_is_none_is_refused_with_an_example(text: str) -> None:
 
 
 async def test_without_a_prometheus_the_api_says_that_it_has_none(world: ApiWorld) -> None:
-    """An answer, not an error: pages and commands then show nothing of it."""
+    """Without a Prometheus the list is empty, and it is no error; pages and commands then show no use of GPUs."""
     view = (await world.get("/gpu-use")).json()
     assert (view["isConfigured"], view["items"], view["idleSeconds"]) == (False, [], 1_800.0)
 

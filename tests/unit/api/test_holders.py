@@ -35,7 +35,7 @@ def holding(name: str, slots: int = 1, *, namespace: str = "default", at: str = 
 def told(
     code: Gate, *live: Allocation, hidden: tuple[str, ...] = (), **spec: object
 ) -> tuple[list[tuple[str, int]], int]:
-    """([(id without its workspace and suffix, slots)], how many others)."""
+    """Call `holders`; return [(id without workspace and suffix, slots)], and how many others there are."""
     found, more = holders(waiting(**spec), code, live, lambda namespace: namespace not in hidden)
     assert all((each.user, each.since in (SOON, LATER)) == ("ada", True) for each in found)
     return [(each.id, each.slots) for each in found], more
@@ -53,7 +53,7 @@ def test_the_largest_come_first_and_the_rest_is_counted() -> None:
 
 
 def test_what_the_viewer_may_not_see_is_only_counted() -> None:
-    """A larger one of another workspace takes no place of those shown."""
+    """Work that the viewer may not see is counted, even the largest, but takes no place among what is shown."""
     found, more = told(Gate.NO_FIT, holding("own"), holding("other", 8, namespace="team"), hidden=("team",))
     assert ([slots for _, slots in found], more) == ([1], 1)
 

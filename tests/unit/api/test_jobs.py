@@ -164,7 +164,7 @@ async def test_a_queue_adds_up_the_slices_of_its_work(world: ApiWorld) -> None:
 
 
 async def test_stats_count_what_waits_and_runs(world: ApiWorld) -> None:
-    """Per queue and summed per pool."""
+    """The work that waits and runs is counted per queue, and summed per pool."""
     gpus = [{"count": 2, "resources": {"nvidia.com/gpu": 1}}]
     runs, _ = await world.launch(ranks=gpus), await world.launch(ranks=gpus)
     await world.launch(queue="other")

@@ -50,7 +50,8 @@ async def test_a_launch_is_answered_with_the_allocation(world: ApiWorld) -> None
 
 
 async def test_the_object_carries_what_the_others_rely_on(world: ApiWorld) -> None:
-    """Finalizer, user, request id, labels and hash."""
+    """A launched object has a finalizer, the user, a request id, the hash of the idempotency key, its labels and its
+    hash."""
     answer = await world.launch(headers={"idempotency-key": "k1", "x-slipway-user": "ada"}, labels={"team": "x"})
     meta = (await world.stored(answer["name"])).metadata
     assert meta.finalizers == [TEARDOWN_FINALIZER]
@@ -124,7 +125,8 @@ async def test_the_short_fields_land_on_the_main_container(world: ApiWorld) -> N
 
 @pytest.mark.parametrize("kind", list(Kind))
 async def test_each_kind_has_a_collection(world: ApiWorld, kind: Kind) -> None:
-    """The same resource, without naming the kind; names are readable."""
+    """POST and GET of a collection make and list work of its kind. The body names no kind; the name made begins with
+    it."""
     body = {} if kind in (Kind.NOTEBOOK, Kind.SHELL, Kind.TENSORBOARD) else {"image": "a", "command": ["x"]}
     response = await world.post(f"/{kind.value}s", body)
     answer = response.json()
@@ -140,7 +142,7 @@ async def test_each_kind_has_a_collection(world: ApiWorld, kind: Kind) -> None:
 
 
 async def test_a_collection_refuses_another_kind(world: ApiWorld) -> None:
-    """/notebooks launches notebooks."""
+    """The collection `/notebooks` launches nothing but notebooks."""
     response = await world.post("/notebooks", {"kind": "shell"})
     assert response.status_code == 422
     assert response.json()["errors"][0]["pointer"] == "/kind"

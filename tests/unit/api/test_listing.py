@@ -84,7 +84,7 @@ async def test_a_version_that_has_expired_is_nobodys_conflict(
 
 @pytest.mark.parametrize("query", ["?labelSelector=%3D%3D%3D", "?continue=nonsense"])
 async def test_bad_selectors_and_tokens(crowd: ApiWorld, query: str) -> None:
-    """The server's own refusal, not a 500."""
+    """The refusal of the Kubernetes API server is passed on; it does not become a 500."""
     assert 400 <= (await crowd.get(f"/allocations{query}")).status_code < 500
 
 

@@ -63,7 +63,7 @@ async def test_text_is_the_default_and_names_ranks_where_there_are_several(world
     ],
 )
 async def test_filters(world: ApiWorld, query: str, expected: list[str]) -> None:
-    """tail counts what the other filters leave."""
+    """Each filter leaves the lines that match it; `tail` counts only the lines that the other filters leave."""
     gang = await a_gang_with_lines(world)
     assert await texts(world, f"/allocations/{gang}/logs{query}") == expected
 
@@ -100,7 +100,7 @@ async def pages(world: ApiWorld, path: str, lines: int) -> list[tuple[int, int, 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 100])
 async def test_each_gap_stands_on_one_page(world: ApiWorld, size: int) -> None:
-    """Wherever pages end: no mark of a gap is lost between two of them, none comes twice, and each page leads on."""
+    """Wherever a page ends, no mark of a gap is lost or comes twice, and each page leads on to the next."""
     answer = await world.launch(ranks=[{"count": 2}])
     id_ = AllocationId(answer["id"])
     for rank, after, first, count in ((0, 0, 1, 2), (1, 0, 4, 1), (0, 2, 6, 2), (1, 4, 5, 1), (0, 7, 9, 1)):

@@ -122,7 +122,7 @@ async def test_gpus_that_only_the_template_asks_for_are_counted(world: ApiWorld)
 
 
 async def test_a_pool_says_how_many_gpus_it_offers(world: ApiWorld) -> None:
-    """Whole ones and slices together."""
+    """The GPUs of a pool are those that it offers whole, and those that it offers in slices."""
     before = (await world.get("/pools")).json()["items"][0]["gpus"]
     await world.offer("n1", {"nvidia.com/mig-2g.20gb": "3"})
     assert (await world.get("/pools")).json()["items"][0]["gpus"] == pytest.approx(before + 6 / 7, abs=0.001)

@@ -130,14 +130,14 @@ async def test_interim_answers_without_end_are_the_workload_s_fault(world: ApiWo
 
 @pytest.mark.parametrize("status", [b"999 What", b"099 What"])
 async def test_a_status_that_may_not_be_is_the_workload_s_fault(world: ApiWorld, status: bytes) -> None:
-    """502, not a fault of ours."""
+    """The answer is 502: the workload has failed, not the API server."""
     async with a_raw_server(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n") as port:
         answer = await world.http.get(f"/proxy/{await a_workload(world, port)}/")
     assert answer.status_code == 502
 
 
 async def test_a_field_that_may_not_be_is_the_workload_s_fault(world: ApiWorld) -> None:
-    """502, not a fault of ours."""
+    """The answer is 502: the workload has failed, not the API server."""
     async with a_raw_server(b"HTTP/1.1 200 OK\r\nX-Bad: a\x7fb\r\nContent-Length: 0\r\n\r\n") as port:
         answer = await world.http.get(f"/proxy/{await a_workload(world, port)}/")
     assert answer.status_code == 502

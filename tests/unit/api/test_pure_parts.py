@@ -47,7 +47,7 @@ class Outer(msgspec.Struct, rename="camel"):
     ],
 )
 def test_strict_reading_points_at_each_problem(value: dict[str, object], pointers: list[str]) -> None:
-    """RFC 6901 pointers, escaped."""
+    """Each problem is named by its place: a JSON pointer, escaped as in RFC 6901."""
     if not pointers:
         checked(value, Outer)
         return
@@ -65,7 +65,7 @@ def test_strict_reading_points_at_each_problem(value: dict[str, object], pointer
     ],
 )
 def test_places_in_messages(message: str, place: tuple[str, str]) -> None:
-    """msgspec's paths as pointers, and its types in plain words."""
+    """The paths in messages of msgspec become JSON pointers, and the names of types become plain words."""
     assert place_of(message) == place
 
 
@@ -146,7 +146,7 @@ def test_a_cookie_keeps_its_path_below_that_of_its_workload(said: str, told: str
 
 
 def test_fields_that_the_client_calls_hop_by_hop_end_here() -> None:
-    """RFC 9110: Connection names more of them."""
+    """Fields that the client names in `Connection` are not passed on (RFC 9110)."""
     fields = [("Connection", "X-A, close"), ("X-A", "1"), ("X-B", "2"), ("Host", "h")]
     kept = dict(request_fields(fields, client="1.1.1.1", scheme="http", prefix="/p"))
     assert kept == {
@@ -220,7 +220,8 @@ async def test_recent_loads_once_at_a_time_and_keeps_no_failure() -> None:
 
 @pytest.mark.parametrize("is_failing", [True, False])
 async def test_recent_loads_once_at_a_time_after_a_load_without_a_value(is_failing: bool) -> None:
-    """A load failed, or lasted longer than its value: a caller who comes then waits for the next load of the others."""
+    """If a load fails, or takes longer than its value is good, its other callers load once more; later ones wait for
+    that."""
     clock, load = FakeClock(), SlowLoad()
     recent = Recent[str, int](clock, ttl_s=1.0)
     async with TaskGroup() as group:

@@ -129,7 +129,7 @@ async def test_activity_is_noted(world: ApiWorld) -> None:
 
 
 async def test_nothing_is_told_after_the_end(world: ApiWorld) -> None:
-    """409 for all; the long poll answers at once."""
+    """After the end each call is refused with 409, and the long poll of the preemption signal answers at once."""
     name, id_ = await a_running_gang(world)
     await world.step(name, Event.TERMINATED)
     for call in ("ready", "waiting", "activity", "preempt", "ranks/0/daemon"):

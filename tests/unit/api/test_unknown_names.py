@@ -102,7 +102,7 @@ async def test_a_name_that_does_not_exist_is_refused(
 
 @pytest.mark.parametrize(("update", "says"), UPDATES)
 async def test_the_same_of_each_update_of_a_batch(world: ApiWorld, update: Json, says: str) -> None:
-    """The other updates are made."""
+    """An update of a batch that names what does not exist is refused; the other updates are made."""
     await furnished(world)
     before = await world.stored("waits")
     answer = await world.post("/jobs/batch", {"updates": [update, {"job": "j", "weight": 2}]})

@@ -98,7 +98,7 @@ async def test_a_queue_shows_its_own_only(world: ApiWorld) -> None:
     ],
 )
 async def test_bad_parts_are_named(world: ApiWorld, query: str, name: str) -> None:
-    """The parameter, and what to send instead."""
+    """A parameter that is wrong is refused with 400, and the answer names it."""
     answer = await world.get(f"/queues/default/waiting{query}")
     assert (answer.status_code, name in answer.json()["detail"]) == (400, True)
 

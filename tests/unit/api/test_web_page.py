@@ -23,8 +23,7 @@ from tests.support.api_world import ApiWorld
 FOLDER = Path(assets.__file__).parent / "pages"
 PAGE_TYPES = Path(__file__).parents[3] / "tools" / "pages"
 FIRST_BYTES_MAX = 80 * 1024
-"""The limit for the first page, of 120 KiB on the wire; the heads of the answers and the data of the page have the
-rest."""
+"""The part of the 120 KiB on the wire for the files of the first page; heads of answers and data have the rest."""
 ALL_BYTES_MAX = 350 * 1024
 """The limit for all files that a browser may load, compressed."""
 BARE = re.compile(r'\b(?:from ?|import ?\(?)"([^"\s]+)"')

@@ -116,7 +116,7 @@ async def test_of_what_homes_are_made(world: ApiWorld) -> None:
      ({"size": "1Gi", "accessMode": "x"}, "/home/accessMode")],
 )  # fmt: skip
 async def test_homes_of_which_no_claim_can_be_made(world: ApiWorld, home: dict[str, str], pointer: str) -> None:
-    """Refused with the field, and nothing is made."""
+    """A workspace with such a home is refused at the field, and nothing is made."""
     refused = await world.post("/workspaces", {"name": "team", "home": home})
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer)
     assert (await world.get("/workspaces/team")).status_code == 404
@@ -149,7 +149,7 @@ async def test_a_namespace_that_exists(world: ApiWorld) -> None:
 
 
 async def test_what_was_adopted_loses_everything_that_it_was_given(world: ApiWorld) -> None:
-    """Every field of a workspace; what an administrator wrote on the namespace by hand stays."""
+    """All fields of a workspace are removed; what an administrator wrote on the namespace by hand stays."""
     own = {"slipway.dev/service-accounts": "robot", "their/own": "note"}
     await world.kube.create(NAMESPACES, {"metadata": {"name": "theirs", "annotations": own}})
     await world.kube.create(TEMPLATES, {"metadata": {"name": "base", "namespace": "theirs"}, "spec": {"body": {}}})

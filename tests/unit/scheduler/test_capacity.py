@@ -221,7 +221,7 @@ def test_a_refusal_is_told_kept_through_a_crash_and_asked_again_after_the_backof
 @pytest.mark.parametrize("mode", ["ProvisioningRequest", "PlaceholderPods"])
 @pytest.mark.parametrize("lost", range(1, 5))
 def test_a_crash_between_two_writes_asks_for_nothing_twice(mode: str, lost: int) -> None:
-    """Whichever write was the last: the next leader finishes the request under the same names."""
+    """Whichever write was the last, the next leader finishes the request under the same names."""
 
     async def test(cluster: Cluster) -> None:
         made = 0

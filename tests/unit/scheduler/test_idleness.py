@@ -42,7 +42,7 @@ class Desk:
 
 
 def test_the_last_use_of_any_kind_counts() -> None:
-    """The later of what passed the proxy and what was reported; never later than now."""
+    """The last use is the later of what passed the proxy and what was reported, and never later than now."""
 
     async def main() -> None:
         desk = Desk()
@@ -89,7 +89,7 @@ def test_what_was_lost_counts_as_use_now() -> None:
 
 
 def test_what_can_not_be_read_counts_as_use_now() -> None:
-    """Redis away, or none at all: nothing is idle."""
+    """While Redis can not be read, nothing is idle."""
 
     async def main() -> None:
         desk = Desk()

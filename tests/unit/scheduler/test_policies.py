@@ -17,7 +17,8 @@ def counted(pool: str) -> float | None:
 
 
 def test_each_mistake_has_its_path() -> None:
-    """Scores that do not exist, args that their scores do not take, values of another kind."""
+    """A score that does not exist, args that the score does not take, and a value of a wrong type each have their
+    path."""
     paths = [fault.partition(": ")[0] for fault in faults_of(WRONG)]
     assert paths == [
         "spec.scores.Fastest",

@@ -32,7 +32,7 @@ async def a_victim(bench: Bench, **spec: Any) -> Allocation:
 
 
 async def gone(bench: Bench, name: str = "low") -> None:
-    """The watcher records that the pods have gone, and the next attempt waits."""
+    """Record, as the watcher does, that the pods have gone and the next attempt waits."""
     found = await look(bench.kube, name)
     again = record(found, Event.RESTARTED, now=bench.clock.now())
     await bench.kube.replace_status(ALLOCATIONS, again)

@@ -146,7 +146,7 @@ def ids(*seqs: int, name: str = "train") -> list[str]:
 
 
 def test_events_go_out_in_order_each_once() -> None:
-    """Per subject by seq, to each webhook that wants them; then the queue is empty."""
+    """Each webhook gets the events that it wants, each once and in the order of their seq; then its queue is empty."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         await office.add("all")
@@ -194,7 +194,7 @@ def test_each_webhook_gets_the_form_that_it_reads() -> None:
 
 
 def test_an_event_goes_out_at_once() -> None:
-    """Within a fraction of a second, also after a time of quiet."""
+    """An event is delivered within a fraction of a second, also if no event came for some time before."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         await office.add("hook")
@@ -251,7 +251,7 @@ def test_an_event_reaches_a_webhook_although_the_watch_shows_it_later() -> None:
 
 
 def test_the_webhooks_are_listed_once() -> None:
-    """However many batches are routed and delivered; changes come by the watch."""
+    """However many batches are routed and delivered, no further LIST is needed; changes come by the watch."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         await office.add("hook")
@@ -349,7 +349,7 @@ def test_what_is_given_up_is_a_dead_letter_that_can_be_sent_again() -> None:
 
 
 def test_what_can_never_be_delivered_is_given_up_at_once() -> None:
-    """410 Gone, or an address that is not allowed."""
+    """An event that is answered with 410 Gone becomes a dead letter without another try."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         async def answer(_message: Message) -> DeliveryResult:

@@ -74,7 +74,7 @@ def test_the_pool_may_tolerate_for_all() -> None:
     ],
 )
 def test_when_a_toleration_matches(toleration: Toleration, expected: bool) -> None:
-    """Key, operator, value and effect as Kubernetes compares them."""
+    """Key, operator, value and effect are compared as Kubernetes compares them."""
     assert tolerates([toleration], Taint("k", "v", "NoSchedule")) is expected
 
 
@@ -98,7 +98,7 @@ def test_a_node_selector_must_match_whole() -> None:
     ],
 )
 def test_operators_of_an_expression(operator: str, values: list[str], expected: list[str]) -> None:
-    """All operators of nodeSelectorTerms; an absent label matches NotIn and DoesNotExist only."""
+    """All operators of nodeSelectorTerms work; a node without the label matches only NotIn and DoesNotExist."""
     nodes = [
         a_node("five", labels={"k": "5"}),
         a_node("nine", labels={"k": "9"}),

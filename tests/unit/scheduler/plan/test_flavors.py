@@ -39,7 +39,7 @@ def two_types(h: int = 4, a: int = 4) -> list[NodeFact]:
 
 
 def own(h: int, a: int) -> Resources:
-    """So many GPUs of each type, as quota counts them."""
+    """Return so many GPUs of each type, as quota counts them."""
     return Resources({gpus_of("h100"): h * GPU_UNITS, gpus_of("a100"): a * GPU_UNITS})
 
 
@@ -137,7 +137,7 @@ def test_borrow_here_or_try_the_next(policy: str, node: str) -> None:
 
 
 def test_a_patient_queue_borrows_once_nothing_of_its_own_is_left() -> None:
-    """Flavors in which it would borrow are tried last, in order."""
+    """With `TryNextFlavor`, flavors in which the queue would borrow are tried last, in their order."""
     queues = [a_queue(nominal=own(0, 1), when_can_borrow="TryNextFlavor"), a_queue("other", own(4, 3))]
     snapshot = of([running(work("first", 1), {0: "a"}), work("w")], queues)
     assert places(planned(snapshot)) == {"w": ["h"]}

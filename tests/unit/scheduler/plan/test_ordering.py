@@ -46,7 +46,7 @@ def test_heads_of_equal_shares_go_by_queue_priority_then_their_own_then_age_and_
 
 
 def test_what_has_waited_long_goes_first_whatever_the_priorities() -> None:
-    """The longest wait first; a wait begins anew with each attempt; without aging nothing ages."""
+    """With aging, the work that has waited longest goes first; each attempt begins a new wait."""
     urgent, old = an_allocation("u", priority=9, created=50.0), an_allocation("o", created=10.0)
     older, again = an_allocation("p", created=5.0), an_allocation("q", created=1.0, waiting_since=40.0)
 

@@ -22,7 +22,7 @@ def a_queue(name: str, parent: str = "", **bounds: Any) -> QueueFact:
 
 
 def room(tree: QueueTree, name: str, *, preemptible: bool = True, resource: str = "cpu") -> int:
-    """The largest demand that passes, up to what the pool has (beyond that it is no matter of quota)."""
+    """Return the largest demand that passes, up to what the pool has; a larger demand is no matter of quota."""
     amount = 0
     while amount < 12 and tree.shortfall(name, {resource: amount + 1}, preemptible=preemptible) is None:
         amount += 1
@@ -55,7 +55,7 @@ def test_what_is_not_lent_stays_with_its_owner() -> None:
 
 
 def test_the_root_holds_what_no_nominal_names() -> None:
-    """12 in the pool, 4 nominal: the other 8 may be borrowed by anybody."""
+    """The pool has 12, of which 4 are the nominal of a queue: the other 8 may be borrowed by any queue."""
     tree = QueueTree([a_queue("a", nominal=cpu(4)), a_queue("b")], TOTAL)
     assert room(tree, "b") == 12
     tree.take("a", {"cpu": 4}, preemptible=True)
@@ -76,7 +76,8 @@ def test_nothing_that_cannot_be_preempted_borrows() -> None:
 
 
 def test_without_a_nominal_what_belongs_to_nobody_is_not_borrowed() -> None:
-    """12 in the pool, 8 of them nominal: queues without one share the other 4 with what cannot be preempted."""
+    """The pool has 12, of which 8 are nominal: queues without a nominal have the other 4 for work that is not
+    preemptible."""
     tree = QueueTree([a_queue("a", nominal=cpu(8)), a_queue("b"), a_queue("c")], TOTAL)
     assert room(tree, "b", preemptible=False) == 4
     tree.take("c", {"cpu": 3}, preemptible=False)

@@ -37,55 +37,56 @@ def want(count: int, key: str, mode: str, least: int | None = None, **more: Any)
 @pytest.mark.parametrize(
     ("blocks", "role", "expected"),
     [
-        # the tightest rack, wherever it is
+        # the rack with the least room that is enough, wherever it is
         ({"b1": {"r1": 8, "r2": 5}, "b2": {"r3": 4, "r4": 9}}, want(4, "rack", "required"), {"b2-r3": 4}),
-        # of equally tight racks the one in the tightest block
+        # of racks with equal room, the one in the block with the least room
         ({"b1": {"r1": 4, "r2": 8}, "b2": {"r3": 4, "r4": 1}}, want(4, "rack", "required"), {"b2-r3": 4}),
-        # then the first by name
+        # of equal blocks too, the first rack by name
         ({"b1": {"r1": 4, "r2": 1}, "b2": {"r3": 4, "r4": 1}}, want(4, "rack", "required"), {"b1-r1": 4}),
-        # preferred is the same where one rack does
+        # a preferred rack is chosen in the same way if one rack is enough
         ({"b1": {"r1": 8}, "b2": {"r3": 4, "r4": 9}}, want(4, "rack", "preferred"), {"b2-r3": 4}),
-        # several racks: within one block, although the largest racks are in two
+        # if it takes several racks: those of one block, although the largest racks are in two blocks
         (
             {"b1": {"r1": 4, "r2": 1}, "b2": {"r3": 4, "r4": 0}, "b3": {"r5": 3, "r6": 3}},
             want(6, "rack", "preferred"),
             {"b3-r5": 3, "b3-r6": 3},
         ),
-        # of blocks that do, the one that needs the fewest racks
+        # of blocks with enough room, the one in which the fewest racks are needed
         (
             {"b1": {"r1": 2, "r2": 2, "r3": 2}, "b2": {"r4": 3, "r5": 4}},
             want(6, "rack", "preferred"),
             {"b2-r4": 2, "b2-r5": 4},
         ),
-        # no block does: the fewest blocks, and in each the fewest racks
+        # if no block has enough room: the fewest blocks, and in each the fewest racks
         (
             {"b1": {"r1": 1, "r2": 4}, "b2": {"r3": 2, "r4": 2}, "b3": {"r5": 1, "r6": 1}},
             want(8, "rack", "preferred"),
             {"b1-r1": 1, "b1-r2": 4, "b2-r3": 2, "b2-r4": 1},
         ),
-        # a required block: inside it as few racks as possible
+        # in a required block, as few racks as possible
         (
             {"b1": {"r1": 9}, "b2": {"r3": 1, "r4": 1, "r5": 4, "r6": 2}},
             want(6, "block", "required"),
             {"b2-r5": 4, "b2-r6": 2},
         ),
-        # a preferred block: the same
+        # in a preferred block, the same
         (
             {"b1": {"r1": 9}, "b2": {"r3": 1, "r4": 1, "r5": 4, "r6": 2}},
             want(6, "block", "preferred"),
             {"b2-r5": 4, "b2-r6": 2},
         ),
-        # a gang that may grow takes a rack that holds all of it
+        # a gang that may be smaller takes a rack with room for all of it
         ({"b1": {"r1": 2, "r2": 5, "r3": 4}}, want(4, "rack", "required", 2), {"b1-r3": 4}),
-        # else the roomiest
+        # else the rack with the most room
         ({"b1": {"r1": 2, "r2": 3}}, want(4, "rack", "required", 2), {"b1-r2": 3}),
-        # nodes without the label do for what is only preferred, last
+        # nodes without the label are used last, and only if the topology is preferred
         ({"": {"": 4}, "b1": {"r1": 2}}, want(4, "rack", "preferred"), {"-": 2, "b1-r1": 2}),
         ({"": {"": 9}, "b1": {"r1": 2}}, want(3, "rack", "required"), {}),
     ],
 )
 def test_levels(blocks: Blocks, role: RoleFact, expected: dict[str, int]) -> None:
-    """Fewest domains, best fit, ties by name; the levels above and below the role's own count too."""
+    """The fewest domains are used, then those that fit best, then the first by name; all levels count, not only the
+    role's."""
     minimum = role.minimum if role.minimum < role.count else role.count
     assert racks_of(blocks, role, minimum=minimum) == expected
 

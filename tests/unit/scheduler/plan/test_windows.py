@@ -100,7 +100,7 @@ def test_a_tick_without_news_sees_that_time_has_passed() -> None:
 
 
 def test_nodes_that_are_free_at_the_start_are_chosen_first() -> None:
-    """n0 runs on beyond the start, n1 ends before it, n2 is free: two are n1 and n2, three are all."""
+    """n0 is busy beyond the start, n1 until before it, n2 is free: of two nodes, n1 and n2 are chosen."""
     work = [
         running(whole("long", max_runtime=5000.0), {0: "n0"}),
         running(whole("short", max_runtime=500.0), {0: "n1"}),

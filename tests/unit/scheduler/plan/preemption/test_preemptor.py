@@ -202,7 +202,8 @@ def test_surplus_leaves_room_for_victims() -> None:
 
 
 def test_lint_knows_victims() -> None:
-    """Lint refuses evictions of work that is not preemptible, evictions for nobody, and a gang below its minimum."""
+    """Lint refuses evictions of work that is not preemptible, evictions without a preemptor, and a gang below its
+    minimum."""
     fixed = running(an_allocation("fixed", a_role(1, cpu=4)), {0: "n0"})
     elastic = work("elastic", "n1", "n2", cpu=4, minimum=2)
     snapshot = crowded(fixed, elastic, count=3)
