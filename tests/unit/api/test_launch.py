@@ -50,8 +50,8 @@ async def test_a_launch_is_answered_with_the_allocation(world: ApiWorld) -> None
 
 
 async def test_the_object_carries_what_the_others_rely_on(world: ApiWorld) -> None:
-    """A launched object has a finalizer, the user, a request id, the hash of the idempotency key, its labels and its
-    hash."""
+    """A launched object has the finalizer, user, request id, labels, and the hashes of its idempotency key and its
+    request."""
     answer = await world.launch(headers={"idempotency-key": "k1", "x-slipway-user": "ada"}, labels={"team": "x"})
     meta = (await world.stored(answer["name"])).metadata
     assert meta.finalizers == [TEARDOWN_FINALIZER]

@@ -56,7 +56,7 @@ def test_what_runs_longer_than_all_before_goes_on_as_the_longest_differ() -> Non
 
 
 def test_what_still_runs_makes_long_work_more_likely() -> None:
-    """Of runs, ten ended after up to 100 s and ten have run for 100 s: half of what is drawn is at least as long."""
+    """Ten runs ended within 100 s and ten have run for 100 s already: half of the times drawn are 100 s or longer."""
     still = [like(ran_s=100.0) for _ in range(10)]
     times = RunTimes([*runs(10), *still])
     assert times.draw(like(), 0.499) == 100
