@@ -25,7 +25,7 @@ STREAMS = ("/events", "/logs")
 
 @pytest.fixture
 async def teams(tmp_path: Path) -> AsyncGenerator[Teams]:
-    """Mode `token`."""
+    """An api in mode `token`."""
     async with teams_world("token", tmp_path) as world:
         yield world
 

@@ -73,7 +73,7 @@ def test_the_document_is_valid(document: Json) -> None:
 
 
 def test_every_event_conforms_in_the_streams_and_in_webhooks(document: Json) -> None:
-    """Binary mode: attributes are headers, `data` is the payload. Structured mode: one body."""
+    """In binary mode the attributes are headers and `data` is the payload; in structured mode the event is one body."""
     messages: Json = document["components"]["messages"]
     assert {event.type for event in events()} == set(Event)
     for event in events():

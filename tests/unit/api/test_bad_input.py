@@ -49,7 +49,7 @@ CASES: list[tuple[Json, str, str]] = [
     ("body", "pointer", "detail"), CASES, ids=[f"{place}{case[1]}{case[2]}" for place, case in enumerate(CASES)]
 )
 async def test_a_bad_launch_names_the_field(world: ApiWorld, body: Json, pointer: str, detail: str) -> None:
-    """422 with the pointer, and nothing was created."""
+    """A bad launch gets 422 with the pointer, and nothing is created."""
     response = await world.post("/allocations", body)
     problem = response.json()
     assert response.status_code == 422, response.text
@@ -121,7 +121,7 @@ async def test_a_body_without_a_length_is_limited_too(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=501", "limit=x", "phase=Nope", "kind=nope", "active=maybe"])
 async def test_bad_parameters(world: ApiWorld, query: str) -> None:
-    """400, naming the parameter."""
+    """A bad parameter gets 400, which names it."""
     response = await world.get(f"/allocations?{query}")
     assert (response.status_code, response.json()["code"]) == (400, "malformed")
     assert query.partition("=")[0] in response.json()["detail"]
@@ -143,7 +143,8 @@ async def test_a_bad_user(world: ApiWorld) -> None:
 
 
 async def test_unknown_paths_and_methods(world: ApiWorld) -> None:
-    """404 says where paths are listed; 405 lists every method of the path."""
+    """An unknown path gets 404, which says where paths are listed; a wrong method gets 405, which lists those of the
+    path."""
     nowhere, wrong = await world.get("/nowhere"), await world.http.put("/api/v1/allocations", json={})
     assert (nowhere.status_code, nowhere.json()["code"]) == (404, "no-such-path")
     assert (wrong.status_code, wrong.json()["code"]) == (405, "method-not-allowed")
@@ -151,7 +152,7 @@ async def test_unknown_paths_and_methods(world: ApiWorld) -> None:
 
 
 async def test_a_kill_of_an_ended_one_is_fine(world: ApiWorld) -> None:
-    """200, and nothing changes."""
+    """The answer is 200, and nothing changes."""
     answer = await world.launch()
     ended = await world.step(answer["name"], Event.TERMINATED)
     response = await world.post(f"/allocations/{answer['id']}/kill")

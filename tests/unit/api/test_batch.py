@@ -265,7 +265,7 @@ async def test_a_key_is_kept_where_nothing_is_annotated(world: ApiWorld) -> None
 
 @pytest.fixture
 async def teams(tmp_path: Path) -> AsyncGenerator[Teams]:
-    """Mode `token`."""
+    """An api in mode `token`."""
     async with teams_world("token", tmp_path) as world:
         yield world
 

@@ -27,7 +27,7 @@ def test_a_claim_that_is_no_time_states_no_expiry(value: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["token", "kubernetes"])
 async def test_forged_claims_are_refused(mode: str, tmp_path: Path) -> None:
-    """401 for each claim and each value, in each mode, for users and for tasks."""
+    """A forged claim gets 401, with each value, in each mode, for users and for tasks."""
     async with teams_world(mode, tmp_path if mode == "token" else None) as teams:
         for claim in ("exp", "nbf", "iat"):
             for value in NO_TIMES:

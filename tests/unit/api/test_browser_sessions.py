@@ -387,7 +387,8 @@ async def test_a_folder_without_a_usable_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["", "x", "gAAAAA", "{0}x", "{1}", "é", "a" * 10_000])
 def test_what_we_have_not_sealed_opens_nothing(change: str) -> None:
-    """Nothing, noise, something appended, one letter changed, another thing that we did seal: None, and no error."""
+    """An empty value, noise, a value with a change or an addition, and another thing that we sealed give None and no
+    error."""
     keys = SealKeys(None, FakeClock())
     good = keys.seal(LoginSession(id="a", token="b", ends_at=1.0))
     changed = good[:20] + ("A" if good[20] != "A" else "B") + good[21:]

@@ -45,7 +45,7 @@ async def maps(world: ApiWorld) -> list[str]:
 
 
 async def test_an_archive_is_addressed_by_its_content(world: ApiWorld) -> None:
-    """201 with its SHA-256; the same bytes again are 200, and stored once."""
+    """A new archive gets 201 with its SHA-256; the same bytes again get 200, and are stored once."""
     first, again = await put(world, SMALL), await put(world, SMALL)
     digest = hashlib.sha256(SMALL).hexdigest()
     assert (first.status_code, again.status_code) == (201, 200)
@@ -95,7 +95,7 @@ async def test_a_body_without_a_length(world: ApiWorld) -> None:
     ids=["up", "absolute", "symbolic link", "hard link", "device", "pipe", "cut off", "zip", "empty"],
 )
 async def test_what_may_not_be_in_one_is_named(world: ApiWorld, content: bytes, said: str) -> None:
-    """422 with the member and what to do instead; nothing is stored."""
+    """The archive gets 422, with the member and what to do instead; nothing is stored."""
     response = await put(world, content)
     assert (response.status_code, response.json()["code"]) == (422, "invalid-archive")
     assert said in response.json()["detail"]
@@ -103,7 +103,7 @@ async def test_what_may_not_be_in_one_is_named(world: ApiWorld, content: bytes, 
 
 
 async def test_too_much() -> None:
-    """413 at once when the length is announced, and as soon as it is too long when it is not."""
+    """An archive that is too long gets 413: at once if its length is announced, else as soon as too much has come."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         for start in range(0, len(LARGE), 4096):
@@ -134,7 +134,7 @@ async def test_bad_parameters(world: ApiWorld, query: str, status: int, said: st
 
 
 async def test_another_type_of_body(world: ApiWorld) -> None:
-    """415, with the one to send."""
+    """Another type gets 415, with the one to send."""
     response = await put(world, b"{}", **{"content-type": "application/json"})
     assert (response.status_code, "application/gzip" in response.json()["detail"]) == (415, True)
 
@@ -146,7 +146,7 @@ async def test_a_known_one_is_not_read(world: ApiWorld) -> None:
 
 
 async def test_a_broken_upload_is_taken_up(world: ApiWorld) -> None:
-    """The API server goes away midway: 503 and no context; the next upload writes what is missing."""
+    """If the API server goes away midway, there is 503 and no context; the next upload writes what is missing."""
     failing = 3
 
     async def before(verb: Verb, plural: str) -> None:
@@ -223,7 +223,7 @@ async def test_one_user_sends_only_so_many_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_workspace_stores_only_so_many_bytes() -> None:
-    """429 names both sizes and what to do, and nothing is stored; an archive that is stored already may be sent
+    """An archive above the limit gets 429, which names both sizes and what to do; one that is stored may be sent
     again."""
     async with api_world(Settings(context_workspace_bytes_max=len(SMALL) + 1000)) as world:
         assert (await put(world, SMALL)).status_code == 201
@@ -285,7 +285,7 @@ async def test_an_upload_that_breaks_off_leaves_no_thread_behind(world: ApiWorld
 
 
 async def test_of_an_allocation_without_one(world: ApiWorld) -> None:
-    """404; a text that is no id gets 404 too, with what ids look like."""
+    """The allocation gets 404, and so does a text that is no id, with what ids look like."""
     launched = await world.launch()
     assert (await world.get(f"/allocations/{launched['id']}/context")).status_code == 404
     none = await world.get("/contexts/nope")

@@ -229,7 +229,7 @@ def test_codes_are_unique() -> None:
 
 
 async def test_a_broken_invariant_ends_the_process(world: ApiWorld) -> None:
-    """500 without its text; the composition root gets the error."""
+    """The answer is 500 without the text of the error; the composition root gets the error."""
 
     async def break_it(verb: Verb, plural: str) -> None:
         if plural == "allocations" and verb is Verb.LIST:
@@ -243,7 +243,7 @@ async def test_a_broken_invariant_ends_the_process(world: ApiWorld) -> None:
 
 
 async def test_a_bug_is_a_problem_without_its_text(world: ApiWorld) -> None:
-    """500 as problem+json; what happened goes to the log."""
+    """The answer is 500 as problem+json; what happened goes to the log."""
 
     async def fail(verb: Verb, plural: str) -> None:
         if plural == "allocations" and verb is Verb.LIST:
@@ -256,7 +256,7 @@ async def test_a_bug_is_a_problem_without_its_text(world: ApiWorld) -> None:
 
 
 async def test_a_request_has_a_deadline() -> None:
-    """503 with Retry-After rather than a long hang."""
+    """A request that takes too long gets 503 with Retry-After."""
     async with api_world(Settings(request_timeout_s=0.05)) as world:
 
         async def hang(_verb: Verb, _plural: str) -> None:
@@ -270,12 +270,12 @@ async def test_a_request_has_a_deadline() -> None:
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics"])
 async def test_probes_need_no_host(world: ApiWorld, path: str) -> None:
-    """A kubelet calls by address."""
+    """Probes are served under every name and address, because a kubelet calls by address."""
     assert (await world.http.get(path, headers={"host": "10.1.2.3"})).status_code == 200
 
 
 async def test_the_document_describes_every_route(world: ApiWorld) -> None:
-    """OpenAPI 3.1 from the same rows that are served; every reference resolves."""
+    """The document is OpenAPI 3.1, from the same rows that are served; every reference resolves."""
     document: dict[str, Any] = (await world.http.get("/openapi.json")).json()
     assert document["openapi"] == "3.1.0"
     described = {(path, method.upper()) for path, row in document["paths"].items() for method in row}
@@ -311,7 +311,7 @@ async def test_the_document_describes_every_route(world: ApiWorld) -> None:
 
 
 async def test_the_document_knows_both_answers_of_an_end(world: ApiWorld) -> None:
-    """202 where something is ended, 200 where it has ended already."""
+    """Both are in the document: 202 where something is ended, 200 where it has ended already."""
     paths: dict[str, Any] = (await world.http.get("/openapi.json")).json()["paths"]
     ending = [row["post"] for path, row in paths.items() if path.endswith(("{id}/kill", "/terminate"))]
     assert len(ending) > 3
@@ -321,7 +321,7 @@ async def test_the_document_knows_both_answers_of_an_end(world: ApiWorld) -> Non
 
 
 async def test_the_docs_page_stands_alone(world: ApiWorld) -> None:
-    """Every route, nothing from elsewhere, no script."""
+    """The page has every route, loads nothing from elsewhere, and has no script."""
     page = await world.http.get("/docs")
     assert page.status_code == 200
     assert all(f"<code>{row.path}</code>" in page.text for row in ENDPOINTS)

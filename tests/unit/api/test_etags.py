@@ -32,7 +32,7 @@ async def tag_at(world: ApiWorld, path: str) -> str:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("written", CURRENT)
 async def test_what_a_client_has_is_not_sent_again(world: ApiWorld, path: str, written: str) -> None:
-    """304 with the tag and without a body, for each form of If-None-Match that names the version."""
+    """The answer is 304 with the tag and without a body, for each form of If-None-Match that names the version."""
     tag = await tag_at(world, path)
     answer = await world.http.get(path, headers=[("if-none-match", each) for each in CURRENT[written](tag)])
     assert (answer.status_code, answer.headers["etag"], answer.content) == (304, tag, b"")
@@ -40,7 +40,7 @@ async def test_what_a_client_has_is_not_sent_again(world: ApiWorld, path: str, w
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_another_version_is_sent(world: ApiWorld, path: str) -> None:
-    """200 for a tag that is not the current one, and for a text that is no tag at all."""
+    """The answer is 200 for a tag that is not the current one, and for a text that is no tag at all."""
     tag = await tag_at(world, path)
     for other in (*OTHER, tag.strip('"'), tag[:-1]):
         answer = await world.http.get(path, headers={"if-none-match": other})
@@ -50,7 +50,7 @@ async def test_another_version_is_sent(world: ApiWorld, path: str) -> None:
 @pytest.mark.parametrize("path", WRITTEN)
 @pytest.mark.parametrize("written", CURRENT)
 async def test_the_version_that_a_client_names_is_changed(world: ApiWorld, path: str, written: str) -> None:
-    """200 for each form of If-Match that names the version."""
+    """The answer is 200 for each form of If-Match that names the version."""
     tag = await tag_at(world, path)
     headers = [("if-match", each) for each in CURRENT[written](tag)]
     answer = await world.http.patch(path, json=WRITTEN[path], headers=headers)
@@ -59,7 +59,7 @@ async def test_the_version_that_a_client_names_is_changed(world: ApiWorld, path:
 
 @pytest.mark.parametrize("path", WRITTEN)
 async def test_another_version_is_not_changed(world: ApiWorld, path: str) -> None:
-    """412, and the answer says the current version."""
+    """The answer is 412, and states the current version."""
     tag = await tag_at(world, path)
     for other in (*OTHER, tag.strip('"'), tag[:-1]):
         answer = await world.http.patch(path, json=WRITTEN[path], headers={"if-match": other})

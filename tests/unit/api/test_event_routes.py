@@ -103,7 +103,8 @@ async def test_a_stream_ends_with_its_allocation(world: ApiWorld, is_absent: boo
 
 @pytest.mark.parametrize("is_absent", [False, True], ids=["redis", "no-redis"])
 async def test_a_reader_resumes_where_it_stopped(world: ApiWorld, is_absent: bool) -> None:
-    """With Last-Event-ID there is no gap and no repetition; after the end 204, so that a browser does not reconnect."""
+    """With Last-Event-ID there is no gap and no repetition; after the end there is 204, so that no browser
+    reconnects."""
     world.server.absent = is_absent
     answer = await world.launch()
     await world.run(answer["name"])
@@ -206,7 +207,7 @@ async def test_a_reader_that_leaves_frees_its_place(world: ApiWorld) -> None:
 
 
 async def test_too_many_streams_are_refused(world: ApiWorld) -> None:
-    """503 with Retry-After, not a slow process."""
+    """One stream too many gets 503 with Retry-After, so that the process does not become slow."""
     answer = await world.launch()
     with ExitStack() as held:
         for _ in range(world.parts.settings.streams_max):
@@ -216,7 +217,7 @@ async def test_too_many_streams_are_refused(world: ApiWorld) -> None:
 
 
 async def test_pages_follow_each_other(world: ApiWorld) -> None:
-    """continue is the cursor of the next page."""
+    """`continue` is the cursor of the next page."""
     answer = await world.launch()
     await world.publish(await world.run(answer["name"]))
     path = f"/allocations/{answer['id']}/events"
@@ -253,6 +254,6 @@ async def test_the_firehose_tells_of_all(world: ApiWorld) -> None:
 
 
 async def test_the_firehose_needs_redis(world: ApiWorld) -> None:
-    """503: there is nothing to read it from."""
+    """Without Redis there is 503, because there is nothing to read the firehose from."""
     world.server.absent = True
     assert (await world.get("/events")).status_code == 503

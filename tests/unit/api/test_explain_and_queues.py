@@ -120,7 +120,7 @@ async def test_the_explanation_is_the_schedulers_own(world: ApiWorld) -> None:
 
 
 async def test_what_does_not_wait_is_explained_too(world: ApiWorld) -> None:
-    """Running, stopping, ended: one sentence each, no place in a queue."""
+    """Work that runs, stops or has ended gets one sentence, and no place in a queue."""
     answer = await world.launch(ranks=[{"count": 2}])
     await world.run(answer["name"])
     path = f"/allocations/{answer['id']}/explain"

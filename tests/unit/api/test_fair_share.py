@@ -70,7 +70,7 @@ async def test_a_queue_shows_its_past_beside_its_siblings(world: ApiWorld) -> No
 
 
 async def test_a_pool_that_does_not_count_it_shows_none(world: ApiWorld) -> None:
-    """Null, and no totals are read."""
+    """The answer has null, and no totals are read."""
     assert (await world.get("/queues/default")).json()["fairShare"] is None
 
 

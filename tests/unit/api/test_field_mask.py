@@ -50,6 +50,6 @@ async def test_nodes_have_fields_too(world: ApiWorld) -> None:
 )
 @pytest.mark.parametrize("path", ["/allocations", "/nodes", "/notebooks"])
 async def test_bad_fields_are_named(world: ApiWorld, path: str, fields: str) -> None:
-    """400, and the detail names the parameter."""
+    """A bad field gets 400, and the detail names the parameter."""
     answer = await world.get(f"{path}?fields={fields}")
     assert (answer.status_code, "fields" in answer.json()["detail"]) == (400, True)

@@ -33,7 +33,7 @@ async def test_nodes_that_do_not_answer_are_given_up(world: ApiWorld) -> None:
 
 
 async def test_what_answers_is_not_given_up(world: ApiWorld) -> None:
-    """409, with what to do instead; also after the work has ended."""
+    """The call gets 409, with what to do instead; also after the work has ended."""
     launched = await world.launch(name="work")
     path = f"/allocations/{launched['id']}/forget"
     assert (await world.post(path)).status_code == 409

@@ -303,7 +303,7 @@ async def test_the_replica_stops(world: ApiWorld) -> None:
 
 
 async def test_many_peers(world: ApiWorld, replica: httpx2.AsyncClient) -> None:
-    """Hundreds at once, through two replicas: one answer for all."""
+    """Hundreds of peers at once, through two replicas, get one answer."""
     _, path = await a_gang(world)
     calls = [
         (world.http if rank % 2 else replica).post(path, json=a_peer(f"r{rank}", 300, rank=rank)) for rank in range(300)
@@ -337,7 +337,7 @@ async def test_bad_input(world: ApiWorld, change: Json, pointer: str, says: str)
 
 
 async def test_more_than_is_kept(world: ApiWorld) -> None:
-    """429, with what to do, for an allocation that exchanges without end."""
+    """An allocation that exchanges without end gets 429, with what to do."""
     _, path = await a_gang(world)
     kept = keys.gathered(path.split("/")[4])  # pyright: ignore[reportArgumentType]
     world.server.hash_set(kept, {"b": b"100000000"})
@@ -347,7 +347,7 @@ async def test_more_than_is_kept(world: ApiWorld) -> None:
 
 
 async def test_more_than_all_may_bring(world: ApiWorld) -> None:
-    """413 for the peer whose data no longer fit."""
+    """The peer whose data no longer fit gets 413."""
     _, path = await a_gang(world)
     data = "x" * 65_000
     waiting = [

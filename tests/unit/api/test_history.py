@@ -132,7 +132,7 @@ async def test_what_is_deleted_is_remembered_by_the_firehose(world: ApiWorld, mo
 
 @pytest.mark.parametrize("value", ["yesterday", "2026-01-02", "2999-01-01T00:00:00Z"])
 async def test_a_time_is_an_instant_of_the_past(world: ApiWorld, value: str) -> None:
-    """400 that names the parameter."""
+    """Another text gets 400, which names the parameter."""
     answer = await world.get(f"/history?at={value}")
     assert answer.status_code == 400
     assert "?at=" in answer.json()["errors"][0]["detail"]

@@ -54,7 +54,7 @@ async def test_a_job_is_made_shown_and_removed(world: ApiWorld) -> None:
     ],
 )
 async def test_a_bad_job_is_refused_by_its_field(world: ApiWorld, body: dict[str, Any], pointer: str) -> None:
-    """422 with the field; never a 500."""
+    """A bad job gets 422 with the field, and never a 500."""
     answer = await world.post("/jobs", body)
     assert answer.status_code == 422, answer.text
     assert pointer in [each["pointer"] for each in answer.json()["errors"]]

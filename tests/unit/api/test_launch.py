@@ -34,7 +34,7 @@ from tests.support.stepping import over_and_over
 
 
 async def test_a_launch_is_answered_with_the_allocation(world: ApiWorld) -> None:
-    """201 with id, links, the complete spec and the place to find it."""
+    """A launch gets 201 with id, links, the complete spec and the place to find it."""
     response = await world.post("/allocations", COMMAND, **{"x-slipway-user": "ada"})
     answer = response.json()
     stored = await world.stored(answer["name"])
@@ -163,7 +163,7 @@ async def test_a_topology_of_all_roles_is_kept_and_its_key_is_a_label(world: Api
 
 
 async def test_the_same_key_and_body_launch_once(world: ApiWorld) -> None:
-    """201, then 200 with the same id, also at the same time and after the end."""
+    """The first gets 201, the others 200 with the same id, also at the same time and after the end."""
     key = {"idempotency-key": "k1"}
     answers = await asyncio.gather(*(world.post("/allocations", COMMAND, **key) for _ in range(5)))
     assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 200, 201]
@@ -177,7 +177,7 @@ async def test_the_same_key_and_body_launch_once(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("change", [{"command": ["other"]}, {"kind": "training"}, {"priority": 51}])
 async def test_a_key_with_another_body_is_refused(world: ApiWorld, change: dict[str, object]) -> None:
-    """422, whatever differs, and nothing is launched."""
+    """A body that differs in anything gets 422, and nothing is launched."""
     await world.launch(headers={"idempotency-key": "k1"})
     response = await world.post("/allocations", {**COMMAND, **change}, **{"idempotency-key": "k1"})
     assert response.status_code == 422
@@ -204,7 +204,7 @@ async def test_a_key_with_a_name_uses_the_name(world: ApiWorld) -> None:
 
 
 async def test_a_key_that_comes_again_with_another_name_is_refused(world: ApiWorld) -> None:
-    """422 that names the field: a key launches once, whatever it is called."""
+    """The launch gets 422, which names the field: a key launches once, whatever it is called."""
     await world.launch(headers={"idempotency-key": "k"}, name="llm")
     response = await world.post("/allocations", {**COMMAND, "name": "other"}, **{"idempotency-key": "k"})
     assert (response.status_code, response.json()["code"]) == (422, "idempotency-key-reused")
@@ -222,7 +222,7 @@ async def test_a_taken_name_is_a_conflict(world: ApiWorld) -> None:
 
 
 async def test_a_name_that_is_being_deleted_is_a_conflict_for_now(world: ApiWorld) -> None:
-    """409 with Retry-After: the finalizer still holds the old object."""
+    """The launch gets 409 with Retry-After, because the finalizer still holds the old object."""
     answer = await world.launch(headers={"idempotency-key": "k"})
     await world.kube.delete(ALLOCATIONS, answer["name"], namespace="default")
     response = await world.post("/allocations", COMMAND, **{"idempotency-key": "k"})

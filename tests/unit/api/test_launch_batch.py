@@ -148,7 +148,7 @@ async def test_what_is_not_reached_in_time_says_so(world: ApiWorld, monkeypatch:
 
 @pytest.fixture
 async def teams(tmp_path: Path) -> AsyncGenerator[Teams]:
-    """Mode `token`."""
+    """An api in mode `token`."""
     async with teams_world("token", tmp_path) as world:
         yield world
 

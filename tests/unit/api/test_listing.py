@@ -160,8 +160,8 @@ async def test_ended_work_is_found_by_its_end(crowd: ApiWorld, query: str, expec
 
 
 async def test_sorted_pages_show_everything_once_in_order(world: ApiWorld) -> None:
-    """Several fields, in both directions; work that is launched between two pages neither repeats nor hides the
-    others."""
+    """The sort may have several fields, in both directions; a launch between two pages neither repeats nor hides
+    items."""
     for number in range(7):
         await world.launch(name=f"a{number}", priority=number % 3)
     seen: list[tuple[int, str]] = []
@@ -203,7 +203,7 @@ async def test_what_is_empty_comes_last(crowd: ApiWorld) -> None:
     ],
 )
 async def test_bad_orders_times_and_tokens_are_named(world: ApiWorld, query: str) -> None:
-    """400, with what may be written; a token of another order is refused too."""
+    """Each gets 400, with what may be written; a token of another order is refused too."""
     answer = await world.get(f"/allocations?{query}")
     assert answer.status_code == 400, answer.text
     assert answer.json()["errors"]

@@ -72,7 +72,7 @@ async def test_filters(world: ApiWorld, query: str, expected: list[str]) -> None
     "query", ["since=soon", "until=5", "search=" + "x" * 257, "tail=-1", "tail=x", "rank=x", "follow=maybe"]
 )
 async def test_bad_parameters(world: ApiWorld, query: str) -> None:
-    """400, naming the parameter."""
+    """A bad parameter gets 400, which names it."""
     gang = await a_gang_with_lines(world)
     response = await world.get(f"/allocations/{gang}/logs?{query}")
     assert (response.status_code, response.json()["code"]) == (400, "malformed")
@@ -312,7 +312,7 @@ async def test_what_kubernetes_says_is_marked_in_text(world: ApiWorld) -> None:
     ],
 )
 async def test_bad_filters_are_named(world: ApiWorld, query: str, said: str) -> None:
-    """400, with the parameter and the values that it accepts."""
+    """A bad filter gets 400, with the parameter and the values that it accepts."""
     gang = await a_gang_with_lines(world)
     response = await world.get(f"/allocations/{gang}/logs?{query}")
     assert (response.status_code, response.json()["code"]) == (400, "malformed")

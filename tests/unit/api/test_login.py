@@ -60,8 +60,8 @@ def code_of(step: httpx2.Response) -> str:
 
 
 async def test_a_page_may_no_more_than_read_its_workload(teams: Teams) -> None:
-    """Whatever rights its reader has, and by each way in: no commands in ranks, no names of other workspaces, no
-    change."""
+    """Whatever rights its reader has, a page runs no commands in ranks, reads no names of other workspaces, changes
+    nothing."""
     ada = await teams.token("ada", {"*": "admin"})
     red = teams.ids["red"]
     link = await teams.world.http.post("/api/v1/login-links", json={"allocation": red}, headers=ada)
@@ -202,7 +202,8 @@ async def a_login(teams: Teams, name: str, *, is_secure: bool = False) -> str:
 
 
 async def test_cookies_that_a_neighbour_has_set_do_not_displace_ours(teams: Teams) -> None:
-    """A page of the parent domain can add cookies of our name: before ours, behind it, without a value, many."""
+    """A page of the parent domain can add cookies of our name: before ours, behind it, without a value, many. Ours
+    counts."""
     mine = await a_login(teams, "ada")
     ours = f"slipway_session={mine}"
     for tossed in (
@@ -309,7 +310,7 @@ async def test_whoever_may_not_open_it_does_not_get_in(teams: Teams) -> None:
 
 
 async def test_calls_of_one_user_are_limited(tmp_path: Path) -> None:
-    """429 with Retry-After; other users are not held up."""
+    """A user with too many calls gets 429 with Retry-After; other users are not held up."""
     async with teams_world("token", tmp_path, rate_per_s=0.01, rate_burst=3) as teams:
         ada, bob = await teams.token("ada", {"*": "viewer"}), await teams.token("bob", {"*": "viewer"})
         assert [(await teams.call("GET", "/me", ada)).status_code for _ in range(4)] == [200, 200, 200, 429]

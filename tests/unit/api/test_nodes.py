@@ -45,7 +45,7 @@ async def test_a_node_says_who_stands_on_it(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("path", ["/nodes/none/disable", "/nodes/none/enable", "/nodes/A_B/drain"])
 async def test_an_unknown_node_is_not_found(world: ApiWorld, path: str) -> None:
-    """404 by name, with the route of the list."""
+    """An unknown node gets 404 by name, with the route of the list."""
     answer = await world.post(path)
     assert answer.status_code == 404
     assert "GET /api/v1/nodes" in answer.json()["detail"]

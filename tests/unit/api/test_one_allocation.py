@@ -20,7 +20,7 @@ async def test_names_and_unique_beginnings_are_accepted(world: ApiWorld) -> None
 
 
 async def test_an_ambiguous_beginning_names_the_candidates(world: ApiWorld) -> None:
-    """409 with the ids."""
+    """An ambiguous beginning gets 409 with the ids."""
     ids = [(await world.launch(name=name))["id"] for name in ("llm-a", "llm-b")]
     response = await world.get("/allocations/llm")
     assert (response.status_code, response.json()["code"]) == (409, "ambiguous-id")
@@ -71,7 +71,7 @@ async def test_a_kill_that_lost_a_race_is_made_again(world: ApiWorld) -> None:
 
 
 async def test_a_kill_commits_the_cancel(world: ApiWorld) -> None:
-    """desired=Stopped, once; repeating it changes nothing."""
+    """A kill sets desired=Stopped, once; repeating it changes nothing."""
     answer = await world.launch()
     first = await world.post(f"/allocations/{answer['id']}/kill")
     assert (first.status_code, first.json()["desired"]) == (202, "Stopped")
@@ -148,7 +148,7 @@ async def test_stopping_is_one_way(world: ApiWorld) -> None:
 
 
 async def test_if_match_guards_a_change(world: ApiWorld) -> None:
-    """412 when the version has moved; the answer's ETag is the new one."""
+    """A change gets 412 when the version has moved; the answer's ETag is the new one."""
     answer = await world.launch()
     path = f"/api/v1/allocations/{answer['id']}"
     etag = (await world.http.get(path)).headers["etag"]
@@ -180,7 +180,7 @@ async def test_if_match_holds_to_the_write(world: ApiWorld) -> None:
 
 
 async def test_delete_deletes_the_object(world: ApiWorld) -> None:
-    """202; the finalizer keeps it until its teardown."""
+    """A delete gets 202; the finalizer keeps the object until its teardown."""
     answer = await world.launch()
     response = await world.http.delete(f"/api/v1/allocations/{answer['id']}")
     assert (response.status_code, response.json()["deleting"]) == (202, True)
@@ -267,7 +267,8 @@ async def test_the_body_of_a_get_can_be_launched_again(world: ApiWorld) -> None:
 
 
 async def test_limits_change_after_the_launch_as_far_as_the_pool_lets_them(world: ApiWorld) -> None:
-    """Longer or shorter; what is no duration, or beyond the pool's limit, is refused with its field."""
+    """A limit may become longer or shorter; what is no duration, or beyond the pool's limit, is refused with its
+    field."""
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"limitsMax": "4h"}})
     path = f"/api/v1/allocations/{(await world.launch(name='a', maxRuntime='1h'))['id']}"
     assert (await world.http.patch(path, json={"maxRuntime": "3h", "idleTimeout": "30m"})).status_code == 200
@@ -293,7 +294,7 @@ async def held(world: ApiWorld, **body: Any) -> str:
 
 
 async def test_what_is_held_may_be_given_other_work(world: ApiWorld) -> None:
-    """Image, program, variables and resources; fields that are not named stay, and a new command removes the old
+    """Image, program, variables and resources may change; fields that are not named stay; a new command removes the old
     args."""
     body: dict[str, Any] = {"args": ["--old"], "env": {"A": "1", "B": "2"}, "ranks": [{"resources": {"cpu": 1}}]}
     path = await held(world, **body)
@@ -333,7 +334,8 @@ async def test_other_work_that_is_not_sound_is_refused_by_its_field(
 
 
 async def test_work_that_could_start_stays_as_it_is(world: ApiWorld) -> None:
-    """409 with the next step: hold waiting work first; admitted work is launched again, also once it is held."""
+    """The change gets 409 with the next step: hold waiting work first; admitted work is launched again, also once it is
+    held."""
     path = f"/api/v1/allocations/{(await world.launch(name='a'))['id']}"
     waits = await world.http.patch(path, json={"image": "b"})
     assert (waits.status_code, "slipway hold" in waits.json()["detail"]) == (409, True)

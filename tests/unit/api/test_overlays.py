@@ -33,7 +33,7 @@ Json = dict[str, Any]
     ],
 )
 def test_the_rules(under: Json, over: Json, expected: Json) -> None:
-    """Each rule of the merge, once."""
+    """Each case is one rule of the merge."""
     assert merged(under, over) == expected
 
 
@@ -151,7 +151,7 @@ async def test_a_queue_of_the_workspace_in_another_pool(world: ApiWorld) -> None
 
 
 async def test_a_default_template_that_is_gone(world: ApiWorld) -> None:
-    """422 at the workspace, with the template's name."""
+    """The launch gets 422 at the workspace, with the template's name."""
     await annotate(world, template="gone")
     response = await world.post("/allocations", {"kind": "command", "image": "a", "command": ["x"]})
     (error,) = response.json()["errors"]
@@ -169,7 +169,7 @@ async def test_what_a_template_says_wrong_is_its_own(world: ApiWorld) -> None:
 
 
 async def test_a_pool_that_is_not_for_the_workspace(world: ApiWorld) -> None:
-    """422 at /pool with the pools of the workspace; also for a name that no pool has."""
+    """The launch gets 422 at /pool with the pools of the workspace; also for a name that no pool has."""
     await a_second_pool(world, workspaces=["elsewhere"])
     for pool, said in (
         ("gpu", "is not for workspace default; there are: default"),

@@ -128,7 +128,7 @@ async def test_only_what_can_go_on_is_paused(world: ApiWorld) -> None:
 
 
 async def test_bad_bodies_are_named(world: ApiWorld) -> None:
-    """The field, and what it may be."""
+    """The refusal names the field, and what it may be."""
     id_ = await running(world)
     for body, field in (({"reason": 5}, "/reason"), ({"why": "x"}, "/why"), ({"reason": "x" * 300}, "/reason")):
         answer = await world.post(f"/allocations/{id_}/terminate", body)

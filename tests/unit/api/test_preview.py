@@ -37,7 +37,7 @@ async def test_a_shared_service_is_among_the_objects(world: ApiWorld) -> None:
 
 
 async def test_the_objects_are_those_that_will_be(world: ApiWorld) -> None:
-    """ConfigMap, Service and pods, equal to what the manifests of the launched allocation are but for its uid."""
+    """ConfigMap, Service and pods equal what the manifests of the launched allocation are, but for its uid."""
     shown = await dry(world)
     assert [item["kind"] for item in shown["objects"]] == ["ConfigMap", "Service", "Pod", "Pod", "Pod"]
     assert (await world.kube.list(ALLOCATIONS)).items == []
@@ -59,7 +59,7 @@ async def test_the_objects_are_those_that_will_be(world: ApiWorld) -> None:
 
 
 async def test_nothing_is_made(world: ApiWorld) -> None:
-    """No pod, no ConfigMap, no allocation."""
+    """A preview makes no pod, no ConfigMap and no allocation."""
     await dry(world)
     assert (await world.kube.list(ALLOCATIONS)).items == []
     assert (await world.kube.list(PODS)).items == []
@@ -89,7 +89,7 @@ async def test_whether_there_is_room_now(world: ApiWorld) -> None:
 
 
 async def test_what_can_not_become_pods_is_refused(world: ApiWorld) -> None:
-    """The same 422 as a launch."""
+    """The preview gets the same 422 as a launch."""
     response = await world.post("/allocations?dryRun=true", {**BODY, "image": ""})
     assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, "/image")
 
@@ -110,7 +110,8 @@ async def test_secrets_for_images_are_shown(world: ApiWorld) -> None:
 
 
 async def test_a_template_of_the_workspace_sets_up_every_pod(world: ApiWorld) -> None:
-    """Pull secrets, shared memory, a working directory, a start-up hook, environment: said once, for all launches."""
+    """Pull secrets, shared memory, a working directory, a start-up hook and environment are stated once, for all
+    launches."""
     hook = {"postStart": {"exec": {"command": ["sh", "-c", "echo ready"]}}}
     main = {
         "name": "main", "workingDir": "/work", "lifecycle": hook,

@@ -120,7 +120,8 @@ async def a_running_workload(world: ApiWorld, **body: Any) -> AsyncGenerator[tup
 
 
 async def test_a_request_gets_there_and_back(world: ApiWorld) -> None:
-    """Method, path as it was spelled, query, body; the status and body of the answer."""
+    """The workload gets the path as it was spelled, the query and the body; the client gets the status and body of the
+    answer."""
     async with a_running_workload(world) as (id_, _):
         response = await world.http.post(f"/proxy/{id_}/a%2Fb/c?x=1&x=2", content=b"z" * 100_000)
         seen = response.json()
@@ -267,7 +268,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_fault_of_our
 
 
 async def test_a_websocket_goes_both_ways(world: ApiWorld) -> None:
-    """Subprotocol, messages and the close code of the workload."""
+    """Messages go both ways; the subprotocol and the close code are those of the workload."""
     offered = [Subprotocol("a"), Subprotocol("b")]
     async with (
         a_running_workload(world) as (id_, _),
@@ -299,7 +300,7 @@ async def test_a_websocket_ends_with_its_client_and_with_the_process(world: ApiW
 
 @pytest.mark.parametrize(("path", "origin", "status"), [("refused", None, 403), ("x", "https://evil.example", 403)])
 async def test_a_refused_websocket_is_refused_here(world: ApiWorld, path: str, origin: Any, status: int) -> None:
-    """The workload refuses it, or the page is of another origin."""
+    """A WebSocket is refused when the workload refuses it, or when the page is of another origin."""
     async with a_running_workload(world) as (id_, _), served(world.app) as port:
         with pytest.raises(InvalidStatus) as refused:
             async with connect(f"ws://127.0.0.1:{port}/proxy/{id_}/{path}", origin=origin, proxy=None):
@@ -318,7 +319,7 @@ async def test_what_passes_is_activity(world: ApiWorld) -> None:
 
 
 async def test_a_workload_that_is_not_there_yet(world: ApiWorld) -> None:
-    """503 with the reason: a problem for programs, a page that reloads for browsers."""
+    """The answer is 503 with the reason: a problem for programs, a page that reloads for browsers."""
     answer = (await world.post("/notebooks", {})).json()
     await world.explain(answer["name"], "NoFit", "0 of 2 nodes <fit>")
     problem = await world.http.get(f"/proxy/{answer['id']}/")
@@ -332,7 +333,7 @@ async def test_a_workload_that_is_not_there_yet(world: ApiWorld) -> None:
 
 
 async def test_a_server_that_is_still_starting(world: ApiWorld) -> None:
-    """The pod runs and nothing listens: 503 too, and the target is looked up anew."""
+    """The pod runs and nothing listens: the answer is 503 too, and the target is looked up anew."""
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     answer = await world.launch(ports=[{"name": "http", "port": port}])
@@ -343,7 +344,7 @@ async def test_a_server_that_is_still_starting(world: ApiWorld) -> None:
 
 
 async def test_a_workload_that_has_ended(world: ApiWorld) -> None:
-    """410: there is nothing to wait for."""
+    """The answer is 410, because there is nothing to wait for."""
     answer = (await world.post("/notebooks", {})).json()
     await world.step(answer["name"], Event.TERMINATED)
     assert (await world.http.get(f"/proxy/{answer['id']}/")).status_code == 410
@@ -482,7 +483,7 @@ def test_pods_and_what_an_operator_names_are_reached(address: str, allowed: tupl
 
 
 async def test_an_address_that_is_no_pods_is_refused_by_every_way() -> None:
-    """403 with the setting that would allow it; nothing was connected to."""
+    """The answer is 403 with the setting that would allow it; nothing was connected to."""
     workload = Workload()
     async with api_world(Settings(proxy_networks=("10.0.0.0/8",))) as world, served(workload.app) as port:
         answer = await world.launch(ports=[{"name": "http", "port": port}])

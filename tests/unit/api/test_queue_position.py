@@ -83,7 +83,8 @@ async def test_moving_beside_another_priority_takes_that_priority(world: ApiWorl
 
 
 async def test_what_can_not_be_moved_says_why(world: ApiWorld) -> None:
-    """Other queues, running work, itself, members whose job gives the priority, nothing to move beside."""
+    """A move is refused beside work of another queue, work that runs or itself, and for a member whose job gives the
+    priority."""
     ids = await launched(world, "a", "b", "runs")
     ids |= await launched(world, "far", queue="other")
     ids |= await launched(world, "urgent", priority=90)
@@ -105,7 +106,7 @@ async def test_what_can_not_be_moved_says_why(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("body", [{}, {"aheadOf": "a", "behind": "b"}, {"aheadOf": 3}, {"before": "a"}])
 async def test_one_of_the_two_is_said(world: ApiWorld, body: dict[str, Any]) -> None:
-    """Neither, both, and unknown fields are refused by their field."""
+    """A move with neither or both, or with an unknown field, is refused by the field."""
     await launched(world, "a")
     answer = await world.post("/allocations/a/move", body)
     assert answer.status_code in (400, 422)

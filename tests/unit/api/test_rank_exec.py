@@ -144,7 +144,7 @@ async def test_what_does_not_run_is_refused_in_words(world: ApiWorld) -> None:
     ids=["empty", "long", "tty"],
 )
 async def test_what_cannot_be_asked(world: ApiWorld, query: str, words: str) -> None:
-    """The parameter is named."""
+    """The refusal says what is wrong with the parameter."""
     answer = await world.get(f"/allocations/{await a_running(world)}/ranks/0/exec?{query}")
     assert answer.status_code == 400
     assert words in answer.json()["errors"][0]["detail"]
@@ -173,7 +173,7 @@ async def test_it_can_be_switched_off() -> None:
 
 
 async def test_a_plain_request_is_told_to_upgrade(world: ApiWorld) -> None:
-    """426, after the same checks as for a WebSocket."""
+    """The request gets 426, after the same checks as a WebSocket."""
     id_ = await a_running(world)
     answer = await world.get(f"/allocations/{id_}/ranks/0/exec?command=true")
     assert (answer.status_code, PROTOCOL in answer.json()["detail"]) == (426, True)

@@ -80,7 +80,7 @@ async def test_it_stays_once_all_have_met(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("event", [Event.TERMINATED, Event.RESTARTED])
 async def test_the_end_ends_the_wait(world: ApiWorld, event: Event) -> None:
-    """409: the ranks that are waited for will not come."""
+    """Calls that wait get 409, because the ranks that are waited for will not come."""
     answer = await world.launch(ranks=[{"count": 2}])
     waiting = asyncio.ensure_future(world.get(f"/allocations/{answer['id']}/rendezvous?timeout_seconds=60"))
     await asyncio.sleep(0)

@@ -68,7 +68,7 @@ async def test_acknowledgements_are_kept_by_rank(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("rank", [2, 99])
 async def test_there_is_no_such_rank(world: ApiWorld, rank: int) -> None:
-    """422, with the range."""
+    """A rank that does not exist gets 422, with the range."""
     _, id_ = await a_running_gang(world)
     await world.post(f"/allocations/{id_}/preempt")
     ack = await world.post(f"/allocations/{id_}/signals/preemption/ack", {"rank": rank})

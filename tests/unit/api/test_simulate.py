@@ -234,7 +234,7 @@ async def test_what_is_there_stays_as_it_is(world: ApiWorld) -> None:
 
 
 async def test_only_so_many_at_a_time(world: ApiWorld) -> None:
-    """More get 429 with Retry-After; when one is done, the next may run."""
+    """Further questions get 429 with Retry-After; when one is done, the next may run."""
     answers = await asyncio.gather(*(world.post("/simulate", {}) for _ in range(4)))
     assert sorted(answer.status_code for answer in answers) == [200, 200, 429, 429]
     assert all("retry-after" in answer.headers for answer in answers if answer.status_code == 429)

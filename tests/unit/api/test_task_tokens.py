@@ -119,7 +119,8 @@ async def test_it_opens_nothing_else(world: ApiWorld, door: httpx2.AsyncClient, 
 
 
 async def test_the_door_needs_a_token(world: ApiWorld, door: httpx2.AsyncClient) -> None:
-    """401, with how to send one; the api itself serves callers without a token as before."""
+    """A call without a token gets 401, with how to send one; the api itself serves callers without a token as
+    before."""
     _, id_ = await a_gang(world)
     path = f"/api/v1/allocations/{id_}/signals/preemption"
     for headers in ({}, bearer("rubbish"), {"Authorization": "Basic dXNlcjpwdw=="}):
@@ -130,7 +131,8 @@ async def test_the_door_needs_a_token(world: ApiWorld, door: httpx2.AsyncClient)
 
 
 async def test_why_a_token_is_refused(world: ApiWorld, door: httpx2.AsyncClient) -> None:
-    """Expired, for another audience, forged, of a pod that is gone, of no pod: each has a message of its own."""
+    """A token for another audience, a forged one, one of a pod that is gone and one of no pod each get their own
+    message."""
     _, id_ = await a_gang(world)
     path = f"/api/v1/allocations/{id_}/signals/preemption"
 

@@ -11,7 +11,7 @@ from tests.support.api_world import ApiWorld
 
 
 async def test_templates_are_kept_per_workspace(world: ApiWorld) -> None:
-    """Add, read, replace, list, remove."""
+    """A template can be added, read, replaced, listed and removed."""
     body = {"name": "base", "body": {"image": "a", "priority": 1}}
     created = await world.post("/templates", body)
     assert (created.status_code, created.headers["location"]) == (201, "/api/v1/templates/base?workspace=default")
@@ -121,6 +121,6 @@ async def test_all_dead_letters_are_sent_again(world: ApiWorld) -> None:
 
 
 async def test_dead_letters_need_redis(world: ApiWorld) -> None:
-    """503: that is where they are kept."""
+    """Without Redis there is 503, because dead letters are kept there."""
     world.server.absent = True
     assert (await world.get("/dead")).status_code == 503

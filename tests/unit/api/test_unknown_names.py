@@ -87,7 +87,7 @@ async def furnished(world: ApiWorld) -> Json:
 async def test_a_name_that_does_not_exist_is_refused(
     world: ApiWorld, method: str, path: str, body: Json, pointer: str, says: str
 ) -> None:
-    """422 at the field that names it, and nothing is changed."""
+    """The request gets 422 at the field that names it, and nothing is changed."""
     waits = await furnished(world)
     before = await world.stored("waits")
     answer = await world.http.request(method, "/api/v1" + path.format(id=waits["id"]), json=body)
@@ -116,7 +116,7 @@ async def test_the_same_of_each_update_of_a_batch(world: ApiWorld, update: Json,
 async def test_there_is_no_place_beside_what_does_not_exist(
     world: ApiWorld, method: str, path: str, body: Json
 ) -> None:
-    """404 with the name."""
+    """The move gets 404 with the name."""
     waits = await furnished(world)
     answer = await world.http.request(method, "/api/v1" + path.format(id=waits["id"]), json=body)
     assert (answer.status_code, "'gone'" in answer.json()["detail"]) == (404, True)
@@ -205,7 +205,7 @@ def _filters(endpoint: Endpoint) -> frozenset[str]:
 
 @pytest.mark.parametrize(("path", "what"), [(path, what) for path in LISTS for what in sorted(_filters_of(path))])
 async def test_a_filter_with_a_name_that_does_not_exist_is_refused(world: ApiWorld, path: str, what: str) -> None:
-    """422 at the parameter, in the words for a body: an empty list would read as if nothing ran there."""
+    """The list gets 422 at the parameter, in the words for a body: an empty list would read as if nothing ran there."""
     await furnished(world)
     answer = await world.get(f"{path}?{what}=gone")
     assert answer.status_code == 422, answer.text

@@ -179,7 +179,7 @@ async def test_raw_of_one_allocation_is_its_line(world: ApiWorld) -> None:
     ],
 )
 async def test_bad_parameters_are_named(world: ApiWorld, query: str, name: str) -> None:
-    """400 with what may be written."""
+    """A bad parameter gets 400, with what may be written."""
     answer = await world.get(f"/usage?{query}")
     assert answer.status_code == 400
     assert f"?{name}=" in answer.json()["errors"][0]["detail"]

@@ -112,5 +112,5 @@ async def test_a_part_has_one_beginning(world: ApiWorld) -> None:
 
 
 async def test_a_queue_that_is_not_there(world: ApiWorld) -> None:
-    """The same answer as for the queue itself."""
+    """The answer is the same as for the queue itself."""
     assert (await world.get("/queues/none/waiting")).status_code == 404

@@ -109,7 +109,7 @@ async def test_the_frame_is_asked_for_again_and_not_sent_again(world: ApiWorld) 
 
 
 async def test_what_the_frame_names_is_there_for_ever(world: ApiWorld) -> None:
-    """Each address has the digest of all files in it, so it may be cached for ever; a HEAD and a GET say the same."""
+    """Each address has the digest of all files in it, so it may be cached for ever."""
     text, _ = await page_of(world)
     mapped = msgspec.json.decode(Elements(text).scripts[1][1])["imports"]
     addresses = {*Elements(text).addresses(), *mapped.values()}
@@ -154,7 +154,8 @@ async def test_the_frame_is_for_everybody_and_the_data_are_not(tmp_path: Path) -
 
 
 def test_the_first_content_needs_little() -> None:
-    """Frame, style and the modules of the first page, compressed; the other pages are loaded later, by themselves."""
+    """Frame, style and the modules of the first page are small, compressed; the other pages are loaded later, by
+    themselves."""
     text = web_page._made()[0]  # pyright: ignore[reportPrivateUsage]
     frame = len(gzip.compress(text.encode()))
     root = f"/assets/pages/{assets.pages_digest()}/"
@@ -167,7 +168,8 @@ def test_the_first_content_needs_little() -> None:
 
 
 def test_all_that_a_browser_can_load_is_small() -> None:
-    """The page with all that loads late (the terminal, the reference of the REST API, the trace): under 350 KiB."""
+    """The page with all that loads late (the terminal, the reference of the REST API, the trace) needs less than 350
+    KiB."""
     files = {path: len(assets.load(path).compressed) for path in assets.files()}
     assert set(assets.page_files()) < set(files)
     assert sum(files.values()) < ALL_BYTES_MAX, files
@@ -196,7 +198,8 @@ def test_types_are_checked_against_what_is_vendored() -> None:
 
 
 def test_every_import_leads_somewhere() -> None:
-    """A relative one to a file that is served; a name to a row of the import map, and each row to a file."""
+    """A relative import leads to a file that is served; a name leads to a row of the import map, and each row to a
+    file."""
     served = assets.page_files()
     names: set[str] = set()
     for path in FOLDER.rglob("*.*js"):
@@ -267,7 +270,7 @@ def test_one_word_for_each_standing(phase: str, result: str | None, flags: dict[
 
 
 async def test_an_allocation_says_its_word(world: ApiWorld) -> None:
-    """`state` of an answer: the word that the command line has for it as well."""
+    """`state` of an answer is the word that the command line has for it as well."""
     held = await world.launch(hold=True)
     assert held["state"] == "Held"
     running = await world.launch()

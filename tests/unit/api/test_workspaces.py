@@ -23,7 +23,7 @@ async def patch(world: ApiWorld, name: str, body: Json) -> Any:
 
 
 async def test_a_workspace_from_nothing(world: ApiWorld) -> None:
-    """A labelled namespace with defaults and a quota; one may launch there at once."""
+    """The workspace is a labelled namespace with defaults and a quota; one may launch there at once."""
     body = {
         "name": "team",
         "defaultPool": "default",
@@ -123,7 +123,7 @@ async def test_homes_of_which_no_claim_can_be_made(world: ApiWorld, home: dict[s
 
 
 async def test_a_namespace_that_exists(world: ApiWorld) -> None:
-    """409 unless it is to be adopted; removing it then leaves the namespace as it was."""
+    """The namespace gets 409 unless it is to be adopted; removing the workspace then leaves the namespace as it was."""
     await world.kube.create(NAMESPACES, {"metadata": {"name": "theirs", "labels": {"their": "own"}}})
     refused = await world.post("/workspaces", {"name": "theirs"})
     assert (refused.status_code, "set adopt to true" in refused.json()["detail"]) == (409, True)
@@ -182,7 +182,7 @@ async def test_what_was_adopted_loses_everything_that_it_was_given(world: ApiWor
 
 
 async def test_one_in_which_something_goes_on_stays(world: ApiWorld) -> None:
-    """409 with the names; when all work has ended the workspace is removed, with its namespace if that was ours."""
+    """It gets 409 with the names; when all work has ended it is removed, with its namespace if that was ours."""
     await world.post("/workspaces", {"name": "team"})
     launched = await world.launch(workspace="team", name="busy")
     refused = await world.http.delete("/api/v1/workspaces/team")
@@ -219,7 +219,7 @@ async def test_one_in_which_something_goes_on_stays(world: ApiWorld) -> None:
     ],
 )
 async def test_what_is_wrong_is_named(world: ApiWorld, body: Json, pointer: str, said: str) -> None:
-    """422 with the pointer, and no namespace."""
+    """A bad workspace gets 422 with the pointer, and no namespace is made."""
     await world.kube.create(RESOURCE_POOLS, {"metadata": {"name": "theirs"}, "spec": {"workspaces": ["them"]}})
     await world.kube.create(QUEUES, {"metadata": {"name": "gpu"}, "spec": {"pool": "theirs"}})
     response = await world.post("/workspaces", body)
@@ -230,7 +230,7 @@ async def test_what_is_wrong_is_named(world: ApiWorld, body: Json, pointer: str,
 
 
 async def test_a_default_template_must_be_there(world: ApiWorld) -> None:
-    """422 at the field, with those that are."""
+    """A template that does not exist gets 422 at the field."""
     refused = await patch(world, "default", {"defaultTemplate": "gone"})
     (error,) = refused.json()["errors"]
     assert (refused.status_code, error["pointer"]) == (422, "/defaultTemplate")
@@ -238,7 +238,7 @@ async def test_a_default_template_must_be_there(world: ApiWorld) -> None:
 
 
 async def test_what_is_not_there(world: ApiWorld) -> None:
-    """404 for a namespace that is no workspace, and for odd names; `default` stays."""
+    """A namespace that is no workspace, and odd names, get 404; `default` stays."""
     for name in ("kube-system", "nowhere", "No%20Such", "..%2fx"):
         for method in ("GET", "PATCH", "DELETE"):
             response = await world.http.request(method, f"/api/v1/workspaces/{name}", json={})

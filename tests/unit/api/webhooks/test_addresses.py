@@ -61,7 +61,7 @@ def test_public_addresses_are_taken(address: str) -> None:
 
 
 def test_an_operator_can_allow_networks() -> None:
-    """Exactly those: loopback allowed is not the metadata service allowed."""
+    """Exactly those networks are allowed: where loopback is, the metadata service is not."""
     for address in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"):
         check_address(ipaddress.ip_address(address), LOOPBACK)
     with pytest.raises(ForbiddenTargetError):

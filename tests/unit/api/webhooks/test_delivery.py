@@ -127,7 +127,7 @@ class Office:
 
 
 def in_an_office(story: Callable[[Office, asyncio.TaskGroup], Coroutine[Any, Any, None]]) -> None:
-    """Runs `story` on virtual time; what it started is ended."""
+    """Run `story` on virtual time, and end what it started."""
 
     async def main() -> None:
         office = Office()
@@ -462,7 +462,8 @@ def test_a_killed_process_goes_on_with_what_it_had_in_hand() -> None:
 
 
 def test_a_process_that_is_stopped_finishes_its_tries_and_leaves_the_rest() -> None:
-    """SIGTERM: what is under way is delivered and removed, what waits is left to the next; nothing comes twice."""
+    """At SIGTERM what is under way is delivered and removed, and what waits is left to the next; nothing comes
+    twice."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         async def slow(message: Message) -> DeliveryResult:

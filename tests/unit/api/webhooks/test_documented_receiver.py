@@ -41,7 +41,7 @@ def test_it_takes_what_we_send() -> None:
     ids=["another key", "another body", "another id", "no signature", "too old", "from the future"],
 )
 def test_it_refuses_everything_else(key: bytes, age_s: float, changed: dict[str, str], body: bytes) -> None:
-    """Another key, another body, another id, no signature, another time."""
+    """It refuses another key, another body, another id, no signature, and another time."""
     with pytest.raises(ValueError, match=r"old|signature"):
         documented()(headers(key=key, age_s=age_s) | changed, body, key_text(KEY))
 

@@ -94,7 +94,7 @@ def test_keys_have_the_standard_form() -> None:
 
 
 def test_the_signature_is_that_of_the_standard() -> None:
-    """The example of Standard Webhooks' own documentation."""
+    """The example of Standard Webhooks' own documentation gets the signature that is printed there."""
     found = signature.headers(
         parse_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
         "msg_p5jXN8AQM9LWM0D4loKWxJek",

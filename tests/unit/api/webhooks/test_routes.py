@@ -70,7 +70,7 @@ async def test_a_key_may_be_given_and_changed(world: ApiWorld) -> None:
 
 
 async def test_a_name_is_made_up_and_a_taken_one_refused(world: ApiWorld) -> None:
-    """409 says how the other one is changed."""
+    """A taken name gets 409, which says how the other webhook is changed."""
     made_up = (await world.post("/webhooks", {"url": URL})).json()["name"]
     assert made_up.startswith("hook-")
     again = await world.post("/webhooks", {"url": URL, "name": made_up})

@@ -91,7 +91,7 @@ def _nothing(_: bytes) -> bytes:
 async def test_a_damaged_log_is_refused(
     tmp_path: Path, spoil: Callable[[bytes], bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 2, with a message and no traceback."""
+    """A damaged log gets exit code 2, and a message without a traceback."""
     path = await a_log(tmp_path / "log")
     path.write_bytes(spoil(path.read_bytes()))
     assert main(["replay", str(path)]) == 2
