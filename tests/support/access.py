@@ -1,6 +1,7 @@
 """Two teams, each with a workspace and work in it, and callers with every kind of token.
 
-Owns the builders of callers. What names the work of a team carries its canary, so that a test finds it anywhere.
+Owns the builders of callers. Every object of a team has the team's canary in its name, so that a test finds it in any
+answer.
 """
 
 import secrets
@@ -61,7 +62,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def a_token(folder: Path, user: str, now: float, roles: Mapping[str, str], *, life_s: float = 3600) -> str:
-    """A token whose record stands in the folder."""
+    """Return a new token; its record is written into `folder`."""
     token, record = apitokens.make(
         secrets.token_bytes(apitokens.ID_BYTES),
         secrets.token_bytes(apitokens.SECRET_BYTES),
@@ -75,7 +76,7 @@ def a_token(folder: Path, user: str, now: float, roles: Mapping[str, str], *, li
 
 
 def write(folder: Path, record: TokenRecord) -> Path:
-    """Its file."""
+    """Write the record into its file in `folder`; return the path."""
     path = folder / apitokens.file_of(record.id)
     path.write_bytes(apitokens.encode(record))
     return path
@@ -90,7 +91,8 @@ class Teams:
         self.ids: dict[str, str] = {}
 
     async def furnish(self) -> None:
-        """Workspaces, an allocation, a job and a template each. Everything goes past the API."""
+        """For each team create a workspace, an allocation, a job and a template, directly in the cluster, without the
+        API."""
         kube = self.world.kube
         for team in TEAMS:
             labels = {"slipway.dev/workspace": "true"}
@@ -137,26 +139,27 @@ class Teams:
         return parts
 
     async def token(self, user: str, roles: Mapping[str, str], *, life_s: float = 3600) -> dict[str, str]:
-        """The header of a new token that counts already."""
+        """The header of a new token that the api has read already."""
         assert self.folder is not None
         token = a_token(self.folder, user, self.world.clock.now(), roles, life_s=life_s)
         await self.look()
         return bearer(token)
 
     async def look(self) -> None:
-        """What the loop of the process does every other second."""
+        """Read the token folder, as the loop of the process does periodically."""
         assert self.world.parts.tokens is not None
         await self.world.parts.tokens.look()
 
     async def account(self, name: str, *, audience: str = "slipway-api", namespace: str = "default") -> dict[str, str]:
-        """The header of a service account."""
+        """The header with the token of a new service account."""
         meta = {"name": name, "namespace": namespace}
         await self.world.kube.create(ACCOUNTS, {"metadata": meta})
         made = self.world.accounts.issue(namespace, name, {"spec": {"audiences": [audience]}})
         return bearer(str(made["status"]["token"]))
 
     async def grant(self, account: str, name: str, rules: list[Json], *, where: str = "") -> None:
-        """A role by these rules, bound in one namespace, or everywhere."""
+        """Create a role of these rules and bind it to the account, in the namespace `where` or, when empty, in the
+        whole cluster."""
         kube = self.world.kube
         await kube.create(ROLES, {"metadata": {"name": name}, "rules": rules})
         body = {
@@ -169,17 +172,17 @@ class Teams:
             await kube.create(CLUSTER_BINDINGS, {"metadata": {"name": name}, **body})
 
     async def call(self, method: str, path: str, headers: Mapping[str, str], **options: Any) -> httpx2.Response:
-        """One request below /api/v1."""
+        """Send one request below /api/v1."""
         return await self.world.http.request(method, f"/api/v1{path}", headers=dict(headers), **options)
 
     async def launch(self, headers: Mapping[str, str], **body: Any) -> httpx2.Response:
-        """A launch that need not be taken."""
+        """Send a launch, which the api may refuse."""
         return await self.call("POST", "/allocations", headers, json={**COMMAND, **body})
 
 
 @asynccontextmanager
 async def served_by(parts: ApiDeps) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A client of that process."""
+    """A client of the process that these dependencies belong to."""
     app = create_app(parts, HealthApp(ProcessHealth(parts.clock)))
     transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client, watching(parts):
@@ -189,7 +192,7 @@ async def served_by(parts: ApiDeps) -> AsyncGenerator[httpx2.AsyncClient]:
 
 @asynccontextmanager
 async def teams_world(auth: str, folder: Path | None = None, **settings: Any) -> AsyncGenerator[Teams]:
-    """Both teams behind an api of that mode."""
+    """Both teams behind an api with this SLIPWAY_AUTH mode."""
     token_dir = str(folder) if folder is not None else ""
     world = ApiWorld(Settings(auth=auth, token_dir=token_dir, **settings))  # pyright: ignore[reportArgumentType]
     await world.furnish()

@@ -1,6 +1,8 @@
-"""What a newcomer writes by following the lists of CONTRIBUTING.md: the hand edits of each, in the order of its steps.
+"""The edits that a newcomer makes by hand when following the lists of CONTRIBUTING.md: for each list, in the order of
+its steps.
 
-Owns one small addition for each list, and nothing of how it is tried. Each brings its own test, as its list wants.
+Owns one small addition for each list; it does not know how the addition is tested. Each addition has its own test, as
+its list requires.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,8 +11,8 @@ import msgspec
 
 
 class HandEdit(msgspec.Struct, frozen=True):
-    """One file that is edited by hand: made of `text`, or with each pair of `changes` (what stands there once, what
-    stands there then)."""
+    """One file that is edited by hand: created with `text`, or changed by each pair of `changes` (a text that the file
+    contains once, its replacement)."""
 
     path: str
     text: str = ""

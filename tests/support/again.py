@@ -1,7 +1,8 @@
-"""A plugin of pytest: every test that passes is failed once, so that it is played again beside what it has left.
+"""A plugin of pytest: it fails every passed test once, so that pytest runs the test again beside whatever its first run
+left behind.
 
-`make test ARGS="tests/e2e -p tests.support.again --reruns=1"`: what fails then could not be run again by `.ci/run`
-either, after a failure that had nothing to do with it. Names that are taken are the usual reason (`names.py`).
+`make test ARGS="tests/e2e -p tests.support.again --reruns=1"`: a test that fails then would also fail when `.ci/run`
+repeats it after an unrelated failure. The usual reason is a name that already exists (`names.py`).
 """
 
 from collections.abc import Generator
@@ -11,12 +12,12 @@ import pytest
 
 
 class FirstPlayError(Exception):
-    """The first play of a test, which passed."""
+    """Fails the first run of a test that passed."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """The test itself has passed when this raises."""
+    """Raise after the first run; the test itself has passed by then."""
     result = yield
     if getattr(pyfuncitem, "execution_count", 1) == 1:
         raise FirstPlayError("it passed, and is played again")

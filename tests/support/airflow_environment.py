@@ -1,6 +1,8 @@
-"""A Python with Airflow in it, in the cache: Airflow pins so much that it cannot be installed beside our own packages.
+"""A Python environment with Airflow, in the cache: Airflow pins so many packages that it cannot be installed beside
+ours.
 
-Owns the environment and its database. It is made once for each version; without the package index there is none.
+Owns the environment and its database. The environment is made once for each version; it cannot be made without the
+package index.
 """
 
 import os

@@ -1,9 +1,9 @@
-# Airflow is not installed beside our own packages: its types are not known here.
+# Airflow is not installed beside our own packages: its types are unknown here.
 # pyright: basic, reportMissingImports=false
-"""A DAG of an Airflow: the tasks that SLIPWAY_PLAY names, once, in Airflow's own test of a DAG.
+"""A DAG for Airflow: it runs the tasks that SLIPWAY_PLAY names once, by Airflow's own `dag.test()`.
 
-Owns what became of its tasks, which it prints as JSON. It is copied into the folder of DAGs of that Airflow, and runs
-in its environment: it needs only the standard library, Airflow and the adapter.
+Owns the final states of its tasks, which it prints as JSON. The file is copied into Airflow's folder of DAGs and runs
+in Airflow's environment: it needs only the standard library, Airflow and the adapter.
 """
 
 import datetime
@@ -25,7 +25,7 @@ with DAG("slipway_play", schedule=None, start_date=datetime.datetime(2026, 1, 1,
 
     @task(trigger_rule="all_done")
     def after() -> str:
-        """Runs whatever became of the others."""
+        """Run in any case, after all other tasks have ended."""
         return "done"
 
     made >> after()  # pyright: ignore[reportUnusedExpression, reportOperatorIssue]

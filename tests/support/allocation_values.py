@@ -1,7 +1,7 @@
 """Values for the fields of an Allocation, from which random writes are drawn: `{field: values}`.
 
-Owns the two tables. Right values and wrong ones stand side by side, and those that are drawn more often stand there
-more often.
+Owns the two tables. The tables contain valid and invalid values; a value that is drawn more often is listed several
+times.
 """
 
 from collections.abc import Mapping, Sequence

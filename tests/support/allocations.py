@@ -28,7 +28,7 @@ def a_spec(**changes: Any) -> Json:
 
 
 def a_status(**changes: Any) -> Json:
-    """A stored status; by default the one that every object is born with."""
+    """A stored status; by default the status of every new object."""
     return {"phase": "Pending", "seq": 0, "attempt": 1, **changes}
 
 
@@ -44,7 +44,7 @@ def a_stored(*, name: str = "llm", spec: Json | None = None, status: Json | None
 
 
 def changed(stored: Mapping[str, Any], path: str, value: Any) -> Json:
-    """A copy of `stored` with `value` at the slash-separated path; None removes."""
+    """A copy of `stored` with `value` at the slash-separated path; None removes the field."""
     result = copy.deepcopy(dict(stored))
     *steps, last = path.split("/")
     place: Any = result
@@ -68,6 +68,6 @@ def a_pool(**spec: Any) -> ResourcePool:
 
 
 def a_template(*containers: Json, **spec: Any) -> Json:
-    """A pod template of these containers; without any, one `main` with an image and a command."""
+    """A pod template of these containers; by default one container `main` with an image and a command."""
     main: Json = {"name": "main", "image": "python:3.11", "command": ["python", "train.py"]}
     return {"spec": {"containers": list(containers) or [main], **spec}}

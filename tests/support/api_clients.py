@@ -1,8 +1,8 @@
-"""Clients of the simulated api: they ask over HTTP, in process, and write down what they were told.
+"""Clients of the simulated api: they send HTTP requests, in process, and record the answers.
 
-Owns the way to a replica and back. Whoever crashes while it answers never answers; who is frozen answers late or not at
-all; a client that knows no better asks another replica again, with the same Idempotency-Key. Must not know what the
-routes do.
+Owns the way to a replica and back. A replica that crashes while it answers never answers; a frozen replica answers late
+or not at all. A client that does not know the outcome repeats the request at another replica, with the same
+Idempotency-Key. Must not know what the routes do.
 """
 
 import asyncio
@@ -22,36 +22,36 @@ from tests.support.world import World
 Json = dict[str, Any]
 
 PATIENCE_S = 5.0
-"""A client gives up waiting for an answer."""
+"""After this time a client stops waiting for an answer."""
 PAUSE_S = 0.5
 TRIES_MAX = 60
 LOOKS_MAX = 240
 PIECES_MAX = 400
-"""Of one stream: heartbeats come for ever."""
+"""The maximum number of pieces read from one stream: heartbeats never end."""
 TEXT_MAX = 20_000
 _EVENTS = "text/event-stream"
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back; status 0: nothing."""
+    """The answer to a request; status 0 means that no answer arrived."""
 
     status: int
     text: str = ""
 
     @property
     def body(self) -> Json:
-        """The JSON of it."""
+        """The decoded JSON of the answer; empty when it is no object."""
         found: Any = msgspec.json.decode(self.text) if self.text.startswith("{") else {}
         return found
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it may help to ask again."""
+        """Whether the outcome is unknown, so that the client repeats the request."""
         return self.status == 0 or self.status == 429 or self.status >= 500
 
 
 class Exchange:
-    """One request on its way. Pieces of the answer come as they are sent."""
+    """One request in flight. Pieces of the answer are added as the replica sends them."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -63,7 +63,7 @@ class Exchange:
 
 
 class Client:
-    """Somebody with one memory, in one workspace. `roles` are the replicas it knows; it takes them in turn."""
+    """One user in one workspace. It sends its requests to the replicas of the api in turn."""
 
     def __init__(self, world: World, name: str, *, workspace: str = "default", user: str = "ada") -> None:
         self._world = world
@@ -72,34 +72,35 @@ class Client:
         self._user = user
         self._turn = 0
 
-    # --- what people do ---------------------------------------------------------------------------------------------
+    # --- what users do ---------------------------------------------------------------------------------------------
 
     async def launch(self, name: str | None = "job", *, key: str = "", role: str = "", **body: Any) -> Reply:
-        """A launch; repeated while its outcome is unknown, if a key makes that safe."""
+        """Send a launch; repeat it while its outcome is unknown, if an idempotency key makes that safe."""
         wanted = {**_JOB, **({"name": name} if name else {}), "workspace": self._workspace, **body}
         return await self._until_known(
             lambda: self.ask("launch", "POST", "/allocations", body=wanted, key=key, role=role), is_once=not key
         )
 
     async def cancel(self, allocation: str, *, role: str = "") -> Reply:
-        """Kill it; again until that is answered."""
+        """Kill the allocation; repeat until the api answers."""
         return await self._change("cancel", f"/allocations/{allocation}/kill", allocation, role)
 
     async def act(self, verb: str, allocation: str, body: Json | None = None) -> Reply:
-        """Any other order: hold, resume, preempt..."""
+        """Send any other verb: hold, resume, preempt..."""
         return await self._change(verb, f"/allocations/{allocation}/{verb}", allocation, "", body)
 
     async def delete(self, allocation: str) -> Reply:
-        """Delete it."""
+        """Delete the allocation; repeat until the api answers."""
         path = f"/allocations/{allocation}"
         return await self._until_known(lambda: self.ask("delete", "DELETE", path, allocation=allocation))
 
     async def get(self, allocation: str, *, role: str = "") -> Reply:
-        """Look at it once."""
+        """Read the allocation once."""
         return await self.ask("get", "GET", f"/allocations/{allocation}", role=role, allocation=allocation)
 
     async def watch(self, allocation: str, until: Phase = Phase.TERMINATED) -> None:
-        """Look at it now and then, at one replica after the other, until it is there or is gone, or for long enough."""
+        """Poll the allocation, at one replica after the other, until its phase is `until` or it is gone, or LOOKS_MAX
+        times."""
         for _ in range(LOOKS_MAX):
             reply = await self.get(allocation)
             if reply.status == 404 or reply.body.get("phase") == until:
@@ -107,11 +108,12 @@ class Client:
             await asyncio.sleep(PAUSE_S)
 
     async def list(self) -> Reply:
-        """What is in the workspace."""
+        """List the allocations of the workspace."""
         return await self.ask("list", "GET", f"/allocations?workspace={quote(self._workspace)}")
 
     async def follow(self, allocation: str) -> None:
-        """Read its events to the end; a stream that breaks is resumed where it broke, at another replica."""
+        """Read the events of the allocation to the end; a broken stream is resumed where it broke, at another
+        replica."""
         after = ""
         for _ in range(TRIES_MAX):
             headers = {"accept": _EVENTS, **({"last-event-id": after} if after else {})}
@@ -123,7 +125,8 @@ class Client:
                 return
             await asyncio.sleep(PAUSE_S)
 
-    # --- how it gets there ------------------------------------------------------------------------------------------
+    # --- the way to a replica
+    # ------------------------------------------------------------------------------------------
 
     async def ask(
         self,
@@ -136,7 +139,7 @@ class Client:
         role: str = "",
         allocation: str = "",
     ) -> Reply:
-        """One request to one replica, and what came of it, written down."""
+        """Send one request to one replica, and record the answer."""
         world, asked_at = self._world, self._world.clock.now()
         content = b"" if body is None else msgspec.json.encode(body)
         headers = {"idempotency-key": key} if key else {}
@@ -167,7 +170,7 @@ class Client:
         return reply
 
     async def _events(self, path: str, headers: dict[str, str], allocation: str) -> AsyncIterator[tuple[str, Json]]:
-        """(cursor, event) of one stream until it ends, breaks, or is silent for too long."""
+        """Yield (cursor, event) of one stream until it ends, breaks, or is silent for too long."""
         role = self._next_role()
         asked_at = self._world.clock.now()
         exchange, process = self._open(role, "GET", path, headers, b"")
@@ -198,7 +201,7 @@ class Client:
     def _open(
         self, role: str, method: str, path: str, headers: dict[str, str], content: bytes
     ) -> tuple[Exchange, Process | None]:
-        """Send a request on its way; a replica that is not there refuses the connection."""
+        """Start a request; a replica that does not run refuses the connection."""
         exchange = Exchange()
         world = self._world
         process, app = world.apps.get(role, (None, None))
@@ -238,7 +241,8 @@ class Client:
         raise TimeoutError
 
     async def _is_over(self, allocation: str, after: str) -> bool:
-        """Whether the stream need not be resumed: what it told last is its end, or it is gone."""
+        """Whether the stream need not be resumed: its last event is the end of the allocation, or the allocation is
+        gone."""
         reply = await self.get(allocation)
         seq = int(after.rpartition("-")[2] or 0)
         if reply.status != 200:
@@ -293,7 +297,7 @@ class Client:
 
 
 async def _serve(world: World, app: Any, scope: Json, content: bytes, exchange: Exchange) -> None:
-    """The replica's side, which dies with it."""
+    """Run the replica's side of the request, which ends when the replica dies."""
     is_read = False
 
     async def receive() -> Json:

@@ -1,6 +1,7 @@
 """The api over an in-process cluster and streams, driven through its ASGI application.
 
-Owns the arrangement only: what the other services would do (admit, start, end) is written to the cluster directly.
+Owns the arrangement only: the builders write to the cluster what the other services would write (admission, start,
+end).
 """
 
 import asyncio
@@ -42,7 +43,8 @@ COMMAND: Json = {"kind": "command", "image": "python:3.11", "command": ["python"
 
 
 class PodLogs:
-    """What the nodes say of a pod's log: the same line for each, once `is_talking`, or what each rank `said`."""
+    """The logs of the pods, as their nodes return them: one line for each pod while `is_talking`, and the lines in
+    `said` of each rank."""
 
     is_talking = False
 
@@ -59,7 +61,7 @@ class PodLogs:
 
 
 HEARING_TURNS = 8
-"""of the event loop: from a write to the store that a watch fills, and some more"""
+"""Number of turns of the event loop after which a write has reached the watches' stores, with some to spare."""
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
 
 
@@ -67,7 +69,7 @@ class ApiWorld:
     """One api, its cluster and its streams."""
 
     def __init__(self, settings: Settings) -> None:
-        # What plays a workload listens on this machine.
+        # The servers that stand for workloads listen on this machine.
         settings = msgspec.structs.replace(settings, proxy_networks=settings.proxy_networks or LOOPBACK_NETWORKS)
         self.clock = SystemClock()
         random = SeededRandom(7)
@@ -98,7 +100,7 @@ class ApiWorld:
         )
 
     async def furnish(self) -> None:
-        """Definitions, the workspace `default`, a pool, a queue and two nodes of 8 cpus."""
+        """Create the definitions, the workspace `default`, a pool, a queue and two nodes of 8 cpus."""
         self.core.bootstrap()
         for manifest in schema.crd_manifests():
             await self.kube.create(CRDS, manifest)
@@ -115,21 +117,21 @@ class ApiWorld:
             await self.kube.replace_status(NODES, {"metadata": meta, "status": status})
 
     async def offer(self, node: str, amounts: dict[str, str]) -> None:
-        """The node's kubelet says that it has these amounts too, or others."""
+        """Add these amounts to what the node has allocatable, or replace them."""
         found = msgspec.to_builtins(await self.kube.get(NODES, node))
         meta = {"name": node, "resourceVersion": found["metadata"]["resourceVersion"]}
         status = {**found["status"], "allocatable": {**found["status"]["allocatable"], **amounts}}
         await self.kube.replace_status(NODES, {"metadata": meta, "status": status})
 
     def token_of(self, pod: str, *, audience: str = "slipway", life_s: int = 3600) -> str:
-        """What the kubelet would project into that pod."""
+        """Return the token that the kubelet would project into that pod."""
         bound = {"kind": "Pod", "apiVersion": "v1", "name": pod}
         spec = {"audiences": [audience], "expirationSeconds": life_s, "boundObjectRef": bound}
         made = self.accounts.issue("default", "default", {"spec": spec})
         return str(made["status"]["token"])
 
     async def launch(self, headers: dict[str, str] | None = None, **body: Any) -> Json:
-        """A launch that must be taken; its answer. The queue that it names is there."""
+        """Send a launch that the api must accept; return its answer. The queue that it names is created."""
         if "queue" in body:
             await self.make_queue(body["queue"])
         response = await self.http.post("/api/v1/allocations", json={**COMMAND, **body}, headers=headers)
@@ -137,7 +139,7 @@ class ApiWorld:
         return dict(response.json())
 
     async def make_queue(self, name: str, pool: str = "default") -> None:
-        """The queue of that name, unless it is there."""
+        """Create the queue of that name, unless it exists."""
         with suppress(AlreadyExistsError):
             await self.kube.create(QUEUES, {"metadata": {"name": name}, "spec": {"pool": pool}})
 
@@ -150,29 +152,29 @@ class ApiWorld:
         return await self.http.post(f"/api/v1{path}", json=body, headers=headers)
 
     async def stored(self, name: str, namespace: str = "default") -> Allocation:
-        """The object as the cluster has it."""
+        """Return the allocation as the cluster stores it."""
         return await self.kube.get(ALLOCATIONS, name, namespace=namespace)
 
     async def names(self) -> list[str]:
-        """All allocations by name."""
+        """Return the names of all allocations."""
         return [each.metadata.name for each in (await self.kube.list(ALLOCATIONS)).items]
 
     async def step(self, name: str, event: Event, *, namespace: str = "default", **changes: Any) -> Allocation:
-        """One transition, as the scheduler or the watcher writes it, published to the streams as far as they work."""
+        """Write one transition, as the scheduler or the watcher writes it. Its event is not published."""
         moved = record(await self.stored(name, namespace), event, now=self.clock.now(), **changes)
         return await self.kube.replace_status(ALLOCATIONS, moved)
 
     async def publish(self, allocation: Allocation, after: int = 0) -> None:
-        """What the watcher relays."""
+        """Publish the events after number `after`, as the watcher relays them."""
         await self.streams.events.append([StreamEntry(event=event) for event in events_after(allocation, after)])
 
     async def publish_if_up(self, allocation: Allocation, after: int = 0) -> None:
-        """The same, with a server or without."""
+        """Like `publish`, but without a Redis server nothing happens."""
         if not self.server.absent:
             await self.publish(allocation, after)
 
     async def explain(self, name: str, code: str, message: str, *, namespace: str = "default") -> None:
-        """What the scheduler says of a waiting one."""
+        """Write the scheduler's explanation of a waiting allocation."""
         found = await self.stored(name, namespace)
         condition = Condition(
             type="Admitted", status="False", reason=code, message=message, observed_generation=found.status.attempt
@@ -183,7 +185,7 @@ class ApiWorld:
     async def run(
         self, name: str, *, namespace: str = "default", ip: str = "127.0.0.1", node: str = "n1", **changes: Any
     ) -> Allocation:
-        """Admit it, create its pods, release them and let them run, with these fields in its status."""
+        """Admit the allocation, create its pods, release them and let them run; `changes` are fields of its status."""
         found = await self.stored(name, namespace)
         roles = [role.name for role in found.spec.ranks for _ in range(role.count)]
         placements = [Placement(rank=rank, role=role, node=node) for rank, role in enumerate(roles)]
@@ -195,7 +197,7 @@ class ApiWorld:
         return await self.step(name, Event.RUNNING, namespace=namespace, release=release, ranks=ranks, **changes)
 
     async def a_pod(self, allocation: Allocation, rank: int, *, role: str, ip: str, node: str) -> str:
-        """A running pod of a rank; its uid."""
+        """Create a running pod of a rank; return its uid."""
         name = pod_name(id_of(allocation), allocation.status.attempt, rank)
         labels = {
             LABEL_ALLOCATION_UID: allocation.metadata.uid,
@@ -215,14 +217,14 @@ class ApiWorld:
 
 
 async def _let_watches_hear(_: httpx2.Request) -> None:
-    """What a test has written comes to the watches of the process before its next request does, as over a network."""
+    """Before each request, let the watches of the process receive what the test has written, as over a network."""
     for _turn in range(HEARING_TURNS):
         await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def watching(parts: ApiDeps) -> AsyncGenerator[None]:
-    """The watches of that process run meanwhile, as its composition root lets them."""
+    """Inside the context the watches of that process run, as its composition root runs them."""
     stop = ServiceStop()
     async with TaskGroup() as tasks:
         for kept in (parts.nodes, parts.seen):
@@ -235,7 +237,7 @@ async def watching(parts: ApiDeps) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def api_world(settings: Settings | None = None) -> AsyncGenerator[ApiWorld, None]:
-    """A furnished world."""
+    """A world with the objects of `furnish`."""
     world = ApiWorld(settings or Settings())
     await world.furnish()
     async with world.http, watching(world.parts):

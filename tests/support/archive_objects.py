@@ -4,7 +4,7 @@ from slipway.errors import UnavailableError
 
 
 class MemoryObjects:
-    """See `ArchiveObjects`. While `is_away` it does not answer."""
+    """See `ArchiveObjects`. While `is_away`, each call raises UnavailableError."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""One allocation whose log is in a stream, and its archive: what tests of the archive of logs begin from."""
+"""One allocation whose log is in a stream, and its archive: the start of the tests of the archive of logs."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -95,7 +95,7 @@ class ArchiverScene:
             archiver.wrote(pack)
 
     async def written(self, step: Awaitable[object]) -> None:
-        """Take a step while what the archiver says into the log is stored."""
+        """Take a step while the archiver's log records are captured."""
         writing = asyncio.ensure_future(self.writer.run())
         try:
             await step
@@ -104,7 +104,7 @@ class ArchiverScene:
             await asyncio.gather(writing, return_exceptions=True)
 
     def record(self) -> ArchiveRecord:
-        """As the archiver writes it first."""
+        """The archive's record as the archiver writes it first."""
         return record_of(self.allocation)
 
     async def archived(self) -> list[StoredLine]:

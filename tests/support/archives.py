@@ -1,4 +1,4 @@
-"""Tars for tests, sound ones and others: gzipped as uploads are, or plain as a rank sends them."""
+"""Tars for tests, valid and invalid: gzipped like uploads, or plain as a rank sends them."""
 
 import gzip
 import io
@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Mapping
 
 END = b"\0" * (2 * tarfile.BLOCKSIZE)
-"""What a tar ends with."""
+"""The end of every tar."""
 Content = bytes | str
 """The bytes of a file, or the target of a symbolic link."""
 
@@ -14,7 +14,7 @@ Content = bytes | str
 def an_archive(files: Mapping[str, bytes], *, kinds: Mapping[str, bytes] | None = None) -> bytes:
     """These files, then members of other kinds (`tarfile.SYMTYPE`...), which point at /etc/passwd.
 
-    The same give the same bytes: Python's own mode `w:gz` writes the time into the head.
+    Equal files produce equal bytes; Python's own mode `w:gz` would write the time into the header.
     """
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
@@ -30,14 +30,14 @@ def an_archive(files: Mapping[str, bytes], *, kinds: Mapping[str, bytes] | None 
 
 
 def a_header(kind: bytes, content: bytes = b"", *, name: str = "head") -> bytes:
-    """One entry of a plain tar, of any kind, with what follows it."""
+    """One entry of a plain tar, of any kind, with its content."""
     head = tarfile.TarInfo(name)
     head.type, head.size = kind, len(content)
     return head.tobuf(tarfile.USTAR_FORMAT) + content + b"\0" * (-len(content) % tarfile.BLOCKSIZE)
 
 
 def records(found: Mapping[str, str]) -> bytes:
-    """PAX records, as a header of kind `x` or `g` holds them."""
+    """PAX records, as a header of kind `x` or `g` contains them."""
     lines = b""
     for keyword, value in found.items():
         rest = f" {keyword}={value}\n".encode()
@@ -54,7 +54,7 @@ def many_records(length: int) -> bytes:
 
 
 def hostile_tars() -> dict[str, bytes]:
-    """Plain tars that say more of themselves than they may: {what they do: bytes}."""
+    """Plain tars that must be refused: {what is wrong with it: bytes}."""
     sparse = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "f", "GNU.sparse.realsize": "0"}
     old = _resealed(a_header(tarfile.GNUTYPE_SPARSE), 386, b"00000000000\0" * 8 + b"\1" + b"00000000000\0")
     block = (b"00000000001\0" * 42).ljust(504, b"\0") + b"\1" + bytes(7)
@@ -77,7 +77,7 @@ def hostile_tars() -> dict[str, bytes]:
 
 
 def _resealed(header: bytes, at: int, field: bytes) -> bytes:
-    """The header with another field, and the checksum that fits."""
+    """The header with one field replaced, and the matching checksum."""
     changed = bytearray(header)
     changed[at : at + len(field)] = field
     changed[148:156] = b" " * 8

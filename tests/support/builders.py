@@ -1,7 +1,7 @@
 """Builders of allocations, pods and nodes in a given state, as the watcher meets them.
 
 `an_allocation().assigned().released()` and `a_pod(rank=0).running()` read like the story they tell; `.it` is the
-struct. All of one story share the uid, the attempt and the times, so that they fit together without being told.
+struct. All objects of one story share the uid, the attempt and the times by default, so that they fit together.
 """
 
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ class AllocationStory:
         self.it = it
 
     def assigned(self, *nodes: str, at_s: float = 1.0, epoch: int = 1) -> "AllocationStory":
-        """Admitted: rank r on the r-th node (`n<r>` when none is named)."""
+        """Admitted: rank r on the r-th node (`n<r>` when no nodes are given)."""
         count = sum(role.count for role in self.it.spec.ranks) or 1
         roles = [role.name for role in self.it.spec.ranks for _ in range(role.count)] or ["worker"]
         names = nodes or tuple(f"n{rank}" for rank in range(count))
@@ -111,7 +111,7 @@ class AllocationStory:
         return self.started().recorded(Event.RUNNING, at_s=at_s, started_at=format_time(T0 + at_s))
 
     def ready(self, *, at_s: float = 4.0) -> "AllocationStory":
-        """It has said that it is ready."""
+        """Ready is recorded."""
         return self.recorded(Event.READY, at_s=at_s, ready=True)
 
     def stopped(self, reason: str, *, at_s: float = 5.0, requeue: bool = False, by: str = "") -> "AllocationStory":
@@ -124,11 +124,11 @@ class AllocationStory:
         return self.with_spec(desired="Stopped")
 
     def deleted(self, *, at_s: float = 5.0) -> "AllocationStory":
-        """Somebody has deleted the object."""
+        """A user has deleted the object; its finalizer still keeps it."""
         return self.with_metadata(deletion_timestamp=at(at_s), deletion_grace_period_seconds=0)
 
     def asked_to_preempt(self, n: int = 1) -> "AllocationStory":
-        """Its user asks its ranks to make room."""
+        """Its user asks its ranks to prepare for preemption."""
         attempt = self.it.status.attempt
         signal = PreemptSignal(n=n, reason="asked", attempt=attempt)
         before = self.it.spec.signals or Signals(attempt=attempt)
@@ -193,7 +193,7 @@ class PodStory:
         self.it = it
 
     def bound(self, node: str = "", *, at_s: float = 1.5) -> "PodStory":
-        """It has a node (`n<rank>` when none is named)."""
+        """Bound to a node (`n<rank>` when none is given)."""
         name = node or f"n{self.it.metadata.labels[LABEL_RANK]}"
         spec = msgspec.structs.replace(self.it.spec, node_name=name)
         scheduled = Condition(type="PodScheduled", status="True", last_transition_time=at(at_s))
@@ -211,7 +211,7 @@ class PodStory:
         return self._bound_once()._in_state("Pending", state).with_status(start_time=at(since_s))
 
     def stranded(self, *, at_s: float = 3.0) -> "PodStory":
-        """As a real kubelet leaves a pod whose node began anew between the creation of its container and its start."""
+        """As a real kubelet leaves a pod whose node restarted between the creation of its container and its start."""
         story = self.waiting("")
         made = [
             msgspec.structs.replace(each, container_id="containerd://1") for each in story.it.status.container_statuses
@@ -222,7 +222,7 @@ class PodStory:
     def exited(
         self, code: int = 0, *, at_s: float = 10.0, reason: str = "", started_s: float = 2.5, said: str = ""
     ) -> "PodStory":
-        """Every container has ended; the main one with `code`, which its kubelet explains as `said`."""
+        """Every container has ended; with exit code `code` and the kubelet's message `said`."""
         ended = StateTerminated(
             exit_code=code,
             reason=reason or ("Completed" if code == 0 else "Error"),
@@ -233,7 +233,7 @@ class PodStory:
         return self._bound_once()._in_state("Failed" if code else "Succeeded", ContainerState(terminated=ended))
 
     def without_times(self) -> "PodStory":
-        """Its containers ended, and when they ran is not said."""
+        """Its containers ended, and their states have no start and end times."""
         statuses = [
             msgspec.structs.replace(
                 each,
@@ -251,12 +251,12 @@ class PodStory:
         return self._bound_once().with_status(phase="Failed", reason=reason, message=message, container_statuses=[])
 
     def disrupted(self, reason: str) -> "PodStory":
-        """The infrastructure says that it takes the pod away."""
+        """A condition `DisruptionTarget` announces that the pod will be removed."""
         target = Condition(type="DisruptionTarget", status="True", reason=reason)
         return self.with_status(conditions=[*self.it.status.conditions, target])
 
     def deleted(self, *, at_s: float = 5.0, grace_s: int = 30) -> "PodStory":
-        """Its deletion was asked for at `at_s`."""
+        """Its deletion was requested at `at_s`."""
         grace_s = grace_s if self.it.spec.node_name else 0
         return self.with_metadata(deletion_timestamp=at(at_s + grace_s), deletion_grace_period_seconds=grace_s)
 

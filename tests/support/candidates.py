@@ -55,7 +55,7 @@ class Candidate:
         return self.elector.is_leader()
 
     def cut_off(self) -> None:
-        """From now on no call of this candidate is answered."""
+        """From now on no call of this candidate reaches the server or is answered."""
 
         async def hang(_verb: Verb, _plural: str) -> None:
             await asyncio.Event().wait()
@@ -63,7 +63,7 @@ class Candidate:
         self.kube.before = hang
 
     def answer_nothing(self) -> None:
-        """From now on no write of this candidate is answered, though it is done."""
+        """From now on the server does each write of this candidate, but never answers it."""
 
         async def hang(verb: Verb, _plural: str) -> None:
             if verb is not Verb.GET:
@@ -97,7 +97,7 @@ class World:
     def join(
         self, name: str, clock: VirtualClock | None = None, *, timing: LeaseTiming | None = None
     ) -> tuple[Candidate, asyncio.Task[None]]:
-        """Starts a candidate; the task may be cancelled, as a crash would not release."""
+        """Start a candidate. A test may cancel the task as a crash; then the lease is not released."""
         candidate = Candidate(self, name, clock or VirtualClock(), timing)
         self.candidates.append(candidate)
         return candidate, self.tasks.create_task(candidate.elector.run(candidate.lead, candidate.stop))

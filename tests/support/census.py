@@ -1,7 +1,8 @@
-"""What a simulated process holds in memory: every container that can be reached from its tasks, with its length.
+"""The memory of a simulated process: every container that can be reached from its tasks, with its length.
 
-Owns the walk. It ends at what is not the process: the models of the world, the loop, modules and classes. Containers
-are named by whose they are (`Relay._held`), so that what grows says where it does.
+Owns the walk. The walk ends at objects that are not the process's own: the models of the world, the loop, modules and
+classes. A container is named by its owner (`Relay._held`), so that the name of a growing container shows where it
+grows.
 """
 
 import asyncio
@@ -38,7 +39,8 @@ def census(world: World, role: str) -> Counter[str]:
         if id(thing) in seen or isinstance(thing, _PLAIN + _CONTEXT) or _is_outside(thing):
             continue
         seen.add(id(thing))
-        # Frames and coroutines make some of what they refer to when they are asked: no address is used twice.
+        # Frames and coroutines create some of the objects that they refer to on request. Keep each object, so that no
+        # address is used twice.
         keep.append(thing)
         found[TYPE + type(thing).__qualname__] += 1
         if isinstance(thing, _SIZED):
@@ -53,7 +55,7 @@ def _is_outside(thing: Any) -> bool:
 
 
 def _held_by(path: str, thing: Any) -> list[tuple[str, Any]]:
-    """(name, object) of what `thing` refers to."""
+    """Return (name, object) of each object that `thing` refers to."""
     if isinstance(thing, FunctionType):
         return [(path, part) for part in (thing.__closure__, thing.__defaults__, thing.__kwdefaults__) if part]
     if isinstance(thing, (*_SIZED, tuple)):

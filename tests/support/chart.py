@@ -1,7 +1,7 @@
 """The chart as tests use it: rendered, installed, and read as the kubelet would read it.
 
-Owns the one Helm process of a test run, and what of a rendered Deployment or Job becomes a process: its command, its
-environment, its account. Nothing here knows what the chart should contain.
+Owns the one Helm process of a test run, and the parts of a rendered Deployment or Job that become a process: its
+command, its environment, its account. It does not know what the chart should contain.
 """
 
 import atexit
@@ -34,14 +34,14 @@ _PODS = {
     "CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
     "ScaledJob": ("spec", "jobTargetRef", "template", "spec"),
 }
-"""{kind: where in it the pod is}."""
+"""{kind: the path of the pod template in it}."""
 
 Json = dict[str, Any]
 Values = Mapping[str, Any]
 
 
 class HelmError(Exception):
-    """What Helm refused, in its own words."""
+    """An error of Helm, in its own words."""
 
 
 def render(
@@ -52,7 +52,7 @@ def render(
     chart: Path = CHART,
     is_upgrade: bool = False,
 ) -> list[Json]:
-    """Every object that an install with these values makes; only to be read.
+    """Every object that an install with these values creates; callers must not change them.
 
     Raises:
         HelmError: the values are refused, or a template fails.
@@ -68,7 +68,7 @@ def notes(values: Values | None = None, *, namespace: str = NAMESPACE, name: str
 
 
 def lint(values: Values | None = None, *, chart: Path = CHART) -> list[Json]:
-    """Everything that the linter has to say."""
+    """The messages of Helm's linter."""
     return cast(list[Json], _helm().ask("lint", chart=str(chart), values=_told(values)))
 
 
@@ -81,7 +81,7 @@ def install(
     chart: Path = CHART,
     dry_run: str | None = None,
 ) -> Json:
-    """Installs the chart, its namespace included; the release. Does not wait for pods."""
+    """Install the chart, its namespace included; return the release. Does not wait for pods."""
     return _change("install", kubeconfig, namespace, values, name, chart=str(chart), dry_run=dry_run)
 
 
@@ -101,13 +101,13 @@ def upgrade(
 def reset_then_reuse(
     kubeconfig: Path | str, values: Values, namespace: str = NAMESPACE, *, name: str = RELEASE
 ) -> Json:
-    """What `--reset-then-reuse-values` takes: the values that were given before, and over them these."""
+    """The values that `--reset-then-reuse-values` uses: the values of the release, overridden by these."""
     answer = _helm().ask("given_values", kubeconfig=str(kubeconfig), name=name, namespace=namespace)
     return _over(cast(Json, answer), values)
 
 
 def rollback(kubeconfig: Path | str, namespace: str = NAMESPACE, *, name: str = RELEASE, revision: int = 0) -> None:
-    """Goes back to a revision; 0 is the one before."""
+    """Roll back to a revision; 0 is the previous one."""
     _helm().ask("rollback", kubeconfig=str(kubeconfig), name=name, namespace=namespace, revision=revision)
 
 
@@ -126,7 +126,7 @@ def uninstall(kubeconfig: Path | str, namespace: str = NAMESPACE, *, name: str =
 
 
 def find(documents: Iterable[Json], kind: str, name: str) -> Json:
-    """The one object of that kind whose name ends so (`find(documents, "Deployment", "scheduler")`)."""
+    """The one object of that kind whose name ends with this suffix (`find(documents, "Deployment", "scheduler")`)."""
     found = [item for item in documents if item["kind"] == kind and _is_called(item, name)]
     if len(found) != 1:
         raise LookupError(f"{len(found)} objects of kind {kind} are called {name}")
@@ -143,7 +143,7 @@ def pod_spec(documents: Iterable[Json], component: str) -> Json:
 
 
 def pod_of(item: Json) -> Json | None:
-    """The spec of the pods that an object is, or makes; None when it makes none."""
+    """The pod spec of an object (a pod, or a kind that creates pods); None for other kinds."""
     if item["kind"] not in _PODS:
         return None
     found: Any = item
@@ -170,12 +170,12 @@ def service_environment(
     namespace: str = NAMESPACE,
     secrets: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, str]:
-    """`{variable: value}` of a component's container, as the kubelet makes it of references to other objects.
+    """`{variable: value}` of a component's container, with references to other objects resolved as the kubelet resolves
+    them.
 
-    `secrets` are those that the values name as there already: {name: {key: value}}.
+    `secrets` are those that the values name as existing: {name: {key: value}}.
 
-    Raises:
-        LookupError: it refers to something that is neither made by the chart nor given.
+    Raises: LookupError: it refers to an object that the chart does not create and `secrets` do not contain.
     """
     given = [
         {"kind": "Secret", "metadata": {"name": name}, "stringData": dict(data)}
@@ -192,7 +192,7 @@ def service_environment(
 
 
 def service_mounts(documents: Sequence[Json], component: str, folder: Path) -> dict[str, Path]:
-    """`{path in the container: folder with its files}` of the Secrets that a component mounts and the chart makes."""
+    """`{path in the container: folder with its files}` of the Secrets that a component mounts and the chart creates."""
     pod = pod_spec(documents, component)
     made = {item["metadata"]["name"] for item in documents if item["kind"] == "Secret"}
     names = {each["name"]: each["secret"]["secretName"] for each in pod.get("volumes", ()) if "secret" in each}
@@ -210,7 +210,7 @@ def service_mounts(documents: Sequence[Json], component: str, folder: Path) -> d
 
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> list[Json]:
-    """The objects of one template; remembered, because the definitions are large and nearly always the same."""
+    """The objects of one template; cached, because the definitions are large and nearly always the same."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return [document for document in yaml.load_all(text, Loader=loader) if document is not None]
 
@@ -257,7 +257,7 @@ def _is_called(item: Json, name: str) -> bool:
 
 
 def _told(values: Values | None) -> Json:
-    """With the word that our image is on the nodes already, unless the values say otherwise: no test has a registry."""
+    """The values with `image.allowNoRegistry` set, unless they set another image: no test has a registry."""
     return _over({"image": {"allowNoRegistry": True}}, values or {})
 
 
@@ -283,14 +283,14 @@ def _change(
 
 
 class _HelmProcess:
-    """Started at the first request, ended with the tests."""
+    """The Helm process: started at the first request, ended with the tests."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, call: str, **arguments: object) -> object:
-        """What the process answers. Raises HelmError when it refuses."""
+        """Return the answer of the process. Raises HelmError when Helm refuses."""
         with self._lock:
             process = self._running()
             assert process.stdin is not None

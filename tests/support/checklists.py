@@ -18,20 +18,20 @@ _FREE = re.compile(r"<[^<>]+>")
 
 
 class ListStep(msgspec.Struct, frozen=True):
-    """One step: its number on the page, the file that it begins with (empty where it names none), and whether it is
-    needed in some cases only."""
+    """One step: its number on the page, the file that it begins with (empty when it names none), and whether only some
+    cases need it."""
 
     number: int
     path: str
     is_optional: bool
 
     def is_about(self, path: str) -> bool:
-        """Whether an edit of this file follows the step."""
+        """Whether an edit of this file is an edit of this step."""
         parts = [re.escape(part) for part in _FREE.split(self.path)]
         return re.fullmatch(".+".join(parts), path) is not None
 
     def fixed_part(self) -> str:
-        """The file, or the folder above the first name that the reader chooses."""
+        """The file; where the reader chooses a name, the folder above the first such name."""
         head, free, _ = self.path.partition("<")
         return head.rpartition("/")[0] if free else head
 
@@ -43,7 +43,7 @@ class Checklist(msgspec.Struct, frozen=True):
     steps: tuple[ListStep, ...]
 
     def is_followed_by(self, paths: Sequence[str]) -> bool:
-        """Whether edits of these files are the steps in their order; optional ones may be left out."""
+        """Whether edits of these files are the steps in their order; optional steps may be missing."""
         left = list(paths)
         for step in self.steps:
             if left and step.is_about(left[0]):

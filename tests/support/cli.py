@@ -1,4 +1,4 @@
-"""The command as a user runs it, inside the test's process: its exit code and what it printed where."""
+"""The command as a user runs it, inside the test's process: its exit code, its stdout and its stderr."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from slipway.cli import main
 
 
 class Ran(NamedTuple):
-    """One command that has ended."""
+    """The result of one command."""
 
     code: int
     out: str
@@ -27,7 +27,7 @@ def run_here(*words: str) -> Ran:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = main.main(list(words))
-        except SystemExit as exit_:  # argparse ends the process itself
+        except SystemExit as exit_:  # argparse exits the process itself
             code = exit_.code if isinstance(exit_.code, int) else 1
     return Ran(code, out.getvalue(), err.getvalue())
 

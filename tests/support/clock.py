@@ -1,4 +1,4 @@
-"""Time for tests: a clock that only its sleepers move, and waiting for a condition."""
+"""Time for tests: a clock that moves only when a caller sleeps, and waiting for a condition."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from slipway.runtime.clock import SystemClock
 
 
 class FakeClock:
-    """Sleeping moves the time at once; `slept` lists each sleep. For one sleeper at a time."""
+    """Sleeping moves the time at once; `slept` lists each sleep. Only one task at a time may sleep."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._epoch = now
@@ -30,7 +30,7 @@ class FakeClock:
 
 
 class ShiftedClock(SystemClock):
-    """The real time, and as much later as a test has said: sleeps take as long as they do."""
+    """The real time plus an offset that a test sets; sleeps take real time."""
 
     def __init__(self) -> None:
         self._ahead_s = 0.0
@@ -46,7 +46,7 @@ class ShiftedClock(SystemClock):
 
 
 async def wait_until(condition: Callable[[], object], what: str, *, timeout_s: float = 5.0) -> None:
-    """Polls until `condition` holds; fails naming `what` it waited for."""
+    """Poll until `condition` is true; a timeout fails with the name `what`."""
     try:
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110 - a condition of the world has no event

@@ -1,7 +1,7 @@
-"""Commands in containers that do not exist: a fake of the port `Execs`, for tests of what stands before it.
+"""Commands in containers that do not exist: a fake of the port `Execs`, for tests of the code that uses it.
 
-Each command is answered by a script: a coroutine that is given its input and says what it prints. Owns the framing, so
-that scripts see bytes.
+Each command is answered by a script: a coroutine that reads its input and writes its output. Owns the framing, so that
+scripts see bytes.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ QUEUE_MAX = 16
 
 
 class ContainerCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked to run, and where."""
+    """A command that a caller requested, and its container."""
 
     pod: str
     container: str
@@ -26,7 +26,7 @@ class ContainerCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandIo:
-    """The side of the command: `read` gives its input (empty at the end), `write` prints."""
+    """The side of the command: `read` returns the next input (empty at the end), `write` prints."""
 
     def __init__(self) -> None:
         self.sent: asyncio.Queue[bytes] = asyncio.Queue(QUEUE_MAX)
@@ -52,7 +52,7 @@ Script = Callable[[ContainerCommand, CommandIo], Awaitable[int]]
 
 
 async def echo(asked: ContainerCommand, io: CommandIo) -> int:
-    """Prints its words; with input, that as well, to its end."""
+    """Print its arguments, then its input, when it has one, until that ends."""
     await io.write(" ".join(asked.command[1:]).encode())
     while asked.stdin and (data := await io.read()):
         await io.write(data)
@@ -60,13 +60,13 @@ async def echo(asked: ContainerCommand, io: CommandIo) -> int:
 
 
 async def fail(asked: ContainerCommand, io: CommandIo) -> int:
-    """Complains, and ends with the code that it is told."""
+    """Print an error, and exit with the code in its first argument."""
     await io.write(b"it failed\n", stream=STDERR)
     return int(asked.command[1])
 
 
 async def wait(_asked: ContainerCommand, io: CommandIo) -> int:
-    """Says that it is there and then nothing, until its input ends."""
+    """Print `here`, then wait until its input ends."""
     await io.write(b"here")
     while await io.read():
         pass
@@ -74,13 +74,13 @@ async def wait(_asked: ContainerCommand, io: CommandIo) -> int:
 
 
 async def sleep(_asked: ContainerCommand, _io: CommandIo) -> int:
-    """Never ends."""
+    """Never end."""
     await asyncio.Event().wait()
     return 0
 
 
 class ScriptedCommands:
-    """What each program does, by its name; one that is not there is missing in the container."""
+    """{name of a program: its script}; any other program does not exist in the container."""
 
     def __init__(self) -> None:
         self.programs: dict[str, Script] = {"echo": echo, "fail": fail, "wait": wait, "sleep": sleep}

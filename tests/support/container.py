@@ -2,7 +2,7 @@
 
 Owns what a container runtime does for a pod with `readOnlyRootFilesystem`, `runAsUser`, no capabilities and no new
 privileges: a mount namespace, a layer for mount points over the image's files, and nothing of this machine but /proc
-and five devices. The network is this machine's. Needs root, to become somebody else.
+and five devices. The network is this machine's. Needs root, to become another user.
 """
 
 import os
@@ -24,7 +24,7 @@ from tests.support.made_once import made_once
 
 DEVICES = ("null", "zero", "full", "random", "urandom")
 HOST_FILES = ("/etc/hosts", "/etc/resolv.conf")
-"""what a kubelet gives every container"""
+"""the files that a kubelet mounts into every container"""
 TOOLS = ("/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 IMAGE_SOURCES = [
     ROOT / name
@@ -38,7 +38,7 @@ IMAGE_SOURCES = [
         "tests/support/dockerfile.py",
     )
 ]
-"""What our image is made of, and what follows its Dockerfile here."""
+"""The files that our image is made of, and the code that follows its Dockerfile here."""
 ABOUT = "image.json"
 RUN_S = 120.0
 
@@ -53,7 +53,7 @@ def require_root() -> None:
 
 @contextmanager
 def made_image(folder: Path, *, is_kept: bool = True) -> Generator[Image]:
-    """Ours, in a new folder that somebody else may look into; gone at the end, because it is large."""
+    """Our image, in a new folder that other users may read; removed at the end, because it is large."""
     try:
         yield image_in(folder, is_kept=is_kept)
     finally:
@@ -61,10 +61,10 @@ def made_image(folder: Path, *, is_kept: bool = True) -> Generator[Image]:
 
 
 def image_in(folder: Path, *, is_kept: bool = True) -> Image:
-    """Made by the Dockerfile's lines, with this Python in the place of the base image's. Skips the test where it can
-    not stand there: what belongs to a distribution's Python is not told from the rest of the system.
+    """Build the image by the Dockerfile's lines, with this Python instead of the base image's. Skips the test for the
+    Python of a distribution: its files cannot be told apart from the rest of the system.
 
-    One that `is_kept` comes from the cache, where an earlier test has made it of the same files.
+    With `is_kept` the image comes from the cache, when an earlier test has built it from the same files.
     """
     if sys.base_prefix == "/usr":
         pytest.skip("needs a Python with a prefix of its own, as the base image has: make PYTHON=/path/to/python3")
@@ -79,7 +79,8 @@ def _followed(folder: Path) -> Image:
 
 
 def kept_image(folder: Path) -> Image:
-    """Ours in this folder, from the cache: its files as an archive, with modes and times, and its configuration."""
+    """Our image in this folder, from the cache: its files as an archive, with modes and times, and its
+    configuration."""
 
     def make(empty: Path, file: Path) -> None:
         image = _followed(empty)
@@ -90,20 +91,21 @@ def kept_image(folder: Path) -> Image:
 
     folder.mkdir(parents=True, exist_ok=True)
     kept = made_once("image-files", IMAGE_SOURCES, make)
-    # Not by Python's own module: it leaves links with the time of now.
+    # Python's own module would set the time of links to now.
     subprocess.run(["tar", "-C", str(folder), "-xpf", str(kept)], check=True, timeout=RUN_S)
     image = msgspec.json.decode((folder / ABOUT).read_bytes(), type=Image, dec_hook=lambda type_, value: type_(value))
     return msgspec.structs.replace(image, root=folder / image.root)
 
 
 def let_in(folder: Path) -> None:
-    """Who is somebody else gets to a temporary folder of a test."""
+    """Let other users read a temporary folder of a test."""
     for each in (folder, *folder.parents[:2]):
         each.chmod(each.stat().st_mode | 0o055)
 
 
 class Container:
-    """Of one image. `tmp` is its emptyDir; `mounts` are {path inside: folder or file of this machine}, read-only."""
+    """A container of one image. `tmp` is its emptyDir; `mounts` are {path inside: folder or file of this machine},
+    read-only."""
 
     def __init__(self, image: Image, folder: Path, mounts: Mapping[str, Path] | None = None) -> None:
         self.image = image
@@ -116,7 +118,8 @@ class Container:
         self.tmp.chmod(0o1777)
 
     def argv(self, command: Sequence[str], env: Mapping[str, str]) -> list[str]:
-        """The words that run `command` inside, with the image's environment and `env`, as this process' own child."""
+        """The command line that runs `command` inside, with the image's environment and `env`, as a child of this
+        process."""
         told = [f"{name}={value}" for name, value in {**self.image.env, **env}.items()]
         entry = ["/usr/sbin/chroot", f"--userspec={self.image.user}", "--groups=", str(self._folder / "root")]
         inside = ["/usr/bin/env", "-i", *told, *entry, *command]
@@ -124,13 +127,13 @@ class Container:
         return ["unshare", "--mount", "sh", "-c", script]
 
     def run(self, *command: str, env: Mapping[str, str] | None = None) -> Ran:
-        """Run it to its end."""
+        """Run the command and wait for its end."""
         argv = self.argv(command, env or {})
         done = subprocess.run(argv, capture_output=True, text=True, timeout=RUN_S, check=False)
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def written(self) -> list[str]:
-        """Files that anything in it has made: outside of the mounts, and in its emptyDir."""
+        """Return the files that the container has created, outside of the mounts and in its emptyDir."""
         points = {path.lstrip("/") for path in self._mounts} | {f"dev/{name}" for name in DEVICES}
         made = [path.relative_to(self.layer) for path in self.layer.rglob("*") if not path.is_dir()]
         return [str(path) for path in made if str(path) not in points] + [str(path) for path in self.tmp.rglob("*")]

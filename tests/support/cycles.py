@@ -1,4 +1,4 @@
-"""What only the collector of cyclic garbage would free, of a piece of work."""
+"""The objects that a piece of work leaves to the collector of cyclic garbage."""
 
 import gc
 from collections.abc import Generator
@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def cyclic_garbage() -> Generator[list[object]]:
-    """Filled, at the end, with what the work inside left in cycles; the collector does not look meanwhile."""
+    """A list that is filled at the end with the objects that the work inside left in cycles; the collector is off until
+    then."""
     found: list[object] = []
     was_enabled, flags = gc.isenabled(), gc.get_debug()
     gc.collect()

@@ -1,4 +1,4 @@
-"""A leader's tables with a recorder beside them, and a log that is a list: what a recorded tick needs, and no more."""
+"""A leader's tables, a recorder and a log that is a list: only what a recorded tick needs."""
 
 from typing import Any
 
@@ -41,12 +41,12 @@ class ListSink:
         return entry.chain
 
     def lose(self) -> None:
-        """Everything is gone."""
+        """Remove all entries."""
         self.entries.clear()
 
 
 class Desk:
-    """One leadership: facts go in by `put`, `tick` plans, keeps and carries out."""
+    """One leadership: `put` adds facts, `tick` plans, records and carries out the plan."""
 
     def __init__(self, sink: RecordSink | None = None, *, epoch: int = 1, pool: str = POOL) -> None:
         self.sink = sink if sink is not None else ListSink()
@@ -57,11 +57,11 @@ class Desk:
         self.recorder = Recorder(pool, self.cluster, (self.writer,), version="test")
         self.ledger = Ledger(epoch=epoch)
         self.snapshots: dict[int, PoolSnapshot] = {}
-        """{tick: what was planned on}"""
+        """{tick: the snapshot that was planned on}"""
         self._version = 0
 
     def furnish(self, *nodes: NodeFact, pool: PoolFact | None = None, queues: tuple[str, ...] = ("default",)) -> "Desk":
-        """A pool with these nodes and queues."""
+        """Add a pool with these nodes and queues."""
         self.put("resourcepools", POOL, pool or PoolFact(name=POOL))
         self.put("namespaces", NAMESPACE, WorkspaceFact(name=NAMESPACE, is_workspace=True))
         for name in queues:
@@ -71,7 +71,7 @@ class Desk:
         return self
 
     def put(self, kind: str, key: str, fact: Any) -> None:
-        """One fact, new or changed; None when it is gone."""
+        """Add or change one fact; None removes it."""
         self._version += 1
         table = self.cluster.table(kind)
         assert table is not None
@@ -81,12 +81,12 @@ class Desk:
             table.put(key, fact, self._version)
 
     def submit(self, *facts: AllocationFact) -> None:
-        """Allocations, new or changed."""
+        """Add or change allocations."""
         for fact in facts:
             self.put("allocations", fact.key, fact)
 
     def tick(self, *, commits: bool = True, answers: Answers | None = None) -> Plan:
-        """Plan as the leader does; what is decided is carried out at once."""
+        """Plan as the leader does, and carry out the decisions at once."""
         self.clock.advance(1.0)
         now, seed = self.clock.now(), self.ledger.tick
         snapshot = self.view.snapshot(self.ledger, now)
@@ -104,7 +104,7 @@ class Desk:
         return made
 
     def end(self, name: str) -> None:
-        """The allocation of that name has ended."""
+        """End the allocation of that name."""
         key = f"{NAMESPACE}/{name}"
         fact = self.cluster.allocations.get(key)
         assert fact is not None
@@ -112,13 +112,13 @@ class Desk:
 
     @property
     def sink_list(self) -> ListSink:
-        """The log, where it is a list."""
+        """The log, which must be a ListSink."""
         assert isinstance(self.sink, ListSink)
         return self.sink
 
     @property
     def log(self) -> list[tuple[bytes, int]]:
-        """The log as a replay takes it."""
+        """The log as a replay reads it."""
         return [(entry.data, entry.tick) for entry in self.sink_list.entries]
 
     def _carry_out(self, made: Plan) -> None:

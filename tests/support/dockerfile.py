@@ -1,7 +1,7 @@
 """A Dockerfile followed without Docker: its COPY and RUN lines done in folders, and how a container of it starts.
 
-Owns reading the few instructions that ours uses, and what `.dockerignore` keeps out. All else is refused, so that
-what this makes cannot drift from what Docker would make. Base images are not pulled: the RUN lines of the first
+Owns reading the few instructions that our Dockerfile uses, and what `.dockerignore` excludes. Anything else is refused,
+so that the result cannot differ from what Docker would make. Base images are not pulled: the RUN lines of the first
 stage run here, with the Python that `python3` is on the given PATH.
 """
 
@@ -21,18 +21,18 @@ RUN_S = 600.0
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last stage holds, and how its containers start."""
+    """The files of the last stage, and how its containers start."""
 
     root: Path
     env: Mapping[str, str]
     labels: Mapping[str, str]
     user: str
     bases: tuple[str, ...]
-    """of the stages, in order"""
+    """the stages, in order"""
 
 
 class Stage(msgspec.Struct, kw_only=True):
-    """One FROM and what follows; `folder` stands for the stage's own file system."""
+    """One FROM and the instructions below it; `folder` is the stage's file system."""
 
     base: str
     folder: Path
@@ -51,11 +51,9 @@ def instructions(text: str) -> list[tuple[str, str]]:
 
 
 def follow(dockerfile: Path, context: Path, folder: Path, *, path: str) -> Image:
-    """Do what the file says, in `folder`.
+    """Follow the Dockerfile, in `folder`.
 
-    Raises:
-        LookupError: an instruction, or a form of one, that this does not know.
-        AssertionError: a RUN line failed.
+    Raises: LookupError: an unknown instruction, or an unknown form of one. AssertionError: a RUN line failed.
     """
     arguments: dict[str, str] = {}
     stages: dict[str, Stage] = {}
@@ -109,7 +107,8 @@ def _do(name: str, rest: str, stage: Stage, stages: Mapping[str, Stage], context
 
 
 def _run(line: str, folder: Path, env: Mapping[str, str]) -> None:
-    """What tells how to reach the package index stays; what would change a Python does not."""
+    """The environment of a RUN line: variables for reaching the package index stay; variables that would change a
+    Python go."""
     here = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(
         ["sh", "-c", line], cwd=folder, env={**here, **env}, capture_output=True, text=True, timeout=RUN_S, check=False
@@ -119,7 +118,7 @@ def _run(line: str, folder: Path, env: Mapping[str, str]) -> None:
 
 
 def _copy_stage(source: Stage, words: Sequence[str], stage: Stage) -> None:
-    """A whole folder of an earlier stage, renamed into its place: nobody needs it twice."""
+    """Move a whole folder of an earlier stage into its place: no later line needs it again."""
     folder, target = words
     if not folder.endswith("/") or target != "/":
         raise LookupError(f"this reader copies whole folders to / only, not {words}")
@@ -143,10 +142,10 @@ def _copy_context(context: Path, words: Sequence[str], stage: Stage) -> None:
 
 
 def _ignored(context: Path) -> list[str]:
-    """The lines of `.dockerignore`, in the words of a `.gitignore`: there a pattern begins at the top."""
+    """The lines of `.dockerignore`, translated to `.gitignore`. In `.dockerignore` a pattern begins at the top."""
     lines = (context / ".dockerignore").read_text(encoding="utf-8").splitlines()
     wanted = [line for line in lines if line and not line.startswith("#")]
-    # What `*` ignores at the top, a later `!folder/file` brings back without a word for the folder.
+    # In `.dockerignore`, `!folder/file` after `*` includes the file although its folder is ignored.
     again = [f"!/{Path(line[1:]).parent}/" for line in wanted if line.startswith("!") and "/" in line]
     return [*(f"/{line}" if line == "*" else line for line in wanted[:1]), *again, *(_anchored(x) for x in wanted[1:])]
 

@@ -1,9 +1,9 @@
-"""Runs the console blocks of a page as they are written, and holds what they print to what the page shows.
+"""Runs the console blocks of a page as they are written, and compares their output with the output that the page shows.
 
 Owns which blocks a page has and how output is compared. A line that begins with `$ ` is a command; a line after a
-command that ends with a backslash, or whose `<<EOF` has not ended, goes on with it; every other line is output. A block
-below a line `**name**` is a file of that name. In output `...` stands for anything, and `name-` with eight hexadecimal
-digits for any id of that name; lines may have others between them.
+command that ends with a backslash, or whose `<<EOF` has not ended, continues it; every other line is output. A block
+below a line `**name**` is a file of that name. In output `...` matches anything, and `name-` with eight hexadecimal
+digits matches any id of that name; the real output may have further lines.
 """
 
 import re
@@ -20,7 +20,7 @@ _MARK = "=== step {number} ==="
 
 
 class Step(NamedTuple):
-    """A command of a page with the lines that the page shows below it; `line` is where it stands."""
+    """A command of a page with the lines that the page shows below it; `line` is its line number in the page."""
 
     line: int
     command: str
@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 class Walkthrough(NamedTuple):
-    """What a page asks its reader to do: write files, {name: text}, and run commands."""
+    """The steps that a page asks its reader to do: write files, {name: text}, and run commands."""
 
     files: Mapping[str, str]
     steps: tuple[Step, ...]
@@ -67,9 +67,9 @@ def _goes_on(command: str) -> bool:
 def follow(
     walk: Walkthrough, folder: Path, env: Mapping[str, str], *, instead: Mapping[str, str], timeout_s: float
 ) -> list[str]:
-    """Do all of it in one shell, in `folder`, and answer what each step printed.
+    """Do all steps in one shell, in `folder`, and return what each step printed.
 
-    `instead` is {what the page says: what is done here}.
+    `instead` is {text of the page: the text that is run instead}.
 
     Raises:
         AssertionError: a command failed; it names the step, with what was printed.
@@ -104,7 +104,7 @@ def follow(
 
 
 def missing(step: Step, printed: str) -> list[str]:
-    """The lines that the page shows below a command and that it did not print, in this order."""
+    """The lines that the page shows below a command and that the command did not print, in this order."""
     left = printed.splitlines()
     lacking: list[str] = []
     for shown in step.shown:
@@ -118,7 +118,7 @@ def missing(step: Step, printed: str) -> list[str]:
 
 
 def pattern_of(shown: str) -> re.Pattern[str]:
-    """What a line that was shown matches: words in order, whatever the room between them."""
+    """The pattern of a line that the page shows: its words in order, with any space between them."""
     words: list[str] = []
     for word in shown.split():
         at = _ID.fullmatch(word)

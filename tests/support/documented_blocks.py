@@ -31,7 +31,7 @@ class DocumentedBlock(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it stands, for messages."""
+        """The position of the block, for messages."""
         return f"{self.page}:{self.line}"
 
 
@@ -43,7 +43,7 @@ def pages() -> dict[str, str]:
 
 
 def blocks(*languages: str) -> list[DocumentedBlock]:
-    """Those in these languages; all without any."""
+    """The blocks in these languages; without languages, all blocks."""
     return [
         DocumentedBlock(page, text.count("\n", 0, found.start("text")) + 1, found["language"], dedent(found["text"]))
         for page, text in pages().items()
@@ -53,7 +53,7 @@ def blocks(*languages: str) -> list[DocumentedBlock]:
 
 
 def without_explanations(block: DocumentedBlock) -> DocumentedBlock:
-    """A block without a language may be a table: what stands behind two spaces says what the command does."""
+    """A block without a language may be a table: the text after two spaces explains the command."""
     return block if block.language else block._replace(text=_EXPLANATION.sub("", block.text))
 
 
@@ -67,7 +67,7 @@ def inline_code() -> list[tuple[str, str]]:
 
 
 def commands(block: DocumentedBlock) -> Iterator[list[str]]:
-    """The words of each command in it that is called as one of our tools; in `console` behind a prompt only."""
+    """The words of each command in the block that calls one of our tools; in `console` only after a prompt."""
     text = block.text.replace("\\\n", " ").replace("2>&1", "")
     for line in text.splitlines():
         if block.language == "console" and not line.startswith(_PROMPT):
@@ -80,7 +80,7 @@ def commands(block: DocumentedBlock) -> Iterator[list[str]]:
 
 
 def _simple(line: str) -> Iterator[list[str]]:
-    """The commands of a line: what pipes, redirections and comments part; explanations behind two spaces go."""
+    """The commands of a line, split at pipes, redirections and comments; explanations after two spaces are removed."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = "#"
@@ -92,8 +92,6 @@ def _simple(line: str) -> Iterator[list[str]]:
                 found = []
             else:
                 found.append(word)
-    except (
-        ValueError
-    ):  # a quotation that goes on in the next line: what stands before it is a whole command's beginning
+    except ValueError:  # a quotation that continues in the next line: the text before it begins a whole command
         return
     yield found

@@ -1,6 +1,6 @@
-"""The blocks of commands and of Python on our pages, and what their reader has: files, programs, and work.
+"""The blocks of commands and of Python on our pages, and what their reader has: files, programs, and allocations.
 
-Owns which blocks are run where, and what stands here for a word of a page. The tests that follow a whole page
+Owns which test runs which blocks, and what replaces a text of a page here. The tests that follow a whole page
 (docs/tutorials, docs/install.md, docs/sdk.md) run the blocks of it, so they are not among these.
 """
 
@@ -39,10 +39,10 @@ ELSEWHERE: Mapping[str, str] = {
     "kube | streams": PICTURE,
     "user / CLI / browser": PICTURE,
 }
-"""{what the block holds: the test that runs it, or what it needs that no test has}"""
+"""{text in the block: the test that runs it, or what the block needs and no test has}"""
 
 IN_A_RANK = ("python -m slipway.inside ready", "$SLIPWAY_TOKEN_FILE")
-"""What a block holds that is for a program in a rank."""
+"""Texts in the blocks that are for a program in a rank."""
 
 PYTHON_ELSEWHERE: Mapping[str, str] = {
     "jax.distributed": f"{NEEDS}JAX",
@@ -58,8 +58,8 @@ PYTHON_ELSEWHERE: Mapping[str, str] = {
 
 
 class Script(NamedTuple):
-    """How a block of Python is run as `block.py`: what its program has `before` it, what holds `after` it, and the
-    commands that run it."""
+    """How a block of Python is run as `block.py`: the code `before` it, the assertions `after` it, and the commands
+    that run it."""
 
     command: str
     before: str = ""
@@ -106,7 +106,7 @@ kill -TERM $!
 grep '0 dead letters' <&3"""
     ),
 }
-"""{what the block holds: how it is run}"""
+"""{text in the block: how it is run}"""
 
 FILES: Mapping[str, str] = {
     "train.py": """\
@@ -152,13 +152,13 @@ addNodes: [{name: big, cpu: 64, memory: 256Gi, gpus: 64}]
 allocations: [{allocation: late, priority: 90, hold: false}]
 """,
 }
-"""{path: text} of what a page takes for granted."""
+"""{path: text} of the files that a page assumes."""
 
 PROGRAMS: Mapping[str, str] = {
     "serve": "#!/bin/sh\necho serving\n",
     "server": "#!/bin/sh\necho Listening\n",
 }
-"""Programs of images that pages name; `server` is also beside what a rank runs."""
+"""Programs of images that pages name; `server` also runs beside a rank's command."""
 
 SET_UP = """\
 kubectl label node node-0 gpu=h100
@@ -175,7 +175,7 @@ slipway run --detach --hold --name late -- true
 slipway run --detach --hold --job nightly --name night -- true
 slipway wait running --for running --timeout 60s
 """
-"""What stands and runs before the first block. The objects are those that the pages show as YAML."""
+"""Prepare and start what the first block needs. The objects are those that the pages show as YAML."""
 
 RUNNING = """\
 name: running
@@ -205,18 +205,19 @@ kind: Queue
 metadata: {name: research}
 spec: {flavors: [{name: h100, nominal: {nvidia.com/gpu: 4}}]}
 """
-"""What pages name and no page makes."""
+"""Objects that pages name and no page creates."""
 
 SHOWN_OBJECTS = (("docs/gpu-types.md", "metadata: {name: "), ("docs/launching.md", "kind: ResourcePool"))
-"""(page, what its block of YAML holds)"""
+"""(page, a text in its block of YAML)"""
 
 
 def here(folder: Path, address: str) -> Mapping[str, str]:
-    """{text of a page: what stands for it}, for a reader in this folder whose api has this address; in this order."""
+    """{text of a page: its replacement}, for a reader in this folder whose api has this address; applied in this
+    order."""
     log_in = "slipway login"
     newest_token = "$(slipway token ls --secret slipway-tokens | awk 'END {print $1}')"
     return {
-        # programs and machines that are not here
+        # programs and machines that do not exist here
         "pipx install ./slipway_ai-0.1.0-py3-none-any.whl": "true",
         "helm upgrade slipway ./helm": "true",
         ". .venv/bin/activate": "true",
@@ -228,10 +229,10 @@ def here(folder: Path, address: str) -> Mapping[str, str]:
         "http://127.0.0.1:8080": address,
         "https://hooks.slack.com/": "https://hooks.slack.example/",
         "$SLIPWAY_API_TOKEN": "$(cat ~/.local/state/slipway/token)",
-        # a launch that waits for room, or is one of many
+        # a launch that waits for capacity, or is one of many
         "slipway run --gpus 64": "slipway run --detach --gpus 64",
         "slipway run --privilege": "slipway run --detach --privilege",
-        "slipway audit --every 5m --for 1m --listen 0.0.0.0:8085": "true",  # for ever: tests/e2e/test_audit.py
+        "slipway audit --every 5m --for 1m --listen 0.0.0.0:8085": "true",  # runs for ever: tests/e2e/test_audit.py
         "--for 5m": "--for 1s",
         "--for 1m": "--for 1s",
         "0-99%10": "0-3%2",
@@ -241,7 +242,7 @@ def here(folder: Path, address: str) -> Mapping[str, str]:
         "-- python prepare.py": "--file prepare.py -- python prepare.py",
         "-- python report.py": "--file report.py -- python report.py",
         # what the reader has
-        "slipway shell open ID --session S ": "true ",  # a session that goes on: tests/e2e/test_shells.py
+        "slipway shell open ID --session S ": "true ",  # a session that stays open: tests/e2e/test_shells.py
         "slipway shell open ID": "slipway shell open desk",
         "df -h /data": "df -h .",
         "slipway move ID --ahead-of OTHER": "slipway move late --ahead-of early",
@@ -262,11 +263,11 @@ def here(folder: Path, address: str) -> Mapping[str, str]:
         "workspace set team --home 10Gi": "workspace set crew --home 10Gi",
         "-n team --home": "-n crew --home",
         "token revoke 4f0c21d9a1b2c3d4": f"token revoke {newest_token}",
-        # a refusal of curl is none of its exit code
+        # curl exits with 0 even when the server refuses
         "curl -sS": "curl --fail-with-body -sS",
         "curl -H": "curl --fail-with-body -sS -H",
         "/tmp/preempted": "preempted",
-        # in what is shown
+        # in the output that pages show
         "run-fjmm3v-e92595fa": "run-...",
         "slipway_4f0c21d9a1b2c3d4_": "slipway_",
         "  3s": "  ...",
@@ -279,12 +280,12 @@ def documented_blocks(*languages: str) -> Sequence[DocumentedBlock]:
 
 
 def holds(block: DocumentedBlock, marks: Iterable[str]) -> bool:
-    """Whether one of the marks is in it."""
+    """Whether the block contains one of the marks."""
     return any(mark in block.text for mark in marks)
 
 
 def steps_of(block: DocumentedBlock) -> tuple[Step, ...]:
-    """Its commands with what is shown below each; without prompts every line is a command."""
+    """The commands of a block, each with the output shown below it; without prompts every line is a command."""
     if block.language == "console":
         return tuple(documented.steps_of(block.text, block.line))
     lines = without_explanations(block).text.splitlines()
@@ -294,7 +295,7 @@ def steps_of(block: DocumentedBlock) -> tuple[Step, ...]:
 
 
 def objects() -> str:
-    """The YAML that pages show of pools and queues, and what they name besides."""
+    """The YAML of pools and queues that pages show, and the other objects that they name."""
     shown = [
         block.text
         for block in blocks("yaml")
@@ -305,7 +306,7 @@ def objects() -> str:
 
 
 def furnish(folder: Path) -> None:
-    """Write what the reader has into an empty folder."""
+    """Write the reader's files into an empty folder."""
     for name, text in {**FILES, "running.yaml": RUNNING, "objects.yaml": objects()}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

@@ -1,7 +1,7 @@
 """The command of a pod, run in a container of an image: `python -m tests.support.enter_container PLACE COMMAND...`.
 
-Owns what a kubelet mounts into every container: the token of the account, where clients look for it by themselves. The
-environment is what the pod says, on top of the image's. `PLACE` is a file in JSON: the image, and where the API is.
+Owns what a kubelet mounts into every container: the token of the account, where clients look for it by default. The
+environment is the image's, overridden by the pod's. `PLACE` is a file in JSON: the image, and where the API is.
 """
 
 import os
@@ -20,7 +20,7 @@ OF_THE_NODE = ("HOME", "OLDPWD", "PATH", "PWD", "PYTHONPATH", "SHLVL", "TMPDIR",
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that was made, and the API server: its host and its port."""
+    """A built image, and the API server: its host and its port."""
 
     root: str
     env: dict[str, str]
@@ -30,7 +30,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> None:
-    """Becomes the command."""
+    """Replace this process by the command."""
     where = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Where)
     home = Path(os.environ["HOME"])
     image = Image(root=Path(where.root), env=where.env, labels={}, user=where.user, bases=())
@@ -39,14 +39,14 @@ def main() -> None:
     env |= {"KUBERNETES_SERVICE_HOST": where.host, "KUBERNETES_SERVICE_PORT": where.port}
     for name in LISTENS:
         if name in env and "POD_IP" in env:
-            # Pods have one network here, and therefore each its own address instead of all.
+            # All pods share one network here, so each listens on its own address instead of on all.
             env[name] = f"{env['POD_IP']}:{env[name].rpartition(':')[2]}"
     argv = container.argv(sys.argv[2:], env)
-    os.execvp(argv[0], argv)  # the node knows the process by its pid
+    os.execvp(argv[0], argv)  # the node identifies the process by its pid
 
 
 def _account(home: Path) -> Path:
-    """What the node has mounted, as the container's user may read it (fsGroup, where a kubelet does it)."""
+    """Let the container's user read what the node has mounted (a kubelet does it by fsGroup)."""
     (source,) = home.parent.glob("volumes/kube-api-access-*")
     copy = home / f"account-{os.getpid()}"
     shutil.copytree(source, copy)

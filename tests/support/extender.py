@@ -1,6 +1,7 @@
 """A scheduler extender on this machine, over a real socket: honest, or misbehaving in the ways that extenders do.
 
-Owns a thread with an HTTP server. `requests` is what reached it, `answer` what it says to (verb, request body).
+Owns a thread with an HTTP server. `requests` are the requests that reached it; `answer` maps (verb, request body) to
+its answer.
 """
 
 import json
@@ -35,7 +36,7 @@ class LoopbackExtender:
                     say(json.dumps(said).encode())(self)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Not to the terminal."""
+                """Log nothing to the terminal."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Requests)
         self._server.daemon_threads = True
@@ -52,11 +53,11 @@ class LoopbackExtender:
         return [names_of(body) for said, body in self.requests if said == verb]
 
     def hang(self, request: BaseHTTPRequestHandler) -> None:
-        """Take the request and never answer."""
+        """Read the request and never answer."""
         self.ending.wait(60)
 
     def drip(self, request: BaseHTTPRequestHandler) -> None:
-        """Answer byte by byte, without an end."""
+        """Answer byte by byte, for ever."""
         request.send_response(200)
         request.end_headers()
         while not self.ending.wait(0.01):
@@ -79,7 +80,7 @@ def names_of(body: Json) -> list[str]:
 
 
 def passes(body: Json, only: Callable[[str], bool] = lambda name: True, why: str = "") -> Json:
-    """A filter's answer that lets the nodes pass that `only` accepts, in the form of the question."""
+    """A filter's answer that passes the nodes that `only` accepts, in the same form as the request."""
     failed = {name: why for name in names_of(body) if not only(name)} if why else None
     if body["NodeNames"] is not None:
         return {"Nodes": None, "NodeNames": [name for name in body["NodeNames"] if only(name)], "FailedNodes": failed}
@@ -88,7 +89,7 @@ def passes(body: Json, only: Callable[[str], bool] = lambda name: True, why: str
 
 
 def say(body: bytes, status: int = 200, **headers: str) -> Reply:
-    """Answer with these very bytes."""
+    """Answer with exactly these bytes."""
 
     def reply(request: BaseHTTPRequestHandler) -> None:
         request.send_response(status)
@@ -112,7 +113,7 @@ def crash(request: BaseHTTPRequestHandler) -> None:
 
 @contextmanager
 def an_extender() -> Generator[LoopbackExtender]:
-    """One that is closed at the end."""
+    """An extender that is closed at the end."""
     extender = LoopbackExtender()
     try:
         yield extender

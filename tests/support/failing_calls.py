@@ -1,5 +1,5 @@
-"""Hooks of a `CoreKube` under which some calls fail: before the server does the work, or after it, so that the answer
-is lost."""
+"""Hooks of a `CoreKube` that make some calls fail: before the server does the call, or after it, so that the answer is
+lost."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from tests.support.kube_core import Hook
 
 
 def failing(verb: Verb, plural: str, times: int) -> Hook:
-    """A hook under which the first calls of this kind fail, so many times."""
+    """A hook that makes the first `times` calls of this kind fail."""
     left = [times]
 
     async def strike(called: Verb, what: str) -> None:

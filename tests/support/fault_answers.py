@@ -1,8 +1,8 @@
-"""What a caller is answered when a call fails: as the real server says it, read as the real client reads it.
+"""The answers of failing calls: as the real server sends them, read as the real client reads them.
 
-Owns the answers themselves, and which of them a server may give to what (`legal`). For Kubernetes each is a status
-code and a `Status`, and `slipway.kube.errors` says what it means; for Redis an error reply, and
-`slipway.streams.replies` says. Pure.
+Owns the answers themselves, and which of them a server may give to which call (`legal`). For Kubernetes an answer is a
+status code and a `Status`, which `slipway.kube.errors` interprets; for Redis it is an error reply, which
+`slipway.streams.replies` interprets. Pure.
 
 | not here | because |
 |---|---|
@@ -43,7 +43,7 @@ _STATUS: dict[Kind, tuple[int, str, str]] = {
 
 
 def error_of(kind: Kind, effect: Effect) -> ControlPlaneError | None:
-    """What the caller sees; None when that kind is no answer."""
+    """What the caller sees; None when that kind of fault is no answer."""
     match kind:
         case Kind.TIMEOUT | Kind.TIMEOUT_APPLIED:
             return DeadlineError("injected: no answer in time")
@@ -54,9 +54,9 @@ def error_of(kind: Kind, effect: Effect) -> ControlPlaneError | None:
 
 
 def answers(effect: Effect, salt: int = 0) -> list[tuple[Kind, str]]:
-    """(kind, moment) of the answers that this call is tried with: each class that a caller can tell, one of each class.
+    """(kind, moment) of the answers that this call is tried with: one of each class that a caller can distinguish.
 
-    Which one of a class is drawn by the call's own place, so that all of them are met over the scenarios.
+    The call's own place selects the one of a class, so that the scenarios together cover all of them.
     """
     if not effect.is_kube:
         before = [(turn(effect, salt, (Kind.RESET, Kind.TIMEOUT)), "before")] if effect.has_before else []
@@ -78,7 +78,7 @@ def answers(effect: Effect, salt: int = 0) -> list[tuple[Kind, str]]:
 
 
 def reads(effect: Effect, salt: int = 0) -> list[tuple[Kind, str]]:
-    """The same for a read: one that passes by itself, and one that says no."""
+    """Like `answers`, for a read: one temporary failure, and one refusal."""
     if not effect.is_kube:
         return [(turn(effect, salt, (Kind.RESET, Kind.TIMEOUT)), "before")]
     passing = (Kind.THROTTLED, *_SERVER, Kind.TIMEOUT, Kind.SLOW)
@@ -87,7 +87,7 @@ def reads(effect: Effect, salt: int = 0) -> list[tuple[Kind, str]]:
 
 
 def turn(effect: Effect, salt: int, choices: Sequence[Kind]) -> Kind:
-    """One of them, by the place of the call."""
+    """Select one of them, by the place of the call."""
     return choices[draw(effect, salt, len(choices))]
 
 
@@ -104,7 +104,7 @@ def _place(role: str, number: int, verb: str, target: str) -> int:
 def _of_kubernetes(kind: Kind, effect: Effect) -> ControlPlaneError | None:
     verb = Verb(effect.verb)
     if kind in _OF_CREATES and verb is not Verb.CREATE:
-        # It was planned for a run in which this call was another one.
+        # The answer was planned for a run in which this was another call.
         return None
     if kind is Kind.DENIED:
         words = f'User "slipway" cannot {effect.verb} resource "{effect.target}" in API group "" in the namespace'
@@ -127,7 +127,7 @@ def _of_redis(kind: Kind) -> ControlPlaneError | None:
         case Kind.READONLY:
             return translate(library.ReadOnlyError("You can't write against a read only replica."))
         case Kind.LOADING | Kind.SERVER_ERROR:
-            # The library takes LOADING for a broken connection, and so does our client.
+            # The library treats LOADING as a broken connection, and so does our client.
             return UnavailableError("injected: redis is loading the dataset in memory")
         case _:
             return None

@@ -9,21 +9,22 @@ import msgspec
 
 
 class Kind(StrEnum):
-    """What strikes. The answers of servers are in `fault_answers.py`, what happens to a watch in `fault_watch.py`."""
+    """The kinds of faults. The answers of servers are in `fault_answers.py`, faults of a watch in `fault_watch.py`."""
 
     # a process
     CRASH = "crash"
     CRASH_STALE = "crash-stale"
-    """It comes back to an API replica that lags: its first LIST of each kind is old, its watches catch up later."""
+    """The process restarts with an API replica that lags: its first LIST of each kind is old, its watches catch up
+    later."""
     NAP = "pause-1s"
     PAUSE = "pause-12s"
     """Longer than a leader trusts its last renewal, shorter than its lease."""
     FREEZE = "freeze"
-    """Longer than any lease: somebody else leads by then."""
+    """Longer than any lease: another process leads by then."""
     LONG_PAUSE = "pause-2m"
     COMA = "pause-10m"
     HOLD = "hold"
-    """Until a `thaw` strikes at some boundary of somebody else, or for a while."""
+    """Until a `thaw` strikes at a boundary of another process, or for a limited time."""
     THAW = "thaw"
     OUTAGE = "outage"
     """Cut off from the API server for a while."""
@@ -45,7 +46,7 @@ class Kind(StrEnum):
     # answers
     CONFLICT = "conflict"
     TOUCHED = "touched"
-    """Somebody else writes the object first, so that a fenced call is really refused."""
+    """Another writer changes the object first, so that a fenced call is really refused."""
     EXISTS = "exists"
     THROTTLED = "throttled"
     SERVER_ERROR = "server-error"
@@ -57,7 +58,7 @@ class Kind(StrEnum):
     TIMEOUT = "timeout"
     TIMEOUT_APPLIED = "timeout-applied"
     TIMEOUT_LATE = "timeout-late"
-    """No answer in time; the server does it later."""
+    """No answer in time; the server does the call later."""
     SLOW = "slow"
     DENIED = "denied"
     UNAUTHORIZED = "unauthorized"
@@ -77,7 +78,7 @@ class Kind(StrEnum):
 
 PAUSES_S = {Kind.NAP: 1.0, Kind.PAUSE: 12.0, Kind.FREEZE: 30.0, Kind.LONG_PAUSE: 120.0, Kind.COMA: 600.0}
 APPLIED = frozenset({Kind.RESET_APPLIED, Kind.SERVER_TIMEOUT, Kind.TIMEOUT_APPLIED})
-"""The answer is lost, the effect is not."""
+"""The effect happens, and the answer is lost."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -102,10 +103,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Effect(msgspec.Struct, kw_only=True):
-    """One call that may change the world, as a server's own audit log would have it; or a read, or a watch event.
+    """One call that may change the world, as a server's own audit log would record it; or a read, or a watch event.
 
-    `role` is the line on which it is numbered: the process's role for effects, `<role>.reads` for reads,
-    `<role>.<what>` for what a watch or the feed delivers.
+    `role` is the sequence in which the call is numbered: the process's role for effects, `<role>.reads` for reads,
+    `<role>.<what>` for the deliveries of a watch or the feed.
     """
 
     role: str
@@ -122,9 +123,9 @@ class Effect(msgspec.Struct, kw_only=True):
     has_before: bool = True
     is_kube: bool = True
     outcome: str = ""
-    """`ok`, the error's class, or empty: never answered."""
+    """`ok`, the error's class, or empty when it was never answered."""
 
     @property
     def label(self) -> str:
-        """Readable."""
+        """The call in readable form."""
         return f"{self.role}:{self.number} {self.verb} {self.target} {self.name}".rstrip()

@@ -1,6 +1,7 @@
-"""`KubeApi` as one simulated process sees it: each call is numbered, and faults strike there.
+"""`KubeApi` as one simulated process sees it: each call is numbered, and faults strike at the calls.
 
-Owns which calls are effects, and where on the way there and back a fault may strike. Must not know what a fault does.
+Owns which calls are effects, and where on the way to the server and back a fault may strike. Must not know what a fault
+does.
 """
 
 import asyncio
@@ -24,9 +25,9 @@ R = TypeVar("R")
 Patch = RawObject | list[RawObject]
 
 SLOW_S = 4.0
-"""How long a slow answer is on its way."""
+"""How long a slow answer takes, in seconds."""
 LATE_S = 3.0
-"""After this the server does what nobody waits for any more."""
+"""After this time the server does a call whose caller has stopped waiting."""
 
 
 class ProcessKube:
@@ -40,7 +41,7 @@ class ProcessKube:
         self._listed: set[str] = set()
         self.lag_s: dict[str, float] = {}
         self.committed_at: Callable[[int], float] = lambda _version: 0.0
-        """When a version was committed, by the event loop's time; for the lag"""
+        """The loop time at which each version was committed; needed for the lag."""
 
     # --- reads ------------------------------------------------------------------------------------------------------
 
@@ -198,7 +199,8 @@ class ProcessKube:
         effect = self._effect(Verb.BIND, PODS, pod, namespace, uid)
         await self._write(effect, lambda: self._inner.bind(namespace, pod, uid, node))
 
-    # --- the way there and back ---------------------------------------------------------------------------------------
+    # --- the way to the server and back
+    # ---------------------------------------------------------------------------------------
 
     def _effect(
         self,
@@ -237,7 +239,7 @@ class ProcessKube:
         return answer
 
     async def _slowly(self) -> None:
-        """Nobody is at rest who waits for an answer."""
+        """Count a call in flight: a process that waits for an answer is not at rest."""
         self._trouble.lasts(SLOW_S)
         await asyncio.sleep(SLOW_S)
 
@@ -267,7 +269,7 @@ class ProcessKube:
         return answer
 
     def _replica_of(self, resource: Resource[Any]) -> int | None:
-        """The version at which its first LIST of a kind is served, while its replica lags."""
+        """Return the version at which its first LIST of a kind is served, while its replica lags."""
         if asyncio.get_running_loop().time() >= self._process.stale_until or resource.plural in self._listed:
             return None
         self._listed.add(resource.plural)
@@ -278,12 +280,12 @@ class ProcessKube:
         return self._inner
 
     def _reach(self) -> None:
-        """Raises while the process is cut off."""
+        """Raise while the process is cut off."""
         if asyncio.get_running_loop().time() < self._process.cut_until:
             raise UnavailableError("injected: connection refused")
 
     def _touch(self, effect: Effect) -> None:
-        """Somebody else writes the object."""
+        """Write the object as another writer."""
         resource = effect.target.partition("/")[0]
         kind = next(item for item in self._inner.core.registry.storage_kinds() if item.plural == resource)
         note = {"metadata": {"annotations": {"example.com/touched": str(effect.number)}}}
@@ -301,4 +303,4 @@ def _named(body: Any) -> tuple[str, str, str, str]:
 
 
 async def _nothing(_verb: Verb, _plural: str) -> None:
-    """`CoreKube` need not wait: the process's own latency has."""
+    """Let `CoreKube` not wait: this class adds the process's latency itself."""

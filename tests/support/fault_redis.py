@@ -1,8 +1,9 @@
-"""Redis as the simulation breaks it: a server that tells of what is added, and can lose, refuse and go back.
+"""Redis as the simulation breaks it: a server that reports each addition, and can lose data, refuse calls and fail over
+to an old replica.
 
 Owns what happens to the server's state. A failover is to a replica that lacks the last additions and all that came
 after them (acknowledgements, deliveries, expiries), on a machine whose clock is behind. Must not know what entries
-mean, nor who asks.
+mean, nor which process calls.
 """
 
 import dataclasses
@@ -16,11 +17,11 @@ from slipway.streams.memory_server import MemoryServer, MemoryStream
 from slipway.streams.pages import Id
 
 REPLICA_LAG_MAX = 8
-"""So many additions a replica may lack."""
+"""The maximum number of additions that a replica may lack."""
 READ_S = 15.0
-"""So long after its end the log of a container may not be stored yet."""
+"""The longest time in seconds from the end of a container until its log is stored."""
 BEHIND_S = 7.0
-"""How far the clock of the next replica is behind."""
+"""How far the clock of the next replica is behind, in seconds."""
 
 
 class _Behind:
@@ -48,16 +49,17 @@ class FaultyServer(MemoryServer):
         self._world_clock = clock
         self.on_add: Callable[[str, dict[str, bytes], Id], None] = lambda _key, _fields, _id: None
         self.is_replicated: Callable[[], bool] = lambda: True
-        """Whether a replica may ever take over: to keep one costs more than the rest of the model."""
+        """Whether a replica may ever take over: keeping one costs more than the rest of the model."""
         self._replica: deque[_State] = deque(maxlen=REPLICA_LAG_MAX)
 
     @property
     def losses(self) -> list[tuple[float, float]]:
-        """Spans of time: of what ended in one of them something may be gone, or could not be added."""
+        """Spans of time (from, to): data of a container or an allocation that ended within a span may be lost, or could
+        not be added."""
         return [*self._losses, (self._away_from, math.inf)] if self._is_away else self._losses
 
     def _lose(self) -> None:
-        """Whatever is here, or is only just being added, may go."""
+        """Note that all data up to now may be lost, also data that is just being added."""
         self._losses.append((0.0, self._world_clock.now()))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -83,7 +85,7 @@ class FaultyServer(MemoryServer):
         return added
 
     def fail_over(self, lost: int) -> None:
-        """The replica takes over; it lacks the last `lost` additions."""
+        """Let the replica take over; it lacks the last `lost` additions."""
         for _ in range(min(lost, len(self._replica))):
             self._streams, self._hashes, self._expires = self._replica.pop()
         self.clock = _Behind(self.clock)
@@ -91,7 +93,7 @@ class FaultyServer(MemoryServer):
         self.notify()
 
     def evict(self, turn: int) -> str:
-        """One key goes, as under maxmemory; the name of it."""
+        """Delete one key, as Redis does under maxmemory; return its name."""
         found = sorted(self.keys())
         if not found:
             return ""
@@ -102,13 +104,13 @@ class FaultyServer(MemoryServer):
         return key
 
     def ungroup(self) -> None:
-        """Every consumer group is destroyed, as by hand, or by a server that was made anew from its streams."""
+        """Destroy every consumer group, as by hand, or as on a server that was rebuilt from its streams."""
         for stream in self._streams.values():
             stream.groups.clear()
         self.notify()
 
     def trim(self) -> None:
-        """Every stream is emptied, as by XTRIM; its last id stays, and what is pending stays pending."""
+        """Empty every stream, as by XTRIM; its last id stays, and pending entries stay pending."""
         for stream in self._streams.values():
             stream.entries = {}
         self._lose()

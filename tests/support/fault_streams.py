@@ -1,7 +1,7 @@
 """`Streams` as one simulated process sees them: each call is numbered, and faults strike there.
 
-Owns which calls are effects, and what may happen to what the feed delivers (the scheduler's view of the cluster): it
-stalls, lags, comes twice or is lost. Must not know what entries mean.
+Owns which calls are effects, and the faults of the entries that the feed delivers (the scheduler's view of the
+cluster): an entry stalls, lags, is delivered twice or is lost. Must not know what entries mean.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ STREAM_EFFECTS = frozenset(
     {"append", "send", "ring", "ack", "release", "dead_letter", "heartbeat", "touch", "replay", "drop"}
 )
 STREAM_TAKES = frozenset({"claim", "claim_abandoned", "trim"})
-"""Calls that change something only when they answer something: known afterwards, so there is no "before"."""
+"""Calls that change something only when their answer is not empty. The answer is known afterwards, so there is no
+"before"."""
 
 FEED_FAULTS = (Kind.STALL, Kind.LAG, Kind.DUPLICATE, Kind.LOSE)
 _LATE_S = {Kind.STALL: 20.0, Kind.LAG: 3.0}
@@ -35,7 +36,7 @@ class ProcessPort:
         inner = getattr(self._inner, method)
         if method == "follow":
             return inner
-        # Looked up here once: from then on it is an attribute.
+        # `__getattr__` runs once for each method: from then on the method is an attribute.
         called = self.__dict__[method] = self._call(method, inner)
         return called
 
@@ -77,7 +78,7 @@ class ProcessPort:
         await self._trouble.strike(self._process, effect, "before")
 
     async def _heard(self, page: list[tuple[str, FeedEntry]]) -> list[tuple[str, FeedEntry]]:
-        """What the feed delivers, entry by entry: it may come late, twice, or never."""
+        """Return the entries that the feed delivers: each may be late, repeated or lost."""
         trouble, process = self._trouble, self._process
         heard: list[tuple[str, FeedEntry]] = []
         for cursor, entry in page:

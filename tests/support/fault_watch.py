@@ -1,8 +1,8 @@
-"""What can happen to a watch: it stalls, closes, expires, repeats itself, lags, or leaves states out.
+"""The faults of a watch: it stalls, closes, expires, repeats events, lags, or leaves states out.
 
-Owns the faults of one watch of one process. Every event it delivers is a place for one, numbered by the event's
-version: `stall@watcher.pods:131:before` is the watcher's watch of pods that stops before version 131, with its socket
-open. Must not know what the events are for.
+Owns the faults of one watch of one process. A fault may strike at every event, numbered by the event's version:
+`stall@watcher.pods:131:before` means that the watcher's watch of pods stops before version 131, with its socket open.
+Must not know what the events are for.
 
 | kind | what the watcher of a kind sees |
 |---|---|
@@ -52,7 +52,7 @@ _STALLS = {Kind.STALL: STALL_S, Kind.STALL_CUT: STALL_S, Kind.STALL_EXPIRED: STA
 
 
 class Watched(msgspec.Struct, Generic[T]):
-    """What is watched, from where on."""
+    """The watched resource, and the version from which it is watched."""
 
     inner: CoreKube
     resource: Resource[T]
@@ -61,7 +61,7 @@ class Watched(msgspec.Struct, Generic[T]):
     label_selector: str
 
     def open(self) -> AsyncIterator[WatchEvent[T]]:
-        """The watch, from the present version on."""
+        """Open the watch from the current version on."""
         return self.inner.watch(
             self.resource,
             resource_version=self.version,
@@ -70,7 +70,7 @@ class Watched(msgspec.Struct, Generic[T]):
         )
 
     def last_states(self) -> list[WatchEvent[T]]:
-        """Of each object that has changed since, the last event."""
+        """Return the last event of each object that has changed since the current version."""
         last: dict[tuple[str, str], WatchEvent[T]] = {}
         came: set[tuple[str, str]] = set()
         since = int(self.version or 0)
@@ -86,7 +86,7 @@ class Watched(msgspec.Struct, Generic[T]):
 
 
 async def troubled(watched: Watched[T], process: Process, trouble: Trouble) -> AsyncIterator[WatchEvent[T]]:
-    """The events as the process gets them."""
+    """The events as the process receives them, with faults."""
     loop = asyncio.get_running_loop()
     lags_until = -1.0
     while True:

@@ -1,11 +1,11 @@
-"""What can go wrong between a process and the world: every call of a simulated process passes here.
+"""What can go wrong between a process and the world: every call of a simulated process passes through this module.
 
 Owns the numbering of effects, reads and deliveries, and where a fault strikes. An effect is a call that may change
 Kubernetes or Redis; each process role numbers its own from 1, over all its restarts, so that an equal run has equal
 numbers. A `Fault` names one (role, number, moment) and what happens there. Must not know what the services are for.
 
 A crash kills the process inside the call: nothing of it runs afterwards (`support/loop.py`). An answer that is lost
-after the call took effect is raised after it, the others before.
+after the call took effect is raised after the call, the other errors before it.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from tests.support.world_clock import ProcessClock
 __all__ = ["Effect", "Fault", "Kind", "Process", "Trouble", "noted"]
 
 RECURRING_MAX = 3
-"""Of what a process repeats for ever (renewals, beats, heartbeats) so many are numbered."""
+"""Number of calls that are numbered of each kind that a process repeats for ever (renewals, beats, heartbeats)."""
 READS_MAX = 4
-"""Of the reads of one kind of object by one role so many are numbered."""
+"""Number of reads that are numbered of one kind of object by one role."""
 
 
 class _AtOnce(Awaitable[None]):
@@ -47,18 +47,18 @@ class Process(Owner):
         self.clock = clock
         self.generation = generation
         self.has_ended = False
-        """It was asked to end, and did."""
+        """Whether it was asked to end, and has ended."""
         self.cut_until = -1.0
-        """By the loop's time: no call of it reaches the API server before."""
+        """The loop time before which none of its calls reaches the API server."""
         self.stale_until = -1.0
         self.stale_version = 0
-        """Its API replica stands still at this version until then."""
+        """Its API replica serves this version until `stale_until`."""
 
 
 class Trouble:
     """Numbers the effects of all processes, and lets the planned faults strike.
 
-    `befall` is what the world does for faults that are more than an answer; it may await.
+    `befall` does the faults that are more than an answer to the call; it may await.
     """
 
     def __init__(self, faults: tuple[Fault, ...], random: Random, now: Callable[[], float]) -> None:
@@ -69,16 +69,16 @@ class Trouble:
         self.befall: Callable[[Process, Effect, Fault], Awaitable[bool]] = _nothing
         self.claimed: Callable[[list[Claimed]], None] = lambda _claimed: None
         self.later: Callable[[float, Callable[[], Awaitable[Any]]], None] = lambda _seconds, _call: None
-        """Has a call happen without anybody waiting for it."""
+        """Schedules a call for which no caller waits."""
         self.lasts: Callable[[float], None] = lambda _seconds: None
-        """Told how long a fault goes on that is not over at once."""
+        """Called with the duration of a fault that lasts for a time."""
         self.acking: Callable[[Process, list[Claimed]], None] = lambda _process, _claimed: None
         self.latency_s = 0.002
         self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
         self.is_closed = False
-        """The run is over: nobody reaches anything any more."""
+        """Whether the run is over: then no process reaches the servers any more."""
         self.reached: Callable[[str, int, str], None] = lambda _role, _number, _moment: None
-        """Told of every boundary just before what is planned there is looked up; it may plant something there."""
+        """Called at every boundary just before the planned fault is looked up; it may plant a fault there."""
         self.may_come: Callable[[Kind], bool] = lambda _kind: False
         """Whether a fault of the kind may still be planted."""
         self._faults: dict[tuple[str, int, str], Fault] = {}
@@ -90,20 +90,21 @@ class Trouble:
         self.plant(faults)
 
     def plant(self, faults: Iterable[Fault]) -> None:
-        """These strike too, when their boundary comes."""
+        """Add faults, which strike when their boundary is reached."""
         self._faults |= {(fault.role, fault.number, fault.moment): fault for fault in faults}
 
     def expects(self, kind: Kind) -> bool:
-        """Whether a fault of the kind may still strike: nobody need be prepared for others."""
+        """Whether a fault of the kind may still strike; no preparation is needed for other kinds."""
         return any(fault.kind is kind for fault in self._faults.values()) or self.may_come(kind)
 
     def latency(self) -> Awaitable[None]:
-        """The way there, or back. Half of them take no time: who waits for nobody is overtaken by nobody."""
+        """Wait as a message does on its way. Half of the messages take no time, so that calls can overtake each
+        other."""
         drawn = 2.0 * self._random.random() - 1.0
         return self.sleep(drawn * self.latency_s) if drawn > 0.0 else _AT_ONCE
 
     def check(self, process: Process) -> None:
-        """A process that is being thrown away reaches nothing any more."""
+        """Raise CancelledError for a dead process or after the run: it reaches the servers no more."""
         if process.is_dead or self.is_closed:
             raise asyncio.CancelledError
 
@@ -113,25 +114,26 @@ class Trouble:
         return [each for each in (*self.effects, *self.reads, *self.deliveries) if each.number]
 
     def number(self, process: Process, effect: Effect) -> None:
-        """Give the effect its number and log it. What recurs for ever is numbered a few times only."""
+        """Give the effect its number and log it. Calls that recur for ever are numbered a few times only."""
         self._count(process, effect, RECURRING_MAX if effect.is_recurring else 0)
         self.effects.append(effect)
 
     def number_read(self, process: Process, effect: Effect) -> None:
-        """The same for a read: of equal ones, a few."""
+        """Like `number` for a read; of equal reads only a few are numbered and logged."""
         self._count(process, effect, READS_MAX)
         if effect.number:
             self.reads.append(effect)
 
     def number_delivery(self, effect: Effect, number: int) -> None:
-        """What a watch delivers has its version for a number."""
+        """Number a delivery (for a watch, by the version of the event) and log it once."""
         effect.number, effect.at = number, self._now()
         if (effect.role, number) not in self._delivered:
             self._delivered.add((effect.role, number))
             self.deliveries.append(effect)
 
     async def strike(self, process: Process, effect: Effect, moment: str) -> Kind | None:
-        """What is planned for this moment happens: it is raised, the world does it, or the caller gets it to do."""
+        """Let the fault that is planned for this moment strike: raise its error, let `befall` do it, or return it to
+        the caller, which does it."""
         if not effect.number:
             return None
         self.reached(effect.role, effect.number, moment)

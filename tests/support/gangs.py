@@ -1,4 +1,4 @@
-"""A gang whose ranks tell that they were started, and stay until they may go.
+"""A gang whose ranks record each start, and run until a test lets them end.
 
 Owns the proof of "exactly once": each start of a container appends a line to a file named by its pod's uid.
 """
@@ -52,12 +52,13 @@ def starts_of(marks: Path, allocation: str) -> dict[str, int]:
 
 
 def all_running(stack: RunningStack, allocation: str, *, timeout_s: float = 60.0) -> Json:
-    """The allocation once it runs."""
+    """Wait until the allocation runs or has ended; return it."""
     return stack.wait_for(allocation, "Running", "Terminated", timeout_s=timeout_s)
 
 
 def assert_whole(stack: RunningStack, marks: Path, allocation: str, *, attempts: int = 1) -> None:
-    """It runs with exactly `RANKS` bound pods, each started once, within so many attempts; none was started twice."""
+    """The gang runs with exactly `RANKS` bound pods, each started once, within `attempts` attempts; no pod was started
+    twice."""
     found: Json = {}
 
     def is_whole() -> bool:
@@ -79,7 +80,7 @@ def assert_whole(stack: RunningStack, marks: Path, allocation: str, *, attempts:
 
 
 def assert_succeeded(stack: RunningStack, allocation: str, *, attempts: int = 1, timeout_s: float = 60.0) -> None:
-    """It ends well within so many attempts, every rank with 0, and none of its pods is left."""
+    """The gang succeeds within `attempts` attempts, every rank exits with 0, and none of its pods is left."""
     view = stack.wait_for(allocation, "Terminated", timeout_s=timeout_s)
     assert (view["result"], view["attempt"] <= attempts) == ("Succeeded", True), (view["attempt"], view["message"])
     assert [rank.get("exitCode") for rank in view["status"]["ranks"]] == [0] * RANKS

@@ -1,6 +1,6 @@
 """Helm in a process of its own: `python -m tests.support.helm_process`, one JSON request and one answer a line.
 
-Owns the Helm library (Go, with threads and signal handlers of its own), which therefore is in no test's process. A
+Owns the Helm library (Go, with threads and signal handlers of its own), so that it is loaded in no test's process. A
 request is {call, ...arguments}; the answer is {ok: result} or {error: message}. Ends with its input.
 """
 
@@ -18,20 +18,20 @@ Json = dict[str, Any]
 def render(*, chart: str, values: Json, name: str, namespace: str, is_upgrade: bool) -> dict[str, str]:
     """`{template: text}` of every template, NOTES included."""
     with helm.Chart.load(chart) as loaded:
-        # As an install does it, rendering alone checks no values.
+        # An install checks the values; rendering alone does not.
         loaded.validate_schema(values)
         return loaded.render(values, name=name, namespace=namespace, is_install=not is_upgrade, is_upgrade=is_upgrade)
 
 
 def lint(*, chart: str, values: Json) -> list[Json]:
-    """What the linter has to say; even advice."""
+    """Return the messages of the linter, advice included."""
     report = helm.lint(chart, values, strict=True)
     errors = cast(list[str], report.get("errors") or [])
     return [*cast(list[Json], report.get("messages") or []), *({"error": error} for error in errors)]
 
 
 def install(*, chart: str, kubeconfig: str, name: str, namespace: str, values: Json, dry_run: str | None) -> Json:
-    """The release."""
+    """Install the chart; return the release."""
     with _config(kubeconfig, namespace) as config:
         return config.install(
             chart, name, values, namespace=namespace, create_namespace=dry_run is None, dry_run=dry_run, timeout=60
@@ -39,42 +39,42 @@ def install(*, chart: str, kubeconfig: str, name: str, namespace: str, values: J
 
 
 def upgrade(*, chart: str, kubeconfig: str, name: str, namespace: str, values: Json, dry_run: str | None) -> Json:
-    """The release."""
+    """Upgrade the release; return it."""
     with _config(kubeconfig, namespace) as config:
         return config.upgrade(chart, name, values, namespace=namespace, dry_run=dry_run, timeout=60)
 
 
 def given_values(*, kubeconfig: str, name: str, namespace: str) -> Json:
-    """What was said at the last install or upgrade, without the chart's own values."""
+    """Return the values that were given at the last install or upgrade, without the chart's own values."""
     with _config(kubeconfig, namespace) as config:
         return config.get_values(name)
 
 
 def rollback(*, kubeconfig: str, name: str, namespace: str, revision: int) -> None:
-    """Back to a revision."""
+    """Roll back to a revision."""
     with _config(kubeconfig, namespace) as config:
         config.rollback(name, version=revision, timeout=60)
 
 
 def try_out(*, kubeconfig: str, name: str, namespace: str, timeout_s: int) -> Json:
-    """The release, after its tests have passed."""
+    """Run the tests of the release; return the release."""
     with _config(kubeconfig, namespace) as config:
         return config.test(name, timeout=timeout_s)
 
 
 def uninstall(*, kubeconfig: str, name: str, namespace: str) -> Json:
-    """What was kept."""
+    """Uninstall the release; return Helm's answer."""
     with _config(kubeconfig, namespace) as config:
         return config.uninstall(name, timeout=60)
 
 
 def _config(kubeconfig: str, namespace: str) -> helm.Config:
-    """A connection that does not hold itself back: the servers of tests have nobody else to serve."""
+    """A connection with a high rate limit: the servers of tests serve no other clients."""
     return helm.Config(kubeconfig_path=kubeconfig, namespace=namespace, qps=200.0, burst_limit=400)
 
 
 def version() -> str:
-    """Of Helm."""
+    """The version of Helm."""
     return helm.helm_sdk_version()
 
 
@@ -85,9 +85,9 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def main() -> int:
-    """Answers until the input ends."""
+    """Answer requests until the input ends."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
-        os.dup2(2, 1)  # whatever the library prints is no answer
+        os.dup2(2, 1)  # output of the library must not mix with the answers
         for line in sys.stdin:
             request: Json = json.loads(line)
             try:

@@ -1,7 +1,7 @@
-"""What becomes of each work hint, as the model of Redis saw it: sent, delivered so often, done, or a dead letter.
+"""The fate of each work hint, as the model of Redis saw it: sent, how often delivered, done, or a dead letter.
 
-Owns the observation. When Redis itself loses something (FLUSHALL, a failover, a key or group that goes, a trim by hand)
-all that was sent until then is forgotten here too: nobody promises anything of it.
+Owns the observation. When Redis itself loses something (FLUSHALL, a failover, a lost key or group, a trim by hand), all
+hints sent until then are forgotten here too: no promise covers them.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _Place = tuple[str, Id]
 
 
 class _Hint:
-    """One hint on its way."""
+    """One hint that was sent."""
 
     def __init__(self, allocation: str, added_at: float, *, is_poison: bool) -> None:
         self.allocation, self.added_at, self.is_poison = allocation, added_at, is_poison
@@ -29,7 +29,7 @@ class _Hint:
 
 
 class HintBook:
-    """Listens to one server; make it before anything is sent."""
+    """Listens to one server; create it before any hint is sent."""
 
     def __init__(self, server: MemoryServer, clock: Clock) -> None:
         self._clock = clock

@@ -1,6 +1,6 @@
-"""A recorded history, built step by step: what an audit is shown in its own tests.
+"""A recorded history, built step by step: the input of an audit in its own tests.
 
-Owns one good life of a gang of two on two nodes, as the services write it. A test changes one thing about it.
+Owns one correct life of a gang of two on two nodes, as the services write it. A test changes one thing in it.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ SPACE = "default"
 
 
 class History:
-    """Versions, in order; each is a second after the one before."""
+    """Versions of objects, in order; each is one second after the previous one."""
 
     def __init__(self, *, cpus: int = 4) -> None:
         self.versions: list[Version] = []
@@ -81,14 +81,14 @@ class History:
         return stored
 
     def remove(self, resource: str, name: str, *, writer: str = "", space: str = SPACE) -> None:
-        """The object goes as it is."""
+        """Delete the object as it is."""
         last = self._stored[resource, space, name]
         self.put(resource, name, last, writer=writer, space=space, meta=last["metadata"], is_deletion=True)
 
     # --- allocations and their ledger ---------------------------------------------------------------------------------
 
     def launch(self, name: str = "job", *, space: str = SPACE, meta: Json | None = None, **spec: Any) -> Allocation:
-        """Created by a user."""
+        """Create an allocation as a user; return it."""
         body = {
             "spec": {
                 "kind": "training",
@@ -104,51 +104,51 @@ class History:
         return self.allocation(name, space)
 
     def allocation(self, name: str = "job", space: str = SPACE) -> Allocation:
-        """As it is."""
+        """Return the allocation as it is stored."""
         return msgspec.convert(self._stored[ALLOCATIONS, space, name], Allocation)
 
     def step(
         self, event: Event, name: str = "job", *, writer: str = "watcher-1", reason: str = "", **changes: Any
     ) -> None:
-        """One transition."""
+        """Write one transition of an allocation."""
         moved = record(self.allocation(name), event, now=self.now, reason=reason, **changes)
         self.save(moved, writer=writer)
 
     def status(self, name: str = "job", *, writer: str = "watcher-1", **changes: Any) -> None:
-        """A status with these changes and no transition."""
+        """Write a status with these changes and no transition."""
         found = self.allocation(name)
         self.save(with_status(found, msgspec.structs.replace(found.status, **changes)), writer=writer)
 
     def spec(self, name: str = "job", *, writer: str = "", **changes: Any) -> None:
-        """The user changes the spec."""
+        """Change the spec as the user."""
         stored = self._stored[ALLOCATIONS, SPACE, name]
         body = {**stored, "spec": {**stored["spec"], **changes}}
         self.put(ALLOCATIONS, name, body, writer=writer, meta=stored["metadata"])
 
     def save(self, allocation: Allocation, *, writer: str) -> None:
-        """This very object."""
+        """Write exactly this object."""
         meta = allocation.metadata
         body: Json = msgspec.to_builtins(allocation)
         self.put(ALLOCATIONS, meta.name, body, writer=writer, space=meta.namespace, meta=body["metadata"])
 
     def ledger(self, *decisions: Json, epoch: int = 1, **status: Any) -> None:
-        """The pool's ledger with these decisions."""
+        """Write the pool's ledger with these decisions."""
         body: Json = {"epoch": epoch, "tick": len(self.versions), "nodes": ["n1", "n2"], "decisions": list(decisions)}
         self.put(POOLS, "default", {"spec": {}, "status": {**body, **status}}, writer="scheduler-1", space="")
 
     def decision(self, name: str = "job", *, id_: str = "d1", nodes: tuple[int, ...] = (0, 1), **changes: Any) -> Json:
-        """An entry of the ledger that gives it these nodes."""
+        """Return an entry of the ledger that places the allocation on these nodes."""
         found = self.allocation(name)
         key = f"{found.metadata.namespace}/{name}"
         entry: Json = {"id": id_, "epoch": 1, "allocation": key, "uid": found.metadata.uid, "placements": list(nodes)}
         return {**entry, "attempt": found.status.attempt, **changes}
 
     def queue(self, name: str = "default", **spec: Any) -> None:
-        """A queue."""
+        """Write a queue."""
         self.put(QUEUES, name, {"spec": {"pool": "default", **spec}}, space="")
 
     def admit(self, name: str = "job", *, id_: str = "d1", nodes: tuple[int, ...] = (0, 1), epoch: int = 1) -> None:
-        """The decision comes to the allocation."""
+        """Write the decision to the allocation."""
         places = [Placement(rank=rank, role="worker", node=f"n{node + 1}") for rank, node in enumerate(nodes)]
         attempt = self.allocation(name).status.attempt
         admission = Admission(decision_id=id_, epoch=epoch, attempt=attempt, placements=places)
@@ -159,7 +159,7 @@ class History:
     def pod(
         self, rank: int, name: str = "job", *, node: str = "", uid: str = "", attempt: int = 0, **status: Any
     ) -> str:
-        """A pod of a rank as it is from now on; its uid."""
+        """Write the pod of a rank with this status; return its uid."""
         found = self.allocation(name)
         attempt = attempt or found.status.attempt
         pod = f"{uid or name}-{attempt}-{rank}"
@@ -183,11 +183,12 @@ class History:
         return str(stored["metadata"]["uid"])
 
     def let_go(self, rank: int, name: str = "job", *, attempt: int = 1) -> None:
-        """The pod goes."""
+        """Delete the pod."""
         self.remove(PODS, f"{name}-{attempt}-{rank}", writer="watcher-1")
 
     def leave(self, rank: int, name: str = "job", *, beside: int = 0) -> None:
-        """A pod loses its last finalizer and goes, in one write; so many others are committed between the two."""
+        """Remove a pod's last finalizer, which also deletes the pod; `beside` other objects are committed between the
+        two."""
         pod = f"{name}-{self.allocation(name).status.attempt}-{rank}"
         last, begun = self._stored[PODS, SPACE, pod], self.now
         gone: Json = {**last["metadata"], "deletionTimestamp": format_time(self.now), "finalizers": []}
@@ -200,7 +201,7 @@ class History:
     # --- whole lives --------------------------------------------------------------------------------------------
 
     def release(self, name: str = "job") -> list[str]:
-        """Both pods are made, released and bound; their uids."""
+        """Create both pods, release and bind them; return their uids."""
         uids = [self.pod(rank, name) for rank in (0, 1)]
         attempt = self.allocation(name).status.attempt
         self.status(name, writer="podworker-1", release=Release(attempt=attempt, pod_uids=uids))
@@ -209,7 +210,7 @@ class History:
         return uids
 
     def run(self, name: str = "job") -> list[str]:
-        """Launched, admitted, released, running."""
+        """Launch, admit, release and run an allocation; return the uids of its pods."""
         self.launch(name)
         self.ledger(self.decision(name))
         self.admit(name)
@@ -221,7 +222,7 @@ class History:
         return uids
 
     def finish(self, name: str = "job", *, code: int = 0, **changes: Any) -> None:
-        """Both ranks exit, the end is recorded, everything is torn down."""
+        """Let both ranks exit, record the end, and tear everything down."""
         for rank in (0, 1):
             self.pod(rank, name, node=f"n{rank + 1}", **exited(self.now, code))
         state = RankState.FAILED if code else RankState.SUCCEEDED
@@ -236,7 +237,7 @@ class History:
         self.put(ALLOCATIONS, name, ended, writer="watcher-1", meta={**ended["metadata"], "finalizers": []})
 
     def book(self, name: str = "job") -> None:
-        """Its usage comes to the totals of the day."""
+        """Add the usage of the allocation to the totals of the day."""
         for day, bill in totals.bills_of(self.allocation(name)).items():
             known = self._stored.get((CONFIG_MAPS, SPACE, totals.name_of(day)), {"data": {}})
             after = totals.added(totals.decode(known["data"]), [bill], self.now, None)
@@ -246,7 +247,7 @@ class History:
                 self.put(CONFIG_MAPS, totals.name_of(day), body, writer="watcher-1", meta=meta)
 
     def config_map(self, name: str, data: Mapping[str, str], *, space: str = SPACE, of: str = "") -> None:
-        """A ConfigMap, of an allocation if `of` names one."""
+        """Write a ConfigMap, which belongs to the allocation `of` when one is given."""
         labels: Json = {}
         if of:
             found = self.allocation(of)
@@ -254,12 +255,12 @@ class History:
         self.put(CONFIG_MAPS, name, {"data": dict(data)}, writer="podworker-1", space=space, meta={"labels": labels})
 
     def evidence(self, **known: Any) -> AuditEvidence:
-        """All of it, at rest, with no streams."""
+        """Return the evidence of the whole history, at rest, without streams."""
         fields: Json = {"has_streams": False, "end_at": self.now, **known}
         return AuditEvidence(versions=self.versions, **fields)
 
     def last_seq(self, name: str = "job") -> int:
-        """Of its ring."""
+        """Return the last sequence number in the allocation's ring of transitions."""
         return ring_of(self.allocation(name))[-1].seq
 
 

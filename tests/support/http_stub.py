@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback: for what a client does with odd answers, and for apps under test.
+"""A real HTTP server on loopback: for tests of clients with unusual answers, and for apps under test.
 
 Owns the listening socket and the record of requests. It knows nothing of Kubernetes; suites that need semantics use
 the local API server.
@@ -53,7 +53,7 @@ class HttpStub:
 
 @asynccontextmanager
 async def serve(answer: Answer) -> AsyncGenerator[HttpStub, None]:
-    """A stub, listening."""
+    """A stub that listens."""
     stub = HttpStub(answer)
     async with serve_app(stub.app) as stub.url:
         yield stub
@@ -63,7 +63,7 @@ async def serve(answer: Answer) -> AsyncGenerator[HttpStub, None]:
 async def serve_app(
     app: Any, *, before_stop: Callable[[], object] = lambda: None, port: int = 0
 ) -> AsyncGenerator[str, None]:
-    """Any ASGI app on `port` of loopback (0: a free one); gives its URL. `before_stop` ends the app's own streams."""
+    """Any ASGI app on `port` of loopback (0: a free one); yields its URL. `before_stop` ends the app's own streams."""
     stop = asyncio.Event()
     asgi: AsgiApp = app
     with socket.create_server(("127.0.0.1", port)) as listener:
@@ -78,7 +78,7 @@ async def serve_app(
 
 
 def write_kubeconfig(folder: Path, url: str, user: dict[str, Any] | None = None) -> str:
-    """A kubeconfig for that server; its path."""
+    """Write a kubeconfig for that server; return its path."""
     path = folder / "kubeconfig.json"
     document = {
         "apiVersion": "v1",

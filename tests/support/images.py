@@ -1,4 +1,5 @@
-"""Images, patterns, and whether the one allows the other: what the Python and the API server have to agree on."""
+"""Images, patterns, and whether the pattern allows the image: cases in which our Python and the API server must
+agree."""
 
 from slipway.crd.images import HUB
 

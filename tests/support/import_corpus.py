@@ -2,8 +2,8 @@
 
 A case is `tests/imports/TOOL/NAME.yaml` (or `.json`, `.sh`) with `NAME.launch.yaml` and `NAME.report.txt` beside it.
 
-    python -m tests.support.import_corpus            shows how what is made differs from what is written there
-    python -m tests.support.import_corpus --write    shows it, and writes it anew
+python -m tests.support.import_corpus            shows how the results differ from the files python -m
+tests.support.import_corpus --write    shows the differences, and writes the files anew
 """
 
 import argparse
@@ -38,20 +38,20 @@ class ImportCase(NamedTuple):
         return self.path.read_text("utf-8")
 
     def documents(self, text: str = "") -> list[ImportedDocument]:
-        """What it becomes; or what another text becomes in its place."""
+        """Return the documents that the file, or `text` in its place, becomes."""
         first = self.text.partition("\n")[0]
         kind = first.removeprefix(_KIND_MARK) if first.startswith(_KIND_MARK) else ""
         return convert(text or self.text, self.path.name, ImportOptions(kind=kind))
 
     def made(self) -> dict[Path, str]:
-        """{the file beside it: what is made}."""
+        """{the file beside the case: its text as `slipway import` produces it now}."""
         documents = self.documents()
         launches = "".join(launch_text(document, body) for document in documents for body in document.bodies)
         texts = (launches, report.as_text(documents, WIDTH, is_long=True) + "\n")
         return {self.path.with_name(self.path.stem + end): text for end, text in zip(_MADE, texts, strict=True)}
 
     def differences(self) -> str:
-        """How what is made differs from what is written beside it; empty: not at all."""
+        """The differences between the results and the files beside the case; empty when there are none."""
         found: list[str] = []
         for path, text in self.made().items():
             before = path.read_text("utf-8") if path.exists() else ""
@@ -62,7 +62,7 @@ class ImportCase(NamedTuple):
 
 
 def cases() -> list[ImportCase]:
-    """All of them, by name."""
+    """All cases, sorted by name."""
     return [ImportCase(path) for path in sorted(FOLDER.glob("*/*")) if not path.name.endswith(_MADE)]
 
 

@@ -1,7 +1,7 @@
 """Runs the console blocks of docs/install.md as they are written.
 
-Owns which blocks there are, which are not run and why, and the terminals. What the placeholders of the page stand for
-is said by who follows it.
+Owns which blocks exist, which are not run and why, and the terminals. The caller gives the values of the page's
+placeholders.
 """
 
 import fcntl
@@ -24,13 +24,13 @@ from tests.support.wait import wait_until
 
 PAGE = chart.ROOT / "docs" / "install.md"
 STAYS = "port-forward"
-"""A block with it runs in a terminal of its own."""
+"""A block that contains this word runs in a terminal of its own."""
 ELSEWHERE = {
     "--kubeconfig ~/.local/state": "of a laptop: tests/integration/helm/test_local_cluster.py",
     "python -m slipway.ops.setup.remove": "when no service is left: tests/conformance/system/test_nothing_stuck.py",
     "slipway-api & slipway-scheduler": "without Helm: tests/e2e run the four programs so",
 }
-"""Blocks that are not run here, by what is in them, and why."""
+"""{text of a block that is not run here: why}"""
 BLOCK_S = 240.0
 TURN_S = 240.0
 
@@ -43,7 +43,7 @@ class Block(NamedTuple):
 
 
 def blocks(text: str | None = None) -> list[Block]:
-    """The console blocks of the page, in order. What no `$` begins goes on with the command before it."""
+    """The console blocks of the page, in order. A line without `$` continues the command before it."""
     text = PAGE.read_text("utf-8") if text is None else text
     found: list[Block] = []
     section, lines = "", list[str]()
@@ -62,15 +62,15 @@ def blocks(text: str | None = None) -> list[Block]:
 
 
 def reason_of(block: Block) -> str:
-    """Why a block is not run here; empty: it is."""
+    """Why a block is not run here; empty when it is run."""
     return next((why for mark, why in ELSEWHERE.items() if mark in block.script), "")
 
 
 class Reader:
     """Runs blocks in the source folder, with `helm`, `kubectl` and `slipway` on the PATH.
 
-    `values` is a file of values that this place needs besides; `placeholders` {word of the page: what it stands for};
-    `forward` a program that stands for `kubectl port-forward` where nodes forward no ports.
+    `values` is a file of additional values that this place needs; `placeholders` are {word of the page: its value};
+    `forward` is a program that replaces `kubectl port-forward` where nodes forward no ports.
     """
 
     def __init__(
@@ -104,16 +104,15 @@ class Reader:
         self._ports = ExitStack()
 
     def here(self, script: str) -> str:
-        """With what the placeholders stand for."""
+        """Return the script with the placeholders replaced."""
         for name, value in self._placeholders.items():
             script = script.replace(name, value)
         return script
 
     def follow(self, block: Block) -> Ran:
-        """Do what a block says; one that stays is left running in a terminal of its own.
+        """Run a block; a block that does not end is left running in a terminal of its own.
 
-        Raises:
-            AssertionError: it failed, with what it printed.
+        Raises: AssertionError: the block failed; the message contains its output.
         """
         script = self.here(block.script)
         if STAYS in script:
@@ -124,7 +123,7 @@ class Reader:
         return done
 
     def _run(self, script: str) -> Ran:
-        """A block; it stops at the first command that fails."""
+        """Run a block; it stops at the first command that fails."""
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             env=self._env,
@@ -137,7 +136,7 @@ class Reader:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def _leave_running(self, script: str) -> None:
-        """A block in a terminal of its own, until `close`; its port answers when this returns."""
+        """Run a block in a terminal of its own, until `close`; its port answers when this returns."""
         port = int(re.findall(r"(\d+):\d+", script)[-1])
         self._ports.enter_context(_alone_at(port))
         self._open.append(
@@ -155,7 +154,8 @@ class Reader:
 
 @contextmanager
 def _alone_at(port: int) -> Generator[None]:
-    """The page names its ports, and two clusters of one machine may follow it at the same time: one waits."""
+    """Lock the port: the page fixes its ports, and tests of two clusters may follow the page on one machine at the same
+    time."""
     with (Path(tempfile.gettempdir()) / f"slipway-port-{port}.lock").open("w") as file:
 
         def is_mine() -> bool:

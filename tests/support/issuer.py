@@ -1,4 +1,5 @@
-"""The issuer of `issuer_app.py` as a test holds it: started as a process, told what to do, asked what it has seen."""
+"""The issuer of `issuer_app.py` as a test controls it: started as a process, commanded, and asked for what it has
+seen."""
 
 import subprocess
 import sys
@@ -18,7 +19,7 @@ END_S = 10
 
 
 class RunningIssuer:
-    """One process; `url` is the issuer's name."""
+    """One issuer process; `url` is the issuer's name."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -27,7 +28,7 @@ class RunningIssuer:
         self._http = httpx2.Client(base_url=self.url, verify=NO_TLS, trust_env=False, timeout=10)
 
     def start(self) -> None:
-        """Until it answers. What an earlier process of it knew is gone: keys, codes, tokens."""
+        """Start the process and wait until it answers. The keys, codes and tokens of an earlier process are lost."""
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "tests.support.issuer_app", str(self.port)],
             stdout=subprocess.PIPE,
@@ -38,7 +39,7 @@ class RunningIssuer:
         assert self._process.stdout.readline().strip() == "ready"
 
     def stop(self) -> None:
-        """At once."""
+        """Stop the process at once."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -51,25 +52,25 @@ class RunningIssuer:
         self._http.close()
 
     def tell(self, what: str, body: Json | None = None) -> Json:
-        """One word of `/control`."""
+        """Send one command to `/control`; return its answer."""
         answer = self._http.post(f"/control/{what}", json=body or {}).raise_for_status()
         return answer.json() if answer.content else {}
 
     def reset(self) -> None:
-        """Nothing wrong, and the user that it begins with."""
+        """Remove all faults, and set the initial user."""
         self.tell("faults")
         self.user(sub="ada", groups=["ml"])
 
     def user(self, **claims: Any) -> None:
-        """Who signs in from now on."""
+        """Set the claims of the user that signs in from now on."""
         self.tell("user", claims)
 
     def faults(self, **faults: Any) -> None:
-        """What it does wrong from now on."""
+        """Set the faults of the issuer from now on."""
         self.tell("faults", faults)
 
     def token(self, *, key: str = "current", header: Json | None = None, **claims: Any) -> str:
-        """A token by these claims, beside iss, aud, sub, iat and exp; None takes one out."""
+        """Return a token with these claims in addition to iss, aud, sub, iat and exp; None removes a claim."""
         return str(self.tell("token", {"key": key, "header": header or {}, "claims": claims})["token"])
 
     def seen(self) -> Json:
@@ -80,7 +81,7 @@ class RunningIssuer:
         return int(self.seen()["counts"].get(path, 0))
 
     def visit(self, url: str) -> str:
-        """Where a browser that is signed in at the issuer is sent back to."""
+        """Return the URL to which the issuer redirects a signed-in browser."""
         answer = self._http.get(url)
         assert answer.status_code == 302, answer.text
         return answer.headers["Location"]
@@ -88,7 +89,7 @@ class RunningIssuer:
 
 @contextmanager
 def running_issuer() -> Generator[RunningIssuer]:
-    """One that answers until the end."""
+    """An issuer that answers until the end of the context."""
     issuer = RunningIssuer(free_port())
     try:
         issuer.start()

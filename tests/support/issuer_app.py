@@ -1,8 +1,8 @@
 """An OpenID Connect issuer as a process on the loopback: `python -m tests.support.issuer_app PORT`.
 
-Authlib and Flask are the server: authorisation codes with PKCE, refresh tokens that are used once, the device flow and
-ends of sessions. The user is signed in already, so that `/authorize` answers at once. `/control` is the test's hand:
-which user that is, what the issuer does wrong, which keys it has, and tokens of any content.
+Authlib and Flask are the server: authorisation codes with PKCE, single-use refresh tokens, the device flow and ends of
+sessions. The user is signed in already, so that `/authorize` answers at once. A test uses `/control` to set the user,
+the faults of the issuer and its keys, and to get tokens of any content.
 """
 
 # Authlib and Flask's decorators have no types.
@@ -32,13 +32,13 @@ from slipway.runtime.clock import SystemClock
 
 SECRET = "the secret of the web client"
 CLIENTS = {"slipway-web": SECRET, "slipway-cli": ""}
-"""{client: its secret; empty: a public one}"""
+"""{client: its secret; empty for a public client}"""
 DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 Json = dict[str, Any]
 
 
 class Client:
-    """What Authlib asks of a client."""
+    """A client, with the methods that Authlib calls."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -69,7 +69,7 @@ class Client:
 
 
 class Record:
-    """A code, a token or a device's request: what was put in, as attributes and as the getters that Authlib calls."""
+    """A code, a token or a device's request: its fields as attributes and as the getters that Authlib calls."""
 
     def __init__(self, **fields: Any) -> None:
         self.__dict__.update(fields)
@@ -107,7 +107,7 @@ class State:
         self.rotate()
 
     def rotate(self) -> None:
-        """A new key; the old one is published no longer."""
+        """Make a new key; the old key is no longer published."""
         name = f"key-{generate_token(8)}"
         parameters: Any = {"kid": name, "use": "sig", "alg": "RS256"}
         self.keys = [jwk.RSAKey.generate_key(2048, parameters=parameters)]
@@ -130,7 +130,7 @@ server = AuthorizationServer(
 
 
 class IdTokens(OpenIDCode):
-    """An ID token with each answer, also to a refresh; and what a refresh token stands for is remembered."""
+    """Adds an ID token to each answer, also to a refresh, and stores what a refresh token was issued for."""
 
     def exists_nonce(self, nonce: str, asked: Any) -> bool:
         return False
@@ -316,7 +316,8 @@ def control_seen() -> Any:
 
 @app.post("/control/token")
 def control_token() -> Any:
-    """A token by `claims` and `header`, signed with the `key`, current or strange; by HS256 with the public key."""
+    """Return a token of `claims` and `header`, signed with the `key`, current or unknown; with HS256 it is signed with
+    the public key."""
     told = request.get_json()
     found = state.strange if told.get("key") == "strange" else state.keys[0]
     key = jwk.RSAKey.import_key({name: value for name, value in found.as_dict(private=True).items() if name != "alg"})

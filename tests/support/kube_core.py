@@ -1,8 +1,8 @@
 """`KubeApi` over the local cluster's core, without sockets: for unit tests, the contract suite and the simulation.
 
-Owns the translation between the port and the core's verbs. Errors go through the same answer table as those of the
-real client. Deterministic: the only waits are on the event loop, real or virtual, so equal runs give equal orders.
-Nobody here runs the core's controllers; whoever drives the test does (`core.settle()`).
+Owns the translation between the port and the core's verbs. Errors go through the same answer table as those of the real
+client. Deterministic: the only waits are on the event loop, real or virtual, so equal runs give equal orders. This
+module does not run the core's controllers; the test does (`core.settle()`).
 """
 
 import asyncio
@@ -51,7 +51,7 @@ SILENCE_S = 40.0
 
 
 async def _hop(_verb: Verb, _plural: str) -> None:
-    """Others run while a call is on its way."""
+    """Let other tasks run while a call is in flight."""
     await asyncio.sleep(0)
 
 
@@ -63,9 +63,9 @@ class CoreKube:
     """One client of one core. `permit` answers `may`, `accounts` makes and reviews tokens, `logs` serves pods' logs.
 
     Faults: `before` and `after` are awaited around every call with (verb, plural), `before` also when a watch opens;
-    one that raises loses the request or its answer, one that sleeps delays it. While `is_stalled`, open watches hear
-    nothing and break after `silence_s`; while `closes_watches`, they end at once. `lists_at` serves LISTs as a
-    replica that lags at that version would.
+    one that raises loses the request or its answer, one that sleeps delays it. While `is_stalled`, open watches receive
+    nothing and break after `silence_s`; while `closes_watches`, they end at once. `lists_at` serves LISTs as a replica
+    that lags at that version would.
     """
 
     def __init__(
@@ -147,7 +147,8 @@ class CoreKube:
                 if not self.is_stalled:
                     events = self.events_since(resource, cursor, namespace, label_selector)
                     cursor = max(cursor, self.core.version)
-                    # As on the real server, a watch from the future is told nothing before the present has come there.
+                    # As on the real server, a watch from a future version receives nothing until the server reaches
+                    # that version.
                     is_reached = cursor <= self.core.version
                     if not events and is_reached and loop.time() >= heard_at + self._bookmark_s:
                         bookmark: WatchEvent[T] = WatchEvent(WatchType.BOOKMARK, None, str(cursor))
@@ -166,7 +167,7 @@ class CoreKube:
                 await asyncio.sleep(max(0.0, heard_at + self._silence_s - loop.time()))
                 raise UnavailableError(f"watch of {resource.plural} went silent")
             if self._bookmark_s < float("inf") and cursor <= self.core.version:
-                # As the real server does shortly before the end.
+                # The real server sends a bookmark shortly before the end of a watch.
                 yield WatchEvent(WatchType.BOOKMARK, None, str(cursor))
         finally:
             end_subscription()
@@ -174,7 +175,7 @@ class CoreKube:
     def events_since(
         self, resource: Resource[T], cursor: int, namespace: str | None = None, label_selector: str = ""
     ) -> Events[T]:
-        """What a watch from that version would tell now."""
+        """The events that a watch from that version would deliver now."""
         codec = wire.codec_of(resource)
         with _Explained(Verb.WATCH):
             events = self.core.watch_since(_named(resource), cursor, namespace, labels=label_selector)
@@ -330,7 +331,7 @@ class CoreKube:
 
 
 class _Explained:
-    """Turns the core's refusals into our errors, as the real client does with a response."""
+    """Turns the core's refusals into our errors, as the real client does with responses."""
 
     def __init__(self, verb: Verb) -> None:
         self._verb = verb
@@ -356,12 +357,12 @@ async def _wait(changed: asyncio.Event, until: float) -> None:
 
 def _named(resource: Resource[Any]) -> str:
     if resource is STORY_EVENTS:
-        return f"{resource.plural}.{resource.version}.{resource.group}/{EVENTS.plural}"  # one room, another form
+        return f"{resource.plural}.{resource.version}.{resource.group}/{EVENTS.plural}"  # the same store, another form
     return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
 
 def _sent(body: Any) -> Any:
-    """The body as the server would read it: plain JSON that shares nothing with the caller."""
+    """Return the body as the server would read it: plain JSON that shares nothing with the caller."""
     encoded = msgspec.json.encode(body)
     if len(encoded) > BODY_BYTES_MAX:
         raise TooLargeError(f"a body of {len(encoded)} B; the API server takes {BODY_BYTES_MAX} B")
@@ -369,7 +370,7 @@ def _sent(body: Any) -> Any:
 
 
 def _raw(event: Seen) -> bytes:
-    """The object of an event; that of most is encoded already."""
+    """The encoded object of an event; most objects are encoded already."""
     record = event.change.record
     return record.raw if event.obj is record.obj else msgspec.json.encode(event.obj)
 

@@ -1,9 +1,11 @@
-"""A model of kube-scheduler: pods of other names than ours get a node that their affinity admits and that has room.
+"""A model of kube-scheduler: pods with a scheduler name other than ours get a node that their affinity admits and that
+has room.
 
-Owns when a pod is bound and when it is said to be Unschedulable. Knows nothing of releases. Event-driven on virtual
-time, like the model of the kubelets. It looks at cpu, cordons and the names of nodes only: more is the real one's. The
-pods of a group are placed whole or not at all, as by the real one (schedule_one_podgroup.go, v1.37): nobody is bound
-before `minCount` of them have a place, one that has none is told why, and its mates that they wait for the group.
+Owns when a pod is bound and when it is marked Unschedulable. Knows nothing of releases. Event-driven on virtual time,
+like the model of the kubelets. It considers cpu, cordons and the names of nodes only; the real scheduler considers
+more. The pods of a group are placed whole or not at all, as by the real one (schedule_one_podgroup.go, v1.37): no pod
+is bound before `minCount` of them have a place. A pod without a place gets the reason; the other pods of the group get
+the message that they wait for the group.
 """
 
 import asyncio
@@ -25,11 +27,12 @@ from slipway.runtime.clock import Random
 OURS = "slipway"
 NO_ROOM = "0/2 nodes are available: 1 Insufficient cpu."
 CYCLE_S = 0.01
-"""How long one pod takes."""
+"""Time to schedule one pod, in seconds."""
 
 
 class KubeScheduler:
-    """One scheduler for all pods that are not ours to bind. `refuses(attempt, rank)` has it find no room for a rank."""
+    """One scheduler for all pods that Slipway does not bind. While `refuses(attempt, rank)` is true, it finds no room
+    for that rank."""
 
     def __init__(self, core: ClusterCore, random: Random) -> None:
         self._core = core
@@ -39,7 +42,7 @@ class KubeScheduler:
         core.subscribe(self._note)
 
     async def run(self) -> None:
-        """For ever: one pod after the other."""
+        """Schedule one pod after the other, for ever."""
         while True:
             self._changed.clear()
             groups: dict[tuple[str, str], None] = {}
@@ -66,7 +69,7 @@ class KubeScheduler:
         self._tell(seen, node)
 
     async def _schedule_group(self, namespace: str, name: str) -> None:
-        """Places a group whose pods are all there; says of those that are let go why they are not placed."""
+        """Place a group whose pods all exist; explain on the others why they are not placed."""
         record = self._core.store.find(POD_GROUPS, namespace, name)
         if record is None:
             return
@@ -109,7 +112,7 @@ class KubeScheduler:
             else:
                 self._refuse(seen, words)
         except StatusError:
-            return  # it has changed meanwhile, and is looked at again
+            return  # the pod has changed, and is scheduled again
 
     def _place(self, pod: Pod, reserved: Mapping[str, int]) -> str:
         labels = pod.metadata.labels
@@ -130,7 +133,7 @@ class KubeScheduler:
         return ""
 
     def _refuse(self, seen: Json, words: str) -> None:
-        """Says so, once."""
+        """Mark the pod Unschedulable, once for each message."""
         said: Json = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
         conditions = [item for item in seen["status"].get("conditions", []) if item["type"] != "PodScheduled"]
         if said not in seen["status"].get("conditions", []):
@@ -140,7 +143,7 @@ class KubeScheduler:
 
 
 def _is_waiting(pod: Pod) -> bool:
-    """Whether it is this scheduler's to place, now."""
+    """Whether the pod waits for this scheduler now."""
     spec = pod.spec
     is_its = spec.scheduler_name != OURS and not spec.scheduling_gates and not spec.node_name
     return is_its and pod.metadata.deletion_timestamp is None and pod.status.phase == "Pending"

@@ -1,4 +1,4 @@
-"""Where a real kubectl is: on PATH, else the one that the conformance cluster was built with."""
+"""Finds a real kubectl: on PATH, else the one that was built with the conformance cluster."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def find_kubectl() -> str | None:
-    """Its path; None when this machine has none."""
+    """Return the path of kubectl; None when this machine has none."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipway/conformance"
     built = sorted(cache.glob("*/kubectl"), key=lambda path: path.stat().st_mtime)[-1:]
     return shutil.which("kubectl") or next(map(str, built), None)

@@ -1,4 +1,4 @@
-"""A model of kubelets and of what runs in containers: bound pods start, run, exit, and obey deletion and grace.
+"""A model of kubelets and of the programs in containers: bound pods start, run, exit, and obey deletion and grace.
 
 Owns the containers: what really ran, when, how it ended and what it printed (`containers`, the truth that records are
 compared with).
@@ -23,9 +23,10 @@ from slipway.runtime.clock import Random
 from tests.support.printing import LOUD, QUIET, Burst, Talk
 
 SYNC_S = 0.02
-"""How long a kubelet needs to notice."""
+"""Time until a kubelet notices a change, in seconds."""
 LAST_DELETE_S = 1.0
-"""How long after the end of a killed pod its kubelet confirms it with a last delete, whose time is the pod's then."""
+"""Time from the end of a killed pod until its kubelet confirms it with a last delete, in seconds. The pod's deletion
+time is then the time of that delete."""
 NEVER_S = float("inf")
 
 
@@ -44,13 +45,14 @@ class Container(msgspec.Struct, kw_only=True):
     code: int | None = None
     talk: Talk
     is_lost: bool = False
-    """its machine died with it"""
+    """Whether its machine died with it."""
     ended_first: bool = False
-    """it ended before its pod was marked deleted"""
+    """Whether it ended before its pod was marked deleted."""
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank does: runs so long (for ever without), exits with this code; needs so long to obey SIGTERM."""
+    """The behavior of a rank: how long it runs (None: for ever), its exit code, and how long it needs to obey
+    SIGTERM."""
 
     runs_s: float | None = None
     code: int = 0
@@ -59,16 +61,16 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Play = Callable[[int, int], Script]
-"""(attempt, rank) -> what it does."""
+"""(attempt, rank) -> the script of the rank."""
 
 
 def talk_of(_attempt: int, rank: int) -> tuple[Burst, ...]:
-    """What a rank prints: the first one of each attempt a flood."""
+    """The output of a rank: rank 0 of each attempt prints a flood."""
     return QUIET if rank else LOUD
 
 
 class Kubelets:
-    """All kubelets of one core. `script` says what ranks do; `away` are nodes whose kubelet does nothing."""
+    """All kubelets of one core. `script` defines what ranks do; `away` are nodes whose kubelet does nothing."""
 
     def __init__(self, core: ClusterCore, now: Callable[[], float], random: Random) -> None:
         self._core = core
@@ -76,7 +78,7 @@ class Kubelets:
         self._random = random
         self.script: Play = lambda _attempt, _rank: Script()
         self.talk: Callable[[int, int], tuple[Burst, ...]] = talk_of
-        """(attempt, rank) -> what it prints."""
+        """(attempt, rank) -> the output of the rank."""
         self.starts_s = 0.2
         self.away: set[str] = set()
         self.containers: list[Container] = []
@@ -88,20 +90,20 @@ class Kubelets:
         self._changed = asyncio.Event()
         self._exits: dict[str, int] = {}
         self._ends: dict[str, asyncio.Event] = {}
-        """For those who read the log of one that runs."""
+        """{pod uid: set when its container ends}, for readers of its log."""
         core.subscribe(self._note)
 
     def exit(self, pod_uid: str, code: int) -> None:
-        """The program of that pod ends now."""
+        """End the program of that pod now."""
         self._exits[pod_uid] = code
         self._changed.set()
 
     def live(self, allocation_uid: str) -> list[Container]:
-        """Containers that run now."""
+        """Return the containers of the allocation that run now."""
         return [item for item in self.containers if item.allocation_uid == allocation_uid and item.ended_at is None]
 
     def evict(self, pod_uid: str) -> None:
-        """The kubelet throws a pod out, as under pressure of memory."""
+        """Evict a pod as its kubelet does under memory pressure."""
         for record in list(self._core.store.scan("pods")):
             if record.obj["metadata"]["uid"] == pod_uid:
                 pod = clone(record.obj)
@@ -113,7 +115,7 @@ class Kubelets:
                     self._end(pod, container, 137)
 
     def lose(self, node: str) -> None:
-        """The machine dies with all that runs on it; nobody reports anything."""
+        """Kill the machine with all containers on it; no kubelet reports their ends."""
         self.away.add(node)
         for container in self._live.values():
             if container.node == node:
@@ -122,7 +124,7 @@ class Kubelets:
                     self._ended(container)
 
     async def run(self) -> None:
-        """For ever."""
+        """Run all kubelets, for ever."""
         while True:
             self._changed.clear()
             keys, self._dirty = self._dirty, {}
@@ -140,7 +142,7 @@ class Kubelets:
             await asyncio.sleep(SYNC_S * self._random.uniform(0.2, 1.0))
 
     async def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The log of a pod, as it is printed, until it ends (a `NodeLogs`)."""
+        """Yield the log of a pod while it is printed, until the container ends (a `NodeLogs`)."""
         container = self._live.get(pod["metadata"]["uid"])
         if node["metadata"]["name"] in self.away:
             raise StatusError(500, "InternalError", "dial tcp 10.0.0.1:10250: connect: no route to host")
@@ -148,8 +150,8 @@ class Kubelets:
         if container is None:
             return
         if container.ended_at is not None and pod["metadata"].get("deletionTimestamp"):
-            # The kubelet removes the containers of an ended pod once the pod is marked deleted, finalizers or not. Who
-            # reads the log already has its file open.
+            # The kubelet removes the containers of an ended pod once the pod is marked deleted, finalizers or not. A
+            # reader that began before that still has the file open.
             raise StatusError(
                 404, "NotFound", f"unable to retrieve container logs for containerd://{container.pod_uid}"
             )
@@ -164,7 +166,7 @@ class Kubelets:
             if is_over:
                 return
             if container.ended_at is not None:
-                continue  # it ended while the reader took its time
+                continue  # the container ended while the reader was busy
             ended = self._ends.setdefault(container.pod_uid, asyncio.Event())
             pause_s = talk.due_at - self._now()
             with suppress(TimeoutError):
@@ -220,7 +222,7 @@ class Kubelets:
         meta, now = pod["metadata"], self._now()
         uid = meta["uid"]
         if container is None:
-            # Never started: the kubelet reports an end without a start.
+            # The container never started: the kubelet reports an end without a start.
             self._put(pod, "Failed", None)
             return
         script = self.script(container.attempt, container.rank)

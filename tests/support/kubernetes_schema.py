@@ -1,8 +1,9 @@
-"""Is an object what its API takes: Kubernetes' own kinds by the published schemas, others by shapes of our own.
+"""Checks whether the API accepts an object: Kubernetes' own kinds by the published schemas, other kinds by shapes of
+our own.
 
-Owns where schemas come from. Kubernetes' are strict ones of one version (`kubernetes-validate` brings them): an unknown
-field is an error, as it is to a server that validates strictly. For kinds of projects that the chart only makes objects
-of, the shapes say what of those kinds we use; a field that is not listed here was never looked up in their reference.
+Owns where schemas come from. Kubernetes' schemas are the strict ones of one version (from `kubernetes-validate`): an
+unknown field is an error, as on a server that validates strictly. For kinds of other projects, the shapes list the
+fields that the chart uses; a field that is not listed here was never looked up in their reference.
 """
 
 from collections.abc import Iterator
@@ -23,10 +24,9 @@ _SPAN: Json = {"type": "string", "pattern": r"^([0-9]+(ms|s|m|h))+$"}
 
 
 def complaints(item: Json) -> list[str]:
-    """What is wrong with an object, each with its place.
+    """Return the errors of an object, each with its path.
 
-    Raises:
-        LookupError: nobody knows such a kind.
+    Raises: LookupError: there is no schema for its kind.
     """
     validator = _validator(item["apiVersion"], item["kind"])
     return [f"{'.'.join(map(str, error.instance_path))}: {error.message}" for error in validator.iter_errors(item)]
@@ -45,7 +45,7 @@ def _validator(api_version: str, kind: str) -> jsonschema_rs.Draft202012Validato
 
 @cache
 def _definitions() -> jsonschema_rs.Registry:
-    """What the parts of every kind refer to: one large file, which has an address and is never asked for there."""
+    """The definitions that all kinds refer to: one large file; its address is never requested."""
     found = _read("_definitions.json")
     return jsonschema_rs.Registry([(found["$id"], found)])
 

@@ -1,4 +1,5 @@
-"""Which processes listen where on this machine, and how much memory they use: from /proc, so that none is forgotten."""
+"""Which processes listen where on this machine, and how much memory they use: from /proc, so that no process is
+missed."""
 
 import socket
 from collections.abc import Collection, Generator
@@ -10,7 +11,7 @@ _PROC = Path("/proc")
 
 
 class Listener(NamedTuple):
-    """An address and the process that listens there."""
+    """An address and the process that listens at it."""
 
     pid: int
     host: str
@@ -19,7 +20,7 @@ class Listener(NamedTuple):
 
 
 def listeners_below(roots: Collection[int]) -> list[Listener]:
-    """Those of processes that descend from `roots`, and of these themselves."""
+    """The listeners of the processes `roots` and of all their descendants."""
     places = dict(_listening())
     found: list[Listener] = []
     for pid, words in _processes_below(roots):
@@ -29,13 +30,13 @@ def listeners_below(roots: Collection[int]) -> list[Listener]:
 
 
 def rss_mib(pid: int, field: str = "VmRSS") -> int:
-    """The memory of a process; `VmHWM` is the most that it used since `forget_peak`."""
+    """The memory of a process; `VmHWM` is its peak since `forget_peak`."""
     lines = (_PROC / str(pid) / "status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1]) // 1024
 
 
 def forget_peak(pid: int) -> None:
-    """The most memory that a process ever used is what it uses now."""
+    """Reset the memory peak of a process to its current use."""
     (_PROC / str(pid) / "clear_refs").write_text("5")
 
 
@@ -46,7 +47,7 @@ def _listening() -> Generator[tuple[str, tuple[str, int]]]:
             _, local, _, state, *rest = line.split()
             if state == _LISTEN:
                 raw, _, port = local.partition(":")
-                # Words of four bytes in the machine's order.
+                # /proc writes words of four bytes in the machine's byte order.
                 words = (bytes.fromhex(raw[at : at + 8])[::-1] for at in range(0, len(raw), 8))
                 yield rest[5], (socket.inet_ntop(family, b"".join(words)), int(port, 16))
 
@@ -59,7 +60,7 @@ def _processes_below(roots: Collection[int]) -> Generator[tuple[int, tuple[str, 
             pid = int(folder.name)
             parents[pid] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             words[pid] = tuple((folder / "cmdline").read_text().split("\0"))
-        except (OSError, ValueError):  # it has ended meanwhile
+        except (OSError, ValueError):  # the process has ended by now
             continue
     for pid, said in words.items():
         above = pid

@@ -1,6 +1,6 @@
 """A cluster core with real local nodes in one process: pods are real processes, the API is function calls.
 
-Owns the kubelet's life around a test, and the few steps that tests of pods share. Nothing of it outlives the test.
+Owns the kubelet's life around a test, and the few steps that tests of pods share. No process outlives the test.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class NodeWorld:
         return pod
 
     async def run(self, name: str, command: list[str] | None = None, **more: Any) -> NodePod:
-        """Starts a pod and waits for its end."""
+        """Start a pod and wait for its end."""
         await self.start(name, command, **more)
         return await self.ended(name)
 
@@ -70,7 +70,7 @@ class NodeWorld:
         await wait_until(lambda: self.core.store.find("pods", NAMESPACE, name) is None, f"{name} gone")
 
     async def logged(self, name: str, words: str) -> str:
-        """Waits until the log has `words`; the log."""
+        """Wait until the log contains `words`; return the log."""
         await wait_until(lambda: self.pod(name).phase != "Pending", f"a log of {name}")
         async with asyncio.timeout(5):
             while words not in (text := await self.log(name)):  # noqa: ASYNC110 - a log has no event
@@ -78,19 +78,19 @@ class NodeWorld:
         return text
 
     async def log(self, name: str, container: str = "") -> str:
-        """The log without times."""
+        """Return the log without times."""
         raw = await self.kube.read_log(NAMESPACE, name, container=container)
         return "".join(line.partition(" ")[2] for line in raw.decode().splitlines(keepends=True))
 
     def pod(self, name: str) -> NodePod:
-        """The object now, without asking through the client."""
+        """Return the pod as it is now, read from the core without the client."""
         record = self.core.store.find("pods", NAMESPACE, name)
         if record is None:
             raise NotFoundError(name)
         return msgspec.convert(record.obj, NodePod)
 
     def state(self, name: str, index: int = 0) -> RawObject:
-        """The state of a container."""
+        """Return the state of a container of the pod."""
         return dict(objects_of(self.pod(name).status["containerStatuses"])[index]["state"])
 
     async def config(self, name: str, data: dict[str, str]) -> None:
@@ -104,7 +104,8 @@ class NodeWorld:
 async def node_world(
     folder: Path, *, core: ClusterCore | None = None, nodes: int = 2
 ) -> AsyncGenerator[NodeWorld, None]:
-    """The world, its nodes ready; every process is ended with it. `core`: of another world, instead of a new one."""
+    """The world with ready nodes; all its processes end with the context. `core` is the core of another world, instead
+    of a new one."""
     clock, random = SystemClock(), SeededRandom(5)
     core = core or ClusterCore(clock=clock.now, new_uid=lambda: str(uuid.uuid4()))
     core.bootstrap()
@@ -123,7 +124,7 @@ async def node_world(
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs (a dead one that nobody has waited for does not)."""
+    """Whether the process runs (a zombie does not)."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"

@@ -1,6 +1,6 @@
-"""A whole local stack as a test meets it: processes on a loop of its own, a client of its API, a folder to look into.
+"""A whole local stack for a test: its processes, supervised on a loop of its own, a client of its API, and its folder.
 
-Owns the thread that the stack's supervisor runs on. Tests are plain functions: they call, kill, and look.
+Owns the thread that the stack's supervisor runs on. Tests are plain functions without a loop.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ ALLOCATION = "/apis/slipway.dev/v1alpha1/namespaces/default/allocations"
 
 
 class RunningStack:
-    """A stack that runs. `said` holds what its supervisor told (restarts)."""
+    """A running stack. `said` are the messages of its supervisor (restarts)."""
 
     def __init__(self, options: StackOptions) -> None:
         self.said: list[str] = []
@@ -65,7 +65,7 @@ class RunningStack:
 
     @property
     def url(self) -> str:
-        """Where the API is."""
+        """The URL of the API."""
         return self.stack.api_url
 
     def api(self) -> Api:
@@ -75,11 +75,11 @@ class RunningStack:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What opens every listener of the stack."""
+        """The headers that every listener of the stack accepts."""
         return {"Authorization": f"Bearer {self.stack.token}"}
 
     def link(self, path: str, *, allocation: str = "") -> str:
-        """A one-time link by which a browser gets to a page of ours, or to that of an allocation."""
+        """Return a one-time link that opens a page of ours, or a page of an allocation, in a browser."""
         body = {"path": path, "allocation": allocation}
         return str(self.ask(lambda api: api.post("/login-links", body)["url"]))
 
@@ -106,7 +106,7 @@ class RunningStack:
             self._halted.discard(name)
 
     def await_ready(self) -> None:
-        """Wait until every part can do its work again that a test has killed; what is halted stays so."""
+        """Wait until every part that a test has killed works again; halted parts stay halted."""
         for name, child in self.stack.children.items():
             if name not in self._halted:
                 wait_until(lambda child=child: self._is_ready(child), f"{name} can do its work")
@@ -135,7 +135,8 @@ class RunningStack:
             client.close()
 
     def refused_by_redis(self) -> list[str]:
-        """What a service sent that its account may not; what `/condition` asks of any server it may be refused."""
+        """Return the commands that Redis refused to the account of a service, except those of `/condition`, which may
+        be refused."""
         if self.stack.valkey is None or self.stack.valkey.pid is None:
             return []
         with self.redis() as redis:
@@ -143,7 +144,7 @@ class RunningStack:
             return [f"{each['username']}: {each['object']} ({each['reason']})" for each in refused]
 
     def environment(self, service: str = "") -> dict[str, str]:
-        """What a service of this stack is started with."""
+        """The environment of a service of this stack."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
         env |= {"KUBECONFIG": self.stack.kubeconfig, "SLIPWAY_NAMESPACE": "slipway-system"}
         env |= {"SLIPWAY_WORKLOAD_TOKEN_FILE": str(self.stack.layout.workload_token)}
@@ -165,15 +166,15 @@ class RunningStack:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def cli_environment(self) -> dict[str, str]:
-        """What the command needs to find this stack."""
+        """The environment with which the command finds this stack."""
         return {**os.environ, "SLIPWAY_SERVER": self.url, "NO_COLOR": "1"}
 
     def ask(self, call: Callable[[Api], T]) -> T:
-        """What a call answers, made again while the API is away."""
+        """Return the answer of a call, which is repeated while the API is down."""
         return patience.ask(self.api, call)
 
     def pods(self, allocation: str) -> list[Json]:
-        """The pods of an allocation, as the API has them."""
+        """The pods of an allocation, as the API lists them."""
         items: list[Json] = self.ask(lambda api: api.get(f"/allocations/{allocation}/pods")["items"])
         return items
 
@@ -183,12 +184,12 @@ class RunningStack:
         return view
 
     def launch(self, body: Json) -> str:
-        """Launch, under one key however often it is tried; the id."""
+        """Launch, with one idempotency key for all tries; return the id."""
         key = uuid.uuid4().hex
         return str(self.ask(lambda api: api.launch(body, key=key))["id"])
 
     def wait_for(self, allocation: str, *phases: str, timeout_s: float = 60.0) -> Json:
-        """The allocation once it is in one of `phases`."""
+        """Wait until the allocation is in one of `phases`; return it."""
 
         def reached() -> Json | None:
             view = self.view(allocation)
@@ -199,7 +200,7 @@ class RunningStack:
         return found
 
     def end_everything(self) -> None:
-        """Kill whatever has not ended, and wait until it has."""
+        """Kill every allocation that has not ended, and wait until all have ended."""
         listed: list[Json] = self.ask(lambda api: api.get("/allocations")["items"])
         live = [item["id"] for item in listed if item["phase"] != "Terminated"]
         for id_ in live:
@@ -208,7 +209,7 @@ class RunningStack:
             self.wait_for(id_, "Terminated")
 
     def clear(self) -> None:
-        """End everything and delete it: each name is free again."""
+        """End and delete all allocations, so that each name is free again."""
         self.end_everything()
         while listed := self.ask(lambda api: api.get("/allocations")["items"]):
             for item in listed:
@@ -222,7 +223,7 @@ class RunningStack:
             )
 
     def pods_of_uid(self, view: Json) -> list[Json]:
-        """The pods of an allocation that may be gone itself."""
+        """Return the pods of an allocation, which may have been deleted itself."""
         selector = f"slipway.dev/allocation={view['id']}"
         items: list[Json] = self.kubernetes("GET", f"/api/v1/pods?labelSelector={selector}")["items"]
         return items
@@ -254,7 +255,7 @@ class RunningStack:
         try:
             return called.result(CALL_S)
         except TimeoutError:
-            called.cancel()  # a start that goes on beside the stop would leave processes
+            called.cancel()  # a start that continues during the stop would leave processes behind
             raise
 
 
@@ -268,7 +269,8 @@ async def _end_other_tasks() -> None:
 
 @contextmanager
 def running_stack(folder: Path, **options: Any) -> Generator[RunningStack]:
-    """A stack in `folder`, stopped at the end whatever happened. Its Redis has to have refused nothing of a service."""
+    """A stack in `folder`, which is stopped at the end in any case. Asserts that its Redis has refused no command of a
+    service."""
     running = RunningStack(StackOptions(folder=folder, port=options.pop("port", 0), **options))
     try:
         running.start()

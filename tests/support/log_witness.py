@@ -1,4 +1,4 @@
-"""What is stored of the logs, and what was printed, as evidence for the audit.
+"""The stored logs and the printed output, as evidence for the audit.
 
 Owns the translation from the model of Redis and from the kubelets.
 """
@@ -18,7 +18,7 @@ UNREAD = "could not be read from its node"
 
 
 def stored_logs(server: MemoryServer) -> list[Logged]:
-    """Every log that the model of Redis holds."""
+    """Every log that the model of Redis stores."""
     found: list[Logged] = []
     there = server.keys()
     names = {
@@ -33,7 +33,7 @@ def stored_logs(server: MemoryServer) -> list[Logged]:
 
 
 def printed_by(kubelets: Kubelets) -> list[Printed]:
-    """What each start of a rank printed."""
+    """The output of each start of a rank."""
     return [
         Printed(
             allocation=item.allocation,

@@ -1,4 +1,4 @@
-"""Log lines into a store, for tests that read them."""
+"""Stores log lines, for tests that read them."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ SHARE_BYTES = 8 * 1024 * 1024
 def a_pack(
     allocation: AllocationId, lines: Sequence[LogLine], *, after: int = 0, first: int = 0, share: int = SHARE_BYTES
 ) -> LogPack:
-    """These lines of one log behind its line `after`; those between it and `first` are left out."""
+    """A pack of these lines of one log, after its line `after`; the lines between `after` and `first` are missing."""
     start = first or after + 1
     return LogPack(
         allocation=allocation,
@@ -28,7 +28,7 @@ def a_pack(
 
 
 async def store_lines(streams: Streams, allocation: AllocationId, lines: Sequence[LogLine]) -> None:
-    """Append each line behind the last one of its log; a line of Kubernetes as an event that has not been said."""
+    """Append each line to its log; a line of Kubernetes is appended as a new event."""
     for place, line in enumerate(lines):
         position = await streams.logs.position(allocation, line.source)
         pack = a_pack(allocation, [line], after=position.number)
@@ -49,7 +49,7 @@ async def store_lines(streams: Streams, allocation: AllocationId, lines: Sequenc
 
 
 async def end_logs(streams: Streams, allocation: AllocationId) -> None:
-    """Say of each log that it is stored to its end."""
+    """Mark each log as stored to its end."""
     for source, position in (await streams.logs.positions(allocation)).items():
         pack = LogPack(
             allocation=allocation,
@@ -64,5 +64,5 @@ async def end_logs(streams: Streams, allocation: AllocationId) -> None:
 
 
 def _position(number: int) -> LogPosition:
-    """A log of which so many lines were read, all of one second."""
+    """The position in a log of which `number` lines were read, all of one second."""
     return LogPosition(number=number, second="2026-01-02T03:04:05Z", seen=number) if number else LogPosition()

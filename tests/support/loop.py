@@ -7,7 +7,7 @@ sockets, threads or signals: only what asyncio's tasks, futures, events and time
 Every callback runs in the context in which it was scheduled, and a context names its `Owner`. The callbacks of a dead
 owner do not run again, as after `kill -9`: no `finally`, no `except CancelledError`. Those of a frozen owner wait and
 all become ready when it thaws, timers included, as after SIGSTOP and SIGCONT. When the run is over everything is
-unwound, the dead included; whoever gives them the world has closed it by then (`on_close`).
+unwound, the dead included; the world has closed its ports to them by then (`on_close`).
 
 Invariant: equal programs with equal seeds run equally. Seed 0 keeps the order in which callbacks became ready.
 """
@@ -42,14 +42,15 @@ class Owner:
         self.is_frozen = False
         self.held: list[_Handle] = []
         self.corpses: set[asyncio.Task[Any]] = set()
-        """Tasks of the dead: kept, so that nothing of them runs when they would be collected."""
+        """Tasks of a dead owner: kept, because a collected task would run its `finally` blocks."""
 
 
 OWNER: ContextVar[Owner | None] = ContextVar("OWNER", default=None)
 
 
 class _Handle:
-    """A callback with its context in sight, and of `TimerHandle` what asyncio needs: a run makes thousands."""
+    """A callback and its context, with the methods of `TimerHandle` that asyncio needs. It is small, because a run
+    creates thousands."""
 
     __slots__ = ("_when", "args", "callback", "context", "is_cancelled")
 
@@ -61,16 +62,16 @@ class _Handle:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """It will not run."""
+        """Let the callback not run."""
         self.is_cancelled = True
         self.callback, self.args = _nothing, ()
 
     def cancelled(self) -> bool:
-        """Whether it will not run."""
+        """Whether the callback was cancelled."""
         return self.is_cancelled
 
     def when(self) -> float:
-        """By the loop's time."""
+        """The loop time at which the callback is due."""
         return self._when
 
 
@@ -84,7 +85,7 @@ def _wake(waiter: "asyncio.Future[None]") -> None:
 
 
 class _Task(asyncio.Task[Any]):
-    """Sets of tasks have the same order in each run: the hash is a number, and no address."""
+    """A task whose hash is a number instead of an address, so that sets of tasks have the same order in each run."""
 
     counter = 0
 
@@ -98,7 +99,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class _Future(asyncio.Future[Any]):
-    """The same for futures."""
+    """A future whose hash is a number, as for `_Task`."""
 
     counter = 0
 
@@ -128,7 +129,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.turns = 0
         self._told_at: float = 0.0
         self.errors: list[BaseException] = []
-        """What callbacks and abandoned tasks raised."""
+        """The exceptions of callbacks and abandoned tasks."""
         self.on_close: Callable[[], None] = lambda: None
         self._owners: list[Owner] = []
 
@@ -159,7 +160,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return handle
 
     async def sleep(self, seconds: float) -> None:
-        """As `asyncio.sleep`, in less time: most of what a run does is to wait."""
+        """Like `asyncio.sleep`, but cheaper: a run mostly waits."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -206,18 +207,18 @@ class SimLoop(asyncio.AbstractEventLoop):
     # --- processes --------------------------------------------------------------------------------------------------
 
     def kill(self, owner: Owner) -> None:
-        """Nothing of `owner` runs from now on."""
+        """Let nothing of `owner` run from now on."""
         owner.is_dead = True
         owner.corpses = asyncio.all_tasks(self)
         self._owners.append(owner)
 
     def freeze(self, owner: Owner) -> None:
-        """Nothing of `owner` runs until it thaws."""
+        """Let nothing of `owner` run until it thaws."""
         owner.is_frozen = True
         self._owners.append(owner)
 
     def thaw(self, owner: Owner) -> None:
-        """What became ready meanwhile is ready now, all at once."""
+        """Let `owner` run again: all callbacks that became due while it was frozen are ready now."""
         owner.is_frozen = False
         if owner.is_dead and not self._is_closing:
             return
@@ -227,7 +228,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     # --- running ----------------------------------------------------------------------------------------------------
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Runs `main` to its end, then throws everything else away."""
+        """Run `main` to its end, then cancel all other tasks."""
         hooks = sys.get_asyncgen_hooks()
         events._set_running_loop(self)
         sys.set_asyncgen_hooks(finalizer=self._finalize)
@@ -248,7 +249,8 @@ class SimLoop(asyncio.AbstractEventLoop):
     def _turn(self) -> None:
         self.turns += 1
         if self.turns % STILL_TURNS == 0:
-            # Time passes while callbacks run: who waits for less than a float can tell must not wait for ever.
+            # Time passes while callbacks run. Without this, a wait shorter than the precision of a float would never
+            # end.
             if self._now < self._told_at + TICK_S:
                 self._now += TICK_S
             self._told_at = self._now
@@ -279,7 +281,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 self.errors.append(error)
 
     def _sweep_up(self) -> None:
-        """Cancels what is left, dead processes included; their ports refuse them by now."""
+        """Cancel all remaining tasks, those of dead processes included; their ports refuse their calls by now."""
         self._is_closing = True
         self.on_close()
         for owner in self._owners:
@@ -301,7 +303,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 def _shuffle(batch: list[_Handle], draw: Callable[[int], int]) -> None:
-    """As `Random.shuffle`, with the same draws, in less time: it is done at nearly every turn."""
+    """Like `Random.shuffle`, with the same draws, but cheaper: it runs in nearly every turn."""
     for last in range(len(batch) - 1, 0, -1):
         bits = (last + 1).bit_length()
         other = draw(bits)

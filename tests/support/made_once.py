@@ -1,4 +1,4 @@
-"""What takes long to make and depends on files alone: made once, and kept in the cache by what goes into it."""
+"""Files that take long to make and depend on other files only: made once, and cached by their sources."""
 
 import hashlib
 import sys
@@ -10,9 +10,11 @@ from tests.conformance.cluster import binaries
 
 
 def made_once(name: str, sources: Sequence[Path], make: Callable[[Path, Path], None]) -> Path:
-    """The file from the cache, or a new one, written by `make(an empty folder, file)`; one at a time on a machine.
+    """The file from the cache, or a new one, written by `make(an empty folder, file)`; one process at a time on a
+    machine.
 
-    `sources` are files and folders. With another Python, too, it is another one. Older ones of that name go.
+    `sources` are files and folders. A change of them or of the Python version makes a new file. Older files of that
+    name are deleted.
     """
     digest = hashlib.sha256(sys.version.encode())
     for source in sources:

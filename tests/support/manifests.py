@@ -1,4 +1,5 @@
-"""Manifests as a container sees them: the objects of an admitted allocation, and the environment it starts with."""
+"""Manifests as a container sees them: the objects of an admitted allocation, and the environment that it starts
+with."""
 
 from typing import Any
 
@@ -22,7 +23,7 @@ def container_of(manifests: Manifests, rank: int, container: int = 0) -> dict[st
 
 
 def environment_of(manifests: Manifests, rank: int = 0, container: int = 0) -> dict[str, str]:
-    """The environment as a kubelet makes it: in the listed order, `$(NAME)` from what stands above."""
+    """The environment as a kubelet makes it: in the listed order, with `$(NAME)` replaced by the variables above."""
     env: dict[str, str] = {}
     for item in container_of(manifests, rank, container)["env"]:
         if "value" in item:

@@ -1,6 +1,6 @@
-"""What the world does for a fault that is more than an answer: to a process, to its clocks, to Redis.
+"""The faults that are more than an answer: of a process, of its clocks, of Redis.
 
-Owns how long each lasts, and when the last one is over. Must not know any scenario.
+Owns what each fault does and how long it lasts. Must not know any scenario.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.support.world import World
 
 HOLD_S = 45.0
-"""A process that is held, and that nobody resumes, wakes after this."""
+"""A held process that no fault thaws wakes after this time, in seconds."""
 OUTAGE_S = 12.0
 """Longer than a leader trusts its last renewal."""
 REDIS_S = 10.0
@@ -47,7 +47,8 @@ class Mishaps:
         self._world = world
 
     async def befall(self, process: Process, effect: Effect, fault: Fault) -> bool:
-        """Whether this was a fault of this kind, and is done. A process that is killed never comes back from here."""
+        """Do a fault that is more than an answer; return whether it was one. For a killed process this call never
+        returns."""
         world, kind = self._world, fault.kind
         if kind in PAUSES_S or kind is Kind.HOLD:
             world.freeze(process, PAUSES_S.get(kind, HOLD_S))

@@ -1,7 +1,7 @@
 """OpenSSH's server and rsync for a rank of the local cluster, unpacked from their Debian packages.
 
-Owns where the programs come from, and the environment in which they run without being installed. As root, sshd wants an
-account of its own, which this machine may not have: nss_wrapper tells it of one.
+Owns where the programs come from, and the environment in which they run without being installed. As root, sshd requires
+an account of its own, which this machine may not have: nss_wrapper simulates one.
 """
 
 import getpass
@@ -17,7 +17,7 @@ GET_S = 240.0
 
 
 def environment(folder: Path) -> Mapping[str, str] | None:
-    """The variables of a rank that has sshd and rsync, with files below `folder`; None where they cannot be had."""
+    """The variables of a rank that has sshd and rsync, with files below `folder`; None where they are not available."""
     if not (shutil.which("ssh") and shutil.which("scp") and shutil.which("ssh-keygen")):
         return None
     root = CACHE / "root"
@@ -44,7 +44,7 @@ def _unpack(root: Path) -> bool:
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         return False
     root.mkdir(parents=True, exist_ok=True)
-    # Not installed: the package would start a server of this machine.
+    # The packages are unpacked, not installed: an installed package would start a server on this machine.
     unpack = "for each in *.deb; do dpkg -x $each root || exit 1; done"
     for argv in (["apt-get", "download", *PACKAGES], ["sh", "-c", unpack]):
         try:

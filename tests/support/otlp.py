@@ -1,4 +1,4 @@
-"""A collector as a test meets it: takes OTLP over HTTP and over gRPC, decodes it, and remembers the spans."""
+"""A collector for tests: it receives OTLP over HTTP and over gRPC, decodes it, and stores the spans."""
 
 import gzip
 import threading
@@ -20,7 +20,7 @@ METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 
 class Span(NamedTuple):
-    """One span as the collector got it; ids in hexadecimal, a link as (trace id, span id)."""
+    """One span as the collector received it; ids in hexadecimal, a link as (trace id, span id)."""
 
     trace: str
     id: str
@@ -37,7 +37,7 @@ class Span(NamedTuple):
 
 
 class Collected:
-    """What has come so far."""
+    """The spans received so far."""
 
     def __init__(self, protocol: str) -> None:
         self.protocol = protocol
@@ -46,7 +46,7 @@ class Collected:
         self.requests = 0
 
     def take(self, raw: bytes) -> bytes:
-        """One request, decoded; the answer to it."""
+        """Decode one request and store its spans; return the answer."""
         request: Any = ExportTraceServiceRequest()
         request.ParseFromString(raw)
         self.requests += 1
@@ -64,7 +64,7 @@ class Collected:
 
 @contextmanager
 def collector(protocol: str) -> Generator[Collected]:
-    """A collector that listens, until the end."""
+    """A collector that listens until the end of the context."""
     with _grpc() if protocol == "grpc" else _http() as collected:
         yield collected
 
@@ -84,7 +84,7 @@ def _http() -> Generator[Collected]:
             self.wfile.write(answer)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing to say."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         collected.endpoint = f"http://127.0.0.1:{server.server_port}"

@@ -1,7 +1,8 @@
-"""What ranks print, as every reader gets it: `run`, `logs`, `logs -f` and the pages of the REST API.
+"""The output of ranks, as every reader gets it: `run`, `logs`, `logs -f` and the pages of the REST API.
 
 Owns the readers and the cases that hold on any system with real processes: the local one, and the one on a real API
-server. A case is a program of the ranks, and what each reader has to show of it: every line once, in order, to the end.
+server. A case is a program of the ranks, and the output that each reader must show: every line once, in order, to the
+end.
 """
 
 import re
@@ -23,13 +24,13 @@ MARK = re.compile(r"-- (\d+) lines? (?:is|are) missing here")
 
 
 class Command(Protocol):
-    """Runs `slipway ...` as a process, to its end."""
+    """Runs `slipway ...` as a process and waits for its end."""
 
     def __call__(self, *words: str, timeout_s: float = ...) -> Ran: ...
 
 
 class Readers:
-    """Launches programs and reads what they print. `where` are words of `run` that say where."""
+    """Launches programs and reads what they print. `where` are words of `run` that select the place."""
 
     def __init__(
         self, command: Command, ask: Callable[[Callable[[Api], Any]], Any], *, where: Sequence[str] = ()
@@ -39,18 +40,18 @@ class Readers:
         self._where = where
 
     def run(self, text: str, *, ranks: int = 1, words: Sequence[str] = ()) -> Ran:
-        """`slipway run` with a Python program on so many ranks, to its end. The program knows its `rank`."""
+        """Run a Python program on `ranks` ranks by `slipway run` and wait for its end. The program knows its `rank`."""
         asked = ["run", "--ranks", str(ranks), "--cpus", "100m", "--memory", "64Mi", *self._where, *words]
         return self.command(*asked, "--", "python", "-c", PRINTS + text, timeout_s=READ_S)
 
     def launch(self, text: str, *, ranks: int = 1) -> str:
-        """The same without waiting for it; its id."""
+        """Launch the program without waiting for it; return the id of the allocation."""
         done = self.run(text, ranks=ranks, words=["--detach", "--quiet"])
         assert done.code == 0, done.err
         return done.out.strip()
 
     def pages(self, id_: str, **query: Any) -> list[Json]:
-        """All lines by the REST API, page after page."""
+        """Read all lines by the REST API, page after page."""
         found, cursor = list[Json](), ""
         while True:
             asked = {"stream": "stdout", "head": PAGE_LINES, "after": cursor, **query}
@@ -61,12 +62,12 @@ class Readers:
             cursor = answer["metadata"]["continue"]
 
     def has_ended(self, id_: str) -> bool:
-        """Whether it has."""
+        """Whether the allocation has ended."""
         view: Json = self._ask(lambda api: api.get(f"/allocations/{id_}"))
         return view["phase"] == "Terminated"
 
     def read(self, id_: str, *, ranks: int = 1) -> dict[str, ByRank]:
-        """{reader: what it shows of an allocation that has ended}; each reader comes to an end by itself."""
+        """{reader: what it shows of an allocation that has ended}; each reader ends by itself."""
         shown: dict[str, ByRank] = {}
         for name, words in (("logs -f", ["-f"]), ("logs", [])):
             done = self.command("logs", id_, "--stream", "stdout", *words, timeout_s=READ_S)
@@ -79,12 +80,12 @@ class Readers:
         return shown
 
     def read_after_run(self, ran: Ran, *, ranks: int = 1) -> dict[str, ByRank]:
-        """The same with what `slipway run` has shown itself."""
+        """Like `read`, with the output that `slipway run` itself has shown."""
         return {"run": by_rank(ran.out, ranks=ranks), **self.read(id_of(ran), ranks=ranks)}
 
 
 def id_of(ran: Ran) -> str:
-    """What `slipway run` launched."""
+    """The id of the allocation that `slipway run` launched."""
     found = re.search(r"[a-z0-9-]+-[0-9a-f]{8}", ran.err)
     assert found is not None, ran.err
     return found[0]
@@ -110,7 +111,7 @@ def assert_shown(shown: Mapping[str, ByRank], wanted: Mapping[int, Sequence[str]
 
 
 def missing_in(lines: Iterable[str]) -> int:
-    """How many lines the marks of a log say are missing."""
+    """The number of lines that are missing, according to the marks in a log."""
     return sum(int(found[1]) for line in lines if (found := MARK.match(line)) is not None)
 
 
@@ -137,7 +138,8 @@ def check_flood_and_traceback(readers: Readers) -> None:
 
 
 def check_cause_among_others(readers: Readers) -> None:
-    """Of eight ranks that print, one says why it fails: its line is kept, and the failure is told by its name."""
+    """Of eight ranks that print, one prints why it fails: its line is stored, and the message of the failure names the
+    rank."""
     text = """
 if rank == 3:
     time.sleep(1.5); print("THE CAUSE", file=sys.stderr, flush=True); sys.exit(7)
@@ -155,7 +157,7 @@ time.sleep(60)
         for rank in set(range(8)) - {3}:
             lines = ranks[rank]
             assert lines, (reader, rank)
-            # They are ended for it in the middle of what they print: the last line may be the beginning of one.
+            # The failure ends the other ranks while they print: their last line may be incomplete.
             assert f"step {len(lines) - 1}".startswith(lines[-1]), (reader, rank, lines[-2:])
             wrong = next((n for n, line in enumerate(lines[:-1]) if line != f"step {n}"), None)
             assert wrong is None, (reader, rank, len(lines), lines[max(0, wrong - 2) : wrong + 4])
@@ -166,7 +168,7 @@ time.sleep(60)
 
 
 def check_kill_of_the_watcher(readers: Readers, kill: Callable[[], object]) -> None:
-    """What prints on while the only watcher is killed and started again, and ends soon after, loses no line."""
+    """A rank that prints while the only watcher is killed and restarted, and ends soon after, loses no line."""
     text = "for n in range(60): print('line', n, flush=True); time.sleep(0.05)\nprint('the last line')"
     id_ = readers.launch(text)
     wait_until(lambda: readers.pages(id_), "its first lines", timeout_s=60)

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def ask(connect: Callable[[], Api], call: Callable[[Api], T]) -> T:
-    """What the call answers, each try over a connection of its own."""
+    """Return the answer of the call; each try uses a connection of its own."""
     last = "nothing"
 
     def attempt() -> list[T]:

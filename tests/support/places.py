@@ -1,4 +1,4 @@
-"""Every place where the product keeps, shows or writes something, as text to look for what must not be there."""
+"""Every place where the product stores, shows or writes data, as text that a test searches for secrets."""
 
 import contextlib
 import gzip
@@ -32,7 +32,7 @@ KINDS = (
 
 
 def in_redis(stack: RunningStack) -> Iterator[tuple[str, str]]:
-    """Every key with all that it holds."""
+    """Yield every key and all its data, as text."""
     raw: Any = redis.Redis.from_url(stack.stack.redis_url)  # pyright: ignore[reportUnknownMemberType]
     with contextlib.closing(raw) as client:
         for key in client.scan_iter():
@@ -67,7 +67,7 @@ def _bytes_in(held: Any) -> Iterator[bytes]:
 
 
 def _inflated(value: bytes) -> bytes:
-    """What was packed, as lines of logs are."""
+    """Return the decompressed value; empty when it is not compressed as log lines are."""
     try:
         return zlib.decompress(value)
     except zlib.error:
@@ -75,7 +75,7 @@ def _inflated(value: bytes) -> bytes:
 
 
 def all_places(stack: RunningStack, id_: str, folder: Path) -> Iterator[tuple[str, str]]:
-    """(place, text) of all that Slipway keeps, shows and writes."""
+    """Yield (place, text) of all data that Slipway stores, shows and writes."""
     yield from in_redis(stack)
     for path in (*(f"/allocations/{id_}{rest}" for rest in OF_ONE), *OF_ALL):
         try:

@@ -33,12 +33,12 @@ def a_node(
 
 
 def nodes(count: int, **more: Any) -> list[NodeFact]:
-    """n0 .. n(count-1), alike."""
+    """The equal nodes n0 .. n(count-1)."""
     return [a_node(f"n{index}", **more) for index in range(count)]
 
 
 def a_role(count: int = 1, minimum: int | None = None, **more: Any) -> RoleFact:
-    """`count` ranks of one cpu each, all needed."""
+    """A role of `count` ranks of one cpu each; by default all are needed."""
     asked = amounts(more.pop("cpu", 1), more.pop("memory", 0), more.pop("gpus", 0), **more.pop("resources", {}))
     name = more.pop("name", "worker")
     return RoleFact(name=name, count=count, minimum=count if minimum is None else minimum, requests=asked, **more)
@@ -55,12 +55,12 @@ def an_allocation(name: str, *roles: RoleFact, **more: Any) -> AllocationFact:
 
 
 def running(allocation: AllocationFact, placements: Mapping[int, str]) -> AllocationFact:
-    """The same, admitted to `placements` and running."""
+    """The allocation, admitted to `placements` and running."""
     return msgspec.structs.replace(allocation, phase=Phase.RUNNING, placements=dict(placements))
 
 
 def admitted(snapshot_of: list[AllocationFact], decided: Plan) -> list[AllocationFact]:
-    """The allocations after `decided` was carried out."""
+    """The allocations after the plan `decided` was carried out."""
     placements = {admit.uid: admit.placements for admit in decided.admits}
     return [running(fact, placements[fact.uid]) if fact.uid in placements else fact for fact in snapshot_of]
 
@@ -96,10 +96,10 @@ def planned(snapshot: PoolSnapshot, now: float = 0.0, **policy: Any) -> Plan:
 
 
 def places(decided: Plan) -> dict[str, list[str]]:
-    """{allocation name: nodes of its ranks} of what is admitted."""
+    """{name of an admitted allocation: nodes of its ranks}."""
     return {admit.allocation.partition("/")[2]: list(admit.placements.values()) for admit in decided.admits}
 
 
 def gates(decided: Plan) -> dict[str, str]:
-    """{allocation name: gate} of what waits."""
+    """{name of a waiting allocation: its gate}."""
     return {key.partition("/")[2]: why.gate.value for key, why in decided.explanations.items()}

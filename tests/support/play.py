@@ -1,4 +1,5 @@
-"""One story on one world, judged: for tests that want to look at what happened, and not only at what the audit says.
+"""Runs one story in one world and audits it: for tests that check the events of a run, and not only the result of the
+audit.
 
 Owns the order: start, story, rest, evidence, audit. A scenario (`tests/simulation`) adds an ending and faults at any
 point; a play adds nothing.
@@ -16,12 +17,12 @@ from tests.support.witness import Witness
 from tests.support.world import Setup, World, run_world
 
 REST_S = 60.0
-"""What is granted for everything to come to rest."""
+"""Time after the story until everything must be at rest, in seconds."""
 Story = Callable[[World], Awaitable[None]]
 
 
 class Played:
-    """What there was: `violations` of the audit, and the evidence that it had."""
+    """The result of a play: `violations` of the audit, and its evidence."""
 
     def __init__(self, evidence: AuditEvidence, violations: list[str]) -> None:
         self.evidence = evidence
@@ -33,7 +34,8 @@ class Played:
         return [change.pod for change in self.evidence.pods if change.before is None]
 
     def deletions(self, resource: str, *, since: float = 0.0) -> list[Version]:
-        """Who of us deleted objects of that kind, or asked for it."""
+        """Return the versions in which one of our services deleted an object of that kind, or requested its
+        deletion."""
         return [
             version
             for version in self.evidence.of(resource)
@@ -50,7 +52,8 @@ def play(
     is_at_rest: bool = True,
     without: str = "\0",
 ) -> Played:
-    """Plays it to its end, and a little longer. What is named `without...` is left out of the evidence."""
+    """Run the story to its end and REST_S longer. Objects whose names begin with `without` are left out of the
+    evidence."""
 
     async def played(world: World) -> Played:
         witness = Witness(world)

@@ -1,4 +1,4 @@
-"""A pod worker beside a small cluster: what its tests start from."""
+"""A pod worker beside a small cluster: the start of its tests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -34,7 +34,7 @@ READS = frozenset({Verb.GET, Verb.LIST, Verb.WATCH, Verb.LOG})
 
 
 class CrashError(BaseException):
-    """The process ends here: nobody catches it."""
+    """The end of the process: no code catches it."""
 
 
 class Calls:
@@ -43,7 +43,7 @@ class Calls:
     def __init__(self, kube: CoreKube) -> None:
         self.seen: list[tuple[Verb, str]] = []
         self.hook: Callable[[Verb, str], Awaitable[None]] | None = None
-        """awaited before each call: what others do meanwhile"""
+        """awaited before each call: the actions of other processes"""
         self._number: ContextVar[int] = ContextVar("number")
         self._fail: Callable[[int, str], BaseException | None] = lambda _number, _moment: None
         kube.before, kube.after = self._before, self._after
@@ -53,11 +53,11 @@ class Calls:
         return [call for call in self.seen if call[0] not in READS]
 
     def fail_with(self, error: Callable[[int, str], BaseException | None]) -> None:
-        """`error(number of the call, "before" or "after")` is raised unless it is None."""
+        """Let each call raise `error(number of the call, "before" or "after")` unless that is None."""
         self._fail = error
 
     def fail(self, error: ControlPlaneError, *calls: tuple[Verb, str]) -> None:
-        """Every such call is refused."""
+        """Let every such call fail with `error`."""
         self._fail = lambda number, moment: error if moment == "before" and self.seen[number] in calls else None
 
     async def _before(self, verb: Verb, plural: str) -> None:
@@ -88,7 +88,7 @@ class Desk:
         self.worker, self.calls = self.another_worker()
 
     def another_worker(self, settings: Settings = SETTINGS) -> tuple[Worker, Calls]:
-        """A worker process with empty memory, and its calls; `poller` is its from now on."""
+        """A worker process with empty memory, and its calls; from now on `poller` belongs to it."""
         its = a_client(self.core, seed=2)
         worker = make_worker(its, settings, self.clock, SeededRandom(7))
         self._its = its
@@ -96,7 +96,7 @@ class Desk:
         return worker, Calls(its)
 
     def another_poller(self, pinger: Pinger) -> Poller:
-        """A poll of the first worker beside a Redis."""
+        """A poller of the first worker that pings a Redis."""
         return make_poller(self._its, self.worker, SETTINGS, self.clock, SeededRandom(8), pinger)
 
     def a_body(self, name: str = "job", **spec: Any) -> RawObject:
@@ -108,18 +108,18 @@ class Desk:
         return make_consumer(streams, self.worker, settings, self.clock)
 
     async def handle(self, name: str = "job", worker: Worker | None = None) -> None:
-        """One hint."""
+        """Let the worker handle one hint for the allocation."""
         allocation = await look(self.kube, name)
         await (worker or self.worker).handle(hint_for(allocation))
 
     async def assign(self, *nodes: str, name: str = "job", **spec: Any) -> Allocation:
-        """An admitted allocation, one rank per node (`n0` alone when none is named)."""
+        """Create an admitted allocation, one rank per node (`n0` alone when none is given)."""
         placed = nodes or ("n0",)
         await self.kube.create(ALLOCATIONS, a_manifest(name, ranks=len(placed), **spec), namespace="default")
         return await self.admit(*placed, name=name)
 
     async def admit(self, *nodes: str, name: str = "job") -> Allocation:
-        """What the scheduler writes: the finalizer, then the admission."""
+        """Write what the scheduler writes: the finalizer, then the admission."""
         await self.kube.patch(
             ALLOCATIONS, name, {"metadata": {"finalizers": [TEARDOWN_FINALIZER]}}, namespace="default"
         )
@@ -136,18 +136,18 @@ class Desk:
         return await self.write(name, Event.ASSIGNED, admission=admission)
 
     async def write(self, name: str, event: Event, **changes: Any) -> Allocation:
-        """A transition that another service commits."""
+        """Commit a transition as another service."""
         allocation = record(await look(self.kube, name), event, now=self.clock.now(), **changes)
         return await self.kube.replace_status(ALLOCATIONS, allocation)
 
     async def set_status(self, name: str = "job", **changes: Any) -> Allocation:
-        """Other status fields."""
+        """Change fields of the status."""
         allocation = await look(self.kube, name)
         status = msgspec.structs.replace(allocation.status, **changes)
         return await self.kube.replace_status(ALLOCATIONS, msgspec.structs.replace(allocation, status=status))
 
     async def cancel(self, name: str = "job") -> None:
-        """What a user's kill commits."""
+        """Cancel the allocation, as a user's kill does."""
         await self.kube.patch(ALLOCATIONS, name, {"spec": {"desired": "Stopped"}}, namespace="default")
 
     async def pods(self) -> list[Pod]:
@@ -160,7 +160,7 @@ class Desk:
         return (await self.kube.list(SERVICES, namespace="default")).items
 
     async def finish_deletes(self) -> None:
-        """What kubelet and watcher do with pods that are being deleted: they end, and lose their finalizer."""
+        """End the pods that are being deleted and remove their finalizers, as the kubelet and the watcher do."""
         for pod in await self.pods():
             if pod.metadata.deletion_timestamp is not None:
                 gone: RawObject = {"metadata": {"finalizers": None}}
@@ -171,12 +171,12 @@ class Desk:
 
 
 def hint_for(allocation: Allocation) -> WorkHint:
-    """The hint that the scheduler or the watcher sends."""
+    """The hint that the scheduler or the watcher sends for the allocation."""
     return WorkHint(namespace=allocation.metadata.namespace, allocation=id_of(allocation))
 
 
 def at_a_desk(test: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
-    """Runs `test` on virtual time beside a furnished cluster."""
+    """Run `test` on virtual time beside a furnished cluster."""
 
     async def main() -> None:
         desk = Desk()

@@ -1,7 +1,7 @@
-"""Ports for servers that a test starts: two workers, or two runs on one machine, hardly ever get the same.
+"""Ports for servers that a test starts: two workers, or two runs on one machine, hardly ever get the same port.
 
-They lie below what the kernel gives to connections that go out, so that none takes a port between its choice and the
-server's start; and, for the bus of a Redis Cluster, so does the port 10,000 above.
+The ports are below those that the kernel gives to outgoing connections, so that no connection takes a port between its
+choice and the server's start. The same is true of the port 10,000 above, which the bus of a Redis Cluster uses.
 """
 
 import socket
@@ -10,16 +10,16 @@ from random import SystemRandom
 FIRST, END = 11_000, 21_000
 _GIVEN = set[int]()
 _RANDOM = SystemRandom()
-"""Not the seed of the run: every worker has that one."""
+"""Not seeded by the run: every worker has the same seed."""
 
 
 def free_port() -> int:
-    """A port of the loopback on which nothing listens, and which this process was not given before."""
+    """Return a port of the loopback on which nothing listens, and which this process has not received before."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """So many of them."""
+    """Return `count` such ports."""
     found: list[int] = []
     for port in _RANDOM.sample(range(FIRST, END), END - FIRST):
         if port not in _GIVEN and _is_free(port):

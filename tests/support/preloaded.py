@@ -1,11 +1,12 @@
-"""Service processes that are forked from one that has imported them all, where a start is not what is tested.
+"""Service processes that are forked from a process that has imported all services, for tests that do not test the
+start.
 
-A start of a service costs half a second of the processor for its imports, before it does anything. Inside
-`preloaded()` whoever starts `python -m slipway.<service>.main` by `subprocess` or asyncio gets a fork instead: a
-process with its own pid, session, streams and environment, a child of this process, ended and waited for as any other.
+A start of a service costs half a second of the processor for its imports, before it does anything. Inside `preloaded()`
+a start of `python -m slipway.<service>.main` by `subprocess` or asyncio becomes a fork: a process with its own pid,
+session, streams and environment, a child of this process, ended and waited for as any other.
 
-Not promised: a start that asks for more than that (another folder of modules, a user, descriptors) is a real one, and
-so is every start on a machine that is not Linux. Tests of a start itself do not use this.
+Not promised: a start with unusual options (another folder of modules, a user, descriptors) is a real start, and so is
+every start on a machine that is not Linux. Tests of a start itself do not use this.
 """
 
 import atexit
@@ -42,16 +43,16 @@ ROOM_WORDS, ROOM_ENVIRONMENT = 8_000, 100_000
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 ORDINARY = {"preexec_fn": None, "shell": False, "gid": None, "gids": None, "uid": None, "umask": -1}
 ORDINARY_LATER = {"process_group": -1, "executable": None}
-"""What a start asks for that asks for nothing unusual; later versions of Python have more of it."""
+"""The further options of an ordinary start, in later versions of Python."""
 READY_S = 60.0
 ANSWER_S = 30.0
 KEPT = ("PATH", "HOME", "LANG", "TZ")
 FOLLOWED = ("PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
-"""What an interpreter reads as it starts, and a fork needs no other parent for."""
+"""Variables that an interpreter reads as it starts, and for which a fork needs no other parent."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What the parent is asked for."""
+    """A request to the parent for one fork."""
 
     module: str
     words: Sequence[str]
@@ -61,11 +62,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     session: bool
     end_signal: int
-    """which a process gets when this one ends; 0 for none"""
+    """signal that the fork gets when this process ends; 0 for none"""
 
 
 class PreloadedParent:
-    """The process that is forked. It ends with this process, or when it is closed."""
+    """The process that forks the services. It ends with this process, or when it is closed."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -85,7 +86,8 @@ class PreloadedParent:
         self._door.settimeout(ANSWER_S)
 
     def fork(self, request: Request, files: Sequence[int]) -> int:
-        """The pid of a new process with these three standard streams; REFUSED where it has to be started otherwise."""
+        """Return the pid of a new process with these three standard streams; REFUSED when it must be started
+        otherwise."""
         with self._turn:
             socket.send_fds(self._door, [msgspec.json.encode(request)], files)
             return int(self._door.recv(16))
@@ -97,7 +99,8 @@ class PreloadedParent:
 
 @cache
 def _parent() -> PreloadedParent:
-    """One for this process. The thread that starts it counts as parent of each fork: it has to be the main thread."""
+    """The one parent of this process. The kernel treats the thread that starts it as parent of each fork, so that must
+    be the main thread."""
     parent = PreloadedParent()
     atexit.register(parent.close)
     return parent
@@ -105,7 +108,7 @@ def _parent() -> PreloadedParent:
 
 @contextmanager
 def preloaded() -> Generator[None]:
-    """Starts of services are forks, until the end; it begins in the main thread."""
+    """Inside the context, starts of services are forks; enter it in the main thread."""
     if preloaded_parent.CLONE_CALL is None or not sys.platform.startswith("linux"):
         yield
         return
@@ -136,7 +139,7 @@ def preloaded() -> Generator[None]:
 
 
 def _request(asked: Mapping[str, Any]) -> Request | None:
-    """What a start asks for; None where it is to be a real one."""
+    """The request for a start; None when it must be a real start."""
     is_ordinary = all(asked[name] == value for name, value in ORDINARY.items()) and all(
         asked.get(name, value) == value for name, value in ORDINARY_LATER.items()
     )
@@ -164,7 +167,7 @@ def _request(asked: Mapping[str, Any]) -> Request | None:
 
 
 def _of_python(env: Mapping[str, str]) -> dict[str, str]:
-    """What an interpreter reads as it starts."""
+    """The variables that an interpreter reads as it starts."""
     return {name: value for name, value in env.items() if _is_of_python(name) and name not in FOLLOWED}
 
 
@@ -173,5 +176,6 @@ def _is_of_python(name: str) -> bool:
 
 
 def _bare(env: Mapping[str, str]) -> dict[str, str]:
-    """No more than an interpreter needs: what a test looks for in /proc it must not find in the parent."""
+    """The variables that an interpreter needs, and no others: a test that searches /proc must not find its values in
+    the parent."""
     return {name: value for name, value in env.items() if name in KEPT or _is_of_python(name)}

@@ -1,12 +1,13 @@
-"""The process that has imported all services and the command, and is forked: `preloaded.py` starts it and asks.
+"""The process that has imported all services and the command, and forks them: `preloaded.py` starts it and sends
+requests.
 
 Owns what a fork must not share with its parent: arguments, environment (also as /proc shows them), folder, session,
-standard streams, signal that it gets when its parent ends. Random numbers and locks are seen to by Python's own hooks.
-It has no other thread and runs no loop, so a fork finds nothing half done. A child has the parent of this process as
-its own parent, which waits for it as for any other.
+standard streams, signal that it gets when its parent ends. Python's own hooks reset random numbers and locks. It has no
+other thread and runs no loop, so a fork finds nothing half done. The parent of a child is the parent of this process,
+which waits for it as for any other child.
 
-Is run by its path, with the number of its socket and two arguments that only take up room: the kernel shows the memory
-of the first arguments as the command line of a process, so there has to be enough of it.
+It is run by its path, with the number of its socket and an argument and a variable that only reserve room: the kernel
+shows the memory of the first arguments as the command line of a process, so there has to be enough of it.
 """
 
 import atexit
@@ -29,11 +30,11 @@ SERVICES = ("slipway.api.main", "slipway.scheduler.main", "slipway.podworker.mai
 LOCAL = ("slipway.local.apiserver.__main__", "slipway.local.node.__main__")
 COMMAND = "slipway.cli.main"
 LATER = ("opentelemetry.sdk.trace.sampling", "uvicorn.protocols.http.httptools_impl", "uvicorn.lifespan.off", "uvloop")
-"""What a service imports when it runs."""
+"""Modules that a service imports only when it runs."""
 REQUEST_BYTES_MAX = 2**18
 REFUSED = -1
 BROKEN_OUTPUT = 120
-"""With this an interpreter ends that cannot write what it has left."""
+"""The exit code of an interpreter that cannot flush its output."""
 CLONE_PARENT = 0x8000
 CLONE_CALL = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 PR_SET_PDEATHSIG = 1
@@ -42,7 +43,8 @@ _C = ctypes.pythonapi
 
 
 def main() -> None:
-    """Answer requests until the other side has closed; a child returns from here as the program that was asked for."""
+    """Answer requests until the other side has closed; in a child this returns, and the child becomes the requested
+    program."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     door = socket.socket(fileno=int(sys.argv[1]))
     for name in (*SERVICES, *LOCAL, *LATER):
@@ -51,7 +53,7 @@ def main() -> None:
         for entry in group.values():
             importlib.import_module(f"slipway.cli.verbs.{entry.module}")
     for name in (*SERVICES, *LOCAL, COMMAND):
-        # It is run as a main module, which it cannot be once it is imported.
+        # The module runs as the main module, which is impossible while it is imported.
         del sys.modules[name]
     gc.collect()
     gc.freeze()
@@ -72,9 +74,9 @@ def main() -> None:
 
 
 def _fork() -> int:
-    """As `os.fork`, but the child is a brother of this process: who asked for it can wait for it.
+    """Like `os.fork`, but the child is a sibling of this process: the process that requested it can wait for it.
 
-    REFUSED when it fails.
+    Returns REFUSED when it fails.
     """
     _C.PyOS_BeforeFork()
     pid = int(_libc.syscall(CLONE_CALL, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
@@ -114,8 +116,8 @@ def _become(request: Mapping[str, Any], files: Sequence[int]) -> None:
 
 
 def _end(code: int) -> None:
-    """End as an interpreter does: threads, what is registered, streams. Only the modules of all services are not taken
-    apart one by one, which would cost most of what the fork has saved."""
+    """End as an interpreter does: threads, exit handlers, streams. Only the modules are not torn down one by one, which
+    would cost most of the time that the fork has saved."""
     threading: Any = importlib.import_module("threading")
     threading._shutdown()
     exits: Any = atexit
@@ -129,7 +131,7 @@ def _end(code: int) -> None:
 
 
 def _open_streams() -> None:
-    """Buffered as those of a new process are: a terminal line by line, standard error always."""
+    """Open the standard streams, buffered as in a new process: standard error and terminals line by line."""
     old, at_once = sys.stdout.errors or "strict", bool(os.environ.get("PYTHONUNBUFFERED"))
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(
         io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8", errors=old
@@ -168,7 +170,7 @@ def _has_room(words: Sequence[str], env: Mapping[str, str]) -> bool:
 
 
 def _show(words: Sequence[str], env: Mapping[str, str]) -> None:
-    """Have /proc show these. Nothing here reads that memory any more, since `os.environ` was written anew."""
+    """Let /proc show these. No code reads that memory any more, since `os.environ` was written anew."""
     begin, end, env_begin, env_end = _places()
     for text, first, last in zip(_texts(words, env), (begin, env_begin), (end, env_end), strict=True):
         ctypes.memset(first, 0, last - first)

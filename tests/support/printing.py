@@ -1,7 +1,8 @@
-"""What a simulated rank prints: numbered lines in bursts, a flood, a line that goes on with carriage returns.
+"""The output of a simulated rank: numbered lines in bursts, a flood, a line that is rewritten with carriage returns.
 
 Owns the lines, their times and the bytes in which a node sends them. Each line begins with `line <number>`, each state
-of one that goes on with `state <number>`: that is how the audit tells them apart. A function of time; reads no clock.
+of a rewritten line with `state <number>`, so that the audit can distinguish them. The output is a function of time;
+this module reads no clock.
 """
 
 import hashlib
@@ -12,19 +13,19 @@ import msgspec
 from slipway.model.times import format_time
 
 CHUNK_BYTES = 10_007
-"""A node sends pieces that end anywhere."""
+"""The size of the pieces that a node sends; a piece may end anywhere in a line."""
 STATES = ("10%", "60%", "100%")
 NEVER_S = float("inf")
 
 
 class Burst(msgspec.Struct, frozen=True):
-    """So long after the start: that many lines at once, or the next state of a line that goes on."""
+    """`after_s` after the start, print `lines` lines at once, or the next state of a rewritten line."""
 
     after_s: float
     lines: int = 0
     state: str = ""
     width: int = 24
-    """how long each line is"""
+    """length of each line"""
 
 
 QUIET = (
@@ -35,15 +36,15 @@ QUIET = (
     Burst(1.7, state=STATES[2]),
     Burst(1.9, 2),
 )
-"""What every rank prints."""
+"""The output of every rank."""
 LOUD = (*QUIET[:2], Burst(0.3, 400, width=100), *QUIET[2:])
-"""What one rank in each attempt prints: more than is stored together."""
+"""The output of one rank in each attempt: more than is stored at once."""
 LAST_WORDS = 2
-"""Lines that come with the end; the very last one of odd ranks has no line end."""
+"""Number of lines that are printed at the end; the very last line of odd ranks has no line end."""
 
 
 class Talk:
-    """The log of one start. `advance` before anything is read."""
+    """The log of one start. Call `advance` before reading."""
 
     def __init__(self, bursts: tuple[Burst, ...], started_at: float, *, is_odd: bool) -> None:
         self.count = 0
@@ -57,7 +58,7 @@ class Talk:
         self._is_over = False
 
     def advance(self, now: float) -> None:
-        """What is due by then has been printed."""
+        """Print everything that is due by then."""
         while not self._is_over and self.due_at <= now + 1e-9:
             burst, at = self._bursts[self._next], self.due_at
             self._next += 1
@@ -67,7 +68,7 @@ class Talk:
                 self._print(at, burst.lines, burst.width)
 
     def end(self, at: float, *, is_lost: bool) -> None:
-        """The program ends; unless its machine is lost, it has last words."""
+        """End the program; unless its machine is lost, it prints its last lines."""
         self.advance(at)
         self._is_over = True
         if is_lost:
@@ -78,18 +79,19 @@ class Talk:
 
     @property
     def due_at(self) -> float:
-        """When it prints again by itself."""
+        """The time at which it prints next; NEVER_S after its last burst."""
         if self._is_over or self._next == len(self._bursts):
             return NEVER_S
         return self._started_at + self._bursts[self._next].after_s
 
     @property
     def size(self) -> int:
-        """What it has printed."""
+        """The number of bytes printed so far."""
         return sum(len(line) for _, line in self._lines)
 
     def read(self, place: tuple[int, int], since: float) -> tuple[tuple[int, int], Iterator[bytes]]:
-        """What was printed behind a place (line, byte in it), of lines since a time; and the place behind it."""
+        """Read the output after a place (line, byte in it), of lines since a time; return the place after it and the
+        output."""
         index, offset = place
         parts = [
             bytes(line[offset if number == index else 0 :])
@@ -127,7 +129,7 @@ def _stamp(at: float) -> str:
 
 
 def _filling(number: int, width: int) -> str:
-    """What compresses badly, as real output does."""
+    """Text that compresses badly, like real output."""
     if width <= 16:
         return "x" * max(width, 0)
     return hashlib.shake_128(b"%d" % number).hexdigest((width + 1) // 2)[:width]

@@ -1,4 +1,4 @@
-"""A real Prometheus as a test meets it: found on the PATH or unpacked from its Debian package; it scrapes, and answers.
+"""A real Prometheus for tests, found on the PATH or unpacked from its Debian package: it scrapes, and answers queries.
 
 Owns where the program comes from, its process, and its HTTP API.
 """
@@ -24,13 +24,13 @@ Sample = tuple[Mapping[str, str], float]
 
 
 def find(program: str = "prometheus") -> str:
-    """The path of the program; empty where there is none and none can be had."""
+    """The path of the program; empty when it neither exists nor can be fetched."""
     unpacked = CACHE / "usr" / "bin" / program
     found = shutil.which(program) or (str(unpacked) if unpacked.exists() else "")
     if found or not (shutil.which("apt-get") and shutil.which("dpkg")):
         return found
     CACHE.mkdir(parents=True, exist_ok=True)
-    # Not installed: the package brings pages and fonts that nobody needs here, and a service that would start.
+    # Unpacked, not installed: an installed package would add pages and fonts that are not needed, and start a service.
     words = (["apt-get", "download", "prometheus"], ["sh", "-c", "dpkg -x prometheus_*.deb ."])
     for argv in words:
         try:
@@ -43,13 +43,13 @@ def find(program: str = "prometheus") -> str:
 
 
 class Prometheus:
-    """One that runs."""
+    """A running Prometheus."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def ask(self, expression: str) -> list[Sample]:
-        """The value of an expression now: (labels, value) each. Fails where Prometheus finds it wrong."""
+        """Return the samples of an expression now, as (labels, value). Fails when Prometheus refuses the expression."""
         answer = httpx2.get(f"{self.url}/api/v1/query", params={"query": expression}, verify=NO_TLS, trust_env=False)
         told: Any = answer.json()
         assert told["status"] == "success", (expression, told)
@@ -59,7 +59,7 @@ class Prometheus:
         return [(each["metric"], float(each["value"][1])) for each in result]
 
     def exemplars(self, expression: str) -> list[Mapping[str, str]]:
-        """The labels of the exemplars that it keeps of an expression."""
+        """The labels of the exemplars that it stores for an expression."""
         params = {"query": expression, "start": "0", "end": "32503680000"}
         answer = httpx2.get(f"{self.url}/api/v1/query_exemplars", params=params, verify=NO_TLS, trust_env=False)
         told: Any = answer.json()
@@ -75,9 +75,9 @@ class Prometheus:
 def running_prometheus(
     program: str, folder: Path, targets: Mapping[str, str], groups: list[Any], *, token: str, port: int = 0
 ) -> Generator[Prometheus]:
-    """One that scrapes `{name: host:port}` each second, with that token, and evaluates these rules.
+    """A Prometheus that scrapes `{name: host:port}` each second, with that token, and evaluates these rules.
 
-    It listens on `port`; on a free one, where that is 0.
+    It listens on `port`; 0 means a free port.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}), encoding="utf-8")
@@ -106,7 +106,7 @@ def running_prometheus(
 
 
 def remember(folder: Path, lines: list[str]) -> None:
-    """What a server that begins in this folder has seen before: series in the OpenMetrics format, with times."""
+    """Store past series, in the OpenMetrics format with times, for a server that starts in this folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "past").write_text("\n".join([*lines, "# EOF", ""]), encoding="utf-8")
     argv = [find("promtool"), "tsdb", "create-blocks-from", "openmetrics", "past", "data"]

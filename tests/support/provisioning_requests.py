@@ -1,6 +1,6 @@
 """The definition of ProvisioningRequest for tests: the fields that Slipway uses, with their published names and checks.
 
-Written from the documented API of autoscaling.x-k8s.io/v1. What Slipway neither writes nor reads is left out.
+Written from the documented API of autoscaling.x-k8s.io/v1. Fields that Slipway neither writes nor reads are left out.
 """
 
 from typing import Any

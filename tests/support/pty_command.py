@@ -1,4 +1,4 @@
-"""The command in a process of its own on a pseudo-terminal: what it writes, what is typed, how it ends."""
+"""The command in a process of its own on a pseudo-terminal: its output, its typed input, its end."""
 
 import contextlib
 import fcntl
@@ -19,7 +19,7 @@ END_S = 20.0
 
 
 class PtyCommand:
-    """One command that runs. Its methods block: call them beside the event loop that serves it."""
+    """One running command. Its methods block: call them beside the event loop that serves it."""
 
     def __init__(self, words: Sequence[str], *, columns: int, rows: int) -> None:
         self._mine, self._its = pty.openpty()
@@ -39,11 +39,12 @@ class PtyCommand:
 
     @property
     def written(self) -> str:
-        """All that it has written so far."""
+        """All output so far."""
         return self._written.decode(errors="replace")
 
     def wait_for(self, text: str, *, after: int = 0) -> int:
-        """Wait until it has written the text, behind so many characters; how many it has written then."""
+        """Wait until the command has written the text after the first `after` characters; return how many it has
+        written then."""
         return wait_until(lambda: text in self.written[after:] and len(self.written), lambda: f"{text}: {self.written}")
 
     def type(self, keys: str) -> None:
@@ -51,11 +52,11 @@ class PtyCommand:
         os.write(self._mine, keys.encode())
 
     def end(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for the end of the command; return its exit code."""
         return self.process.wait(END_S)
 
     def close(self) -> None:
-        """End it, however it stands."""
+        """End the command in any state."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(END_S)
@@ -71,7 +72,7 @@ class PtyCommand:
 
 @contextmanager
 def on_a_terminal(*words: str, columns: int = 80, rows: int = 24) -> Generator[PtyCommand]:
-    """The command with these words, until the block is left."""
+    """The command with these arguments, until the context ends."""
     command = PtyCommand(words, columns=columns, rows=rows)
     try:
         yield command

@@ -1,6 +1,6 @@
-"""A receiver of webhooks on this machine, as the documentation has it: it checks every signature with the code there.
+"""A receiver of webhooks on this machine, as documented: it checks every signature with the code of the documentation.
 
-Owns a thread with an HTTP server. `answers` says what it answers, `got` what reached it and was genuine.
+Owns a thread with an HTTP server. `answers` are its answers, `got` the authentic events that reached it.
 """
 
 import re
@@ -25,7 +25,7 @@ def documented() -> Verified:
 
 
 class Receiver:
-    """`secret` is set once the webhook is there."""
+    """A running receiver; a test sets `secret` after it has created the webhook."""
 
     def __init__(self) -> None:
         self.secret = ""
@@ -43,7 +43,7 @@ class Receiver:
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Not to the terminal."""
+                """Log nothing to the terminal."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Requests)
         self._server.daemon_threads = True
@@ -52,11 +52,11 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Where it is; the path stands for the token that URLs of chat programs hold."""
+        """The URL of the receiver; its path stands for the token in the URLs of chat programs."""
         return f"http://127.0.0.1:{self._server.server_address[1]}/T0KEN"
 
     def take(self, headers: Mapping[str, str], body: bytes) -> int:
-        """The status for one request."""
+        """Check and record one request; return the status of the answer."""
         try:
             event = self._verified({name.lower(): value for name, value in headers.items()}, body, self.secret)
         except ValueError as error:
@@ -68,7 +68,7 @@ class Receiver:
         return status
 
     def of(self, allocation: str) -> list[str]:
-        """The types of the events of an allocation, as they came."""
+        """The types of the events of an allocation, in the order in which they arrived."""
         return [event["type"].rpartition(".")[2] for event in self.got if event["subject"] == allocation]
 
     def close(self) -> None:

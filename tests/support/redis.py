@@ -26,11 +26,11 @@ from slipway.streams.ports import Streams
 from slipway.streams.redis_streams import RedisStreams
 
 TARGETS = ("memory", "valkey", "redis", "valkey-cluster", "redis-cluster")
-"""What the contract suite runs on: the model, Valkey 9 (the wheel), Redis 7.0 (Debian), and a cluster of each."""
+"""The backends of the contract suite: the model, Valkey 9 (the wheel), Redis 7.0 (Debian), and a cluster of each."""
 
 
 class Backend(Protocol):
-    """One server, as a test meets it: processes connect, an operator flushes."""
+    """One server for a test: processes connect, an operator flushes."""
 
     def connect(self, *, feed_macs: Macs | None = None, gather_macs: Macs | None = None) -> Streams: ...
     async def flush(self) -> None: ...
@@ -45,7 +45,7 @@ class Backend(Protocol):
 
 
 class MemoryBackend:
-    """The model."""
+    """The in-memory model of a server."""
 
     def __init__(self) -> None:
         self.server = MemoryServer(SystemClock())
@@ -98,7 +98,7 @@ class RedisBackend:
         self._open: list[Streams] = []
 
     def client(self, url: str = "") -> RedisClient:
-        """A client of its own."""
+        """A new client."""
         return RedisClient(RedisSettings(url=url or self._url), SystemClock(), SeededRandom(1))
 
     def connect(self, *, feed_macs: Macs | None = None, gather_macs: Macs | None = None) -> Streams:
@@ -107,11 +107,11 @@ class RedisBackend:
         return streams
 
     async def command(self, *args: str | bytes | int, key: str = "slipway") -> Any:
-        """Any command, as an operator would type it."""
+        """Run any command, as an operator would type it."""
         return await self._operator.run(Command(key, args))
 
     async def everywhere(self, *args: str | bytes | int) -> None:
-        """Any command without a key, to each node."""
+        """Run any command without a key on each node."""
         for node in self._nodes:
             await node.run(Command("", args))
 
@@ -181,7 +181,7 @@ def running_server(name: str, options: ServerOptions | None = None) -> Generator
 
 @asynccontextmanager
 async def server_process(name: str = "valkey", options: ServerOptions | None = None) -> AsyncGenerator[ValkeyProcess]:
-    """The same for one test, which may stop and start it."""
+    """Like `running_server`, for one test, which may stop and start the server."""
     folder = Path(tempfile.mkdtemp(prefix="slipway-"))
     server = ValkeyProcess(folder, options, binary=server_binary(name))
     try:

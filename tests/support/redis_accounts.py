@@ -1,4 +1,4 @@
-"""What each service does with Redis, done once; and what a server saw of it.
+"""Everything that each service does with Redis, done once; and the commands that a server received.
 
 Owns the walks over the ports (every branch that sends a command of its own) and the reading of `MONITOR`.
 """
@@ -21,11 +21,12 @@ from tests.support.logs import a_pack, store_lines
 from tests.support.redis import RedisBackend, an_event, an_id, cursor
 
 Walk = Callable[[Streams, RedisBackend], Awaitable[None]]
-"""Of one service: its own streams, and an operator who loses or spoils something, or plays the other services."""
+"""The calls of one service: with its own streams, and an operator who deletes or corrupts data, or plays the other
+services."""
 
 _HINT = WorkHint(namespace="ns", allocation=an_id())
 _MANY = 501
-"""Hints after which the length of a shard is asked for."""
+"""A number of hints after which the length of a shard is requested."""
 
 
 async def api(own: Streams, operator: RedisBackend) -> None:
@@ -137,7 +138,7 @@ WALKS: dict[str, tuple[Account, Walk]] = {
 
 
 async def _append(own: Streams, operator: RedisBackend) -> None:
-    """Events: one, the same again, the end of another, and streams that others have spoiled."""
+    """Append events: one, the same again, the end of another allocation, and events to corrupted streams."""
     event = StreamEntry(event=an_event(1))
     await own.events.append([event, event])
     assert await own.events.last_seqs([an_id()]) == [1]
@@ -165,7 +166,7 @@ def _decision(number: int) -> DecisionEntry:
 
 
 async def _gather(own: Streams) -> None:
-    """One that is complete, one that is left."""
+    """A gathering that completes, and one that its members leave."""
     for group, peers in (("whole", 2), ("left", 3)):
         key = GatherKey(allocation=an_id(), attempt=1, group=group)
         for name in ("a", "b"):
@@ -196,7 +197,7 @@ async def _webhooks(own: Streams, others: Streams) -> None:
 
 
 async def _dead_letters(own: Streams, others: Streams) -> None:
-    """One of a webhook and one of the work queue, both sent again."""
+    """Make a dead letter of a webhook and one of the work queue, and replay both."""
     queue = others.work_queue("a")
     await others.hints.send([_HINT])
     [claimed] = await queue.claim(limit=1, block_s=2)
@@ -210,7 +211,7 @@ async def _dead_letters(own: Streams, others: Streams) -> None:
 
 
 async def _logs(own: Streams, operator: RedisBackend) -> None:
-    """A log beyond its share, one of a second attempt, and one whose position was lost."""
+    """Write a log beyond its share, one of a second attempt, and one whose position was lost."""
     allocation = an_id()
     for number in range(12):
         lines = [LogLine(attempt=1, rank=0, stream="stdout", time="t", text="x" * 100)]
@@ -229,7 +230,8 @@ Seen = set[tuple[str, str]]
 
 @asynccontextmanager
 async def monitored(sockets: Sequence[Path]) -> AsyncGenerator[Seen]:
-    """What servers ran meanwhile, commands of scripts too; complete when the block has ended."""
+    """The commands that the servers run inside the context, commands of scripts too; complete when the context has
+    ended."""
     seen: Seen = set()
     readers: list[asyncio.Task[None]] = []
     writers: list[asyncio.StreamWriter] = []
@@ -278,7 +280,7 @@ def _parsed(words: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def family_of(key: str) -> KeyFamily | None:
-    """The family of a key; None for what is no key of ours."""
+    """The family of a key; None when it is not a key of ours."""
     for family in sorted(keys.TABLE, key=lambda each: len(each.prefix), reverse=True):
         if key == family.prefix or (family.prefix.endswith(":") and key.startswith(family.prefix)):
             return family

@@ -1,4 +1,4 @@
-"""A Redis Cluster on the loopback: masters that share the slots, and what an operator does to them.
+"""A Redis Cluster on the loopback: masters that share the slots, and the operations of an operator.
 
 Owns the processes and the topology. Each node is a server process in a folder of its own; all stop with the cluster.
 """
@@ -34,7 +34,7 @@ class Node:
         )
 
     async def command(self, *args: str | bytes | int) -> Any:
-        """A command to this very node, on a connection of its own: event loops of a session come and go."""
+        """Send a command to this node, on a new connection, because each test has an event loop of its own."""
         client = RedisClient(RedisSettings(url=f"unix://{self.server.socket}"), SystemClock(), SeededRandom(1))
         try:
             return await client.run(Command("", args))
@@ -43,11 +43,11 @@ class Node:
             await asyncio.sleep(0)
 
     async def id(self) -> str:
-        """Its name in the cluster."""
+        """The id of the node in the cluster."""
         return (await self.command("CLUSTER", "MYID")).decode()
 
     async def stop(self) -> None:
-        """End it and remove its folder."""
+        """Stop the node and remove its folder."""
         await self.server.stop()
         shutil.rmtree(self.folder)
 
@@ -61,15 +61,16 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """What a user writes into SLIPWAY_REDIS_URL."""
+        """The value of SLIPWAY_REDIS_URL for this cluster."""
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[:MASTERS])
 
     def backend(self) -> RedisBackend:
-        """The cluster as a test meets it."""
+        """The cluster as a backend of the stream suites."""
         return RedisBackend(self.url, [f"unix://{node.server.socket}" for node in self.nodes[:MASTERS]])
 
     async def start(self) -> None:
-        """Start the masters, share the slots among them, and wait until each says that all is served."""
+        """Start the masters, share the slots among them, and wait until each master reports that all slots are
+        served."""
         for _ in range(MASTERS):
             await self.add()
         bounds = [SLOTS * number // MASTERS for number in range(MASTERS + 1)]
@@ -81,14 +82,14 @@ class Cluster:
         await self.until_ready()
 
     async def add(self) -> Node:
-        """One more node, known to nobody yet."""
+        """Start one more node, which no other node knows yet."""
         node = Node(self._binary)
         self.nodes.append(node)
         await node.server.start()
         return node
 
     async def add_replica(self, master: Node) -> Node:
-        """A replica that has caught up with its master."""
+        """Add a replica and wait until it has caught up with its master."""
         node = await self.add()
         await node.command("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
         name = await master.id()
@@ -98,7 +99,7 @@ class Cluster:
         return node
 
     async def until_ready(self, nodes: Sequence[Node] = ()) -> None:
-        """Wait until each of the nodes (default: all) knows who serves every slot."""
+        """Wait until each of the nodes (default: all) knows which node serves each slot."""
         for node in nodes or self.nodes:
             await until(lambda node=node: _is_ready(node), "the cluster to serve all slots")
 
@@ -119,8 +120,8 @@ class Cluster:
             await source.command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
         for node in (target, source):
             await node.command("CLUSTER", "SETSLOT", slot, "NODE", target_id)
-        # The next move takes the highest epoch that its target has heard of: one that has not heard of this one takes
-        # the same, and the two point at each other until that is resolved.
+        # The next move uses the highest epoch that its target knows. A target that does not know the epoch of this move
+        # would use the same epoch, and two nodes would point at each other until that is resolved.
         await until(lambda: self._agree(slot, target_id), "the nodes to agree on the owner of the slot")
 
     async def _agree(self, slot: int, owner_id: str) -> bool:
@@ -137,7 +138,7 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster_processes(name: str = "valkey") -> AsyncGenerator[Cluster]:
-    """A cluster of that server, stopped at the end."""
+    """A cluster of that server, stopped at the end of the context."""
     cluster = Cluster(server_binary(name))
     try:
         await cluster.start()
@@ -162,7 +163,7 @@ async def _is_ready(node: Node) -> bool:
 
 
 async def _owner_id(node: Node, slot: int) -> str:
-    """Who serves the slot, as this node knows it."""
+    """The id of the node that serves the slot, as this node knows it."""
     ranges = await node.command("CLUSTER", "SLOTS")
     return next((master[2].decode() for first, last, master, *_ in ranges if first <= slot <= last), "")
 

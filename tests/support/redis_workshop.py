@@ -1,10 +1,11 @@
-"""Everything that lives on the streams, small and in one process, on a real server that a test may break.
+"""All users of the streams, small and in one process, on a real server that a test may break.
 
-Owns a truth (allocations with their rings, as Kubernetes has them), what makes the streams of it (the watcher's relay,
+Owns a truth (allocations with their rings, as Kubernetes stores them), its writers to the streams (the watcher's relay,
 a resync, hints that are sent again), workers that do each allocation's work once, and readers that follow every stream.
-Clients reach the server through a `Switch`, so that it may also be another one, slow, deaf, or gone.
+Clients reach the server through a `Switch`, which can lead to another server, be slow, swallow all data, or refuse
+connections.
 
-A test breaks something while allocations move on, and asks `assert_whole` afterwards.
+A test breaks something while allocations proceed, and calls `assert_whole` afterwards.
 """
 
 import asyncio
@@ -31,12 +32,12 @@ from tests.support.redis import server_process
 
 ALLOCATIONS = 12
 MOVES = 9
-"""Transitions of each; a ring holds more."""
+"""Transitions of each allocation; its ring has room for more."""
 RESYNC_S = 0.2
 TIMEOUT_S = 0.4
 WHOLE_S = 40.0
 OPERATOR_S = 20.0
-"""A server that is slow is no fault that is being tested."""
+"""A slow server is not a fault under test."""
 MOVE_S = 0.02
 QUICK = ConsumerSettings(block_s=0.1, min_idle_s=0.5, heartbeat_s=0.1, sweep_s=0.1, retry_first_s=0.02, retry_max_s=0.2)
 
@@ -48,13 +49,13 @@ class Switch:
         self.path, self.target = path, target
         self.mode = "pass"
         self.accepted = 0
-        """Lines that were asked for"""
+        """Number of connections that clients have opened."""
         self._lines: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
-        """Serve."""
+        """Listen and serve."""
         async with await asyncio.start_unix_server(self._accept, str(self.path)):
             try:
                 yield
@@ -66,7 +67,7 @@ class Switch:
                 await asyncio.gather(*self._serving, return_exceptions=True)
 
     def cut(self) -> None:
-        """Break every line."""
+        """Break every connection."""
         for line in self._lines:
             line.close()
 
@@ -124,7 +125,7 @@ class Workshop:
         self.relay = Relay(self.watcher.events, self.clock, enabled=True)
 
     def connect(self) -> RedisStreams:
-        """One process's streams."""
+        """Return the streams of a new process."""
         settings = RedisSettings(url=self._url, command_timeout_s=TIMEOUT_S)
         streams = RedisStreams(RedisClient(settings, self.clock, SeededRandom(len(self._clients))))
         self._clients.append(streams)
@@ -132,28 +133,28 @@ class Workshop:
 
     @property
     def truth(self) -> list[Allocation]:
-        """The objects as they stand."""
+        """The allocations as they are now."""
         return [story.it for story in self.stories.values()]
 
     def move(self, step: int) -> None:
-        """Each allocation goes on by one transition."""
+        """Move each allocation by one transition."""
         for name, story in self.stories.items():
             self.stories[name] = story.recorded(Event.UPDATED, at_s=2.0 + step)
             self.relay.offer(self.stories[name].it)
 
     async def moves(self, count: int = MOVES // 3) -> None:
-        """Allocations go on for a while."""
+        """Move all allocations by `count` transitions, with pauses."""
         for step in range(count):
             self.move(step)
             await asyncio.sleep(MOVE_S)
 
     async def handle(self, hint: WorkHint) -> None:
-        """What a worker does: it looks at the truth, and does what is not done. It can be seen when two do it."""
+        """Do the allocation's work, unless it is done, as a worker does. The counter shows when it is done twice."""
         if hint.allocation in self.stories and not self.done[hint.allocation]:
             self.done[hint.allocation] += 1
 
     async def until_whole(self) -> None:
-        """Wait until every stream, every reader and all work is where the truth is."""
+        """Wait until every stream, every reader and all work agrees with the truth."""
         try:
             async with asyncio.timeout(WHOLE_S):
                 while not await self._is_whole():  # noqa: ASYNC110 - a server's state
@@ -162,7 +163,7 @@ class Workshop:
             raise AssertionError(f"not whole: seen {self.seen}, done {self.done}") from None
 
     async def assert_whole(self) -> None:
-        """Nothing lost, nothing doubled, nothing left behind."""
+        """Assert that no event or hint was lost, repeated or left over."""
         await self.until_whole()
         for name, story in self.stories.items():
             last = story.it.status.seq
@@ -174,7 +175,7 @@ class Workshop:
 
     @asynccontextmanager
     async def at_work(self, workers: int = 2) -> AsyncGenerator[None]:
-        """Everybody works until the end of the block."""
+        """Run the relay, the resync, the readers and the workers until the end of the context."""
         async with asyncio.TaskGroup() as group:
             loops = [
                 group.create_task(each)
@@ -217,7 +218,7 @@ class Workshop:
                 await self.clock.sleep(0.05)
 
     async def _resync(self) -> None:
-        """What the watcher does now and then: looks at every stream, and hints at what is not done."""
+        """Check every stream, and send hints for unfinished work, as the watcher does periodically."""
         while True:
             await self.relay.check_quietly(self.truth)
             hints = [WorkHint(namespace="team", allocation=name) for name in self.stories if not self.done[name]]
@@ -226,7 +227,7 @@ class Workshop:
             await self.clock.sleep(RESYNC_S)
 
     async def _follow(self, name: AllocationId) -> None:
-        """A reader that comes back with its cursor whenever it is cut off."""
+        """Run a reader that resumes with its cursor whenever it is cut off."""
         streams, cursor = self.connect(), None
         while True:
             try:
@@ -250,7 +251,7 @@ class Shop:
         self.server, self.switch, self.work = server, switch, work
 
     async def command(self, *args: str | int, server: ValkeyProcess | None = None) -> Any:
-        """A command to the server itself, as an operator would type it."""
+        """Send a command to the server itself, as an operator would type it."""
         url = f"unix://{(server or self.server).socket}"
         client = RedisClient(RedisSettings(url=url, command_timeout_s=OPERATOR_S), SystemClock(), SeededRandom(1))
         try:
@@ -261,7 +262,7 @@ class Shop:
 
 @asynccontextmanager
 async def a_shop(name: str = "redis", options: ServerOptions | None = None) -> AsyncGenerator[Shop]:
-    """A server of its own, and everybody at work on it."""
+    """A new server, and a workshop at work on it."""
     async with server_process(name, options) as server:
         switch = Switch(server.socket.with_name("switch.sock"), server.socket)
         async with switch.open():

@@ -1,4 +1,4 @@
-"""What the tests of the reduction share: reducing a story once, or until nothing follows."""
+"""Shared by the tests of the reduction: reduce a story once, or until nothing changes."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ NOW = T0 + 20
 
 
 def settled(allocation: Allocation, *pods: PodStory, now: float = NOW, **options: Any) -> Allocation:
-    """The allocation once nothing more follows: reads are consistent, and each answer is reduced again."""
+    """Reduce the allocation with consistent reads, again and again, until nothing changes; return it."""
     for _ in range(6):
         done = reduce(allocation, [pod.it for pod in pods], now=now, consistent=True, **options)
         if not done.changed:

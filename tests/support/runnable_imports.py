@@ -1,4 +1,4 @@
-"""Files of other systems that run anywhere, and what their programs print: played by the tests, listed in the docs."""
+"""Files of other systems that run anywhere, and the output of their programs: run by the tests, listed in the docs."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -10,11 +10,11 @@ class RunnableFile(NamedTuple):
     """A file of the corpus whose launch ends by itself on any cluster."""
 
     kind: str
-    """as the table of docs/workloads.md calls it"""
+    """its name in the table of docs/workloads.md"""
     path: str
     """below tests/imports"""
     prints: tuple[str, ...]
-    """each line of its ranks, in the order of the alphabet"""
+    """each line of its ranks, in alphabetical order"""
 
 
 RUNNABLE = (

@@ -1,6 +1,7 @@
-"""A real S3 server as a test meets it: the Versity gateway over a folder, built from its Go module; a door with faults.
+"""A real S3 server for tests: the Versity gateway over a folder, built from its Go module; and a door with faults
+before it.
 
-Owns where the program comes from, its process, its account, and what the door does with a call. The module is pinned in
+Owns where the program comes from, its process, its account, and the faults of the door. The module is pinned in
 `s3gateway/go.mod`. Must not know what the objects mean.
 """
 
@@ -31,7 +32,7 @@ _SLOW_DOWN: Final = (
 
 
 def find() -> str:
-    """The path of the program; empty where there is no Go to build it with."""
+    """The path of the program; empty when there is no Go to build it with."""
     try:
         return str(binaries.build_tools(MODULE, ("tool",)) / "versitygw")
     except binaries.MissingProgramError:
@@ -49,7 +50,7 @@ def environment(address: str, *, key: str = KEY) -> dict[str, str]:
 
 
 class S3Gateway:
-    """A server over one folder, at one address; it may be stopped, and started again with what it had."""
+    """A server over one folder, at one address; it may be stopped, and started again with its data."""
 
     def __init__(self, program: str, folder: Path) -> None:
         self.port = free_port()
@@ -60,23 +61,23 @@ class S3Gateway:
             (folder / name).mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
-        """Returns once it takes connections."""
+        """Start the server and wait until it accepts connections."""
         argv = [self._program, "--access", KEY_ID, "--secret", KEY, "--region", REGION, "--port", self.address]
-        # Metadata beside the objects: not every file system of a test has extended attributes.
+        # The metadata is stored beside the objects: not every file system of a test has extended attributes.
         argv += ["posix", "--sidecar", str(self._folder / "meta"), str(self._folder / "root")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=self._folder)
         wait_until(self._is_ready, "the S3 server takes connections", timeout_s=READY_S)
 
     def stop(self) -> None:
-        """It is away: a connection to it is refused."""
+        """Stop the server: connections to it are refused."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(20)
             self._process = None
 
     def objects(self) -> list[str]:
-        """The paths of what it has, as files of its folder."""
+        """The paths of its objects, as files of its folder."""
         root = self._folder / "root" / BUCKET
         return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
@@ -89,7 +90,7 @@ class S3Gateway:
 
 @contextmanager
 def running_gateway(program: str, folder: Path) -> Generator[S3Gateway]:
-    """A server that runs, with an empty bucket."""
+    """A running server with an empty bucket."""
     gateway = S3Gateway(program, folder)
     gateway.start()
     try:
@@ -99,7 +100,7 @@ def running_gateway(program: str, folder: Path) -> Generator[S3Gateway]:
 
 
 class DoorMode(Enum):
-    """What the door does with each call."""
+    """How the door treats each call."""
 
     OPEN = "passes it on"
     BUSY = "answers 503 SlowDown"
@@ -108,7 +109,7 @@ class DoorMode(Enum):
 
 
 class S3Door:
-    """A door before an S3 server: one connection per call, so that each call meets the mode of its time."""
+    """A door before an S3 server: one connection per call, so that each call meets the current mode."""
 
     def __init__(self, port: int) -> None:
         self.mode = DoorMode.OPEN

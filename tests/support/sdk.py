@@ -1,4 +1,4 @@
-"""The two clients of the SDK used the same way, and an allocation as they get it."""
+"""The two clients of the SDK behind one interface, and an allocation as they return it."""
 
 import asyncio
 import inspect
@@ -14,20 +14,20 @@ Use = Callable[[Any], Any]
 
 
 class Shell:
-    """One of the two clients, used the same way: a call is a function of the client."""
+    """One of the two clients behind one interface: a call is a function of the client."""
 
     def __init__(self, client: Client | AsyncClient) -> None:
         self.client = client
 
     async def do(self, use: Use) -> Any:
-        """What the function gives: awaited, or run on a thread of its own."""
+        """Return the result of the function: awaited, or run on a thread of its own."""
         if isinstance(self.client, Client):
             return await asyncio.to_thread(use, self.client)
         found = use(self.client)
         return await found if inspect.isawaitable(found) else found
 
     async def all(self, use: Use, most: int = 1000) -> list[Any]:
-        """At most so many of what the function's iterator gives; then the iterator is closed."""
+        """Return at most `most` items of the function's iterator; then close the iterator."""
         if isinstance(self.client, Client):
             return await asyncio.to_thread(self._all, use, most)
         found: list[Any] = []
@@ -75,5 +75,5 @@ def a_view(**changes: Any) -> AllocationView:
 
 
 def html_of(value: Any) -> str:
-    """What a notebook shows of it."""
+    """The HTML that a notebook shows for the value."""
     return str(value._repr_html_())

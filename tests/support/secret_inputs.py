@@ -1,9 +1,8 @@
-"""Every input of the product that can carry a secret, found in its schemas: each is planted or is none, and why.
+"""Every input of the product that can carry a secret, found in its schemas: each is planted, or is no secret, and why.
 
-Owns what a name must look like to be asked about, and the answers. A field that is new and looks like a secret has no
-answer, and `tests/unit/test_secret_inputs.py` fails until it has one: `PLANTED` names the canary that
-`tests/e2e/test_canaries.py` or `tests/integration/helm/test_secret_values.py` puts there, `NO_SECRET` says why none is
-needed.
+Owns which names look like a secret, and an entry for each. A new field that looks like a secret has no entry, and
+`tests/unit/test_secret_inputs.py` fails until it has one: `PLANTED` names the canary that `tests/e2e/test_canaries.py`
+or `tests/integration/helm/test_secret_values.py` puts there, `NO_SECRET` explains why none is needed.
 """
 
 import re
@@ -52,7 +51,7 @@ PLANTED: Mapping[str, str] = {
     "value valkey.auth.password": "password of the Valkey",
     "value externalRedis.url": "password in the address of Redis",
 }
-"""{input: what is planted there, or comes from there}"""
+"""{input: the canary that is planted there or derives from it}"""
 
 _A_NAME = "the name of a Secret, not what is in it"
 _AN_ADDRESS = "an address without credentials: its check refuses them, or nothing sends them"
@@ -117,11 +116,11 @@ NO_SECRET: Mapping[str, str] = {
     "crd Allocation.spec.topology.key": _A_WORD,
     "crd Allocation.spec.secretVariables": "names of variables",
 }
-"""{input: why it holds no secret}"""
+"""{input: why it contains no secret}"""
 
 
 def inputs() -> set[str]:
-    """Every field that looks like one: of the API, the settings, the chart's values, the custom resources."""
+    """Every field that looks like a secret: of the API, the settings, the chart's values, the custom resources."""
     named = {*_api(), *_settings(), *_values(), *_resources()}
     return {each for each in named if _LOOKS.search(each.rpartition(" ")[2].rpartition(".")[2])}
 
@@ -141,7 +140,7 @@ def _settings() -> Iterator[str]:
 
 
 def _values() -> Iterator[str]:
-    """Settings of a service stand there once more under the names of the chart; those of the service have the rows."""
+    """Yield every value of the chart, except those that repeat a setting of a service: the setting has the row."""
     known = {_camel(row.field) for settings in SERVICES.values() for row in describe(settings)}
 
     def walk(node: Any, path: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A load of a cache that lasts until a test ends it."""
+"""A load for a cache that lasts until a test ends it."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -8,7 +8,7 @@ from slipway.errors import ControlPlaneError
 
 
 class SlowLoad:
-    """Counts how many of its calls run at once; `ends` are those that have begun, in order."""
+    """Counts how many of its calls run at once; `ends` has one entry for each call that has begun, in order."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -24,7 +24,7 @@ class SlowLoad:
 
 
 async def turns() -> None:
-    """Let every task go on until it waits."""
+    """Let every task run until it waits."""
     for _ in range(10):
         await asyncio.sleep(0)
 

@@ -30,7 +30,8 @@ def a_client(core: ClusterCore, seed: int = 1) -> CoreKube:
 
 
 async def furnish(kube: CoreKube, *, nodes: int = 2, cpus: int = 4, gpus: int = 0) -> None:
-    """CRDs, namespaces `default` (a workspace) and `slipway-system`, pool and queue `default`, and nodes n0, n1..."""
+    """Create the CRDs, namespaces `default` (a workspace) and `slipway-system`, pool and queue `default`, and nodes n0,
+    n1..."""
     for manifest in _definitions():
         await kube.create(CRDS, manifest)
     await kube.create(NAMESPACES, {"metadata": {"name": "default", "labels": {LABEL_WORKSPACE: "true"}}})
@@ -43,14 +44,14 @@ async def furnish(kube: CoreKube, *, nodes: int = 2, cpus: int = 4, gpus: int = 
 
 @functools.cache
 def _definitions() -> tuple[RawObject, ...]:
-    """Made once: they are only read."""
+    """The CRD manifests, made once because they are only read."""
     return tuple(crd_manifests())
 
 
 async def add_node(
     kube: CoreKube, name: str, *, cpus: int = 4, gpus: int = 0, labels: dict[str, str] | None = None
 ) -> None:
-    """A ready node."""
+    """Create a ready node."""
     allocatable = {"cpu": str(cpus), "memory": "16Gi", "pods": "110"}
     if gpus:
         allocatable["nvidia.com/gpu"] = str(gpus)
@@ -84,5 +85,5 @@ async def launch(kube: CoreKube, name: str = "job", **spec: Any) -> Allocation:
 
 
 async def look(kube: CoreKube, name: str = "job") -> Allocation:
-    """The Allocation as it stands."""
+    """Read the Allocation."""
     return await kube.get(ALLOCATIONS, name, namespace="default")

@@ -1,6 +1,6 @@
 """A person at a terminal: a program on a PTY of its own, typed to and read from.
 
-Owns the PTY and the process; what was printed is kept whole.
+Owns the PTY and the process; all output is kept.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _PIECE_BYTES = 65_536
 
 
 class Person:
-    """What was seen so far is `seen`."""
+    """A user at a terminal; `seen` is the output read so far."""
 
     def __init__(self, pid: int, fd: int) -> None:
         self.pid, self._fd = pid, fd
@@ -30,7 +30,7 @@ class Person:
         os.write(self._fd, text.encode())
 
     def until(self, text: str) -> str:
-        """Read until it stands there."""
+        """Read until the text appears."""
         deadline = time.monotonic() + WAIT_S
         while text.encode() not in self.seen:
             assert time.monotonic() < deadline, f"waited for {text!r}; seen: {self.seen.decode(errors='replace')}"
@@ -39,13 +39,13 @@ class Person:
         return self.seen.decode(errors="replace")
 
     def to_end(self) -> int:
-        """Read to the end; the exit code."""
+        """Read to the end of the output; return the exit code."""
         while self._read():
             pass
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def resize(self, rows: int, cols: int) -> None:
-        """Another size of the window."""
+        """Change the size of the window."""
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
 
     def _read(self) -> bool:
@@ -62,7 +62,7 @@ class Person:
 
 @contextmanager
 def at_terminal(argv: Sequence[str], env: Mapping[str, str]) -> Generator[Person]:
-    """Starts `argv` on a terminal of 24 rows; it is killed at the end if it still runs."""
+    """Start `argv` on a terminal of 24 rows; it is killed at the end when it still runs."""
     pid, fd = pty.fork()
     if not pid:
         os.execve(argv[0], list(argv), dict(env))

@@ -1,4 +1,4 @@
-"""JSON Web Tokens without a valid signature, as anybody can write them."""
+"""JSON Web Tokens without a valid signature, which need no key."""
 
 import base64
 import json
@@ -11,5 +11,5 @@ def jwt_of(payload: bytes) -> str:
 
 
 def forged(**claims: Any) -> str:
-    """The token that states these claims, beside an issuer and an audience."""
+    """An unsigned token with these claims, an issuer and an audience."""
     return jwt_of(json.dumps({"iss": "https://issuer.test", "aud": ["slipway"], **claims}).encode())

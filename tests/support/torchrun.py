@@ -1,6 +1,6 @@
-"""What torchrun makes of an environment and a command line: its own rules, without torch.
+"""How torchrun reads an environment and a command line: its own rules, without torch.
 
-Owns the options that decide who meets whom, their defaults, and the derivation of the endpoint.
+Owns the options that decide which agents meet, their defaults, and the derivation of the endpoint.
 
 Source: torch/distributed/argparse_util.py (`env`: the default of an option is PET_<DEST>), torch/distributed/run.py
 (`get_args_parser`, `parse_min_max_nnodes`, `get_rdzv_endpoint`, the change of backend in `run`), torch 2.15.
@@ -61,7 +61,7 @@ def torchrun_options(env: Mapping[str, str], arguments: Sequence[str] = ()) -> T
 
 
 def _options(arguments: Sequence[str]) -> dict[str, str]:
-    """`--name value` and `--name=value`, with hyphens or underscores."""
+    """Parse `--name value` and `--name=value`, with hyphens or underscores."""
     found: dict[str, str] = {}
     words = iter(arguments)
     for word in words:

@@ -19,7 +19,7 @@ class DeadlockError(AssertionError):
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Never waits: tells the loop's time to jump instead, exactly to the next timer (sums of floats miss it)."""
+    """Never waits: instead it sets the loop's time exactly to the next timer (sums of floats would miss it)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """A `Clock` on the running loop; `skew_s` shifts what people read, `jump_s` is time that passed in a pause."""
+    """A `Clock` on the running loop; `skew_s` shifts the wall clock, `jump_s` is time that passed in a pause."""
 
     def __init__(self, *, skew_s: float = 0.0) -> None:
         self.skew_s = skew_s
@@ -70,6 +70,6 @@ class VirtualClock:
 
 
 def run_virtual(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs `main` to its end on a fresh virtual loop."""
+    """Run `main` to its end on a fresh virtual loop."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main())

@@ -1,4 +1,4 @@
-"""Waiting in tests that are not on an event loop: polled, with a deadline and a name for what is waited for."""
+"""Waiting in tests that are not on an event loop: polling, with a deadline and a name for the awaited condition."""
 
 import time
 from collections.abc import Callable
@@ -9,21 +9,21 @@ T = TypeVar("T")
 POLL_S = 0.02
 POLL_MAX_S = 0.2
 POLL_SHARE = 0.1
-"""Who has waited for long asks less often, and is late by so much of the time at most: asking takes the processor of
-what is waited for."""
+"""The pause grows with the time waited, by this share of it, because polling uses the processor that the awaited
+process needs. The wait ends late by this share at most."""
 DEADLINE_S = 60.0
-"""For what takes a moment: many times what it takes on a busy machine. A test that waits for it in vain has failed."""
+"""The deadline for short waits: many times what they take on a busy machine. A test that reaches it has failed."""
 
 
 def pause_s(waited_s: float, *, first_s: float = POLL_S) -> float:
-    """How long to rest before the next question, after so long a wait."""
+    """The pause before the next poll, after waiting `waited_s`."""
     return min(POLL_MAX_S, max(first_s, waited_s * POLL_SHARE))
 
 
 def wait_until(probe: Callable[[], T], what: str | Callable[[], str], *, timeout_s: float = DEADLINE_S) -> T:
-    """Ask until the answer is true, and give it back; fails naming `what` it waited for, with the last answer.
+    """Poll `probe` until its answer is true, and return that; a timeout fails with `what` and the last answer.
 
-    `what` may be asked at the end: what is lacking then.
+    `what` may be a function, which is called at the timeout.
     """
     began = time.monotonic()
     while not (found := probe()):

@@ -1,8 +1,8 @@
-"""A watcher beside a small cluster, with a pod worker that polls and a kubelet that pretends: a whole life, in
+"""A watcher beside a small cluster, with a polling pod worker and a fake kubelet: whole lives of allocations, in
 virtual time.
 
-`Post.play` runs a story: the story launches, admits and looks; the others do their work meanwhile. The kubelet runs
-each pod for `runs` seconds and ends it with `codes`; a pod that is deleted ends with 143.
+`Post.play` runs a story: the story launches, admits and checks, while the services do their work. The kubelet runs each
+pod for `runs` seconds and ends it with `codes`; a pod that is deleted ends with 143.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class Kubelet:
 
 
 class Post:
-    """What a story has at hand: `kube` is its own client, `its` the watcher's."""
+    """The world of a story: `kube` is the story's client, `its` the watcher's."""
 
     def __init__(self, settings: Settings = SETTINGS) -> None:
         self.desk = Desk()
@@ -126,7 +126,7 @@ class Post:
         self.works = True
 
     def another(self, identity: str = "one", settings: Settings | None = None) -> Watcher:
-        """A watcher process with empty memory; `its_streams` are those of the last one."""
+        """A watcher process with empty memory; `its_streams` are the streams of the latest one."""
         self.its_streams = MemoryStreams(self.server)
         return Watcher(
             WatcherDeps(
@@ -142,13 +142,13 @@ class Post:
         )
 
     async def launch(self, *nodes: str, name: str = "job", **spec: Any) -> Allocation:
-        """An admitted allocation: rank r on the r-th node."""
+        """Create an admitted allocation: rank r on the r-th node."""
         return await self.desk.assign(*(nodes or ("n0",)), name=name, **spec)
 
     async def until(
         self, condition: Callable[[Allocation], object], what: str, *, name: str = "job", timeout_s: float = 60.0
     ) -> Allocation:
-        """The allocation, once `condition` holds for it; within that much virtual time."""
+        """Wait until `condition` is true for the allocation, within `timeout_s` of virtual time; return it."""
         waited_s = 0.0
         while True:
             found = await look(self.kube, name)
@@ -164,11 +164,11 @@ class Post:
         return (await self.kube.list(PODS)).items
 
     async def stream(self, allocation: Allocation) -> list[StoredEvent]:
-        """What the allocation's stream holds."""
+        """The events in the allocation's stream."""
         return await self.streams.events.read(id_of(allocation))
 
     async def run(self, watcher: Watcher, stop: ServiceStop) -> None:
-        """A watcher until `stop`."""
+        """Run a watcher until `stop` is set."""
         await watcher.run(stop)
 
     async def _note(self, verb: Verb, plural: str) -> None:
@@ -176,7 +176,7 @@ class Post:
             self.writes.append((verb, plural))
 
     async def _work(self) -> None:
-        """The pod worker's poll."""
+        """Run the polls of the pod worker."""
         while True:
             await asyncio.sleep(POLL_S)
             for allocation in (await self.kube.list(ALLOCATIONS)).items if self.works else []:
@@ -186,7 +186,7 @@ class Post:
                     continue
 
     async def stage(self, story: Coroutine[Any, Any, None], *, watches: bool) -> None:
-        """The story beside everybody else."""
+        """Run the story beside the services and the kubelet."""
         stop = ServiceStop()
         async with asyncio.TaskGroup() as tasks:
             others = [

@@ -1,6 +1,6 @@
 """A proxy in front of an API server without TLS, which breaks watches in the ways that networks and servers do.
 
-Owns the connections on both sides. It looks at no more than the head of a request, which clients send in one piece.
+Owns the connections on both sides. It reads only the head of a request, which clients send in one piece.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ _EXPIRED = (
 
 
 class WatchProxy:
-    """Relays until told otherwise; `asked` counts {(plural, is_watch): requests}.
+    """Relays everything unless a fault is set; `asked` counts {(plural, is_watch): requests}.
 
-    expires: kinds whose watches are told, inside of a 200, that their version is gone. closes: kinds whose watches end
-    at once. stale: {plural: body of a LIST}, given in the place of the server's own.
+    expires: kinds whose watches get an error event, inside of a 200, that their version is gone. closes: kinds whose
+    watches end at once. stale: {plural: body of a LIST}, sent instead of the server's own.
     """
 
     def __init__(self, url: str) -> None:
@@ -34,7 +34,7 @@ class WatchProxy:
         self.url = ""
 
     def black_hole(self) -> None:
-        """From now on nothing passes on the connections that are open, and none of them is closed."""
+        """From now on pass nothing on the open connections, and close none of them."""
         for hole in self._open.values():
             hole.set()
 
@@ -44,7 +44,7 @@ class WatchProxy:
             writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection of a client."""
+        """Serve one connection of a client."""
         hole = asyncio.Event()
         self._open[writer] = hole
         upstream_reader, upstream = await asyncio.open_connection(*self._upstream)

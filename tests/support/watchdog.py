@@ -1,8 +1,8 @@
-"""How long one step of the event loop takes: while it runs, nothing else is served.
+"""Measures how long one step of the event loop takes: while a step runs, nothing else is served.
 
-Owns a stopwatch around every callback of the loop. It counts the time of this thread's processor, so that other
-processes of a busy machine do not count. Steps in which the in-process cluster works are left out: in production that
-is another process.
+Owns a stopwatch around every callback of the loop. It measures the processor time of this thread, so that other
+processes of a busy machine have no effect. Steps in which the in-process cluster works are left out: in production the
+cluster is another process.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from tests.support.kube_core import CoreKube
 
 
 class Step(NamedTuple):
-    """One callback: how long, and what it was."""
+    """One callback: its duration and its name."""
 
     seconds: float
     what: str
@@ -30,11 +30,11 @@ class Watchdog:
         self._is_elsewhere = False
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Start measuring anew."""
         self.longest = Step(0.0, "")
 
     def leave_out(self, kube: CoreKube) -> None:
-        """What this cluster does is not ours."""
+        """Leave out the steps in which this cluster works."""
 
         async def before(_verb: Verb, _plural: str) -> None:
             await asyncio.sleep(0)
@@ -47,7 +47,7 @@ class Watchdog:
 
     @contextmanager
     def watching(self) -> Generator[None]:
-        """From now on, in every loop of this process."""
+        """Measure every loop of this process, inside the context."""
         run = asyncio.events.Handle._run  # pyright: ignore[reportPrivateUsage] - there is no public place to measure
         dog = self
 

@@ -1,7 +1,7 @@
-"""What a world leaves behind, as evidence for the audit.
+"""The records of a world, as evidence for the audit.
 
-Owns the translation, and the two observations that must be made while things happen: what was appended to the event
-streams, and what an acknowledged hint still asked for.
+Owns the translation, and the two observations that must be made during the run: the entries appended to the event
+streams, and the work that an acknowledged hint still demanded.
 """
 
 import msgspec
@@ -44,7 +44,7 @@ _EXTRA = 1
 
 
 class Witness:
-    """Watches one world; make it before the world starts."""
+    """Watches one world; create it before the world starts."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -58,7 +58,7 @@ class Witness:
         world.server.on_add = self._added
 
     def evidence(self, *, is_at_rest: bool, rest_from: float | None = None) -> AuditEvidence:
-        """Everything, as of now. `rest_from` is since when there was nothing left to do."""
+        """All evidence as of now. `rest_from` is the time since which no work was left."""
         world = self._world
         return AuditEvidence(
             versions=[
@@ -117,7 +117,7 @@ class Witness:
             logs=stored_logs(world.server) if world.setup.has_redis else None,
             printed=printed_by(world.kubelets) if world.setup.has_redis else (),
             store_losses=world.server.losses,
-            # A machine that dies interrupts us as well.
+            # A lost machine is an interruption as well.
             interruptions=len(world.trouble.struck) + len(world.kubelets.away),
             last_fault_at=max(world.last_fault_at, *(at for at, _ in world.trouble.struck), 0.0),
             is_at_rest=is_at_rest,
@@ -141,7 +141,7 @@ class Witness:
         return stored[-1].event if stored else None
 
     def allocations(self) -> dict[str, Allocation]:
-        """{name: as it is stored}; what was read already is not read again."""
+        """{name: the stored allocation}; unchanged objects are not decoded again."""
         found: dict[str, Allocation] = {}
         for record in self._world.core.store.scan(ALLOCATIONS):
             key = namespace_of(record.obj), name_of(record.obj)
@@ -152,7 +152,7 @@ class Witness:
         return found
 
     def spoken(self) -> list[Spoken]:
-        """Everything that Redis holds, as text."""
+        """All data in Redis, as text."""
         server, found = self._world.server, self._world.server.keys()
         return [
             Spoken(place=REDIS, name=key, text=b" ".join(fields.values()).decode(errors="replace"))
@@ -162,7 +162,7 @@ class Witness:
         ]
 
     def sizes(self) -> list[Measured]:
-        """What the streams of allocations take."""
+        """The sizes of the streams of allocations."""
         server, found = self._world.server, self._world.server.keys()
         return [
             Measured(
@@ -186,7 +186,7 @@ class Witness:
                 count += sum(len(group.pending) for group in stream.groups.values())
         return count
 
-    # --- while it happens -------------------------------------------------------------------------------------------
+    # --- during the run -------------------------------------------------------------------------------------------
 
     def _added(self, key: str, fields: dict[str, bytes], entry_id: tuple[int, int]) -> None:
         if key.startswith(keys.ALLOCATION.prefix):
@@ -214,7 +214,8 @@ class Witness:
                 )
 
     def _demands(self, hint: WorkHint) -> "_Demand | None":
-        """What the allocation asks of the pod worker now; None when nothing, or when it was said to be stuck."""
+        """The work that the allocation demands of the pod worker now; None when there is none, or when it is marked
+        Stuck."""
         parts = split_allocation_id(hint.allocation)
         record = self._world.core.store.find(ALLOCATIONS, hint.namespace, parts[0] if parts else "")
         if record is None:
@@ -223,7 +224,7 @@ class Witness:
         if id_of(allocation) != hint.allocation or _is_stuck(allocation):
             return None
         attempt = allocation.status.attempt
-        # In a namespace that is going nothing can be launched or bound: what was made is to be taken back.
+        # In a namespace that is being deleted nothing can be launched or bound: created objects must be removed.
         match decide(allocation, namespace_terminating=self._is_terminating(hint.namespace)):
             case LaunchIntent():
                 return _Demand(text=f"the launch of attempt {attempt}", starts=attempt)
@@ -248,11 +249,11 @@ class Witness:
         return record is not None and bool(record.obj["metadata"].get("deletionTimestamp"))
 
     def _released(self, allocation: Allocation) -> list[tuple[str, str]]:
-        """(uid of a pod, its node) of what is released."""
+        """(uid, node) of each released pod."""
         return [(each.pod_uid, each.placement.node) for each in members(allocation) if each.pod_uid]
 
     def _is_let_go(self, uid: str, node: str) -> bool:
-        """Whether the pod is on its node, is left to another scheduler, or is gone."""
+        """Whether the pod needs no binding: it is on its node, is left to another scheduler, or is gone."""
         for record in self._world.core.store.scan("pods"):
             if record.obj["metadata"]["uid"] == uid and not record.obj["metadata"].get("deletionTimestamp"):
                 spec = record.obj["spec"]
@@ -271,9 +272,10 @@ class Witness:
         ]
 
     def _others(self, claimed: Claimed) -> int:
-        """Other hints for the same allocation that are still there.
+        """The number of other open hints for the same allocation.
 
-        One that the server has lost (it was flushed or trimmed) is acknowledged in vain: nobody would get it again.
+        A hint that the server has lost (flushed or trimmed) would not be delivered again in any case: then this returns
+        `_EXTRA`.
         """
         stream = self._world.server.stream(keys.work(claimed.shard))
         if stream is None or claimed.hint is None:
@@ -291,13 +293,13 @@ class Witness:
 
 
 class _Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What a hint asks for. `starts` is the attempt that it is to start, from its objects to its bindings."""
+    """The work that a hint demands. `starts` is the attempt to start, from its objects to its bindings."""
 
     text: str
     starts: int = 0
 
     def is_part_of(self, asked: "_Demand") -> bool:
-        """Whether this is what was asked, or what is left of it."""
+        """Whether this is the work of `asked`, or the rest of it."""
         return self.text == asked.text or (self.starts != 0 and self.starts == asked.starts)
 
 

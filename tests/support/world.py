@@ -2,7 +2,7 @@
 
 Owns the composition (the services' own `compose`), the life of the simulated processes (start, crash, restart, freeze)
 and what is recorded for the checker: every version of every object, every effect, every entry of the event streams,
-every container, and what the client was promised. Must not know any scenario.
+every container, and the answers to the client. Must not know any scenario.
 """
 
 import asyncio
@@ -54,35 +54,35 @@ from tests.support.world_clock import ProcessClock, WorldClock
 REDIS = "redis://model"
 NAMESPACE = "slipway-system"
 SERVICES = {"scheduler": 1, "podworker": 1, "watcher": 1, "api": 0}
-"""{service: how many there are of it, unless the setup says otherwise}"""
+"""{service: number of replicas, unless the setup sets another}"""
 RESTART_S = 1.0
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is at the start. `replicas` is {service: how many}."""
+    """The world at the start. `replicas` is {service: number of replicas}."""
 
     nodes: int = 2
     cpus: int = 4
     has_redis: bool = True
     replicas: dict[str, int] = {}
     lag_s: dict[str, float] = {}
-    """{plural: how late the watchers' watches of it are}"""
+    """{plural: lag of the watchers' watches, in seconds}"""
     watcher: dict[str, Any] = {}
     """settings of the watcher that differ from the defaults"""
     api: dict[str, Any] = {}
-    """the same, of the api"""
+    """settings of the api that differ from the defaults"""
     skew_s: dict[str, float] = {}
     """{role: how far its wall clock is ahead}"""
     is_whole: bool = False
-    """with the loops that settings start which no other simulation needs"""
+    """whether to run also the loops that only some settings start"""
     binding: str = "direct"
-    """of the pool; delegate: beside a model of kube-scheduler"""
+    """binding of the pool; with `delegate` a model of kube-scheduler runs too"""
     has_pod_groups: bool = False
     """whether the API server serves groups of pods, which kube-scheduler places whole"""
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """What the client was told: `launched`, `cancelled` or `deleted`, with the object's version."""
+    """An answer to the client: `launched`, `cancelled` or `deleted`, with the object's version."""
 
     kind: str
     uid: str
@@ -92,14 +92,14 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Certificate:
-    """One that stays."""
+    """A certificate that never changes."""
 
     def look(self) -> bool:
         return False
 
 
 class World:
-    """One run. Make it inside the loop; `start` the services, then play."""
+    """One run. Create it inside the loop; `start` the services, then run the story."""
 
     def __init__(self, setup: Setup, *, seed: int = 0, faults: tuple[Fault, ...] = ()) -> None:
         loop = asyncio.get_running_loop()
@@ -122,29 +122,29 @@ class World:
         self.kubelets = Kubelets(self.core, self.clock.now, SeededRandom(f"kubelet-{seed}"))
         self.kube_scheduler = KubeScheduler(self.core, SeededRandom(f"kube-scheduler-{seed}"))
         self.changes: list[tuple[float, str, Commit]] = []
-        """(time, the process that wrote, the commit); empty for the user, kubelets and controllers"""
+        """(time, the process that wrote, the commit); the process is empty for the user, kubelets and controllers"""
         self.processes: dict[str, Process] = {}
         self.promises: list[Promise] = []
         self.broken: list[str] = []
-        """What ended a process that nobody killed."""
+        """The errors that ended processes, other than planned faults."""
         self.last_fault_at = 0.0
         self.stale: dict[str, int] = {}
-        """{role: the version at which the API replica stands to which it comes back}"""
+        """{role: the version of the lagging API replica that its next process meets}"""
         self.behind: dict[str, BestEffort] = {}
-        """{role: what it writes when there is time}"""
+        """{role: its best-effort writes}"""
         self.apps: dict[str, tuple[Process, Any]] = {}
         """{role of an api: (the process, its application)}"""
         self.audits: dict[str, Any] = {}
-        """{role of an api: what it tells a reader of its changes}"""
+        """{role of an api: its audit log}"""
         self.archived = MemoryObjects()
-        """the archive of logs, where there is one"""
+        """the archive of logs, when there is one"""
         self.answers: list[Answered] = []
-        """What clients were told."""
+        """The answers that clients received."""
         self.canaries: list[Canary] = []
         self.restarts: list[Restarted] = []
-        """In which all of us went and came back, and the work stayed as it was."""
+        """Restarts of all our services that must leave the allocations as they were."""
         self.healths: dict[str, ProcessHealth] = {}
-        """{role: what its process says of its loops}"""
+        """{role: the health of its process}"""
         self._stops: dict[str, ServiceStop] = {}
         self._changed = asyncio.Event()
         self._generations: dict[str, int] = {}
@@ -170,7 +170,7 @@ class World:
     # --- processes --------------------------------------------------------------------------------------------------
 
     def spawn(self, role: str) -> Process:
-        """A fresh process with empty memory."""
+        """Start a new process with empty memory."""
         generation = self._generations[role] = self._generations.get(role, 0) + 1
         process = Process(role, generation, ProcessClock(self.loop))
         self.processes[role] = process
@@ -181,7 +181,7 @@ class World:
         return process
 
     def crash(self, process: Process) -> None:
-        """`kill -9`; it comes back after a while. Who is dead already comes back once all the same."""
+        """`kill -9`; a new process starts after RESTART_S. A dead process is restarted only once."""
         if process.is_dead:
             return
         self.loop.kill(process)
@@ -189,10 +189,10 @@ class World:
         self.loop.call_later(RESTART_S, self.spawn, process.role, context=self._outside)
 
     async def restart(self, role: str) -> None:
-        """SIGTERM: it ends in its own time, and is started anew."""
+        """SIGTERM: the process drains and ends, and is started anew."""
         process, stop = self.processes[role], self._stops.get(role)
         if process.is_dead or stop is None:
-            return  # it is being started anyway
+            return  # it restarts anyway
         stop.set()
 
         async def is_over() -> bool:
@@ -203,7 +203,7 @@ class World:
             self.spawn(role)
 
     def freeze(self, process: Process, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT after a while."""
+        """SIGSTOP, and SIGCONT after `seconds`."""
         self.loop.freeze(process)
         self.troubled_for(seconds)
         self.loop.call_later(seconds, self.thaw, process, context=self._outside)
@@ -215,11 +215,11 @@ class World:
             self.troubled_for(0.0)
 
     def troubled_for(self, seconds: float) -> None:
-        """A fault lasts so long from now."""
+        """Note that a fault lasts for `seconds` from now."""
         self.last_fault_at = max(self.last_fault_at, self.clock.now() + seconds)
 
     def after(self, seconds: float, call: Callable[[], object]) -> None:
-        """It happens then, by nobody's hand."""
+        """Call it after `seconds`, as no process."""
         self.loop.call_later(seconds, call, context=self._outside)
 
     def _later(self, seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
@@ -279,7 +279,7 @@ class World:
         self.end(process, f"{process.name} exited with {code}: its work does not end")
 
     def _serve(self, process: Process, context: ServiceContext[Any], kube: ProcessKube, streams: Any) -> None:
-        from slipway.api import main as api_main  # most runs have no api, and it is much to import
+        from slipway.api import main as api_main  # most runs have no api, and its import is slow
 
         api_main.compose(context, kube, streams, self.behind[process.role])
         self.apps[process.role] = (process, context.app)
@@ -305,7 +305,7 @@ class World:
                         self._records = {}
 
                 class NoKeys(SealKeys):
-                    """The same."""
+                    """Keys without files."""
 
                     async def look(self) -> None:
                         pass
@@ -317,7 +317,7 @@ class World:
                 api_main.follow_logins(context, sessions)
 
                 class AuditReader:
-                    """One that takes everything."""
+                    """A reader that accepts everything."""
 
                     async def write(self, events: Any, *, id_: str) -> None:
                         await asyncio.sleep(0)
@@ -325,7 +325,7 @@ class World:
                 self.audits[process.role] = api_main.follow_audit(context, AuditReader())
 
     def end(self, process: Process, why: str) -> None:
-        """A process ended by itself: a bug; it is started again as Kubernetes would."""
+        """Record that a process ended by itself, which is a bug, and restart it as Kubernetes would."""
         self.broken.append(why)
         self.crash(process)
 
@@ -341,26 +341,26 @@ class World:
             case "podworker":
                 return PodworkerSettings(redis_url=redis_url, namespace=NAMESPACE, worker_identity=identity)
             case _:
-                # No Events of Kubernetes: nothing waits for them, and each would be one more step to crash at.
+                # Write no Events of Kubernetes: nothing waits for them, and each would be one more step to crash at.
                 more: dict[str, Any] = {"kubernetes_events": False, **self.setup.watcher}
                 return WatcherSettings(redis_url=redis_url, namespace=NAMESPACE, identity=identity, **more)
 
     # --- the user ---------------------------------------------------------------------------------------------------
 
     async def launch(self, name: str = "job", **spec: Any) -> Allocation:
-        """A launch that was answered 2xx."""
+        """Launch an allocation; the answer must be 2xx."""
         made = await launch(self.kube, name, **spec)
         self._promise("launched", made)
         return made
 
     async def apply(self, manifest: RawObject) -> Allocation:
-        """The same, of an object that is written out."""
+        """Like `launch`, with a whole manifest."""
         made = await self.kube.create(ALLOCATIONS, manifest, namespace="default")
         self._promise("launched", made)
         return made
 
     async def cancel(self, name: str = "job") -> None:
-        """A kill that was answered 2xx."""
+        """Kill an allocation; the answer must be 2xx."""
         stopped = await self.kube.patch(ALLOCATIONS, name, {"spec": {"desired": "Stopped"}}, namespace="default")
         self._promise("cancelled", stopped)
 
@@ -385,7 +385,8 @@ class World:
     async def when(
         self, condition: Callable[[Allocation], object], *, name: str = "job", timeout_s: float = 180.0
     ) -> Allocation:
-        """The allocation at the first version for which `condition` holds; looked at after every commit."""
+        """Return the allocation at the first version for which `condition` is true; it is checked after every
+        commit."""
         begun = self.clock.now()
         while True:
             self._changed.clear()
@@ -395,14 +396,14 @@ class World:
             await self._next(begun, timeout_s)
 
     async def created(self, resource: str, *, timeout_s: float = 180.0) -> None:
-        """Until there has been an object of that plural, that very instant."""
+        """Wait until an object of that plural exists; return in the same instant."""
         begun = self.clock.now()
         while not any(change.resource == resource for _, _, change in self.changes):
             self._changed.clear()
             await self._next(begun, timeout_s)
 
     async def until(self, condition: Callable[[], Awaitable[object]], *, timeout_s: float = 180.0) -> None:
-        """Polls."""
+        """Poll until `condition` is true."""
         begun = self.clock.now()
         while not await condition():
             if self.clock.now() > max(begun, self.last_fault_at) + timeout_s:
@@ -410,7 +411,8 @@ class World:
             await asyncio.sleep(0.1)
 
     async def _next(self, begun: float, timeout_s: float) -> None:
-        """Until something is committed. Raises TimeoutError so long after the beginning and after the last fault."""
+        """Wait for the next commit. Raises TimeoutError when `timeout_s` have passed since both `begun` and the last
+        fault."""
         while not self._changed.is_set():
             left_s = max(begun, self.last_fault_at) + timeout_s - self.clock.now()
             if left_s <= 0:
@@ -419,7 +421,7 @@ class World:
                 async with asyncio.timeout(left_s):
                     await self._changed.wait()
 
-    # --- what is recorded -------------------------------------------------------------------------------------------
+    # --- the records -------------------------------------------------------------------------------------------
 
     def _record(self, change: Commit) -> None:
         owner = OWNER.get()
@@ -436,7 +438,7 @@ def run_world(
     faults: tuple[Fault, ...] = (),
     loop: SimLoop | None = None,
 ) -> Any:
-    """Runs one play from its start, on `loop` if one is given."""
+    """Run one story from its start, on `loop` if one is given."""
     loop = loop or SimLoop(seed)
 
     async def main() -> Any:

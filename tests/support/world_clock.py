@@ -1,8 +1,8 @@
-"""The clocks of a simulated world: the true one, and that of each process, which may be wrong.
+"""The clocks of a simulated world: the true clock, and the clock of each process, which may be wrong.
 
-Owns how wrong. A process that is born has the right time; its wall clock can jump, and both of its clocks can run at
-another rate. The event loop's own timers (`asyncio.timeout`) keep true time: they are the machine's, and stand for the
-limits of the network.
+Owns the errors of the clocks. A new process has the right time; its wall clock can jump, and both of its clocks can run
+at another rate. The event loop's own timers (`asyncio.timeout`) keep true time: they belong to the machine, and
+represent the limits of the network.
 """
 
 from tests.support.loop import EPOCH, SimLoop
@@ -34,7 +34,7 @@ class ProcessClock:
         self._skew_s = 0.0
         self._rate = 1.0
         self._ahead_s = 0.0
-        """How far `monotonic` is ahead of the world's, as of `_since`."""
+        """How far `monotonic` is ahead of the world's clock, as of `_since`."""
         self._since = 0.0
 
     def now(self) -> float:
@@ -44,23 +44,24 @@ class ProcessClock:
         if self._rate == 1.0 and not self._ahead_s:
             return self._loop.time()
         elapsed = self._loop.time() - self._since
-        # To whole ticks: who waits by the loop's timers for what this clock shows must not be early for ever.
+        # Rounded to whole ticks: without it, a task that waits by the loop's timers for a time of this clock could be
+        # early for ever.
         return round((self._since + self._ahead_s + elapsed * self._rate) / TICK_S) * TICK_S
 
     async def sleep(self, seconds: float) -> None:
-        # Time passes for whoever waits, however little is left of what was rounded.
+        # Every wait lasts at least one tick, however little is left after rounding.
         await self._loop.sleep(max(TICK_S, seconds / self._rate) if seconds > 0 else 0.0)
 
     def jump(self, seconds: float) -> None:
-        """The wall clock is set."""
+        """Move the wall clock."""
         self._skew_s += seconds
 
     def set_right(self) -> None:
-        """The wall clock shows the true time again."""
+        """Set the wall clock to the true time again."""
         self._skew_s = self._loop.time() - self.monotonic()
 
     def run_at(self, rate: float) -> None:
-        """From now on the clocks run so many times as fast as time."""
+        """From now on run both clocks `rate` times as fast as true time."""
         told = self.monotonic()
         self._since = self._loop.time()
         self._ahead_s = told - self._since
