@@ -1,4 +1,4 @@
-"""What a life costs in calls of the watcher, and in hints."""
+"""The number of calls and hints that the watcher needs for the life of an allocation."""
 
 import asyncio
 from collections import Counter
@@ -14,7 +14,7 @@ CROWD = 30
 
 
 def counted(post: Post) -> Calls:
-    """The calls of the watcher from here on."""
+    """Count the calls of the watcher from now on."""
     calls: Calls = Counter()
 
     async def count(verb: Verb, plural: str) -> None:
@@ -29,7 +29,7 @@ def is_let_go(allocation: Allocation) -> bool:
 
 
 async def crowd(post: Post, *, runs_s: float) -> None:
-    """Many lives at once, to their ends."""
+    """Run many allocations at once, to their ends."""
     post.kubelet.runs_s = {0: runs_s}
     names = [f"job-{number}" for number in range(CROWD)]
     for name in names:
@@ -39,7 +39,7 @@ async def crowd(post: Post, *, runs_s: float) -> None:
 
 
 def test_the_pod_worker_is_woken_once_for_an_end() -> None:
-    """What is let go needs nobody any more."""
+    """The end of an allocation sends one hint; the removal of its finalizers sends none."""
 
     async def story(post: Post) -> None:
         post.kubelet.runs_s = {0: 1.0}
@@ -53,7 +53,7 @@ def test_the_pod_worker_is_woken_once_for_an_end() -> None:
 
 
 def test_a_pod_that_ended_by_itself_costs_the_server_two_writes() -> None:
-    """It is deleted and its finalizer goes, once each, with a pod worker or without one."""
+    """The pod is deleted and its finalizer removed, once each, with a pod worker or without one."""
 
     async def story(post: Post) -> None:
         calls = counted(post)
@@ -71,7 +71,8 @@ def test_a_pod_that_ended_by_itself_costs_the_server_two_writes() -> None:
 
 
 def test_a_crowd_of_ends_is_added_to_the_totals_together() -> None:
-    """One alone at once, the others a second later, and nothing is read that we wrote ourselves."""
+    """The first end is added at once, the others together a second later, and the watcher does not read again what it
+    wrote itself."""
 
     async def story(post: Post) -> None:
         calls = counted(post)
@@ -84,7 +85,8 @@ def test_a_crowd_of_ends_is_added_to_the_totals_together() -> None:
 
 
 def test_many_that_start_at_once_are_told_in_two_writes_each() -> None:
-    """Running, with what came before it; and the end."""
+    """Many allocations that start at once need two status writes each: Running with the steps before it, and the
+    end."""
 
     async def story(post: Post) -> None:
         calls = counted(post)
@@ -95,7 +97,7 @@ def test_many_that_start_at_once_are_told_in_two_writes_each() -> None:
 
 
 def test_a_gang_is_looked_for_by_name() -> None:
-    """A LIST costs the server a look at everything there is in the namespace."""
+    """The watcher reads the objects of a gang by name, because a LIST makes the server read the whole namespace."""
 
     async def story(post: Post) -> None:
         calls = counted(post)
@@ -103,15 +105,15 @@ def test_a_gang_is_looked_for_by_name() -> None:
         await post.launch(*["n0"] * 12)
         calls.clear()
         await post.until(is_let_go, "the end")
-        # That of the sweep.
+        # The one LIST is that of the sweep.
         assert calls[Verb.LIST, "services"] == 1
 
     play(story)
 
 
 def test_what_is_watched_is_not_listed_at_rest() -> None:
-    """Ten minutes with work that runs and work that has ended: of ConfigMaps and Services the metadata is LISTed, for
-    the sweep, and nothing that has a watch."""
+    """For ten minutes, with one allocation that runs and one that has ended, the sweep LISTs the metadata of ConfigMaps
+    and Services. Nothing that has a watch is LISTed."""
 
     async def story(post: Post) -> None:
         post.kubelet.runs_s = {0: 1.0}

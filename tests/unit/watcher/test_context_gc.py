@@ -1,4 +1,4 @@
-"""Archives that nothing needs go an hour after their last use; whatever is used in this moment stays."""
+"""Context archives that no allocation needs are deleted an hour after their last use; an archive in use stays."""
 
 import uuid
 from typing import Any
@@ -30,7 +30,7 @@ KEEP_S = 3600.0
 
 
 class World:
-    """A cluster with one archive of one piece, uploaded just now."""
+    """A cluster with one archive of one piece, which was just uploaded."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -42,7 +42,7 @@ class World:
         self.sweeper = ArchiveSweeper(self.kube, self.seen, self.clock, keep_s=KEEP_S)
 
     async def upload(self) -> IndexMap:
-        """The index and its piece."""
+        """Create the index and its piece."""
         for manifest in schema.crd_manifests():
             await self.kube.create(CRDS, manifest)
         self.core.settle()
@@ -54,19 +54,19 @@ class World:
         return home
 
     async def launch(self, name: str = "job", context: str = ID) -> None:
-        """An allocation of that archive, as kubectl applies it."""
+        """Create an allocation of that archive, as kubectl applies it."""
         manifest = msgspec.to_builtins(an_allocation(context=context).it)
         spec = {key: value for key, value in manifest["spec"].items() if value is not None}
         await self.kube.create(ALLOCATIONS, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
 
     async def maps(self) -> int:
-        """How many ConfigMaps there are once the garbage is gone."""
+        """Return the number of ConfigMaps after the garbage collection."""
         self.core.settle()
         return len((await self.kube.list(CONFIG_MAPS, label_selector=archive.LABEL_CONTEXT)).items)
 
 
 async def test_after_an_hour_it_goes_with_its_pieces() -> None:
-    """Not before; and a second sweep finds nothing."""
+    """The archive and its pieces are deleted after an hour, not before; a second sweep finds nothing."""
     world = World()
     await world.upload()
     world.clock.advance(KEEP_S - 60)
@@ -78,7 +78,7 @@ async def test_after_an_hour_it_goes_with_its_pieces() -> None:
 
 
 async def test_one_that_is_used_in_this_moment_stays() -> None:
-    """A launch marks it between the LIST and the delete: the delete is refused."""
+    """A launch marks the archive between the LIST and the delete, so the delete is refused."""
     world = World()
     home = await world.upload()
     world.clock.advance(KEEP_S * 2)
@@ -98,7 +98,7 @@ async def test_one_that_is_used_in_this_moment_stays() -> None:
 
 
 async def test_a_failed_list_deletes_nothing() -> None:
-    """Absence is no evidence."""
+    """A failed LIST is no evidence that no allocation uses the archive."""
     world = World()
     await world.upload()
     world.clock.advance(KEEP_S * 2)
@@ -114,7 +114,7 @@ async def test_a_failed_list_deletes_nothing() -> None:
 
 
 async def test_what_is_in_use_costs_no_list_of_allocations() -> None:
-    """The watched allocations show it; only what looks unused is looked for in a LIST."""
+    """The watched allocations show what is in use; only when an archive looks unused are allocations LISTed."""
     world = World()
     await world.upload()
     await world.launch()
@@ -131,7 +131,8 @@ async def test_what_is_in_use_costs_no_list_of_allocations() -> None:
 
 
 async def test_what_the_watch_does_not_show_yet_is_seen_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where allocations are read in several pages: nothing is deleted that an allocation needs."""
+    """An archive that an allocation needs is not deleted, also when the watch has not shown the allocation yet and the
+    LIST has several pages."""
     monkeypatch.setattr(context_gc, "PAGE_SIZE", 1)
     world = World()
     await world.upload()
@@ -143,7 +144,7 @@ async def test_what_the_watch_does_not_show_yet_is_seen_all_the_same(monkeypatch
 
 
 def test_the_pause_follows_the_time_of_keeping() -> None:
-    """An hour is looked at every ten minutes; shorter times once a minute at most."""
+    """The watcher checks every ten minutes for a retention of an hour, and at most once a minute for shorter ones."""
     world = World()
 
     def pause_s(keep_s: float) -> float:
@@ -153,7 +154,7 @@ def test_the_pause_follows_the_time_of_keeping() -> None:
 
 
 def a_map(used_at: float, data: dict[str, str] | None = None) -> IndexMap:
-    """An index, last used then."""
+    """An index that was last used at `used_at`."""
     index = Index(id=ID, bytes=1, pieces=1, files=1, unpacked_bytes=1, complete=True)
     manifest: dict[str, Any] = archive.index_manifest(index, NAMESPACE, format_time(used_at))
     made = IndexMap(metadata=ObjectMeta(**manifest["metadata"]), data=manifest["data"])
@@ -161,7 +162,8 @@ def a_map(used_at: float, data: dict[str, str] | None = None) -> IndexMap:
 
 
 def test_an_allocation_that_goes_on_holds_it() -> None:
-    """Also through its restarts, however long; one of another workspace, or of another context, does not."""
+    """An allocation that has not ended holds its archive, also through restarts, however long. An allocation of another
+    workspace or another context does not."""
     held = an_allocation(context=ID).it
     assert unused([a_map(0.0)], [held], before=1e9) == []
     other = an_allocation(context="cd" * 32).it
@@ -169,7 +171,7 @@ def test_an_allocation_that_goes_on_holds_it() -> None:
 
 
 def test_one_that_has_ended_holds_it_for_an_hour() -> None:
-    """Counted from the end."""
+    """An allocation that has ended holds its archive for an hour after its end."""
     status = {"phase": Phase.TERMINATED, "ended_at": format_time(T0)}
     ended, at = an_allocation(context=ID).with_status(**status).it, T0
     assert unused([a_map(0.0)], [ended], before=at - 1) == []
@@ -177,7 +179,7 @@ def test_one_that_has_ended_holds_it_for_an_hour() -> None:
 
 
 def test_an_index_that_can_not_be_read_goes_too() -> None:
-    """Nobody can use it."""
+    """An index that cannot be read is deleted, because no allocation can use it."""
     assert len(unused([a_map(0.0, data={"index.json": "nonsense"})], [], before=1e9)) == 1
 
 

@@ -1,4 +1,5 @@
-"""Ranks that another scheduler is to bind: refused, they are given back soon; unheard of, later; never left alone."""
+"""Ranks that another scheduler must bind: a refused rank is returned to our scheduler soon, a rank without an answer
+later."""
 
 import msgspec
 import pytest
@@ -29,7 +30,8 @@ def left(rank: int = 0, *, opened: bool = True) -> PodStory:
 
 
 def refused(rank: int = 0, *, reason: str = "Unschedulable") -> PodStory:
-    """And kube-scheduler says that it cannot place it; the condition has the time at which the pod was made."""
+    """The pod, with kube-scheduler's condition that it cannot place it; the condition has the time at which the pod was
+    created."""
     said = Condition(type="PodScheduled", status="False", reason=reason, message=WORDS)
     return left(rank).with_status(conditions=[said])
 
@@ -48,7 +50,8 @@ def a_released(ranks: int = 2) -> AllocationStory:
     ],
 )
 def test_the_time_runs_from_the_opening_of_the_gate(pod: PodStory, limit_s: float, reason: Reason) -> None:
-    """A refusal is believed soon; silence may be a scheduler that is being upgraded."""
+    """The time runs from the opening of the gate: short after a refusal, long without an answer, because the scheduler
+    may be in an upgrade."""
     found = unplaced(pod.it, POLICY)
     assert found is not None
     assert (found.until, found.reason) == (T0 + OPENED_S + limit_s, reason)
@@ -64,7 +67,8 @@ FOR_ITS_MATES = (
 
 @pytest.mark.parametrize("words", FOR_ITS_MATES)
 def test_the_rank_without_a_place_is_named_where_its_whole_group_is_refused(words: str) -> None:
-    """Its mates say that the group is refused: they have a place, and theirs are not avoided."""
+    """The pods that have a place only say that their group is refused: their ranks are not named, and their nodes are
+    not avoided."""
     said = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=words)
     mate = left(0).with_status(conditions=[said])
     found = unplaced(mate.it, POLICY)
@@ -77,7 +81,8 @@ def test_the_rank_without_a_place_is_named_where_its_whole_group_is_refused(word
 
 
 def test_a_gate_is_open_for_no_longer_than_its_pod_is_there() -> None:
-    """Whoever opened it may have a clock that is behind."""
+    """The gate's time is not taken as earlier than the creation of its pod: the clock of the process that opened the
+    gate may be behind."""
     found = unplaced(left().with_metadata(creation_timestamp=format_time(T0 + 60.0)).it, POLICY)
     assert found is not None
     assert found.until == T0 + 60.0 + 600.0
@@ -85,19 +90,21 @@ def test_a_gate_is_open_for_no_longer_than_its_pod_is_there() -> None:
 
 @pytest.mark.parametrize("pod", [left(opened=False), left().bound(), refused().deleted(), left().running()])
 def test_whoever_is_not_waiting_is_not_judged(pod: PodStory) -> None:
-    """Closed gates are the pod worker's; a node, or an end, is an answer."""
+    """A pod is not judged when its gate is still closed (the pod worker opens it), when it has a node, or when it
+    ends."""
     assert unplaced(pod.it, POLICY) is None
 
 
 def test_refused_rank_is_waited_for_first() -> None:
-    """What is in the way may be about to go; the watcher looks again when the time is over."""
+    """A refused rank gets time, because the obstacle may disappear; the watcher checks again when the time is over."""
     reduction = once(a_released().it, left(0).bound(), refused(1), now=T0 + 20, policy=POLICY)
     assert reduction.allocation.status.phase is Phase.ASSIGNED
     assert reduction.needs.recheck_at == T0 + OPENED_S + 30
 
 
 def test_gang_with_a_refused_rank_is_given_back_whole() -> None:
-    """Not the user's fault; the scheduler's own words are told; the node is avoided."""
+    """A gang with a refused rank is torn down whole: it is not the user's fault, the message has kube-scheduler's own
+    words, and the node is avoided."""
     ended = once(a_released().it, left(0).running(), refused(1), now=T0 + 33, policy=POLICY).allocation.status
     assert (ended.phase, ended.reason) == (Phase.TERMINATING, Reason.PLACEMENT_REFUSED)
     assert "Insufficient cpu" in ended.message
@@ -111,7 +118,7 @@ def test_gang_with_a_refused_rank_is_given_back_whole() -> None:
 
 
 def test_node_that_was_refused_is_avoided() -> None:
-    """The next attempt looks elsewhere first, after a pause."""
+    """After a pause the next attempt tries other nodes first."""
     given_back = once(a_released(1).it, refused(), now=T0 + 33, policy=POLICY).allocation
     after = settled(given_back, refused().deleted(), now=T0 + 34, policy=POLICY).status
     assert (after.phase, after.attempt, after.avoid_nodes) == (Phase.PENDING, 2, ["n0"])
@@ -119,7 +126,7 @@ def test_node_that_was_refused_is_avoided() -> None:
 
 
 def test_silence_is_no_reason_to_avoid_the_node() -> None:
-    """A scheduler that says nothing has nothing against it."""
+    """A scheduler that does not answer has not refused the node, so the node is not avoided."""
     given_back = once(a_released(1).it, left(), now=T0 + 603, policy=POLICY).allocation
     assert given_back.status.reason == Reason.LAUNCH_STUCK
     after = settled(given_back, left().deleted(), now=T0 + 604, policy=POLICY).status
@@ -127,6 +134,6 @@ def test_silence_is_no_reason_to_avoid_the_node() -> None:
 
 
 def test_cancel_of_a_refused_gang_is_a_cancel() -> None:
-    """Whatever kube-scheduler says."""
+    """A canceled gang ends as canceled, whatever kube-scheduler says."""
     ended = once(a_released().killed().it, left(0).running(), refused(1), now=T0 + 33, policy=POLICY).allocation
     assert ended.status.reason == Reason.KILLED

@@ -1,4 +1,4 @@
-"""An allocation that waits for others to end: what the watcher sees of them, and what it records."""
+"""An allocation that waits for others to end: how the watcher sees them, and what it records."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ PREP = "prep-11111111"
 
 
 def prep(result: Result | None = None, *, uid: str = PREP_UID, **spec: Any) -> AllocationStory:
-    """The allocation that is waited for; with a result it has ended."""
+    """The dependency; with a result it has ended."""
     story = an_allocation(name="prep", uid=uid, **spec)
     return story if result is None else story.recorded(Event.TERMINATED, at_s=5, result=result)
 
@@ -36,7 +36,7 @@ def waiting(name: str = PREP, when: str = "succeeded", *, own: str = "train", **
 
 
 def seen_among(story: AllocationStory, *others: AllocationStory) -> SeenDependency | None:
-    """What the stores show of its first dependency."""
+    """The first dependency of `story` as the stores show it."""
     known = {(each.it.metadata.namespace, each.it.metadata.name): each.it for each in others}
     return seen(story.it, awaited_by(story.it)[0], lambda space, name: known.get((space, name)))
 
@@ -53,7 +53,7 @@ def test_it_is_named_by_its_id_or_its_name(name: str) -> None:
 
 
 def test_another_of_the_same_name_is_not_the_one_that_was_named() -> None:
-    """An id holds the uid. A name means what it meant when it was looked up first."""
+    """An id contains the uid. A name keeps the meaning that it had at its first lookup."""
     later = prep(Result.SUCCEEDED, uid=OTHER_UID)
     assert seen_among(waiting(PREP), later) is None
     looked_up = AllocationStory(once(waiting("prep").it, awaited=one(SeenDependency(id=PREP), "prep")).allocation)
@@ -61,7 +61,7 @@ def test_another_of_the_same_name_is_not_the_one_that_was_named() -> None:
 
 
 def test_one_that_was_restored_is_known_by_its_id_of_before() -> None:
-    """A cluster gives each object a uid of its own."""
+    """A restored object gets a new uid, so its previous id is recognized too."""
     restored = prep(Result.SUCCEEDED, uid=OTHER_UID).with_metadata(annotations={ANNOTATION_FORMER_IDS: f"x,{PREP}"})
     found = seen_among(waiting(), restored)
     assert found is not None
@@ -73,7 +73,7 @@ def test_while_it_goes_on_nothing_is_written() -> None:
 
 
 def test_a_name_is_looked_up_once() -> None:
-    """Its id is recorded, without an event: nothing has happened to anybody."""
+    """A name is looked up once: its id is recorded, without an event, because no phase has changed."""
     found = once(waiting("prep").it, awaited=one(SeenDependency(id=PREP), "prep"))
     assert [each.id for each in found.allocation.status.dependencies] == [PREP]
     assert (found.changed, found.allocation.status.seq) == (True, 0)
@@ -91,7 +91,8 @@ def test_a_name_is_looked_up_once() -> None:
     ],
 )
 def test_an_end_is_recorded_and_decides(when: str, result: Result, starts: bool) -> None:
-    """As asked: it waits for its turn like any other. Otherwise: it is canceled, in the same write."""
+    """When the dependency ended as required, the allocation waits in its queue like any other. Otherwise it is canceled
+    in the same write."""
     found = settled(waiting(when=when).it, awaited=one(SeenDependency(id=PREP, has_ended=True, result=result)))
     assert (waits_for(found), found.status.dependencies[0].result) == ((), result)
     told = [entry.data for entry in found.status.transitions if entry.type is Event.UPDATED]
@@ -104,7 +105,7 @@ def test_an_end_is_recorded_and_decides(when: str, result: Result, starts: bool)
 
 
 def test_a_cancel_goes_before_what_its_dependency_came_to() -> None:
-    """The user's word is the reason that is kept."""
+    """A cancel by the user stays the reason, also when the dependency has failed."""
     seen_ = one(SeenDependency(id=PREP, has_ended=True, result=Result.FAILED))
     assert ending(once(waiting().killed().it, awaited=seen_).allocation)[2] == Reason.KILLED
 
@@ -115,7 +116,7 @@ def test_what_is_held_is_canceled_too_when_it_can_never_start() -> None:
 
 
 def test_many_ends_at_once_are_one_write() -> None:
-    """Who depends on many is written once, and its event stays small."""
+    """An allocation with many dependencies is written once when they end together, and its event stays small."""
     names = [f"p{number}-11111111" for number in range(100)]
     story = an_allocation(after=[{"allocation": name} for name in names])
     ends = {name: SeenDependency(id=name, has_ended=True, result=Result.SUCCEEDED) for name in names}
@@ -125,7 +126,8 @@ def test_many_ends_at_once_are_one_write() -> None:
 
 
 def test_an_id_of_nothing_was_deleted_and_a_name_of_nothing_is_invalid() -> None:
-    """Its uid says that it was there once. A name in an applied object is likely a slip, and says so at once."""
+    """An unknown id means a deleted object, because its uid existed once. An unknown name in an applied object is
+    likely a mistake, and is reported at once."""
     gone = absent(waiting().it, awaited_by(waiting().it)[0])
     assert gone == SeenDependency(id=PREP, has_ended=True)
     assert ending(once(waiting().it, awaited=one(gone)).allocation)[2] == Reason.DEPENDENCY
@@ -139,7 +141,8 @@ def test_an_id_of_nothing_was_deleted_and_a_name_of_nothing_is_invalid() -> None
 
 
 def test_a_circle_is_invalid() -> None:
-    """Only names can make one, since an id exists after its object: neither of the two could ever start."""
+    """A circle of dependencies is invalid, because none of its allocations could start. Only names can make one, since
+    an id does not exist before its object."""
     first = prep(after=[{"allocation": "middle"}])
     middle = an_allocation(name="middle", uid=OTHER_UID, after=[{"allocation": "train"}])
     found = seen_among(waiting("prep"), first, middle, waiting("prep"))
@@ -153,7 +156,8 @@ def test_a_circle_is_invalid() -> None:
 
 
 def test_who_waits_is_found_by_the_name_of_the_other() -> None:
-    """The index has only what waits, under each name that a text may mean: no end looks at everything."""
+    """The index contains only waiting allocations, under each name that a text may mean, so an end does not scan all
+    allocations."""
     assert set(awaited_names(waiting().it)) == {f"{NAMESPACE}/prep", f"{NAMESPACE}/{PREP}"}
     assert set(awaited_names(waiting("prep").it)) == {f"{NAMESPACE}/prep"}
     assert not list(awaited_names(waiting().assigned().it))
@@ -174,19 +178,20 @@ def has_recorded(allocation: Allocation) -> bool:
 
 
 async def ends(post: Post, allocation: Allocation) -> None:
-    """Its user cancels it."""
+    """Cancel the allocation as its user, and wait for its end."""
     body = {"spec": {"desired": "Stopped"}}
     await post.kube.patch(ALLOCATIONS, allocation.metadata.name, body, namespace=allocation.metadata.namespace)
 
 
 def test_an_end_reaches_all_that_wait_for_it() -> None:
-    """Also when the other is being deleted and no record can be written for a while: its last finalizer stays."""
+    """An end reaches all allocations that wait for it. When the ended one is being deleted and no status can be written
+    for a while, its last finalizer stays."""
 
     async def story(post: Post) -> None:
         has_ended_at: list[float] = []
 
         async def refuse(verb: Verb, plural: str) -> None:
-            """Statuses are written up to the end of the other, and again some seconds later."""
+            """Refuse status writes from the end of the dependency on, for some seconds."""
             if (verb, plural) != (Verb.UPDATE, ALLOCATIONS.plural):
                 return
             if not has_ended_at and (await look(post.kube, "prep")).status.phase is Phase.TERMINATED:
@@ -211,7 +216,7 @@ def test_an_end_reaches_all_that_wait_for_it() -> None:
 
 
 def test_who_is_launched_after_the_end_learns_it_too() -> None:
-    """An applied object names what has ended long ago, or what was deleted long ago."""
+    """An allocation that is applied after the end, or the deletion, of its dependency gets the result too."""
 
     async def story(post: Post) -> None:
         first = await launch(post.kube, "prep")
@@ -230,7 +235,7 @@ def test_who_is_launched_after_the_end_learns_it_too() -> None:
 
 
 def test_one_pass_is_enough() -> None:
-    """A run without watches knows of its own writes."""
+    """One pass is enough: a run without watches uses its own writes."""
 
     async def story(post: Post) -> None:
         first = await launch(post.kube, "prep")

@@ -1,4 +1,4 @@
-"""The cluster feed: a reader that LISTs once and then follows knows what a LIST shows."""
+"""The cluster feed: a reader that LISTs once and then follows knows the same as a LIST shows."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ from tests.support.watch_post import SETTINGS, Post, play
 
 READ_S = 0.05
 KEEPS = msgspec.structs.replace(SETTINGS, snapshot_objects=1)
-"""Snapshots also of so small a cluster."""
+"""Make snapshots also of this small cluster."""
 
 
 class Reader:
@@ -55,7 +55,7 @@ class Reader:
 
 
 async def from_snapshot(post: Post) -> dict[tuple[str, str], Any]:
-    """What a reader knows that begins at a snapshot, once it hears of the publisher."""
+    """The facts of a reader that starts from a snapshot, once it receives the publisher's first entry."""
     reader, pages, facts = FeedReader(post.streams.feed, post.clock), PageReader(), dict[tuple[str, str], Any]()
     versions: dict[tuple[str, str], int] = {}
     found = await reader.resume()
@@ -80,13 +80,13 @@ async def from_snapshot(post: Post) -> dict[tuple[str, str], Any]:
 
 
 def _foreign(end: FeedPosition) -> FeedEntry:
-    """What a publisher of a later term would begin with."""
+    """The first entry of a publisher of a later term."""
     epoch = end.epoch + EPOCHS_PER_TERM
     return FeedEntry(epoch=epoch, number=1, kind="", op=FeedOp.BEAT, data=codec.encode_beat({}))
 
 
 async def listed(post: Post) -> dict[tuple[str, str], Any]:
-    """What a LIST of everything shows."""
+    """The facts of a LIST of everything."""
     pools = {pool.metadata.name: pool for pool in (await post.kube.list(RESOURCE_POOLS)).items}
     facts: dict[tuple[str, str], Any] = {}
     for resource, _ in post.watcher.world.stores():
@@ -97,7 +97,7 @@ async def listed(post: Post) -> dict[tuple[str, str], Any]:
 
 
 def test_a_reader_knows_what_a_list_shows() -> None:
-    """Over a whole life, with nodes that come."""
+    """A reader knows what a LIST shows, over a whole life and while nodes are added."""
 
     async def story(post: Post) -> None:
         reader = Reader(post)
@@ -122,7 +122,8 @@ def test_a_reader_knows_what_a_list_shows() -> None:
 
 
 def test_a_snapshot_and_what_was_told_since_are_what_a_list_shows() -> None:
-    """Whenever somebody begins: while allocations come, run and go, and nodes come."""
+    """A snapshot and the entries after it equal a LIST at any time: while allocations are created, run and are deleted,
+    and nodes are added."""
 
     async def story(post: Post) -> None:
         post.kubelet.runs_s = {0: 3.0}
@@ -131,7 +132,7 @@ def test_a_snapshot_and_what_was_told_since_are_what_a_list_shows() -> None:
             await post.launch(name=f"job{number}")
             await add_node(post.kube, f"more{number}")
             await asyncio.sleep(1.7)
-            # What changes between the two looks is in the later one only.
+            # A change between the two reads is only in the later one.
             tries = 0
             while await from_snapshot(post) != await listed(post):
                 tries += 1
@@ -143,7 +144,7 @@ def test_a_snapshot_and_what_was_told_since_are_what_a_list_shows() -> None:
 
 
 def test_a_snapshot_is_of_its_epoch() -> None:
-    """After a new beginning the old one is none; a new one follows soon."""
+    """After a new epoch of the feed the old snapshot is not used; a new one follows soon."""
 
     async def story(post: Post) -> None:
         await asyncio.sleep(3)
@@ -158,7 +159,8 @@ def test_a_snapshot_is_of_its_epoch() -> None:
 
 
 def test_a_snapshot_is_made_anew_before_the_feed_forgets_where_it_stands() -> None:
-    """Heartbeats alone carry it out of the feed within an hour or so; and no more of them are made than that takes."""
+    """A snapshot is renewed before the feed drops its position, which heartbeats alone cause within about an hour; it
+    is not renewed more often."""
 
     async def story(post: Post) -> None:
         reader = FeedReader(post.streams.feed, post.clock)
@@ -176,7 +178,7 @@ def test_a_snapshot_is_made_anew_before_the_feed_forgets_where_it_stands() -> No
 
 
 def test_a_small_cluster_has_no_snapshot() -> None:
-    """A LIST of it is as quick, so nothing is made and nothing kept."""
+    """A small cluster has no snapshot, because a LIST is as quick."""
 
     async def story(post: Post) -> None:
         await asyncio.sleep(5)
@@ -206,7 +208,7 @@ def test_what_placement_can_not_see_is_not_published() -> None:
 
 
 def test_a_feed_begins_again_after_a_flush_and_after_its_lease_was_deleted() -> None:
-    """Readers notice, LIST, and follow on."""
+    """After a flush, or a delete of its lease, the feed begins again: readers notice, LIST, and continue."""
 
     async def story(post: Post) -> None:
         reader = Reader(post)
@@ -228,7 +230,8 @@ def test_a_feed_begins_again_after_a_flush_and_after_its_lease_was_deleted() -> 
 
 
 def test_that_a_pod_is_to_go_is_told() -> None:
-    """Where pods are spread, one that is on its way out does not count, for whoever follows as for whoever LISTs."""
+    """The feed shows that a pod is being deleted: such a pod is not counted for spreading, by readers of the feed and
+    of a LIST alike."""
 
     async def story(post: Post) -> None:
         await post.launch()

@@ -1,4 +1,4 @@
-"""A claim of an Idempotency-Key goes when its allocation has, and not while anybody may still count on it."""
+"""The claim of an Idempotency-Key is deleted after its allocation, and not while a client may still retry with it."""
 
 import pytest
 
@@ -24,13 +24,13 @@ class Scene:
         self.sweeper = ClaimSweeper(self.kube, self.world, self.clock)
 
     async def claims(self) -> int:
-        """How many there are."""
+        """The number of claims."""
         return len((await self.kube.list(CONFIG_MAPS)).items)
 
 
 @pytest.fixture
 async def scene() -> Scene:
-    """Furnished and claimed."""
+    """A furnished cluster with one claim."""
     found = Scene()
     await furnish(found.kube)
     await found.kube.create(CLAIM_MAPS, claim_manifest(KEY, SPACE, "llm", found.clock.now()))
@@ -38,7 +38,7 @@ async def scene() -> Scene:
 
 
 async def test_an_hour_after_it_was_written_it_goes(scene: Scene) -> None:
-    """Not before; what else there is stays."""
+    """A claim is deleted an hour after it was written, not before; other ConfigMaps stay."""
     await scene.kube.create(CONFIG_MAPS, {"metadata": {"name": "mine", "namespace": SPACE}})
     scene.clock.advance(KEPT_S - 1)
     assert await scene.sweeper.sweep() == 0
@@ -49,7 +49,7 @@ async def test_an_hour_after_it_was_written_it_goes(scene: Scene) -> None:
 
 @pytest.mark.parametrize("is_seen", [True, False])
 async def test_it_stays_as_long_as_its_allocation(scene: Scene, is_seen: bool) -> None:
-    """Whether the cache shows that one already or not."""
+    """A claim stays as long as its allocation exists, whether the cache shows the allocation or not."""
     found = await launch(scene.kube, "llm")
     if is_seen:
         scene.world.allocations.replace([found], 1)
@@ -58,7 +58,7 @@ async def test_it_stays_as_long_as_its_allocation(scene: Scene, is_seen: bool) -
 
 
 async def test_one_that_is_taken_anew_in_this_moment_stays(scene: Scene) -> None:
-    """It was written between the LIST and the delete."""
+    """A claim that is written again between the LIST and the delete stays."""
     scene.clock.advance(KEPT_S + 1)
     claim = await scene.kube.get(CLAIM_MAPS, claim_name(KEY), namespace=SPACE)
     taken: list[str] = []
@@ -74,7 +74,7 @@ async def test_one_that_is_taken_anew_in_this_moment_stays(scene: Scene) -> None
 
 
 async def test_who_can_not_look_deletes_nothing(scene: Scene) -> None:
-    """The API server does not say whether the allocation is gone."""
+    """Nothing is deleted when the API server does not answer whether the allocation is gone."""
     scene.clock.advance(KEPT_S + 1)
 
     async def away(verb: Verb, _plural: str) -> None:

@@ -1,4 +1,4 @@
-"""When lines of a log are left out: only where its node would remove lines unread, and before it does."""
+"""When the reader leaves lines of a log out: only where the node would remove them unread, and before it does."""
 
 import pytest
 
@@ -8,10 +8,10 @@ from tests.support.clock import FakeClock
 
 MB = 1024 * 1024
 NODE_KEEPS = 10 * MB
-"""Of a log, at least; a node removes what is older."""
+"""The number of bytes of a log that a node keeps at least; it removes older ones."""
 STEP_S = 0.1
 SKIPS_AT = 40 * MB
-"""Bytes a second at which lines are read that are not stored."""
+"""The rate at which lines are read without being stored, in bytes per second."""
 
 
 class Flood:
@@ -26,17 +26,17 @@ class Flood:
         self._stores_at, self._skew_s = stores_at, skew_s
         self._began = self.clock.now()
         self._written: list[tuple[float, float]] = []
-        """(when, how much there was by then)"""
+        """(time, number of bytes written by then)"""
         self._total = self._read = 0.0
         self._reads_from = self._began + begins_after_s
 
     @property
     def waiting(self) -> float:
-        """What is on the node and was not read."""
+        """The number of bytes that are on the node and were not read."""
         return self._total - self._read
 
     def print_at(self, rate: float, for_s: float) -> None:
-        """So many bytes a second, for so long."""
+        """Write `rate` bytes per second for `for_s` seconds, while the reader reads."""
         for _ in range(round(for_s / STEP_S)):
             self.clock.advance(STEP_S)
             self._total += rate * STEP_S
@@ -72,7 +72,8 @@ def test_no_line_is_removed_unread(rate: float, skew_s: float) -> None:
 
 
 def test_of_a_node_that_keeps_more_more_is_stored() -> None:
-    """A flood that is left out in part with a kubelet's usual files is whole with larger ones, and never removed."""
+    """A flood that loses lines with a kubelet's usual file sizes is stored whole with larger files, and no line is
+    removed unread."""
     usual, large = Flood(stores_at=4 * MB), Flood(stores_at=4 * MB, keeps=120 * MB)
     for flood in (usual, large):
         flood.print_at(16 * MB, for_s=1)
@@ -93,7 +94,8 @@ def test_what_can_be_stored_is_stored(skew_s: float) -> None:
 
 
 def test_a_short_burst_is_stored() -> None:
-    """A few seconds at twice the rate: less waits than the node keeps, so all of it is read in time."""
+    """A burst of a few seconds at twice the rate is stored whole: fewer bytes wait than the node keeps, so all are read
+    in time."""
     flood = Flood(stores_at=1 * MB)
     flood.print_at(0.5 * MB, for_s=10)
     flood.print_at(2 * MB, for_s=2)
@@ -102,7 +104,7 @@ def test_a_short_burst_is_stored() -> None:
 
 
 def test_lines_are_stored_again_once_the_reader_has_caught_up() -> None:
-    """What is left out ends at the newest line, not later: the rate has fallen, and nothing waits any more."""
+    """The gap ends at the newest line, not later: the rate has fallen, and no lines wait any more."""
     flood = Flood(stores_at=1 * MB)
     flood.print_at(4 * MB, for_s=20)
     left_out, waiting = flood.left_out, flood.waiting
@@ -112,7 +114,7 @@ def test_lines_are_stored_again_once_the_reader_has_caught_up() -> None:
 
 
 def test_a_log_without_times_never_lags() -> None:
-    """Nothing is known of it; nothing is left out."""
+    """A log without times has no known lag, so none of its lines are left out."""
     lag = Lag(clock := FakeClock())
     lag.add(100 * MB, "")
     clock.advance(100)

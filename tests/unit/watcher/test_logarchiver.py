@@ -21,7 +21,8 @@ DAY_S = 86_400.0
 
 
 async def test_what_was_printed_is_archived_and_closed_at_the_end() -> None:
-    """The record says how far each log goes, so that readers know that nothing follows."""
+    """At the end all lines are archived, and the record has the last line of each log, so that readers know that
+    nothing follows."""
     scene = ArchiverScene()
     archiver = scene.archiver()
     await scene.print(50)
@@ -43,7 +44,8 @@ async def test_what_was_printed_is_archived_and_closed_at_the_end() -> None:
 
 
 async def test_an_archive_stays_open_while_a_log_is_read_from_its_node() -> None:
-    """The pod of a log that is not read to its end is there, and is kept for longer than an archive waits for ends."""
+    """An archive stays open while a log is not read to its end: its pod still exists, for longer than the archive waits
+    for ends."""
     scene = ArchiverScene()
     archiver = scene.archiver()
     await scene.print(50)
@@ -64,7 +66,8 @@ async def test_an_archive_stays_open_while_a_log_is_read_from_its_node() -> None
 
 
 async def test_an_archive_is_not_closed_before_lines_that_were_just_stored() -> None:
-    """They came after the last page was read: the next look copies them."""
+    """An archive is not closed before lines that were stored after the last page was read: the next step copies
+    them."""
     scene = ArchiverScene()
     archiver = scene.archiver()
     await scene.print(20, archiver)
@@ -94,7 +97,7 @@ async def test_an_archive_is_not_closed_before_lines_that_were_just_stored() -> 
 
 
 async def test_a_process_that_starts_goes_on_where_the_archive_ends() -> None:
-    """Without a hole and without a doubled line."""
+    """A new process continues where the archive ends, without a gap and without a repeated line."""
     scene = ArchiverScene()
     for _ in range(3):
         await scene.print(20)
@@ -103,7 +106,7 @@ async def test_a_process_that_starts_goes_on_where_the_archive_ends() -> None:
 
 
 async def test_of_two_processes_one_writes_each_piece() -> None:
-    """Who comes second goes on behind it."""
+    """Of two processes one writes each piece; the other continues after it."""
     scene = ArchiverScene()
     first, second = scene.archiver(), scene.archiver()
     await scene.print(20)
@@ -117,7 +120,7 @@ async def test_of_two_processes_one_writes_each_piece() -> None:
 
 
 async def test_the_end_of_a_pod_waits_for_the_copy_and_not_for_ever() -> None:
-    """Nor at all while the archive does not answer."""
+    """The end of a pod waits for the copy for a bounded time, and not at all while the archive does not answer."""
     scene = ArchiverScene()
     archiver = scene.archiver()
     await archiver.step()
@@ -134,13 +137,13 @@ async def test_the_end_of_a_pod_waits_for_the_copy_and_not_for_ever() -> None:
 
 
 async def told(scene: ArchiverScene, id_: AllocationId | None = None) -> list[str]:
-    """What a log itself says of its archive."""
+    """The messages about the archive in the log."""
     lines = await scene.streams.logs.read(id_ or scene.id, limit=10_000)
     return [each.line.text for each in lines if each.line.stream == EVENT]
 
 
 async def test_a_log_tells_of_an_archive_that_stays_away() -> None:
-    """A failure that is over at the next try is no news for its readers; one that lasts is told once."""
+    """A failure that is over at the next try is not reported in the log; a lasting one is reported once."""
     scene = ArchiverScene()
     archiver = scene.archiver()
     await archiver.step()
@@ -157,7 +160,7 @@ async def test_a_log_tells_of_an_archive_that_stays_away() -> None:
 
 
 async def test_a_log_tells_at_once_of_a_refusal() -> None:
-    """Credentials that are refused do not mend themselves."""
+    """A refusal of the credentials is reported at once, because retries do not help."""
     scene = ArchiverScene()
 
     async def refuse(path: str) -> bytes | None:
@@ -170,7 +173,8 @@ async def test_a_log_tells_at_once_of_a_refusal() -> None:
 
 
 async def test_each_log_that_waits_long_for_the_archive_tells_so() -> None:
-    """Also one for which nobody asks the archive, because others failed first."""
+    """Each log that waits long for the archive reports it, also a log whose copy was not tried because others failed
+    first."""
     scene = ArchiverScene()
     others = [an_ended(scene, number, ago_s=0.0) for number in range(20)]
     running = [
@@ -192,7 +196,8 @@ async def test_each_log_that_waits_long_for_the_archive_tells_so() -> None:
 
 
 async def test_a_copy_without_lines_is_no_answer_of_the_archive() -> None:
-    """The archive was not asked: it is still away for the pods that wait for another log."""
+    """A copy without lines does not call the archive, so the archive is still away for pods that wait for another
+    log."""
     scene = ArchiverScene()
     silent = an_ended(scene, 1, ago_s=0.0)
     scene.show(scene.allocation, silent)
@@ -206,7 +211,8 @@ async def test_a_copy_without_lines_is_no_answer_of_the_archive() -> None:
 
 
 async def test_an_archive_that_was_away_gets_what_the_stream_still_has() -> None:
-    """Lines that the bound dropped meanwhile are missing by their numbers."""
+    """An archive that was away gets the lines that the stream still has; the numbers show which lines the stream
+    dropped."""
     scene = ArchiverScene()
     archiver = scene.archiver()
     scene.objects.is_away = True
@@ -223,7 +229,8 @@ async def test_an_archive_that_was_away_gets_what_the_stream_still_has() -> None
 
 
 async def test_lines_of_a_copy_that_failed_are_copied_later() -> None:
-    """Whatever fails: the first write of the record, of a piece, or the reading of the stream between two pages."""
+    """Lines of a failed copy are copied later, whether the write of the record, of a piece, or the reading of the
+    stream failed."""
     scene = ArchiverScene()
     archiver = scene.archiver()
     await archiver.step()
@@ -254,7 +261,8 @@ async def test_lines_of_a_copy_that_failed_are_copied_later() -> None:
 
 
 async def test_lines_that_are_numbered_anew_are_archived() -> None:
-    """The stream was emptied, and the node has only its newest file: what was archived is known by its time."""
+    """When the stream was emptied and the node has only its newest file, lines get new numbers: archived lines are
+    recognized by their times."""
     scene = ArchiverScene()
     archiver = scene.archiver()
     texts = {
@@ -295,7 +303,7 @@ async def test_the_log_of_an_object_that_is_deleted_while_the_archive_is_away_is
 
 
 async def test_a_flood_waits_for_the_copy() -> None:
-    """Before the stream would drop what is not archived; a copy lets it go on."""
+    """A flood pauses before the stream would drop lines that are not archived; a copy lets it continue."""
     scene = ArchiverScene()
     archiver = scene.archiver()
     await archiver.step()
@@ -310,7 +318,8 @@ async def test_a_flood_waits_for_the_copy() -> None:
 
 
 async def test_what_was_kept_long_enough_is_deleted_unless_its_object_is_there() -> None:
-    """Pieces first, then the record; what is younger stays."""
+    """Archives past their retention are deleted unless their allocation exists: pieces first, then the record. Younger
+    ones stay."""
     scene = ArchiverScene()
     archiver = scene.archiver(days=7)
     await scene.print(20)
@@ -332,7 +341,7 @@ async def test_what_was_kept_long_enough_is_deleted_unless_its_object_is_there()
 
 
 def an_ended(scene: ArchiverScene, number: int, *, ago_s: float) -> Allocation:
-    """Another one, which ended so long ago."""
+    """Another allocation, which ended `ago_s` seconds ago."""
     base = scene.allocation
     meta = msgspec.structs.replace(base.metadata, name=f"old-{number}", uid=f"{number:08x}-0000-0000-0000-000000000000")
     ended_at = format_time(scene.clock.now() - ago_s)
@@ -341,7 +350,7 @@ def an_ended(scene: ArchiverScene, number: int, *, ago_s: float) -> Allocation:
 
 
 async def archive_one(scene: ArchiverScene, count: int) -> AllocationId:
-    """The scene's allocation is archived to its end, and is gone; the next one has another name."""
+    """Archive the scene's allocation to its end and remove it; the next one has another name."""
     id_ = scene.id
     await scene.print(count)
     await end_logs(scene.streams, id_)
@@ -358,7 +367,8 @@ async def archive_one(scene: ArchiverScene, count: int) -> AllocationId:
 
 
 async def test_beyond_its_bound_the_oldest_logs_go_and_readers_are_told() -> None:
-    """The youngest stay whole; the record of what went stays as long as it would have."""
+    """Beyond the bound the oldest logs are deleted and readers are told; the newest logs stay whole. The record of a
+    deleted log stays for its retention."""
     scene = ArchiverScene()
     ids = list[AllocationId]()
     for number in range(3):
@@ -385,7 +395,7 @@ async def test_beyond_its_bound_the_oldest_logs_go_and_readers_are_told() -> Non
 
 
 async def test_the_log_of_what_runs_never_goes() -> None:
-    """Whatever the bound is."""
+    """The log of a running allocation is never deleted, whatever the bound is."""
     scene = ArchiverScene()
     await scene.print(100)
     await scene.archiver().step()
@@ -394,7 +404,7 @@ async def test_the_log_of_what_runs_never_goes() -> None:
 
 
 async def test_a_reader_that_knew_a_log_is_told_that_it_went() -> None:
-    """What it had found before is not taken for what is there."""
+    """A reader that found pieces of a log before is told that the log was deleted."""
     scene = ArchiverScene()
     id_ = await archive_one(scene, 100)
     bare = ArchiverScene(scene.objects)
@@ -407,7 +417,8 @@ async def test_a_reader_that_knew_a_log_is_told_that_it_went() -> None:
 
 
 async def test_what_had_ended_before_is_looked_at_at_a_bounded_rate() -> None:
-    """However many are retained: what runs is copied in the first step, and the archive is not asked for all."""
+    """Ended allocations are checked at a bounded rate, however many are retained: running ones are copied in the first
+    step, and the archive is not called for all."""
     scene = ArchiverScene()
     scene.show(scene.allocation, *(an_ended(scene, number, ago_s=3600.0 + number) for number in range(500)))
     await scene.print(20)
@@ -429,7 +440,8 @@ async def test_what_had_ended_before_is_looked_at_at_a_bounded_rate() -> None:
 
 
 async def test_what_the_stream_cannot_have_any_more_is_not_asked_for() -> None:
-    """It ended longer ago than a stream lives: it was archived in time, or its lines are gone."""
+    """The archive is not called for an allocation that ended longer ago than its stream lives: it was archived in time,
+    or its lines are gone."""
     scene = ArchiverScene()
     scene.show(*(an_ended(scene, number, ago_s=8 * DAY_S) for number in range(50)))
     scene.objects.is_away = True

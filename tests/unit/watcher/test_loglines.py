@@ -25,7 +25,7 @@ def cut(log: bytes, position: LogPosition = BEGINNING, size: int = 7) -> tuple[l
 
 
 def since(log: bytes, position: LogPosition) -> bytes:
-    """What a node gives when it is asked from the position's second on."""
+    """The answer of a node to a request from the position's second on."""
     rows = log.splitlines(keepends=True)
     return b"".join(row for row in rows if row[:19].decode() >= position.second[:19])
 
@@ -34,7 +34,8 @@ def since(log: bytes, position: LogPosition) -> bytes:
 def test_a_log_that_is_read_again_goes_on_after_the_last_line(
     stamped: list[tuple[int, str]], size: int, count: int
 ) -> None:
-    """Nothing is repeated and nothing is left out, wherever the first reader stopped; times of one node may tie."""
+    """A second reader continues after the last line without repeats or gaps, wherever the first one stopped, also when
+    lines have equal times."""
     rising = sorted(stamped, key=lambda each: each[0])
     log, expected = a_log(rising), [text for _, text in rising]
     before, cutter = cut(a_log(rising[:count]), size=size)
@@ -45,7 +46,8 @@ def test_a_log_that_is_read_again_goes_on_after_the_last_line(
 
 
 def test_lines_out_of_their_order_come_once() -> None:
-    """Two streams of a container are stamped by two writers: a line may be older than the one before it."""
+    """Two writers stamp the two streams of a container, so a line may be older than the line before it; it is still
+    read once."""
     log = a_log([(10, "a"), (30, "b"), (20, "c"), (2 * 10**9, "d"), (1, "late"), (2 * 10**9 + 1, "e")])
     whole, cutter = cut(log)
     again, _ = cut(since(log, cutter.position(6)), cutter.position(6))
@@ -53,16 +55,16 @@ def test_lines_out_of_their_order_come_once() -> None:
 
 
 def test_a_node_that_has_removed_the_beginning_hides_nothing() -> None:
-    """Lines that are all newer than the last known one are all new, however many were known; and it is known that some
-    may be missing before them."""
+    """When a node has removed the beginning, lines that are all newer than the last known one are all new, and the
+    reader knows that some may be missing before them."""
     _, cutter = cut(a_log([(number, str(number)) for number in range(5)]))
     found, again = cut(a_log([(50, "x"), (51, "y")]), cutter.position(5))
     assert (found, again.is_torn) == (["x", "y"], True)
 
 
 def test_the_rate_of_a_log_is_that_of_its_first_second() -> None:
-    """Of a log that is read from its beginning: what was written in the second after its first line, as it is stored
-    on the node; what is read from a later position on says nothing of its beginning."""
+    """The rate of a log is the number of bytes, as stored on the node, in the second after its first line. A log that
+    is read from a later position has no rate."""
     log = a_log([(10**9, "a"), (2 * 10**9, "b"), (2 * 10**9 + 10**6, "later"), (10**9 + 5, "late")])
     _, cutter = cut(log[: len(a_log([(10**9, "a"), (2 * 10**9, "b")]))])
     assert (cutter.first, cutter.first_second_bytes) == (at(10**9), 2 * len(f"{at(0)} a"))
@@ -74,7 +76,8 @@ def test_the_rate_of_a_log_is_that_of_its_first_second() -> None:
 
 
 def test_a_progress_bar_becomes_its_newest_state() -> None:
-    """While the line goes on its state can be had; at its end only what was not shown yet comes."""
+    """A progress bar yields its newest state while its line is incomplete; at the end of the line only the part that
+    was not shown yet follows."""
     cutter = LineCutter(BEGINNING)
     assert cutter.feed(f"{at(1)} \r 1%\r 2%".encode()) == []
     assert cutter.is_open
@@ -87,7 +90,7 @@ def test_a_progress_bar_becomes_its_newest_state() -> None:
 
 
 def test_a_long_progress_bar_is_not_held_whole() -> None:
-    """A bar of a night costs no more than its newest state."""
+    """A progress bar takes no more memory than its newest state, however long it runs."""
     cutter = LineCutter(BEGINNING)
     cutter.feed(f"{at(1)} ".encode())
     for number in range(20_000):
@@ -96,7 +99,7 @@ def test_a_long_progress_bar_is_not_held_whole() -> None:
 
 
 def test_a_long_line_says_what_was_cut() -> None:
-    """Its beginning, the number of bytes that are missing, and its end; in one chunk or in many."""
+    """A long line becomes its beginning, the number of missing bytes, and its end, in one chunk or in many."""
     text = b"begin" + b"x" * 1_000_000 + b"finish"
     for size in (len(text) + 100, 10_000):
         [line], _ = cut(f"{at(1)} ".encode() + text + b"\n", size=size)
@@ -108,14 +111,15 @@ def test_a_long_line_says_what_was_cut() -> None:
 
 
 def test_a_last_line_without_an_end_comes_at_the_end() -> None:
-    """A program that ends within a line has said it all the same."""
+    """The last line of a program is complete at the end of the log, also without a line end."""
     found, cutter = cut(f"{at(1)} one\n{at(2)} two".encode())
     assert (found, cutter.has_rest) == (["one"], True)
     assert cutter.end() == [f"{at(2)} two".encode()]
 
 
 def test_a_part_of_a_time_at_the_end_is_no_line() -> None:
-    """The response was cut there; a whole time is that of an empty line."""
+    """A part of a time at the end of a response is no line, because the response was cut there; a whole time is an
+    empty line."""
     for part in range(1, len(at(2))):
         _, cutter = cut(f"{at(1)} one\n{at(2)[:part]}".encode())
         assert cutter.end() == []
@@ -124,13 +128,13 @@ def test_a_part_of_a_time_at_the_end_is_no_line() -> None:
 
 
 def test_what_a_node_says_without_a_time_is_kept() -> None:
-    """With the time of the line before it."""
+    """A line of the node without a time is kept, with the time of the line before it."""
     found, _ = cut(f"{at(1)} one\nunable to read the rest\n".encode())
     assert found == ["one", "unable to read the rest"]
 
 
 def test_times_become_comparable() -> None:
-    """UTC, nine digits; what is no time is nothing."""
+    """Times become UTC with nine digits; text that is no time becomes empty."""
     for stamp, expected in (
         (b"2026-01-02T03:04:05Z", b"2026-01-02T03:04:05.000000000Z"),
         (b"2026-01-02T03:04:05.5Z", b"2026-01-02T03:04:05.500000000Z"),

@@ -1,4 +1,4 @@
-"""When Redis does not hold what it held, everything is told again at once, not at the next resync."""
+"""When Redis has lost its data, the watcher writes everything again at once, not at the next resync."""
 
 import asyncio
 
@@ -8,17 +8,17 @@ from slipway.watcher.watcher import FULL_ROUND
 from tests.support.watch_post import Post, play
 
 SOON_S = 3.0
-"""Far less than a resync: the feed beats each second, and its end is not there any more."""
+"""Far less than a resync: the feed has a heartbeat each second, and the watcher notices that its last entry is gone."""
 
 
 async def settled(post: Post) -> None:
-    """The allocation runs, and long after it nothing moves."""
+    """Launch an allocation that runs, and wait until nothing changes any more."""
     await post.until(lambda found: found.status.phase == "Running", "it runs")
     await asyncio.sleep(FULL_ROUND * post.settings.resync_interval_s + 1.0)
 
 
 def test_streams_are_back_soon_after_a_flush() -> None:
-    """A primary at rest notices by its own feed."""
+    """After a flush the streams are back soon: an idle primary notices the loss in its own feed."""
 
     async def story(post: Post) -> None:
         allocation = await post.launch()
@@ -32,7 +32,7 @@ def test_streams_are_back_soon_after_a_flush() -> None:
 
 
 def test_hints_are_sent_again_soon_after_a_flush() -> None:
-    """Work that waits is announced anew: nobody has to wait until hints are sent again anyway."""
+    """After a flush the hints of waiting work are sent again soon, before the regular time."""
 
     async def story(post: Post) -> None:
         post.works = False

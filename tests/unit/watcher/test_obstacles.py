@@ -1,4 +1,5 @@
-"""What keeps a rank from starting is told within one look at its pod, in one condition, and is given up in time."""
+"""An obstacle to the start of a rank is reported at the first look at its pod, in one condition, and ends the attempt
+in time."""
 
 from typing import Any
 
@@ -57,7 +58,7 @@ def noted(*events: KubeEvent) -> PodWarnings:
     ],
 )
 def test_a_container_that_waits_for_a_reason_is_told_at_once(word: str, message: str) -> None:
-    """Whatever the kubelet calls it: only what it says of a start that goes on is none."""
+    """Every reason of a waiting container is reported at once, except the reasons of an ordinary start."""
     blocked = once(starting(), a_pod().waiting(word, message)).allocation
     reason, told = said_of(blocked)
     assert reason == word
@@ -69,7 +70,8 @@ def test_a_container_that_waits_for_a_reason_is_told_at_once(word: str, message:
 
 
 def test_the_same_is_told_once() -> None:
-    """Another try of the kubelet, the wait between two tries, and other numbers in the same words are no news."""
+    """An obstacle is reported once: another try of the kubelet, the wait between tries, and other numbers in the same
+    text are not new."""
     first = once(starting(), a_pod().waiting("ErrImagePull", "not found")).allocation
     assert not once(first, a_pod().waiting("ImagePullBackOff", "Back-off pulling image")).changed
     first = once(starting(), a_pod().waiting("CreateContainerError", "timeout after 1.2s (id 0a1b2c3d)")).allocation
@@ -79,7 +81,7 @@ def test_the_same_is_told_once() -> None:
 
 
 def test_what_was_overcome_is_told_no_more() -> None:
-    """When the rank has started while others have not; and with the start of all."""
+    """An obstacle is removed when its rank has started, also while others have not, and when all have started."""
     first = once(starting(2), a_pod(0).waiting("CreateContainerConfigError", SECRET), a_pod(1).bound()).allocation
     assert said_of(first) == ("CreateContainerConfigError", TOLD)
     assert not once(first, a_pod(0).bound(), a_pod(1).bound()).changed, "an older view is no evidence"
@@ -91,7 +93,8 @@ def test_what_was_overcome_is_told_no_more() -> None:
 
 
 def test_a_mount_that_fails_is_told_by_its_event() -> None:
-    """The pod itself shows nothing; the kubelet's general words do not replace the cause, its progress ends it."""
+    """A failed mount is reported from its event, because the pod shows nothing. The kubelet's general messages do not
+    replace the cause; its progress removes it."""
     pod = a_pod().waiting("ContainerCreating")
     warnings = noted(an_event(pod, "FailedMount", MOUNT))
     uid = pod.it.metadata.uid
@@ -109,7 +112,8 @@ def test_a_mount_that_fails_is_told_by_its_event() -> None:
     [(MOUNT, 300, Reason.LAUNCH_REFUSED), ("Multi-Attach error for volume x", 600, Reason.LAUNCH_STUCK)],
 )
 def test_a_start_is_given_up_also_when_only_events_say_why(message: str, after_s: int, end: Reason) -> None:
-    """A name that is not there is the user's; a volume that does not come may come on another node."""
+    """A start is given up also when only events show why: a name that does not exist is the user's fault; a volume that
+    is not attached may work on another node."""
     pod = a_pod().waiting("ContainerCreating")
     known = noted(an_event(pod, "FailedMount", message)).of([pod.it.metadata.uid])
     blocked = once(starting(), pod, warnings=known).allocation
@@ -122,7 +126,8 @@ def test_a_start_is_given_up_also_when_only_events_say_why(message: str, after_s
 
 
 def test_an_obstacle_that_a_wrong_clock_wrote_is_given_up_in_time() -> None:
-    """The watcher's clock was an hour ahead, and was put right: the patience begins then."""
+    """The watcher's clock was an hour ahead, and was corrected: the time for the obstacle then runs from the
+    correction."""
     pod = a_pod().waiting("ContainerCreating")
     known = noted(an_event(pod, "FailedMount", MOUNT)).of([pod.it.metadata.uid])
     ahead = once(starting(), pod, warnings=known, now=NOW + 3600).allocation
@@ -134,7 +139,8 @@ def test_an_obstacle_that_a_wrong_clock_wrote_is_given_up_in_time() -> None:
 
 
 def test_the_pending_timeout_bounds_a_start_that_is_kept_up() -> None:
-    """From its admission on, and only while something keeps it: a slow pull is no wait. The end says what it was."""
+    """The pending timeout runs from the admission and only while an obstacle exists: a slow pull is none. The end names
+    the obstacle."""
     calm = starting(pendingTimeout="8s")
     assert "pending" not in deadlines_of(calm)
     pod = a_pod().waiting("CreateContainerConfigError", SECRET)

@@ -21,7 +21,7 @@ def moved(allocation: Allocation, phase: Phase = Phase.STARTING) -> Reduction:
 
 
 def a_busy_pace(clock: FakeClock) -> WritePace:
-    """One whose places are all taken."""
+    """A pace without free places."""
     pace = WritePace(clock)
     for number in range(int(AT_ONCE_MAX)):
         allocation = an_assigned(number)
@@ -30,7 +30,7 @@ def a_busy_pace(clock: FakeClock) -> WritePace:
 
 
 async def test_a_few_are_written_at_once_and_many_are_held_back() -> None:
-    """For a bounded time, counted from the first sight."""
+    """A few writes of progress are done at once; many are held back, for a bounded time from the first sight."""
     clock = FakeClock(T0)
     pace, late = a_busy_pace(clock), an_assigned(1000)
     assert pace.wait_s(late, moved(late)) == HELD_S_MAX
@@ -41,7 +41,8 @@ async def test_a_few_are_written_at_once_and_many_are_held_back() -> None:
 
 
 async def test_places_come_back_with_time() -> None:
-    """A second of quiet is enough for the next one, and for no more than the table says."""
+    """Places become free with time: one quiet second frees the number of writes that are allowed per second, and no
+    more."""
     clock = FakeClock(T0)
     pace = a_busy_pace(clock)
     clock.advance(1.0)
@@ -51,13 +52,13 @@ async def test_places_come_back_with_time() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.TERMINATING, Phase.TERMINATED])
 async def test_what_is_more_than_progress_is_never_held_back(phase: Phase) -> None:
-    """Running, and every end."""
+    """Running and every end are never held back."""
     pace, allocation = a_busy_pace(FakeClock(T0)), an_assigned(1000)
     assert pace.wait_s(allocation, moved(allocation)) > 0
     assert pace.wait_s(allocation, moved(allocation, phase)) == 0
 
 
 async def test_a_standby_leaves_progress_to_the_primary() -> None:
-    """It takes no place, so that its own look comes after the primary's write."""
+    """A standby leaves progress to the primary: it takes no place, so that it looks only after the primary's write."""
     pace, allocation = WritePace(FakeClock(T0), lambda: False), an_assigned(1000)
     assert pace.wait_s(allocation, moved(allocation)) == HELD_S_MAX

@@ -1,4 +1,4 @@
-"""What Kubernetes says of pods, as people read it."""
+"""The messages of Kubernetes about pods, as users read them."""
 
 from typing import Any
 
@@ -65,19 +65,19 @@ def an_event(reason: str, message: str = "", **fields: Any) -> KubeEvent:
     ],
 )  # fmt: skip
 def test_events_are_said_in_words(reason: str, message: str, said: str) -> None:
-    """Short ones for what everybody sees; what is not known is told as Kubernetes tells it."""
+    """Common events get short messages; unknown ones keep the text of Kubernetes."""
     assert pod_messages.text_of(an_event(reason, message)) == said
 
 
 def test_the_container_is_named_by_its_place() -> None:
-    """Newer kubelets say "Container started", and which one beside it."""
+    """Newer kubelets write "Container started", and the container's name in a separate field."""
     about = ObjectReference(kind="Pod", field_path="spec.initContainers{fetch-data}")
     event = an_event("Started", "Container started", involved_object=about)
     assert pod_messages.text_of(event) == "container fetch-data started"
 
 
 def test_a_long_message_is_cut() -> None:
-    """One line stays one line of a screen or few."""
+    """A long message is cut to a few lines of a screen."""
     assert len(pod_messages.text_of(an_event("FailedMount", "x" * 5000))) == pod_messages.TEXT_CHARS_MAX
 
 
@@ -100,7 +100,8 @@ def test_both_forms_of_repeats_are_read(fields: dict[str, Any], count: int, time
 
 
 def test_repeats_are_said_when_they_have_doubled() -> None:
-    """A pod that waits for its image all night fills nobody's log."""
+    """Repeats are reported when their number has doubled, so that a pod that waits all night for its image does not
+    fill the log."""
     said, told = 0, list[int]()
     for count in range(1, 1001):
         if pod_messages.is_worth_saying(count, said):
@@ -111,7 +112,7 @@ def test_repeats_are_said_when_they_have_doubled() -> None:
 
 
 def test_a_count_can_be_read_back() -> None:
-    """So that a restart knows what was said."""
+    """The count can be read back from the message, so that a restarted watcher knows what was reported."""
     for count in (1, 2, 77):
         counted = pod_messages.with_count("Waiting for image a", count)
         assert pod_messages.without_count(counted) == ("Waiting for image a", count)

@@ -1,7 +1,7 @@
-"""What the watcher makes of pods, one sentence a test.
+"""How the watcher interprets pods, one rule per test.
 
-Those that are about what others are told run a whole watcher beside a small cluster, in virtual time; those that are
-about the decision alone reduce one allocation and its pods.
+Tests of published results run a whole watcher beside a small cluster, in virtual time; tests of a decision reduce one
+allocation and its pods.
 """
 
 import asyncio
@@ -24,12 +24,13 @@ PROGRESS = (Event.PULLING, Event.STARTING, Event.RUNNING)
 
 
 async def told(post: Post, allocation: Allocation) -> list[Event]:
-    """What its stream says of progress, repeats included."""
+    """The progress events in the allocation's stream, repeats included."""
     return [each.event.type for each in await post.stream(allocation) if each.event.type in PROGRESS]
 
 
 def test_pending_and_scheduled_emits_exactly_pulling_then_starting_once() -> None:
-    """However long the containers wait, however often it is looked at, by two watchers and by one that starts anew."""
+    """Pulling and Starting are emitted once, however long the containers wait and however often they are checked, by
+    two watchers or a restarted one."""
 
     async def story(post: Post) -> None:
         post.kubelet.starts_after_s = 200.0
@@ -67,7 +68,8 @@ def test_one_rank_without_a_node_keeps_all_from_starting() -> None:
 
 
 def test_only_the_main_container_counts() -> None:
-    """A sidecar that runs starts nobody, one that has failed ends nobody, and one that goes on holds nobody."""
+    """Only the main container counts: a running sidecar does not make the rank run, a failed one does not end it, and a
+    continuing one does not keep it."""
     runs, failed = ContainerState(running=StateRunning(started_at=at(2))), StateTerminated(exit_code=1, reason="Error")
     started = an_allocation().assigned().released().started()
     side_first = a_pod().waiting("ContainerCreating").with_container("proxy", runs)
@@ -80,7 +82,8 @@ def test_only_the_main_container_counts() -> None:
 
 @pytest.mark.parametrize("is_bound", [False, True], ids=["no node yet", "on a node"])
 def test_pending_with_a_deletion_is_an_end(is_bound: bool) -> None:
-    """It will never run: without a node that is the end of the rank, with one its end is certain. Nobody's fault."""
+    """A pending pod that is being deleted will never run. Without a node the rank has ended; with a node its end is
+    certain. It is not the user's fault."""
     pod = a_pod().bound() if is_bound else a_pod()
     found = once(an_allocation().assigned().released().it, pod.deleted(at_s=9)).allocation.status
     assert (found.phase, found.reason) == (Phase.TERMINATING, Reason.POD_DELETED)
@@ -90,7 +93,7 @@ def test_pending_with_a_deletion_is_an_end(is_bound: bool) -> None:
 
 
 def test_an_init_container_that_fails_is_named_with_its_code() -> None:
-    """The user's own failure: container, code, and what it said."""
+    """A failed init container is the user's failure: the message has its name, code and output."""
     ended = StateTerminated(exit_code=7, reason="Error", message="no such bucket")
     pod = a_pod().with_container("fetch-data", ContainerState(terminated=ended), init=True).bound()
     found = settled(a_running().it, pod.with_status(phase="Failed")).status
@@ -99,7 +102,8 @@ def test_an_init_container_that_fails_is_named_with_its_code() -> None:
 
 
 def test_an_image_pull_back_off_ends_with_the_image() -> None:
-    """After the limit, and never retried; ErrImagePull alone is waited out."""
+    """ImagePullBackOff ends the attempt after the limit, with the image's name, and without a retry; ErrImagePull alone
+    does not."""
     story = an_allocation(maxRestarts=3).assigned().released().started()
     waiting = a_pod().waiting("ErrImagePull", "not found", since_s=2)
     assert once(story.it, waiting, now=T0 + 9_999).allocation.status.phase is Phase.STARTING
@@ -127,7 +131,7 @@ AS_THE_TABLE_SAYS: dict[str, tuple[PodStory, Reason, list[str]]] = {
     ),
     "node lost": (a_pod().failed("NodeLost", "the node is gone"), Reason.NODE_LOST, ["n0"]),
     "node lost, container unknown": (a_pod().exited(137, reason="ContainerStatusUnknown"), Reason.NODE_LOST, ["n0"]),
-    # What a kubelet reports of a container that it never started: 137, and no times.
+    # A kubelet reports 137 and no times for a container that it never started.
     "deleted by hand before it started": (
         a_pod()
         .exited(137, reason="ContainerStatusUnknown", said="The container could not be located")
@@ -197,7 +201,8 @@ AS_THE_TABLE_SAYS: dict[str, tuple[PodStory, Reason, list[str]]] = {
 
 @pytest.mark.parametrize("case", AS_THE_TABLE_SAYS)
 def test_what_the_infrastructure_does_to_a_pod_is_retried_and_not_counted(case: str) -> None:
-    """Another attempt even without restarts left; it avoids the node that is to blame."""
+    """A loss by the infrastructure starts another attempt even without restarts left, and avoids the node that caused
+    it."""
     pod, reason, avoided = AS_THE_TABLE_SAYS[case]
     found = settled(a_running(maxRestarts=0).it, pod).status
     assert (found.phase, found.attempt, found.restarts, found.infra_restarts) == (Phase.PENDING, 2, 0, 1)
@@ -207,7 +212,7 @@ def test_what_the_infrastructure_does_to_a_pod_is_retried_and_not_counted(case: 
 
 @pytest.mark.parametrize("case", AS_THE_TABLE_SAYS)
 def test_what_the_infrastructure_does_to_a_pod_of_a_cancelled_allocation_is_an_end(case: str) -> None:
-    """The user's word comes first."""
+    """A loss by the infrastructure ends a canceled allocation: the cancel wins."""
     pod, _, _ = AS_THE_TABLE_SAYS[case]
     assert ending(settled(a_running().killed().it, pod))[:2] == (Phase.TERMINATED, Result.CANCELED)
 
@@ -223,7 +228,8 @@ def test_an_exit_is_on_record_before_the_pod_may_go() -> None:
 
 
 def test_a_pod_deleted_by_hand_is_replaced_by_the_next_attempt_and_all_is_told() -> None:
-    """The whole way: Terminating, a second attempt, and its own progress."""
+    """A pod that was deleted by hand leads to Terminating and a second attempt with its own progress, and all of it is
+    published."""
 
     async def story(post: Post) -> None:
         await post.launch("n0")
@@ -243,7 +249,8 @@ def test_a_pod_deleted_by_hand_is_replaced_by_the_next_attempt_and_all_is_told()
 
 
 def test_a_pod_that_vanishes_without_a_trace_is_looked_for_and_then_retried() -> None:
-    """Somebody took our finalizer away and deleted it by force: absence alone ends nothing, a consistent read does."""
+    """When a user has removed our finalizer and deleted the pod by force, its absence alone ends nothing; a consistent
+    read that does not find it ends the attempt."""
 
     async def story(post: Post) -> None:
         await post.launch("n0")
@@ -259,7 +266,8 @@ def test_a_pod_that_vanishes_without_a_trace_is_looked_for_and_then_retried() ->
 
 FILLED_ITS_FOLDER = {
     "its container is told as ended": a_pod().exited(137),
-    # Seen of kubelets v1.36, once in five: the container is removed before the pod's last status is written.
+    # Observed in one of five cases with kubelets v1.36: the container is removed before the pod's last status is
+    # written.
     "its container is told as waiting": a_pod().waiting("ContainerCreating").with_status(phase="Failed"),
     "an init container filled it": a_pod()
     .waiting("PodInitializing")
@@ -270,7 +278,8 @@ FILLED_ITS_FOLDER = {
 
 @pytest.mark.parametrize("case", FILLED_ITS_FOLDER)
 def test_a_pod_evicted_for_its_own_limits_has_failed(case: str) -> None:
-    """The kubelet evicts without a disruption what fills its emptyDir: another attempt would end the same way."""
+    """The kubelet evicts a pod that fills its emptyDir without the condition DisruptionTarget: this is a failure,
+    because another attempt would end the same way."""
     words = 'Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". '
     pod = FILLED_ITS_FOLDER[case].with_status(reason="Evicted", message=words)
     found = settled(a_running(maxRestarts=0).it, pod).status
@@ -280,7 +289,7 @@ def test_a_pod_evicted_for_its_own_limits_has_failed(case: str) -> None:
 
 
 def test_an_eviction_while_the_watcher_is_away_is_told_with_its_reason() -> None:
-    """The pod itself says why it ended; nobody has to have been there."""
+    """The reason of an eviction is read from the pod itself, also when the watcher was away at the time."""
 
     async def story(post: Post) -> None:
         stop = ServiceStop()

@@ -1,4 +1,5 @@
-"""Events of pods become lines of their logs: each once, whoever watches, and told apart from what ranks print."""
+"""Events of pods become lines of their logs: each once, whichever watcher runs, and distinct from the ranks' own
+lines."""
 
 import asyncio
 from typing import Any
@@ -16,7 +17,7 @@ from tests.support.watch_post import Post, play
 
 
 async def happen(post: Post, pod: Pod, name: str, reason: str, message: str, **fields: Any) -> None:
-    """What a kubelet writes."""
+    """Create an Event as a kubelet does."""
     now = format_time(post.clock.now(), "seconds")
     about = {"kind": "Pod", "namespace": "default", "name": pod.metadata.name, "uid": pod.metadata.uid}
     body = {
@@ -34,7 +35,7 @@ async def happen(post: Post, pod: Pod, name: str, reason: str, message: str, **f
 
 
 async def again(post: Post, name: str, count: int) -> None:
-    """It happened once more."""
+    """Raise the count of the Event, as for a repeat."""
     now = format_time(post.clock.now(), "seconds")
     await post.kube.patch(EVENTS, name, {"count": count, "lastTimestamp": now}, namespace="default")
 
@@ -51,7 +52,8 @@ async def a_running_pod(post: Post) -> tuple[Allocation, Pod]:
 
 
 def test_an_event_of_a_pod_is_a_line_of_its_rank() -> None:
-    """In words, with the Event's own time, rank and attempt, and marked as no line of the rank itself."""
+    """An Event of a pod becomes a readable line with the Event's time, rank and attempt, which is marked as no output
+    of the rank."""
 
     async def story(post: Post) -> None:
         allocation, pod = await a_running_pod(post)
@@ -67,7 +69,7 @@ def test_an_event_of_a_pod_is_a_line_of_its_rank() -> None:
 
 
 def test_what_happens_to_pods_of_others_is_nobodys_line() -> None:
-    """Only our pods have a log of ours; events of other kinds of objects are not told either."""
+    """Events of other pods, and of other kinds of objects, do not become lines."""
 
     async def story(post: Post) -> None:
         allocation, pod = await a_running_pod(post)
@@ -84,7 +86,7 @@ def test_what_happens_to_pods_of_others_is_nobodys_line() -> None:
 
 
 def test_an_event_of_a_pod_that_is_gone_is_still_told() -> None:
-    """Its name says whose it was."""
+    """An Event of a deleted pod still becomes a line: the pod's name identifies its rank."""
 
     async def story(post: Post) -> None:
         allocation, pod = await a_running_pod(post)
@@ -98,7 +100,7 @@ def test_an_event_of_a_pod_that_is_gone_is_still_told() -> None:
 
 
 def test_repeats_are_folded() -> None:
-    """Told at the first, then whenever their number has doubled."""
+    """Repeats are reported at the first, then whenever their number has doubled."""
 
     async def story(post: Post) -> None:
         allocation, pod = await a_running_pod(post)
@@ -115,7 +117,8 @@ def test_repeats_are_folded() -> None:
 
 
 def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
-    """The server ends every watch after a while: nothing is listed again for that, missed, or told twice."""
+    """When the server ends the watch, as it does regularly, the watcher resumes it without a LIST, a gap or a
+    repeat."""
 
     async def story(post: Post) -> None:
         allocation, pod = await a_running_pod(post)
@@ -137,7 +140,7 @@ def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
 
 
 def test_a_restart_of_the_watcher_repeats_nothing_and_misses_nothing() -> None:
-    """What happened meanwhile is told; what was told is not told again, also not how often it had happened."""
+    """A restarted watcher reports the Events of the time in between, and does not repeat an Event or its count."""
 
     async def story(post: Post) -> None:
         stop = ServiceStop()

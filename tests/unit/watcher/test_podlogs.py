@@ -37,23 +37,23 @@ class Journal:
         self.is_broken = False
         self.is_removed = False
         self.silent = 0
-        """so many reads get nothing: no line, no error and no end"""
+        """number of next reads that get nothing: no line, no error and no end"""
         self.rotated_at = 0.0
-        """lines from before are not there any more"""
+        """lines from before this time are removed"""
         self.bugs: set[str] = set()
-        """pods whose log meets a fault of ours"""
+        """pods whose log meets a bug of ours"""
         self.broken_off_at: list[float] = []
         """times at which a log that is followed ends as if its container had"""
         self.unended: set[str] = set()
-        """texts that no line end follows"""
+        """texts without a line end"""
         self.new_file_at = math.inf
-        """lines from then on are in a file that nobody gets who opened the log before"""
+        """lines from this time on are in a file that a reader who opened the log earlier does not get"""
         self.lost_between = (math.inf, math.inf)
-        """lines of these times were in a file that is not there any more when their reader comes to it"""
+        """lines of these times were in a file that is removed before the reader reaches it"""
         self.cuts: list[int] = []
-        """after so many bytes each of the next reads ends as if that were all: its node went away"""
+        """each of the next reads ends after this number of bytes, as if that were all, because its node went away"""
         self.opens_s = 0.0
-        """so long a node takes to open a log; that of a pod that was killed meanwhile is removed"""
+        """time that a node needs to open a log, in seconds; the log of a pod that is killed in that time is removed"""
         self.reads = 0
 
     def write(self, uid: str, text: str) -> None:
@@ -115,7 +115,7 @@ def with_journal(post: Post) -> Journal:
 
 
 async def said(post: Post, allocation: Allocation) -> list[str]:
-    """What was said of its logs, beside their lines."""
+    """The messages about the allocation's logs, beside their lines."""
     stored = await post.streams.logs.read(id_of(allocation), limit=100_000)
     return [item.line.text for item in stored if item.line.stream == "event"]
 
@@ -159,7 +159,8 @@ def test_the_log_of_a_short_command_is_complete() -> None:
 
 
 def test_a_rank_that_fails_at_once_costs_the_others_no_line() -> None:
-    """Their pods are deleted only when their logs are open, however soon after their start."""
+    """A rank that fails at once costs the others no line: their pods are deleted only when their logs are open, however
+    soon after their start."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -175,7 +176,8 @@ def test_a_rank_that_fails_at_once_costs_the_others_no_line() -> None:
 
 
 def test_the_log_of_a_rank_that_came_back_is_opened_once() -> None:
-    """It goes on behind the lines that the store has of the pod before: nothing is refused, and nothing read again."""
+    """The log of a restarted rank continues after the stored lines of the previous pod: no write is refused, and
+    nothing is read again."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -217,14 +219,14 @@ def test_the_log_of_a_rank_that_came_back_is_opened_once() -> None:
 @pytest.mark.parametrize("ahead_s", [-60.0, 0.0, 60.0])
 @pytest.mark.parametrize("is_read", [False, True], ids=["log of the pod before", "its own log"])
 def test_whose_log_has_ended_is_known_by_the_clock_of_its_node(ahead_s: float, is_read: bool) -> None:
-    """The pod of a rank that started again has its log behind that of the pod before, once, also on a node whose clock
-    is ahead of that of the API server, or behind it."""
+    """The log of a restarted rank's pod is stored once, after the log of the previous pod, also when the node's clock
+    is ahead of the API server's or behind it."""
 
     async def main() -> None:
         clock = VirtualClock()
         streams, world, owner = MemoryStreams(MemoryServer(clock)), Informers(), an_allocation(1).it
         source, texts = LogKey(attempt=1, rank=0), dict[float, str]()
-        # By the API server the pod before ended at 10 s, and this one was created at 12 s.
+        # By the clock of the API server the previous pod ended at 10 s, and this one was created at 12 s.
         story = a_pod(of=owner).with_metadata(
             annotations={ANNOTATION_ADDED: "1"}, creation_timestamp=format_time(T0 + 12.0)
         )
@@ -280,7 +282,8 @@ def test_whose_log_has_ended_is_known_by_the_clock_of_its_node(ahead_s: float, i
 
 
 def test_a_log_that_its_node_does_not_send_delays_the_end_for_a_second() -> None:
-    """It counts as open then: a log without lines looks the same. The other ranks are deleted."""
+    """A log that its node does not send delays the end for one second. Then it is treated as open, because a log
+    without lines looks the same, and the other ranks are deleted."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -295,7 +298,8 @@ def test_a_log_that_its_node_does_not_send_delays_the_end_for_a_second() -> None
 
 
 def test_a_log_that_is_broken_off_is_read_to_the_end() -> None:
-    """An end that comes before the container's is none, whether the pod's end is known a moment later or not."""
+    """A log that ends before its container is read again to the end, whether the pod's end is known a moment later or
+    not."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -316,7 +320,8 @@ def test_a_log_that_is_broken_off_is_read_to_the_end() -> None:
 
 
 def test_an_end_of_before_says_nothing_of_what_came_while_the_log_could_not_be_read() -> None:
-    """Also where the clock of the node is behind ours, so that its container ended before we last read it."""
+    """An earlier end of the log is not taken as its end when lines were written while it could not be read, also when
+    the node's clock is behind ours."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -340,7 +345,7 @@ def test_an_end_of_before_says_nothing_of_what_came_while_the_log_could_not_be_r
 
 
 def test_lines_of_one_time_are_all_told() -> None:
-    """Times may be too coarse to tell lines apart: each is stored once, also when the log is read again."""
+    """Lines with equal times are each stored once, also when the log is read again."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -362,7 +367,8 @@ def test_lines_of_one_time_are_all_told() -> None:
 
 
 def test_lines_come_while_it_runs_and_once_after_a_restart() -> None:
-    """Another watcher goes on after the last stored line, without repeating one."""
+    """Lines are stored while the container runs; another watcher continues after the last stored line without a
+    repeat."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -392,7 +398,7 @@ def test_lines_come_while_it_runs_and_once_after_a_restart() -> None:
 
 
 def test_a_log_that_can_not_be_read_holds_nothing_up_for_long() -> None:
-    """The pod's object is kept a little while for it, then let go."""
+    """The object of a pod whose log cannot be read is kept for a short time only."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -413,7 +419,8 @@ def test_a_log_that_can_not_be_read_holds_nothing_up_for_long() -> None:
     ids=["kubelet away", "container runtime away"],
 )
 def test_a_node_that_is_started_again_costs_no_line(trouble: str, away_s: float) -> None:
-    """Of a pod that ended just before: its kubelet cannot be reached, or cannot ask its runtime, for a while."""
+    """A restart of the node costs no line of a pod that ended just before, although its kubelet cannot be reached, or
+    cannot reach its runtime, for a while."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -431,7 +438,7 @@ def test_a_node_that_is_started_again_costs_no_line(trouble: str, away_s: float)
 
 
 def test_a_log_that_waits_for_the_store_is_waited_for() -> None:
-    """While the store is away for a while the pod of a log that was read stays, and nothing of it is left out."""
+    """While the store is away for a while, the pod of a log that was read stays, and no line is lost."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -453,7 +460,8 @@ def test_a_log_that_waits_for_the_store_is_waited_for() -> None:
 
 
 def test_a_store_that_is_away_for_a_moment_ends_no_long_wait() -> None:
-    """Of a log whose node was away for longer than a store may be: all of it is read when both are back."""
+    """A short outage of the store does not end the long wait for a node that is away: the whole log is read when both
+    are back."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -476,7 +484,7 @@ def test_a_store_that_is_away_for_a_moment_ends_no_long_wait() -> None:
 
 
 def test_a_log_that_brings_nothing_is_read_again() -> None:
-    """A node that holds a reading open and sends nothing costs no line of a pod that has ended."""
+    """A read that the node holds open without sending anything is repeated, so that no line of an ended pod is lost."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -492,8 +500,9 @@ def test_a_log_that_brings_nothing_is_read_again() -> None:
 
 
 def test_a_log_that_has_ended_leaves_nothing_to_the_collector() -> None:
-    """A reading that is cut raises through groups of tasks: neither the error nor the follower stays in a cycle. The
-    collector of a service seldom looks at old objects, and a thousand ended logs would keep their pods until then."""
+    """A cut read raises through groups of tasks; neither the error nor the follower stays in a reference cycle. The
+    garbage collector of a service seldom visits old objects, so a thousand ended logs would keep their pods until
+    then."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -512,7 +521,8 @@ def test_a_log_that_has_ended_leaves_nothing_to_the_collector() -> None:
 
 
 def test_a_reading_that_waits_for_the_store_is_not_cut() -> None:
-    """Only a node that sends nothing is asked again: what was read may have been removed there meanwhile."""
+    """A read that waits for the store is not cut. Only a node that sends nothing is read again, because the node may
+    have removed lines that were read."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -530,7 +540,7 @@ def test_a_reading_that_waits_for_the_store_is_not_cut() -> None:
 
 
 def test_a_log_that_is_given_up_is_said_to_be() -> None:
-    """Where it is read, with how long it was waited for; its pod goes."""
+    """A log that is given up says so to its readers, with the time that was waited; its pod is released."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -546,7 +556,8 @@ def test_a_log_that_is_given_up_is_said_to_be() -> None:
 
 @pytest.mark.parametrize("is_applied", [True, False])
 def test_a_log_that_is_given_up_has_an_end_though_the_store_does_not_answer_once(is_applied: bool) -> None:
-    """Whether what was said is stored or not: it is said once, and who follows the log is not left waiting."""
+    """A log that is given up gets its end and one message, also when the store fails once, so that its followers do not
+    wait for ever."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -579,7 +590,8 @@ def test_a_log_that_is_given_up_has_an_end_though_the_store_does_not_answer_once
 
 
 def test_a_pod_that_ended_by_itself_is_deleted_after_its_log_was_read() -> None:
-    """Its node would remove the log with the first mark of a delete."""
+    """A pod that ended by itself is deleted only after its log was read, because its node removes the log at the first
+    delete."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -604,7 +616,7 @@ def test_a_pod_that_ended_by_itself_is_deleted_after_its_log_was_read() -> None:
 
 
 def test_lines_that_a_node_has_removed_unread_are_said_to_be_missing() -> None:
-    """After a pause in which its file was rotated away: of them there is no count, but a line in their place."""
+    """Lines that a node has rotated away unread are reported as missing by a line in their place, without a count."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -632,7 +644,7 @@ def test_lines_that_a_node_has_removed_unread_are_said_to_be_missing() -> None:
 
 
 FULL = "x" * (4 * 1024 * 1024)
-"""Three of them fill a file of a log on its node."""
+"""Three of these fill one log file on a node."""
 
 
 @pytest.mark.parametrize(
@@ -654,7 +666,8 @@ FULL = "x" * (4 * 1024 * 1024)
 def test_a_log_whose_beginning_may_have_been_removed_says_so(
     read_from_s: float, first_at_s: float, texts_then: list[str], says: str
 ) -> None:
-    """Before any of it was read, nothing but times and the rate of what is there can tell."""
+    """A log whose beginning may have been removed before the first read says so: only the times and the rate of the
+    existing lines can show it."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -697,7 +710,8 @@ def test_a_log_whose_beginning_may_have_been_removed_says_so(
     ],
 )
 def test_a_flood_that_begins_before_its_node_opens_the_log_says_so(opens_s: float, text: str, says: str) -> None:
-    """Asked for before its first line, and sent later than it was written: the file may be the second."""
+    """A log that was requested before its first line, and sent later than it was written, says that its beginning may
+    be missing: the file may be the second one."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -727,7 +741,8 @@ def test_a_flood_that_begins_before_its_node_opens_the_log_says_so(opens_s: floa
     ],
 )
 def test_what_is_left_of_a_burst_says_that_there_may_have_been_more(size: int, says: str) -> None:
-    """A file began just before the end: what is in it came at once, and says little of how much came before."""
+    """When the only file began just before the end, the log says that more lines may have existed: the burst in it does
+    not show how much came before."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -750,7 +765,8 @@ def test_what_is_left_of_a_burst_says_that_there_may_have_been_more(size: int, s
 
 
 def test_a_log_that_was_left_without_an_end_gets_one() -> None:
-    """The watcher was killed, and the pod torn out meanwhile: who follows it is told, and does not wait for ever."""
+    """A log whose watcher was killed while its pod was removed gets an end and a message, so that its followers do not
+    wait for ever."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -779,7 +795,7 @@ def test_a_log_that_was_left_without_an_end_gets_one() -> None:
 
 
 async def a_lease_of_the_dead(post: Post) -> None:
-    """The lease is held by a process that was killed a moment ago."""
+    """Let a process hold the lease that was killed a moment ago."""
     now = format_time(post.clock.now(), "microseconds")
     spec = LeaseSpec(holder_identity="killed", lease_duration_seconds=15, acquire_time=now, renew_time=now)
     lease = Lease(metadata=ObjectMeta(name="slipway-feed", namespace="slipway-system"), spec=spec)
@@ -787,7 +803,8 @@ async def a_lease_of_the_dead(post: Post) -> None:
 
 
 def test_a_watcher_that_does_not_lead_reads_what_it_gives_up() -> None:
-    """The only watcher was killed: its successor has no lease yet, and still loses no line of what ends meanwhile."""
+    """A watcher that does not lead yet reads the logs of the pods that it releases: after the only watcher was killed,
+    its successor loses no line of pods that end before it has the lease."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -812,7 +829,7 @@ def test_a_watcher_that_does_not_lead_reads_what_it_gives_up() -> None:
 
 
 def test_a_fault_in_one_log_ends_nothing_else() -> None:
-    """Neither the lease, nor the life of the allocation, nor the log of another rank."""
+    """A bug in one log affects neither the lease, nor the allocation, nor the log of another rank."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -834,7 +851,7 @@ def test_a_fault_in_one_log_ends_nothing_else() -> None:
 
 
 def test_a_store_that_was_emptied_is_filled_again() -> None:
-    """The node still has the lines: from the first one on, each once."""
+    """A store that was emptied is filled again from the node, from the first line on, each line once."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -854,8 +871,8 @@ def test_a_store_that_was_emptied_is_filled_again() -> None:
 
 
 def test_what_was_read_and_refused_is_read_again() -> None:
-    """A store that was emptied in the very second in which a container ends has refused lines that were read: that they
-    were read says nothing of whether they are stored."""
+    """Lines that the store refused, because it was emptied in the second in which the container ended, are read again:
+    lines that were read are not always stored."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -865,7 +882,7 @@ def test_what_was_read_and_refused_is_read_again() -> None:
         uid = await uid_of_rank(post, 0)
         began = post.clock.now()
         journal.write(uid, "first")
-        # Into the second in which it will end.
+        # Wait until the second in which the container will end.
         await asyncio.sleep(max(0.5, int(began + 2.5) + 0.05 - began))
         post.server.flush()
         journal.write(uid, "last")
@@ -876,7 +893,8 @@ def test_what_was_read_and_refused_is_read_again() -> None:
 
 
 def test_lines_wait_on_their_node_while_redis_is_away() -> None:
-    """Nothing is dropped for a buffer that is full: what is not stored is not read."""
+    """While Redis is away, lines wait on their node: the watcher reads no more than it can store, so no full buffer
+    drops lines."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -898,7 +916,7 @@ def test_lines_wait_on_their_node_while_redis_is_away() -> None:
 
 
 def test_a_log_says_when_it_is_stored_to_its_end() -> None:
-    """So a reader that follows knows that nothing more comes."""
+    """A log is marked when it is stored to its end, so that a follower knows that no more lines arrive."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -915,7 +933,7 @@ def test_a_log_says_when_it_is_stored_to_its_end() -> None:
 
 
 def test_the_last_line_of_a_pod_that_is_torn_out_needs_no_line_end() -> None:
-    """Its object goes while it is followed, and never said that it has ended: what was read of its log is all."""
+    """The last line of a pod that is removed without an end while it is followed is stored, also without a line end."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -940,7 +958,8 @@ def test_the_last_line_of_a_pod_that_is_torn_out_needs_no_line_end() -> None:
     ids=["in a time", "at a blank", "no text", "in é", "in a word", "behind a known line", "before a known line"],
 )
 def test_a_log_that_ends_within_a_line_is_read_again(cuts: list[int]) -> None:
-    """An API server ends its answer as usual when it loses the node: only a rest that comes twice is the last line."""
+    """A log that ends within a line is read again, because an API server ends its answer normally when it loses the
+    node. An incomplete line is the last one only when it arrives twice."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -962,7 +981,8 @@ def test_a_log_that_ends_within_a_line_is_read_again(cuts: list[int]) -> None:
 
 
 def test_a_last_line_without_a_line_end_is_kept_when_the_log_is_gone_before_the_end_is_known() -> None:
-    """It is read again after the news of the end, and its node has removed it: what was read before is stored."""
+    """A last line without a line end is stored when the node has removed the log before it is read again after the
+    end."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -986,7 +1006,8 @@ def test_a_last_line_without_a_line_end_is_kept_when_the_log_is_gone_before_the_
 
 
 def test_a_pod_that_is_torn_out_may_have_had_another_file_of_its_log() -> None:
-    """Of a log that is too long for one file its node ends with the first where its reader was behind: that is said."""
+    """A pod that is removed may have had another log file: when the log fills a file, the node ends the answer with
+    that file for a slow reader, and the log says so."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -1005,7 +1026,7 @@ def test_a_pod_that_is_torn_out_may_have_had_another_file_of_its_log() -> None:
 
 
 async def positions_of(post: Post, allocation: Allocation) -> AsyncIterator[LogPosition]:
-    """Of each log that has a line, once there is one."""
+    """Yield the positions of the logs, once each has a line."""
     while not (found := await post.streams.logs.positions(id_of(allocation))):  # noqa: ASYNC110 - a server's state
         await asyncio.sleep(0.05)
     for each in found.values():
@@ -1013,7 +1034,8 @@ async def positions_of(post: Post, allocation: Allocation) -> AsyncIterator[LogP
 
 
 def test_a_log_that_is_written_faster_than_it_is_stored_leaves_lines_out_and_counts_them() -> None:
-    """Its node would remove them unread: the first and the last lines are there, and each missing one is counted."""
+    """A log that is written faster than it is stored leaves lines out, because its node would remove them unread. Its
+    first and last lines are stored, and each missing line is counted."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -1043,7 +1065,8 @@ def test_a_log_that_is_written_faster_than_it_is_stored_leaves_lines_out_and_cou
 
 
 def test_a_flood_of_a_container_that_has_ended_loses_no_line() -> None:
-    """Its node removes nothing of a log that does not grow, however much of it waits there."""
+    """A flood of an ended container loses no line: its node removes nothing from a log that does not grow, however much
+    waits there."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -1083,8 +1106,8 @@ def test_a_flood_of_a_container_that_has_ended_loses_no_line() -> None:
 def test_a_log_is_read_on_where_its_node_began_a_new_file_meanwhile(
     lines: int, is_broken_off: bool, reads: int
 ) -> None:
-    """A kubelet whose reader was behind then ends with the file before: it is asked for what follows, and nothing is
-    said to be missing."""
+    """When a node begins a new log file, a kubelet ends the answer for a slow reader with the previous file: the
+    watcher requests the rest, and reports nothing as missing."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -1116,7 +1139,8 @@ def test_a_log_is_read_on_where_its_node_began_a_new_file_meanwhile(
     ],
 )
 def test_a_log_whose_newest_file_is_empty_at_its_end_may_have_lost_one(second_file_s: float, says: int) -> None:
-    """Its node began another file twice while its reader was behind, the second time when its container had ended."""
+    """A log whose newest file is empty at its end says that a file may be missing: its node began a new file twice
+    while the reader was behind, the second time after the container's end."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -1153,7 +1177,8 @@ def test_a_log_whose_newest_file_is_empty_at_its_end_may_have_lost_one(second_fi
     ],
 )
 def test_a_file_in_the_middle_of_a_log_may_have_been_removed(read_after_s: float, size: int, says: int) -> None:
-    """Its node began files faster than they were read, and went on in the newest: a step in the times shows it."""
+    """A log whose times have a step says that a file in its middle may have been removed: its node began files faster
+    than they were read."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)

@@ -20,7 +20,7 @@ from tests.support.reductions import NOW, a_running, ending, once, settled
     ],
 )
 def test_a_stop_after_the_release_tears_down_first(story: AllocationStory, result: Result) -> None:
-    """Terminating until every pod has ended, then the result of the stop."""
+    """After a stop the allocation is Terminating until every pod has ended, then it has the result of the stop."""
     first = once(story.it, a_pod().running())
     assert first.allocation.status.phase is Phase.TERMINATING
     assert first.needs.hint
@@ -44,14 +44,15 @@ def test_completed_work_is_not_timed_out_or_run_again() -> None:
 
 
 def test_a_requeued_eviction_begins_again_at_once() -> None:
-    """A decision is nobody's fault: no count, no backoff."""
+    """An eviction by decision restarts at once: it counts no failure and has no backoff."""
     status = settled(a_running().stopped("Preempted", requeue=True, by="team/big").it, a_pod().exited(143)).status
     assert (status.phase, status.attempt) == (Phase.PENDING, 2)
     assert (status.restarts, status.infra_restarts, status.not_before) == (0, 0, "")
 
 
 def test_an_unbound_pod_of_the_release_ends_with_its_deletion() -> None:
-    """No kubelet will ever end it, and nobody can bind it any more."""
+    """An unbound pod of the release has ended once it is being deleted, because no kubelet runs it and it can no longer
+    be bound."""
     first = once(an_allocation().assigned().released().killed().it, a_pod()).allocation
     assert first.status.phase is Phase.TERMINATING
     ended = once(first, a_pod().deleted())
@@ -63,7 +64,7 @@ def test_an_unbound_pod_of_the_release_ends_with_its_deletion() -> None:
 
 
 def test_ready_work_is_told_and_given_time() -> None:
-    """`preempting`, with the deadline stored; nothing is torn down yet."""
+    """Ready work receives `preempting` with a stored deadline; nothing is torn down yet."""
     story = a_running(preemptible=True, preemptionGrace="10m").ready().stopped("Preempted", requeue=True, by="x")
     done = once(story.it, a_pod().running())
     status = done.allocation.status
@@ -74,7 +75,7 @@ def test_ready_work_is_told_and_given_time() -> None:
 
 
 def test_work_that_is_not_ready_is_ended_at_once() -> None:
-    """Preempt if it can listen, else kill."""
+    """Work that is not ready is killed at once, because it cannot react to a preemption."""
     done = once(a_running().stopped("Preempted", requeue=True).it, a_pod().running())
     assert (done.allocation.status.phase, done.allocation.status.reason) == (Phase.TERMINATING, Reason.PREEMPTED)
 
@@ -89,7 +90,7 @@ PREEMPTIONS = [
 
 @pytest.mark.parametrize(("_case", "acked", "code", "result", "reason"), PREEMPTIONS)
 def test_what_a_users_preemption_comes_to(_case: str, acked: bool, code: int, result: Result, reason: Reason) -> None:
-    """An acknowledgement decides."""
+    """The acknowledgement decides the result of a user's preemption."""
     told = once(a_running().asked_to_preempt().it, a_pod().running()).allocation
     story = AllocationStory(told)
     story = story.acknowledged(0) if acked else story
@@ -97,7 +98,8 @@ def test_what_a_users_preemption_comes_to(_case: str, acked: bool, code: int, re
 
 
 def test_what_the_system_preempted_comes_back() -> None:
-    """Acknowledged and ended: the next attempt, without backoff; held work waits there."""
+    """An allocation that the system preempted starts its next attempt without backoff after the ranks have acknowledged
+    and ended; a held one waits there."""
     story = a_running().ready().stopped("Preempted", requeue=True)
     told = once(story.it, a_pod().running()).allocation
     status = settled(AllocationStory(told).acknowledged(0, n=0).it, a_pod().exited(0, at_s=18)).status
@@ -109,7 +111,8 @@ def test_what_the_system_preempted_comes_back() -> None:
 
 
 def test_the_grace_runs_out() -> None:
-    """Then it is killed; what the system asked for comes back, what its user asked for does not."""
+    """When the grace ends, the allocation is killed. It restarts after a preemption by the system, not after one by its
+    user."""
     told = once(a_running(preemptionGrace="10s").asked_to_preempt().it, a_pod().running()).allocation
     late = once(told, a_pod().running(), now=NOW + 10).allocation
     assert (late.status.phase, late.status.reason) == (Phase.TERMINATING, Reason.PREEMPTION_GRACE)
@@ -118,7 +121,8 @@ def test_the_grace_runs_out() -> None:
 
 
 def test_a_grace_is_over_when_both_clocks_say_so() -> None:
-    """A scheduler whose clock is ahead cuts nobody's work off: its stop counts from when the grace is over here."""
+    """A scheduler whose clock is ahead cannot shorten a grace: its stop takes effect when the grace is over by the
+    watcher's clock too."""
     told = once(a_running(preemptionGrace="10s").asked_to_preempt().it, a_pod().running()).allocation
     stopped = AllocationStory(told).stopped("PreemptionGrace", at_s=700.0).it
     early = once(stopped, a_pod().running(), now=NOW + 4)

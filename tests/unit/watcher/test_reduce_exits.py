@@ -1,4 +1,4 @@
-"""What the ranks do: exits, losses, whose fault they are, and what follows."""
+"""Exits and losses of ranks: whose fault they are, and what follows."""
 
 import pytest
 
@@ -13,7 +13,8 @@ from tests.support.reductions import NOW, a_running, ending, once, settled
 
 
 def test_all_ranks_succeeded() -> None:
-    """Terminated directly, with the codes, and dated by the last end."""
+    """When all ranks succeeded, the allocation is Terminated directly, with the exit codes and the time of the last
+    end."""
     status = once(a_running(2).it, a_pod(0).exited(0, at_s=9), a_pod(1).exited(0, at_s=12)).allocation.status
     assert (status.phase, status.result, status.reason) == (Phase.TERMINATED, Result.SUCCEEDED, Reason.COMPLETED)
     assert [rank.exit_code for rank in status.ranks or []] == [0, 0]
@@ -22,7 +23,7 @@ def test_all_ranks_succeeded() -> None:
 
 
 def test_a_command_that_ended_before_it_was_seen_still_tells_its_whole_life() -> None:
-    """Every transition is recorded, in one write, each at its own time."""
+    """A command that ended before the watcher saw it gets every transition, in one write, each with its own time."""
     allocation = an_allocation().assigned().released().it
     status = once(allocation, a_pod().exited(0, started_s=3, at_s=8)).allocation.status
     assert [entry.type for entry in status.transitions][-4:] == [
@@ -36,7 +37,7 @@ def test_a_command_that_ended_before_it_was_seen_still_tells_its_whole_life() ->
 
 
 def test_usage_is_exact() -> None:
-    """Seconds per phase from the transition times, and the slots."""
+    """Usage is the seconds per phase, from the transition times, and the slots."""
     pods = a_pod(requests={"nvidia.com/gpu": "2"}).exited(0, at_s=12)
     data = once(a_running().with_status(slots=2).it, pods).allocation.status.transitions[-1].data
     assert data["slots"] == 2
@@ -44,7 +45,7 @@ def test_usage_is_exact() -> None:
 
 
 def test_a_failed_rank_takes_the_gang_down_and_is_named() -> None:
-    """The first failure is kept as the cause; the others are killed for it."""
+    """The first failure of a rank is stored as the cause, and the other ranks are killed."""
     done = once(a_running(2).it, a_pod(0).running(), a_pod(1).exited(3, at_s=9))
     status = done.allocation.status
     assert (status.phase, status.reason) == (Phase.TERMINATING, Reason.RANK_FAILED)
@@ -61,8 +62,8 @@ def test_a_failed_rank_takes_the_gang_down_and_is_named() -> None:
 
 @pytest.mark.parametrize(("ended_at_s", "reason"), [(15, Reason.BELOW_MINIMUM), (10, Reason.BELOW_MINIMUM), (9, "")])
 def test_a_rank_that_was_told_to_end_is_killed_also_after_the_last_delete(ended_at_s: int, reason: str) -> None:
-    """The kubelet's last delete stamps the time of the deletion anew, later than the end: the time at which the attempt
-    began to end tells a rank that exits with 0 on SIGTERM from one that was complete before."""
+    """The kubelet's last delete stamps the time of the deletion anew, later than the end: therefore the time at which
+    the attempt began to end distinguishes a rank that exits with 0 on SIGTERM from one that completed before."""
     ending_now = once(a_running(2).it, a_pod(0).running(), a_pod(1).exited(3, at_s=9)).allocation
     told = a_pod(0).exited(0, at_s=ended_at_s).deleted(at_s=16, grace_s=0)
     ended = settled(ending_now, told, a_pod(1).exited(3, at_s=9))
@@ -72,7 +73,8 @@ def test_a_rank_that_was_told_to_end_is_killed_also_after_the_last_delete(ended_
 
 
 def test_the_users_failures_count() -> None:
-    """maxRestarts attempts follow, each after a longer backoff; then it has failed."""
+    """After a user's failure up to maxRestarts attempts follow, each after a longer backoff; then the allocation has
+    failed."""
     failed = a_running(maxRestarts=1)
     second = settled(failed.it, a_pod().exited(1)).status
     assert (second.phase, second.attempt, second.restarts) == (Phase.PENDING, 2, 1)
@@ -83,7 +85,7 @@ def test_the_users_failures_count() -> None:
 
 
 def test_exits_are_on_record_before_the_next_attempt_is() -> None:
-    """The next attempt clears the ranks, so Terminating with its exits is a write of its own."""
+    """Exits are stored before the next attempt clears the ranks, so Terminating with the exits is a separate write."""
     first = once(a_running(maxRestarts=1).it, a_pod().exited(1), consistent=True)
     assert first.allocation.status.phase is Phase.TERMINATING
     assert [rank.exit_code for rank in first.allocation.status.ranks or []] == [1]
@@ -93,7 +95,7 @@ def test_exits_are_on_record_before_the_next_attempt_is() -> None:
 
 
 def test_the_next_attempt_waits_for_every_pod_of_the_last() -> None:
-    """A pod that is neither Succeeded nor Failed holds it back, also one that no release names."""
+    """A pod that is neither Succeeded nor Failed delays the next attempt, also a pod that no release names."""
     first = once(a_running(maxRestarts=1).it, a_pod().exited(1)).allocation
     stray = a_pod(7).bound()
     assert not once(first, a_pod().exited(1), stray, consistent=True).changed
@@ -115,7 +117,8 @@ INFRASTRUCTURE: list[tuple[PodStory, Reason, list[str]]] = [
 
 @pytest.mark.parametrize(("pod", "reason", "avoided"), INFRASTRUCTURE)
 def test_the_infrastructures_failures_do_not_count(pod: PodStory, reason: Reason, avoided: list[str]) -> None:
-    """Another attempt follows whatever maxRestarts says, and avoids a node that is to blame."""
+    """After a failure of the infrastructure another attempt follows, whatever maxRestarts is, and avoids the node that
+    caused it."""
     status = settled(a_running().it, pod).status
     assert (status.phase, status.attempt, status.restarts, status.infra_restarts) == (Phase.PENDING, 2, 0, 1)
     assert status.transitions[-1].reason == reason
@@ -159,12 +162,12 @@ USERS: list[tuple[PodStory, Reason]] = [
 
 @pytest.mark.parametrize(("pod", "reason"), USERS)
 def test_the_users_own_failures_end_it(pod: PodStory, reason: Reason) -> None:
-    """Without restarts left they are the result."""
+    """A user's failure is the result when no restarts are left."""
     assert ending(settled(a_running().it, pod)) == (Phase.TERMINATED, Result.FAILED, reason)
 
 
 def test_a_failed_setup_is_named() -> None:
-    """With its exit code."""
+    """A failed setup is named with its exit code."""
     status = settled(a_running().it, a_pod().exited(3, said=f"{SETUP_FAILED}\n")).status
     assert status.message == "rank 0 on n0: exit code 3: setup failed"
 
@@ -178,7 +181,7 @@ def test_a_failed_init_container_is_named() -> None:
 
 
 def test_a_sidecar_neither_fails_a_rank_nor_holds_it() -> None:
-    """The main container's exit decides, also while a sidecar runs on or has failed."""
+    """The main container's exit decides, also while a sidecar still runs or has failed."""
     story = a_pod(containers=("main", "proxy")).exited(0)
     statuses = list(story.it.status.container_statuses)
     proxy = a_pod().running().it.status.container_statuses[0]
@@ -194,13 +197,14 @@ def test_a_pod_by_hand_deleted_is_a_loss_at_once() -> None:
 
 
 def test_a_success_that_was_deleted_afterwards_is_a_success() -> None:
-    """What ended well before its deletion was asked for is not run again."""
+    """A pod that succeeded before its deletion was requested is not run again."""
     done = once(a_running().it, a_pod().exited(0, at_s=9).deleted(at_s=15))
     assert done.allocation.status.result is Result.SUCCEEDED
 
 
 def test_a_missing_pod_is_lost_only_after_a_look() -> None:
-    """Not seen: look. Looked for and not there: lost, by no fault of the user."""
+    """A pod that the watch does not show is looked up first; when the lookup does not find it, it is lost, by no fault
+    of the user."""
     story = a_running(2)
     seen = once(story.it, a_pod(0).running())
     assert not seen.changed
@@ -211,7 +215,7 @@ def test_a_missing_pod_is_lost_only_after_a_look() -> None:
 
 
 def test_a_recorded_exit_outlives_its_pod() -> None:
-    """What is on record needs no pod any more."""
+    """A recorded exit stays when its pod is gone."""
     first = once(a_running(2).it, a_pod(0).exited(0), a_pod(1).running(), now=NOW).allocation
     assert [rank.exit_code for rank in first.status.ranks or []] == [0, None]
     done = once(first, a_pod(1).exited(0, at_s=30), now=T0 + 31)
@@ -219,10 +223,11 @@ def test_a_recorded_exit_outlives_its_pod() -> None:
 
 
 def test_a_node_that_is_gone_takes_its_pods() -> None:
-    """Only when its deletion is confirmed; then no kubelet will end the pod, so it is deleted by force."""
+    """The pods of a node are lost only when the node's deletion is confirmed; no kubelet ends them, so they are deleted
+    by force."""
     pods = (a_pod(0).running(), a_pod(1).running())
     assert not once(a_running(2).with_status(ranks=None).it, *pods).changed
-    # The pod may have ended before its node went, and we not have heard of that.
+    # The pod may have ended before its node was deleted, and the watch may not have shown that yet.
     doubt = once(a_running(2).it, *pods, nodes_gone=frozenset({"n1"}))
     assert (doubt.changed, doubt.needs.consistent_list) == (False, True)
     done = once(a_running(2).it, *pods, nodes_gone=frozenset({"n1"}), consistent=True)
@@ -235,7 +240,8 @@ def test_a_node_that_is_gone_takes_its_pods() -> None:
 
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "ErrImageNeverPull"])
 def test_an_image_that_can_not_be_pulled_ends_it_with_its_name(reason: str) -> None:
-    """After the limit, and however many restarts are left."""
+    """An image that cannot be pulled ends the allocation with the image's name, after the limit, however many restarts
+    are left."""
     story = an_allocation(maxRestarts=5).assigned().released().started()
     pod = a_pod().waiting(reason, "not found", since_s=2)
     early = once(story.it, pod, now=T0 + 301)
@@ -249,14 +255,14 @@ def test_an_image_that_can_not_be_pulled_ends_it_with_its_name(reason: str) -> N
 
 
 def test_an_err_image_pull_is_waited_out() -> None:
-    """The kubelet tries again by itself."""
+    """ErrImagePull does not end the attempt, because the kubelet retries by itself."""
     story = an_allocation().assigned().released().started()
     tried = settled(story.it, a_pod().waiting("ErrImagePull"), now=T0 + 9999)
     assert tried.status.phase is Phase.STARTING
 
 
 def test_a_name_that_is_no_image_fails_at_once() -> None:
-    """It never gets better."""
+    """An invalid image name fails at once, because a retry cannot succeed."""
     story = an_allocation().assigned().released().started()
     done = once(story.it, a_pod().waiting("InvalidImageName", "bad reference"))
     assert done.allocation.status.reason == Reason.IMAGE_PULL
@@ -278,7 +284,7 @@ def test_an_elastic_gang_goes_on_above_its_minimum() -> None:
 
 
 def test_a_roles_own_minimum_counts() -> None:
-    """The gang may lose a worker, not its launcher."""
+    """A role's own minimum is enforced: this gang may lose a worker, not its launcher."""
     roles = [RoleSpec(name="launcher", count=1, min_available=1), RoleSpec(name="worker", count=2)]
     story = an_allocation(minAvailable=2).with_spec(ranks=roles).assigned().released().running()
     worker_lost = once(story.it, a_pod(0).running(), a_pod(1).running(), a_pod(2).exited(1))

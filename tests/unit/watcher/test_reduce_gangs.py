@@ -1,4 +1,4 @@
-"""Gangs that may lose ranks, and ranks that do not count: daemons."""
+"""Gangs that may lose ranks, and daemons, which do not keep their gang running."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def daemons(*ranks: int, count: int = 2) -> AllocationStory:
 
 
 def test_all_ranks_marked_is_the_end() -> None:
-    """Nobody keeps it alive: its ranks are ended, and do not fail it."""
+    """When all ranks are marked as daemons, no rank keeps the gang running: they are ended, and do not fail it."""
     first = once(daemons(0, 1).it, a_pod(0).running(), a_pod(1).running()).allocation
     assert (first.status.phase, first.status.reason) == (Phase.TERMINATING, Reason.COMPLETED)
     killed = [a_pod(rank).exited(143, at_s=18).deleted(at_s=16) for rank in (0, 1)]
@@ -32,7 +32,7 @@ def test_all_ranks_marked_is_the_end() -> None:
 
 
 def test_a_rank_that_is_alone_is_no_daemon() -> None:
-    """Marked or not, its own exit decides."""
+    """The exit of a single rank decides, whether the rank is marked as a daemon or not."""
     story = daemons(0, count=1)
     assert once(story.it, a_pod().running()).allocation.status.phase is Phase.RUNNING
     assert settled(story.it, a_pod().exited(3)).status.result is Result.FAILED
@@ -40,19 +40,19 @@ def test_a_rank_that_is_alone_is_no_daemon() -> None:
 
 
 def test_a_mark_of_another_attempt_says_nothing() -> None:
-    """Signals belong to an attempt."""
+    """A mark from another attempt is ignored, because signals belong to an attempt."""
     story = a_running(2).with_spec(signals=Signals(daemons=[0, 1], attempt=2))
     assert once(story.it, a_pod(0).running(), a_pod(1).running()).allocation.status.phase is Phase.RUNNING
 
 
 def test_a_daemon_that_fails_while_others_work_fails_the_gang() -> None:
-    """It is still needed: only its end after theirs is of no account."""
+    """A daemon that fails while other ranks work fails the gang: only its end after theirs is ignored."""
     done = once(daemons(1).it, a_pod(0).running(), a_pod(1).exited(1)).allocation
     assert (done.status.phase, done.status.reason) == (Phase.TERMINATING, Reason.RANK_FAILED)
 
 
 def test_a_daemon_may_end_well_before_the_others() -> None:
-    """The others go on, and decide."""
+    """A daemon may succeed before the others: they continue, and decide the result."""
     story = daemons(1)
     assert once(story.it, a_pod(0).running(), a_pod(1).exited(0)).allocation.status.phase is Phase.RUNNING
     assert settled(story.it, a_pod(0).exited(0, at_s=14), a_pod(1).exited(0)).status.result is Result.SUCCEEDED
@@ -67,7 +67,7 @@ def test_a_worker_that_fails_beside_daemons_fails_it() -> None:
 
 
 def test_a_role_may_be_declared_a_daemon() -> None:
-    """`ranks[].daemon`, for objects that are applied: no rank has to say it."""
+    """`ranks[].daemon` declares a role's ranks as daemons, so that no rank has to mark itself."""
     roles = [RoleSpec(name="launcher"), RoleSpec(name="server", count=2, daemon=True)]
     story = an_allocation().with_spec(ranks=roles).assigned().released().running()
     done = once(story.it, a_pod(0).exited(0), a_pod(1).running(), a_pod(2).running()).allocation
@@ -81,7 +81,8 @@ def test_a_role_may_be_declared_a_daemon() -> None:
 
 @pytest.mark.parametrize("lost", LOST)
 def test_a_gang_at_its_minimum_goes_on_when_a_rank_is_lost(lost: object) -> None:
-    """Two of three are enough: the loss is recorded, the others finish, and it has succeeded."""
+    """A gang with a minimum of two of three ranks survives a loss: the loss is recorded, the others finish, and it
+    succeeds."""
     assert isinstance(lost, type(a_pod()))
     story = a_running(3, minAvailable=2)
     on = once(story.it, a_pod(0).running(), a_pod(1).running(), lost)
@@ -94,7 +95,8 @@ def test_a_gang_at_its_minimum_goes_on_when_a_rank_is_lost(lost: object) -> None
 
 @pytest.mark.parametrize("lost", LOST)
 def test_a_gang_below_its_minimum_is_torn_down_whole_and_tried_again_whole(lost: object) -> None:
-    """The first loss is kept as the cause, and what the others exited with; nobody's fault, so nothing is counted."""
+    """A gang below its minimum is torn down and tried again whole: the first loss and the exits of the others are
+    stored, and no failure is counted."""
     assert isinstance(lost, type(a_pod()))
     story = a_running(3, minAvailable=3)
     done = once(story.it, a_pod(0).exited(0, at_s=9), a_pod(1).running(), lost).allocation
@@ -110,7 +112,7 @@ def test_a_gang_below_its_minimum_is_torn_down_whole_and_tried_again_whole(lost:
 
 
 def test_each_role_has_a_minimum_of_its_own() -> None:
-    """Enough in all is not enough when one role has too few."""
+    """A gang with enough ranks in total fails when one role has too few."""
     roles = [RoleSpec(name="ps", count=2, min_available=2), RoleSpec(name="worker", count=3, min_available=1)]
     story = an_allocation(minAvailable=3).with_spec(ranks=roles).assigned().released().running()
     workers = [a_pod(rank).failed("NodeLost") for rank in (3, 4)]
@@ -122,7 +124,7 @@ def test_each_role_has_a_minimum_of_its_own() -> None:
 
 
 def test_the_first_failure_stays_the_cause() -> None:
-    """Of a gang that lost one rank early and fell below its minimum later."""
+    """The first failure stays the cause of a gang that lost one rank early and fell below its minimum later."""
     story = a_running(3, minAvailable=2)
     early = once(story.it, a_pod(0).running(), a_pod(1).running(), a_pod(2).exited(7, at_s=8)).allocation
     late = once(early, a_pod(0).running(), a_pod(1).exited(1, at_s=15), a_pod(2).exited(7, at_s=8), now=NOW)
@@ -131,7 +133,7 @@ def test_the_first_failure_stays_the_cause() -> None:
 
 
 def test_what_an_admin_has_given_up_is_lost() -> None:
-    """A node that does not answer and is not deleted either: its ranks count as lost, in this attempt alone."""
+    """When an administrator declares the ranks of an unreachable node lost, they are lost in this attempt only."""
     story = a_running(2).with_spec(signals=Signals(attempt=1, lost_nodes=["n1"]))
     done = once(story.it, a_pod(0).running(), a_pod(1).running(), consistent=True)
     assert (done.allocation.status.phase, done.allocation.status.reason) == (Phase.TERMINATING, Reason.NODE_LOST)
@@ -152,7 +154,8 @@ def test_what_an_admin_has_given_up_is_lost() -> None:
     ],
 )
 def test_a_throttled_pull_is_tried_elsewhere(message: str) -> None:
-    """Nobody's fault: waited out up to the limit, then another attempt that avoids the node."""
+    """A throttled pull is given time up to the limit; then another attempt avoids the node, and no failure is
+    counted."""
     story = an_allocation().assigned().released().started()
     pod = a_pod().waiting("ImagePullBackOff", message, since_s=2)
     assert once(story.it, pod, now=T0 + 301).allocation.status.phase is Phase.STARTING
@@ -163,7 +166,8 @@ def test_a_throttled_pull_is_tried_elsewhere(message: str) -> None:
 
 
 def test_a_rank_on_a_node_that_is_gone_is_cleared_away_while_the_others_go_on() -> None:
-    """No kubelet will ever end it: its pod is deleted by force, its finalizer given up, its loss is on record."""
+    """A rank on a deleted node is cleaned up while the others continue: its loss is recorded, its finalizer removed,
+    and its pod deleted by force, because no kubelet ends it."""
     story = a_running(2, minAvailable=1)
     gone = frozenset({"n1"})
     on = once(story.it, a_pod(0).running(), a_pod(1).running(), nodes_gone=gone, consistent=True)
@@ -181,7 +185,8 @@ def test_a_rank_on_a_node_that_is_gone_is_cleared_away_while_the_others_go_on() 
 
 
 def test_a_rank_that_somebody_else_bound_elsewhere_ends_the_attempt() -> None:
-    """Its room there was never counted, and whoever launched it may be gone: nobody's fault, and it begins again."""
+    """A rank that another process bound to another node ends the attempt, because its capacity there was never
+    reserved. No failure is counted, and the allocation starts again."""
     done = once(a_running(2).it, a_pod(0).running(), a_pod(1).bound("n7").running())
     assert (done.allocation.status.phase, done.allocation.status.reason) == (Phase.TERMINATING, Reason.LAUNCH_STUCK)
     assert done.allocation.status.message == "rank 1 on n7: bound to n7, not to n1"

@@ -1,4 +1,4 @@
-"""What is given up once it has served: finalizers of pods, and of the object."""
+"""The finalizers of pods and of the allocation are removed once they are no longer needed."""
 
 from slipway.model.lifecycle import Event, Phase
 from tests.support.builders import AllocationStory, a_pod, an_allocation
@@ -6,7 +6,8 @@ from tests.support.reductions import NOW, a_running, once, settled
 
 
 def test_a_finalizer_goes_with_the_write_that_holds_the_exit() -> None:
-    """Not before: a pod whose exit is not in the answer keeps it."""
+    """A pod's finalizer is removed after the write that stores its exit; a pod whose exit is not in the answer keeps
+    it."""
     story = a_running(2)
     early = once(story.it, a_pod(0).exited(0), a_pod(1).running(), written_at=NOW)
     assert not early.changed
@@ -17,7 +18,8 @@ def test_a_finalizer_goes_with_the_write_that_holds_the_exit() -> None:
 
 
 def test_an_exit_that_is_seen_is_recorded_also_in_a_namespace_that_is_going() -> None:
-    """What runs there is let go at once, what has ended with the write that holds its exit."""
+    """In a namespace that is being deleted, running pods lose their finalizer at once, and ended pods after the write
+    that stores their exit."""
     story = settled(a_running(2).it, a_pod(0).running(), a_pod(1).running(), namespace_terminating=True)
     pods = a_pod(0).exited(0), a_pod(1).running()
     early = once(story, *pods, written_at=NOW, namespace_terminating=True)
@@ -29,14 +31,15 @@ def test_an_exit_that_is_seen_is_recorded_also_in_a_namespace_that_is_going() ->
 
 
 def test_a_bound_pod_that_no_release_names_is_kept_while_one_may_come() -> None:
-    """Our view may be older than the release; an unbound one has never run."""
+    """A bound pod that no release names keeps its finalizer while a release may follow, because the watcher's view may
+    be older. An unbound pod has never run and loses it."""
     story = an_allocation().assigned()
     assert once(story.it, a_pod().running().deleted()).drop_pod_finalizers == ()
     assert len(once(story.it, a_pod().deleted()).drop_pod_finalizers) == 1
 
 
 def test_pods_of_past_attempts_are_let_go() -> None:
-    """Their exits were recorded before the next attempt was."""
+    """Pods of past attempts lose their finalizer, because their exits were recorded before the next attempt."""
     second = settled(a_running(maxRestarts=1).it, a_pod().exited(1))
     done = once(second, a_pod().exited(1), a_pod(0, attempt=3).exited(1))
     assert [pod.metadata.name for pod in done.drop_pod_finalizers] == ["run-0123abcd-1-0"]
@@ -44,7 +47,8 @@ def test_pods_of_past_attempts_are_let_go() -> None:
 
 
 def test_a_pod_that_ended_by_itself_is_deleted_once_its_attempt_is_over() -> None:
-    """By a view that shows its end: one that is older than the record does not say which logs there are to read."""
+    """A pod that ended by itself is deleted once its attempt is over, by a view that shows its end: an older view does
+    not show which logs must be read."""
     one_down = once(a_running(2, maxRestarts=0).it, a_pod(0).exited(1), a_pod(1).running())
     assert one_down.allocation.status.phase is Phase.TERMINATING
     assert [pod.metadata.name[-1] for pod in one_down.deletes] == ["0"]
@@ -55,7 +59,7 @@ def test_a_pod_that_ended_by_itself_is_deleted_once_its_attempt_is_over() -> Non
 
 
 def test_the_object_is_let_go_last() -> None:
-    """Ended, its finalizer still on it, and no pod in sight."""
+    """The finalizer of the allocation is removed last: after its end, and when no pod is left."""
     ended = once(a_running().it, a_pod().exited(0)).allocation
     assert not once(ended, a_pod().exited(0)).drop_cr_finalizer
     assert once(ended).drop_cr_finalizer
@@ -66,7 +70,7 @@ def test_the_object_is_let_go_last() -> None:
 
 
 def test_terminated_is_absorbing() -> None:
-    """Whatever is asked or seen afterwards."""
+    """Terminated never changes, whatever is requested or observed afterwards."""
     ended = once(a_running().it, a_pod().exited(0)).allocation
     for story in (
         AllocationStory(ended).killed(),
@@ -77,7 +81,8 @@ def test_terminated_is_absorbing() -> None:
 
 
 def test_a_kill_in_a_hurry_shortens_the_grace_of_pods_that_are_leaving() -> None:
-    """Once: a pod whose grace is as short as that is left alone, and so is one that is not being deleted yet."""
+    """A kill with a shorter grace shortens that of pods that are being deleted, once. A pod with a grace as short, or
+    one that is not being deleted yet, is left alone."""
     killed = (
         a_running(2, signals={"graceS": 1}, desired="Stopped").recorded(Event.TERMINATING, at_s=9, reason="Killed").it
     )

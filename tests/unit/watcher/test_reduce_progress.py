@@ -1,4 +1,4 @@
-"""How an attempt comes up: from the release to Running and ready."""
+"""How an attempt starts: from the release to Running and ready."""
 
 from typing import Any
 
@@ -19,21 +19,21 @@ def events_of(allocation: Allocation) -> list[Event]:
 
 
 def test_an_unassigned_allocation_waits_for_the_scheduler() -> None:
-    """Nothing is written for an allocation that nothing has happened to."""
+    """Nothing is written for an allocation that was not assigned yet."""
     done = reduce(an_allocation().it, [], now=T0 + 9)
     assert not done.changed
     assert not done.needs.hint
 
 
 def test_an_assignment_asks_for_the_pod_worker_and_writes_nothing() -> None:
-    """Assigned without a release: only a hint."""
+    """An assignment without a release sends a hint to the pod worker and writes nothing."""
     done = reduce(an_allocation().assigned().it, [], now=T0 + 9)
     assert not done.changed
     assert done.needs.hint
 
 
 def test_nothing_moves_until_every_rank_has_a_node() -> None:
-    """Starting needs all N pods scheduled."""
+    """Starting requires that all pods of the gang are scheduled."""
     allocation = an_allocation(2).assigned().released().it
     done = reduce(allocation, [a_pod(0).bound().it, a_pod(1).it], now=T0 + 2)
     assert not done.changed
@@ -41,7 +41,7 @@ def test_nothing_moves_until_every_rank_has_a_node() -> None:
 
 
 def test_pulling_and_starting_come_in_one_write() -> None:
-    """All scheduled: both transitions, each once, with the ranks."""
+    """When all pods are scheduled, Pulling and Starting are recorded in one write, each once, with the ranks."""
     allocation = an_allocation(2).assigned().released().it
     done = reduce(allocation, [a_pod(0).bound().it, a_pod(1).bound().it], now=T0 + 2)
     assert events_of(done.allocation)[-2:] == [Event.PULLING, Event.STARTING]
@@ -51,7 +51,7 @@ def test_pulling_and_starting_come_in_one_write() -> None:
 
 
 def test_running_needs_every_rank_to_run() -> None:
-    """One rank that still pulls holds the gang at Starting; its peer's state waits for the interval."""
+    """A rank that still pulls keeps the gang at Starting; the state of the other rank is written after the interval."""
     allocation = an_allocation(2).assigned().released().started().it
     pods = [a_pod(0).running().it, a_pod(1).waiting("ErrImagePull").it]
     done = reduce(allocation, pods, now=T0 + 3)
@@ -94,7 +94,7 @@ def test_the_run_limit_becomes_a_stored_deadline() -> None:
 
 @pytest.mark.parametrize(("asked", "of_queue"), [("1h", "30m"), (None, "30m"), ("30m", "1h")])
 def test_the_shorter_run_limit_of_its_queue_counts(asked: str | None, of_queue: str) -> None:
-    """As it stood in the admission; the queue itself may have changed since."""
+    """The shorter run limit of the queue applies, as stored in the admission; the queue may have changed since."""
     spec: dict[str, Any] = {"maxRuntime": asked} if asked else {}
     story = an_allocation(**spec).assigned().released()
     assert story.it.status.admission is not None
@@ -106,7 +106,8 @@ def test_the_shorter_run_limit_of_its_queue_counts(asked: str | None, of_queue: 
 
 @pytest.mark.parametrize(("asked", "override", "until"), [("2h", "2h", "00:13:23"), ("1h", "2h", "23:13:23")])
 def test_an_administrators_limit_stands_in_for_the_queues(asked: str, override: str, until: str) -> None:
-    """Also while it runs: the deadline moves, and its own shorter limit still counts."""
+    """An administrator's limit replaces the queue's, also while the allocation runs: the deadline moves. The
+    allocation's own shorter limit still applies."""
     story = an_allocation(maxRuntime=asked).assigned().released()
     assert story.it.status.admission is not None
     admission = msgspec.structs.replace(story.it.status.admission, max_runtime="30m")
@@ -127,7 +128,7 @@ def test_a_service_is_ready_with_its_pod(kind: str) -> None:
 
 
 def test_a_command_is_ready_when_it_says_so() -> None:
-    """Other kinds are ready by their own word only, and only in the attempt that said it."""
+    """Other kinds are ready only when they report it, and only in the attempt that reported it."""
     story = an_allocation().assigned().released().running()
     pods = [a_pod().running(ready=True).it]
     assert (
@@ -140,7 +141,7 @@ def test_a_command_is_ready_when_it_says_so() -> None:
 
 
 def test_waiting_follows_the_signal() -> None:
-    """A TensorBoard without files says `waiting`; the stream hears it as `updated`."""
+    """A TensorBoard without files reports `waiting`, which is published as `updated`."""
     story = an_allocation().assigned().released().running().with_spec(signals=Signals(waiting=True, attempt=1))
     done = reduce(story.it, [a_pod().running().it], now=T0 + 5)
     assert done.allocation.status.waiting
@@ -169,7 +170,7 @@ def test_only_the_main_container_counts(pod: PodStory, main: str) -> None:
 
 
 def test_rank_detail_is_written_at_most_once_a_second() -> None:
-    """A rank that starts while its peers do not is told after the interval since the last write."""
+    """When one rank starts before the others, its state is written after the interval since the last write."""
     first = reduce(
         an_allocation(2).assigned().released().it, [a_pod(0).bound().it, a_pod(1).bound().it], now=T0 + 2
     ).allocation
@@ -183,7 +184,7 @@ def test_rank_detail_is_written_at_most_once_a_second() -> None:
 
 
 def test_a_view_that_is_older_than_the_record_takes_nothing_back() -> None:
-    """Two watchers whose watches stand still at different versions both act: who has seen less has nothing to say."""
+    """When two watchers act on watches of different versions, the one with the older view takes nothing back."""
     first = reduce(
         an_allocation(2).assigned().released().it, [a_pod(0).bound().it, a_pod(1).bound().it], now=T0 + 2
     ).allocation
@@ -196,7 +197,8 @@ def test_a_view_that_is_older_than_the_record_takes_nothing_back() -> None:
 
 
 def test_a_transition_on_an_older_view_keeps_what_another_one_saw() -> None:
-    """A cancel is told at once, with the ranks as they were last known."""
+    """A transition on an older view keeps the ranks that another watcher recorded: a cancel is written at once, with
+    these ranks."""
     begun = an_allocation(2, minAvailable=1).assigned().released().running().it
     going = [a_pod(0).running().disrupted("DeletionByTaintManager").deleted().it, a_pod(1).running().it]
     ahead = reduce(begun, going, now=T0 + 9).allocation
@@ -209,14 +211,14 @@ def test_a_transition_on_an_older_view_keeps_what_another_one_saw() -> None:
 
 
 def test_a_pod_of_another_attempt_or_uid_is_no_rank() -> None:
-    """Only the uids of the release are ranks: a pod that took a rank's name over counts for nothing."""
+    """Only the uids of the release are ranks: another pod with a rank's name is ignored."""
     allocation = an_allocation().assigned().released().it
     impostor = a_pod().running().with_metadata(uid="another").it
     assert not reduce(allocation, [impostor], now=T0 + 3).changed
 
 
 def test_a_pod_that_is_not_seen_changes_nothing() -> None:
-    """Absence is no evidence: it only asks for a consistent read."""
+    """A pod that the watch does not show changes nothing: it only requires a consistent read."""
     allocation = an_allocation().assigned().released().running().it
     done = reduce(allocation, [], now=T0 + 60)
     assert not done.changed

@@ -1,4 +1,4 @@
-"""Idle timeout and run limit: stored when it runs, told to those that can save their work, TimedOut in the end."""
+"""Idle timeout and run limit: stored at Running, signaled to work that can save its state, and TimedOut in the end."""
 
 from typing import Any
 
@@ -25,7 +25,8 @@ def told(reason: Reason) -> Allocation:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_an_idle_deadline(kind: str) -> None:
-    """`status.deadlines.idle` counts from Running, beside the run limit; what asks for none has none."""
+    """`status.deadlines.idle` counts from Running, beside the run limit; an allocation without an idle timeout has
+    none."""
     story = an_allocation(kind=kind, idleTimeout="30m", maxRuntime="1h").assigned().released()
     status = once(story.it, a_pod().running(at_s=3), now=T0 + 3).allocation.status
     assert status.deadlines == {"idle": "2023-11-14T22:43:23.000Z", "maxRuntime": "2023-11-14T23:13:23.000Z"}
@@ -34,7 +35,7 @@ def test_every_kind_has_an_idle_deadline(kind: str) -> None:
 
 
 def test_each_attempt_has_deadlines_of_its_own() -> None:
-    """They go with the attempt, and count from when the next one runs."""
+    """Deadlines end with their attempt; those of the next one count from its Running."""
     story = a_running(maxRestarts=1, idleTimeout="30m").with_status(deadlines={"idle": "2023-11-14T22:43:23.000Z"})
     again = settled(story.it, a_pod().exited(1))
     assert (again.status.attempt, again.status.deadlines) == (2, {})
@@ -42,7 +43,7 @@ def test_each_attempt_has_deadlines_of_its_own() -> None:
 
 @pytest.mark.parametrize("reason", LIMITS)
 def test_what_can_save_its_work_is_told_first(reason: Reason) -> None:
-    """Preemptible and ready: `preempting` with the reason of the stop, and the whole grace."""
+    """Preemptible and ready work receives `preempting` with the reason of the stop, and has the whole grace."""
     status = told(reason).status
     assert (status.phase, status.transitions[-1].type) == (Phase.RUNNING, Event.PREEMPTING)
     assert status.transitions[-1].reason == reason
@@ -54,7 +55,7 @@ def test_what_can_save_its_work_is_told_first(reason: Reason) -> None:
     "story", [a_running(preemptible=True), a_running().ready()], ids=["not ready", "not preemptible"]
 )
 def test_what_can_not_is_killed(story: AllocationStory, reason: Reason) -> None:
-    """At once."""
+    """Work that cannot save its state is killed at once."""
     status = once(story.stopped(reason.value).it, a_pod().running()).allocation.status
     assert (status.phase, status.reason) == (Phase.TERMINATING, reason)
 
@@ -72,7 +73,7 @@ COURSES = [
 def test_how_it_then_ends(
     _case: str, acked: bool, code: int, result: Result, other: Reason | None, reason: Reason
 ) -> None:
-    """TimedOut, never run again, but for work that came to its own good end without a word."""
+    """The result is TimedOut and there is no other attempt, except for work that succeeded without acknowledging."""
     story = AllocationStory(told(reason))
     story = story.acknowledged(0, n=0) if acked else story
     ended = settled(story.it, a_pod().exited(code, at_s=18))
@@ -81,7 +82,7 @@ def test_how_it_then_ends(
 
 @pytest.mark.parametrize("reason", LIMITS)
 def test_the_grace_of_it_runs_out(reason: Reason) -> None:
-    """Killed, and still TimedOut."""
+    """When the grace ends, the allocation is killed, and is TimedOut."""
     late = once(told(reason), a_pod().running(), now=NOW + 600).allocation
     assert (late.status.phase, late.status.reason) == (Phase.TERMINATING, reason)
     ended = settled(late, a_pod().exited(137, at_s=631).deleted(at_s=630), now=NOW + 620)
@@ -89,13 +90,14 @@ def test_the_grace_of_it_runs_out(reason: Reason) -> None:
 
 
 def test_a_lost_node_does_not_bring_it_back() -> None:
-    """It was over: what the infrastructure does meanwhile changes nothing."""
+    """A node that is lost after the timeout does not restart the allocation."""
     ended = settled(told(Reason.IDLE), a_pod().failed("NodeLost"))
     assert ending(ended) == (Phase.TERMINATED, Result.TIMED_OUT, Reason.IDLE)
 
 
 def test_a_limit_in_the_middle_of_a_preemption_leaves_its_grace() -> None:
-    """Ranks that were told already are not told again and lose no time; the work is over all the same."""
+    """A limit during a preemption keeps its grace: the ranks get no second signal and lose no time, and the allocation
+    is TimedOut."""
     asked = once(a_running(preemptionGrace="10m").asked_to_preempt().it, a_pod().running()).allocation
     stopped = AllocationStory(asked).stopped("MaxRuntime")
     assert not once(stopped.it, a_pod().running()).changed
@@ -107,7 +109,8 @@ def test_a_limit_in_the_middle_of_a_preemption_leaves_its_grace() -> None:
 
 
 def test_a_pause_that_is_resumed_meanwhile_still_comes_back() -> None:
-    """The signal says that it is a pause, so taking the hold back before the ranks have ended loses nothing."""
+    """A pause that is resumed before the ranks have ended still restarts, because the signal records that it is a
+    pause."""
     story = a_running(hold=True).asked_to_preempt()
     signals = story.it.spec.signals
     assert signals is not None
@@ -122,7 +125,8 @@ def test_a_pause_that_is_resumed_meanwhile_still_comes_back() -> None:
 @pytest.mark.parametrize("reason", LIMITS)
 @pytest.mark.parametrize("acked", [True, False])
 def test_a_limit_in_the_middle_of_a_pause_does_not_end_it_for_good(acked: bool, reason: Reason) -> None:
-    """The attempt ends as it would have; the next one waits to be resumed, with limits of its own."""
+    """A limit during a pause does not end the allocation: the attempt ends normally, and the next one waits for the
+    resume, with limits of its own."""
     story = a_running(hold=True, preemptionGrace="10s").asked_to_preempt()
     signals = story.it.spec.signals
     assert signals is not None
@@ -142,7 +146,7 @@ def test_a_limit_in_the_middle_of_a_pause_does_not_end_it_for_good(acked: bool, 
 
 @pytest.mark.parametrize("acked", [True, False])
 def test_the_grace_of_a_pause_runs_out(acked: bool) -> None:
-    """Killed, and the next attempt waits for the resume."""
+    """When the grace of a pause ends, the attempt is killed, and the next one waits for the resume."""
     story = a_running(hold=True, preemptionGrace="10s").asked_to_preempt()
     asked = AllocationStory(once(story.it, a_pod().running()).allocation)
     asked = asked.acknowledged(0) if acked else asked
@@ -153,7 +157,7 @@ def test_the_grace_of_a_pause_runs_out(acked: bool) -> None:
 
 
 def test_a_start_that_a_wrong_clock_wrote_makes_no_limit_longer() -> None:
-    """The watcher's clock was an hour ahead, and was put right: limits count from when its containers had started."""
+    """After the watcher's clock was an hour ahead and was corrected, limits count from the start of the containers."""
     story = an_allocation(maxRuntime="20s", idleTimeout="1m").assigned().released()
     pod = a_pod().running(at_s=3)
     ahead = once(story.it, pod, now=T0 + 3600).allocation
@@ -168,14 +172,15 @@ def test_a_start_that_a_wrong_clock_wrote_makes_no_limit_longer() -> None:
 
 
 def test_a_watcher_whose_clock_is_behind_ends_nothing_early() -> None:
-    """The nodes say as well that it started later than our clock shows: the start stands."""
+    """A watcher whose clock is behind ends nothing early: the nodes confirm a start later than its clock, so the start
+    stays."""
     running = a_running(maxRuntime="20s").with_status(started_at="2023-11-14T22:13:25.000Z").it
     first = once(running, a_pod().running(at_s=5)).allocation
     assert not once(first, a_pod().running(at_s=5), now=T0 - 3600).changed
 
 
 def test_a_backoff_that_a_wrong_clock_wrote_is_no_longer_than_any() -> None:
-    """It counts from when the clock was put right, and is written once."""
+    """A backoff that a wrong clock wrote counts from the correction of the clock, and is written once."""
     story = an_allocation(maxRestarts=2).with_status(attempt=2, not_before="2023-11-14T23:13:20.000Z")
     right = once(story.it).allocation
     assert right.status.not_before == "2023-11-14T22:14:10.000Z"
@@ -185,7 +190,8 @@ def test_a_backoff_that_a_wrong_clock_wrote_is_no_longer_than_any() -> None:
 
 
 def test_limits_that_change_while_it_runs_move_its_deadlines() -> None:
-    """Counted from its start, told once; the limit of its queue stays, and the deadline of a preemption too."""
+    """Changed limits move the deadlines of a running allocation, counted from its start, and are reported once. The
+    limit of its queue and the deadline of a preemption stay."""
     story = a_running(maxRuntime="20s", idleTimeout="1m")
     begun = story.with_status(started_at="2023-11-14T22:13:25.000Z").it
     first = once(begun, a_pod().running()).allocation
@@ -198,7 +204,8 @@ def test_limits_that_change_while_it_runs_move_its_deadlines() -> None:
 
 
 def test_a_grace_that_a_wrong_clock_wrote_is_no_longer_than_asked_for() -> None:
-    """It counts from when the clock was put right, and is written once; what is right stays."""
+    """A grace that a wrong clock wrote counts from the correction of the clock, and is written once; a correct one
+    stays."""
     told_at = can_save().asked_to_preempt().it
     ahead = once(told_at, a_pod().running(), now=T0 + 3600).allocation
     right = once(ahead, a_pod().running(), now=NOW).allocation
@@ -209,7 +216,8 @@ def test_a_grace_that_a_wrong_clock_wrote_is_no_longer_than_asked_for() -> None:
 
 
 def test_a_watcher_whose_clock_is_behind_cuts_no_grace() -> None:
-    """It puts the deadline into the past of another watcher, which keeps to what the ranks were told."""
+    """A watcher whose clock is behind cannot shorten a grace: its deadline is in the past for another watcher, which
+    applies the grace that the ranks were given."""
     told = once(can_save().asked_to_preempt().it, a_pod().running()).allocation
     behind = once(told, a_pod().running(), now=NOW - 3600)
     assert behind.allocation.status.deadlines["preemption"] == "2023-11-14T21:23:40.000Z"

@@ -1,4 +1,4 @@
-"""What becomes of an attempt that was never released."""
+"""The end of an attempt that was never released."""
 
 import pytest
 
@@ -26,14 +26,15 @@ from tests.support.reductions import a_running, ending, once, settled
     ],
 )
 def test_what_never_started_ends_at_once(story: AllocationStory, result: Result, reason: Reason) -> None:
-    """A signal before anything started ends the allocation cleanly, in one write and without a look."""
+    """A signal before anything started ends the allocation in one write and without a lookup."""
     done = once(story.it)
     assert ending(done.allocation) == (Phase.TERMINATED, result, reason)
     assert done.allocation.status.transitions[-1].type is Event.TERMINATED
 
 
 def test_a_terminating_namespace_cancels_and_lets_pods_go_at_once() -> None:
-    """The namespace can only empty when our finalizers do not hold it."""
+    """A namespace that is being deleted cancels its allocations and releases their pods at once, because our finalizers
+    would block it."""
     done = once(a_running().it, a_pod().running(), namespace_terminating=True)
     assert done.allocation.status.phase is Phase.TERMINATING
     assert done.allocation.status.reason == Reason.NAMESPACE_TERMINATING
@@ -41,20 +42,21 @@ def test_a_terminating_namespace_cancels_and_lets_pods_go_at_once() -> None:
 
 
 def test_a_condition_of_an_earlier_attempt_says_nothing() -> None:
-    """`observedGeneration` of Refused and Stuck is the attempt."""
+    """A condition Refused or Stuck of an earlier attempt is ignored: its `observedGeneration` is the attempt."""
     story = an_allocation().assigned().condition("Refused", "InvalidSpec")
     later = story.with_status(attempt=2)
     assert not once(later.it).changed
 
 
 def test_the_refusal_tells_why() -> None:
-    """The server's own message reaches the user."""
+    """The message of the end is the server's own message."""
     story = an_allocation().assigned().condition("Refused", "InvalidSpec", "spec.containers: Required value")
     assert once(story.it).allocation.status.message == "spec.containers: Required value"
 
 
 def test_the_end_of_a_wait_that_was_too_long_tells_what_it_waited_for() -> None:
-    """Other ends of it do not: a user who kills it knows why."""
+    """An end by a pending timeout names the reason of the wait; other ends do not, because a user who kills it knows
+    why."""
     waits = Condition(type="Admitted", status="False", reason="NoFit", message="0 of 2 nodes fit")
     story = an_allocation().with_status(conditions=[waits])
     assert once(story.stopped("PendingTimeout").it).allocation.status.message == "0 of 2 nodes fit"
@@ -62,7 +64,7 @@ def test_the_end_of_a_wait_that_was_too_long_tells_what_it_waited_for() -> None:
 
 
 def test_an_evicted_assignment_begins_again_when_no_pod_is_left() -> None:
-    """Unbound leftovers are deleted first; then the next attempt is recorded without a Terminating."""
+    """Unbound leftovers are deleted first; then the next attempt is recorded without the phase Terminating."""
     story = an_allocation().assigned().stopped("Preempted", requeue=True)
     waiting = once(story.it, a_pod(), consistent=True)
     assert waiting.allocation.status.phase is Phase.TERMINATING
@@ -73,7 +75,8 @@ def test_an_evicted_assignment_begins_again_when_no_pod_is_left() -> None:
 
 
 def test_what_is_held_after_its_admission_waits_again() -> None:
-    """The decision came first, but nothing runs yet: the placement is given back. What was released runs on."""
+    """An allocation that is held after its admission waits again: nothing runs yet, so the placement is returned. A
+    released one continues."""
     held = an_allocation().assigned().with_spec(hold=True)
     assert once(held.it).needs.consistent_list
     again = settled(held.it).status
@@ -85,13 +88,13 @@ def test_what_is_held_after_its_admission_waits_again() -> None:
 
 
 def test_a_stop_that_requeues_what_waits_is_taken_back() -> None:
-    """Nothing was placed, so there is nothing to give up."""
+    """A requeuing stop of a waiting allocation is withdrawn, because nothing was placed."""
     done = once(an_allocation().stopped("Preempted", requeue=True).it)
     assert (done.allocation.status.phase, done.allocation.status.stop) == (Phase.PENDING, None)
 
 
 def test_a_stuck_launch_gives_its_place_back_after_a_while() -> None:
-    """Not for ever, and not the user's fault."""
+    """A stuck launch returns its placement after a while, by no fault of the user."""
     story = an_allocation().assigned().condition("Stuck", "Denied", at_s=2)
     early = once(story.it, now=T0 + 601)
     assert not early.changed
@@ -102,7 +105,7 @@ def test_a_stuck_launch_gives_its_place_back_after_a_while() -> None:
 
 
 def test_a_pod_worker_whose_clock_is_behind_does_not_hurry_the_end() -> None:
-    """What is stuck by its clock since before the admission is stuck since then."""
+    """When the pod worker's clock dates Stuck before the admission, the time counts from the admission."""
     story = an_allocation().assigned().condition("Stuck", "Denied", at_s=-600)
     admission = story.it.status.admission
     assert admission is not None
@@ -112,7 +115,7 @@ def test_a_pod_worker_whose_clock_is_behind_does_not_hurry_the_end() -> None:
 
 
 def test_a_release_that_can_not_be_bound_is_given_up_at_once() -> None:
-    """No waiting mends a pod that the API server will never bind."""
+    """A release whose pod the API server will never bind is given up at once."""
     story = an_allocation(2).assigned().released().condition("Stuck", "BindRefused")
     done = once(story.it, a_pod(0).bound(), a_pod(1))
     assert (done.allocation.status.phase, done.allocation.status.reason) == (Phase.TERMINATING, Reason.LAUNCH_STUCK)

@@ -1,4 +1,4 @@
-"""What goes to Redis: rings of transitions, hints, rings of the bell."""
+"""The watcher's writes to Redis: rings of transitions, hints, wake-ups of the scheduler."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def an_end(at_s: float, name: str = "run") -> Allocation:
 
 
 async def test_a_ring_is_relayed_once() -> None:
-    """Also when it is offered again, or by another relay."""
+    """A ring is relayed once, also when it is offered again, or by another relay."""
     wire = Wire()
     allocation = an_allocation().assigned().it
     for relay in (wire.relay, wire.relay, Relay(wire.streams.events, wire.clock, enabled=True)):
@@ -56,7 +56,7 @@ async def test_a_ring_is_relayed_once() -> None:
 
 
 async def test_what_left_the_ring_is_marked_as_missing() -> None:
-    """A stream that was flushed begins with the oldest transition that is left."""
+    """After a flush a stream begins with the oldest transition in the ring, and marks the older ones as missing."""
     wire = Wire()
     story = many(20)
     wire.relay.offer(story.it)
@@ -67,7 +67,7 @@ async def test_what_left_the_ring_is_marked_as_missing() -> None:
 
 
 async def test_a_flush_under_a_known_stream_is_mended_at_once() -> None:
-    """The next transition finds the stream gone, and the whole ring comes back."""
+    """The next transition after a flush finds the stream gone, and the whole ring is relayed again."""
     wire = Wire()
     story = an_allocation().assigned()
     wire.relay.offer(story.it)
@@ -80,7 +80,7 @@ async def test_a_flush_under_a_known_stream_is_mended_at_once() -> None:
 
 
 async def test_what_can_not_be_relayed_waits() -> None:
-    """An absent server costs nothing but time."""
+    """Transitions wait while the server is absent, and none is lost."""
     wire = Wire()
     allocation = an_allocation().assigned().it
     wire.server.absent = True
@@ -94,7 +94,7 @@ async def test_what_can_not_be_relayed_waits() -> None:
 
 
 async def test_the_streams_of_old_ends_are_not_rebuilt() -> None:
-    """And a rebuilt one lives only as long as the first would have."""
+    """Streams of old ends are not rebuilt; a rebuilt stream lives only as long as the first would have."""
     wire = Wire()
     wire.clock.advance(keys.ALLOCATION.ttl_s - 60)
     old, recent = an_end(60, "old"), an_end(keys.ALLOCATION.ttl_s - 3600, "recent")
@@ -109,7 +109,8 @@ async def test_the_streams_of_old_ends_are_not_rebuilt() -> None:
 
 
 async def test_what_is_relayed_after_its_object_went_is_forgotten() -> None:
-    """The next look at everything that there is finds that it is not; what waits to be told still is."""
+    """The relay forgets an object at the next check of all objects that does not contain it; its waiting transitions
+    are still relayed."""
     wire = Wire()
     uids = {name: f"{name[0]}{UID[1:]}" for name in ("a-here", "b-gone", "c-last")}
     here, gone, last = (an_allocation(name=name, uid=uid).assigned().it for name, uid in uids.items())
@@ -125,7 +126,7 @@ async def test_what_is_relayed_after_its_object_went_is_forgotten() -> None:
 
 
 async def test_without_redis_nothing_is_waited_for() -> None:
-    """Everything counts as told."""
+    """Without Redis all transitions count as relayed, so nothing waits for them."""
     wire = Wire(enabled=False)
     allocation = an_allocation().assigned().it
     assert wire.relay.is_published(allocation)
@@ -135,7 +136,7 @@ async def test_without_redis_nothing_is_waited_for() -> None:
 
 
 class Box:
-    """Where hints and rings end."""
+    """Records hints and wake-ups."""
 
     def __init__(self) -> None:
         self.hints: list[WorkHint] = []
@@ -152,7 +153,7 @@ class Box:
 
 
 async def test_a_hint_is_sent_once_a_version_and_again_after_a_while() -> None:
-    """A lost one costs a resync at most."""
+    """A hint is sent once per version and again after a while, so a lost hint costs a resync at most."""
     box, clock = Box(), FakeClock()
     sender = HintSender(box, clock)  # pyright: ignore[reportArgumentType]
     story = an_allocation().assigned()
@@ -171,7 +172,7 @@ async def test_a_hint_is_sent_once_a_version_and_again_after_a_while() -> None:
 
 
 async def test_hints_are_dropped_without_redis() -> None:
-    """The pod worker finds its work by LIST."""
+    """Hints are dropped without Redis, because the pod worker finds its work by LIST."""
     box, clock = Box(), FakeClock()
     box.absent = True
     sender = HintSender(box, clock)  # pyright: ignore[reportArgumentType]
@@ -183,7 +184,7 @@ async def test_hints_are_dropped_without_redis() -> None:
 
 
 async def test_many_reasons_ring_once() -> None:
-    """The bell is no message."""
+    """Many reasons wake the scheduler once, because a wake-up carries no message."""
     box = Box()
     bell = Ringer(box, SystemClock())
     for reason in ("Pending", "node", "pod ended"):

@@ -1,4 +1,4 @@
-"""Ranks of `restart: rank`: a rank that fails starts again in its place, and the others run on."""
+"""Ranks of `restart: rank`: a failed rank starts again in its place, and the others continue."""
 
 from typing import Any
 
@@ -37,7 +37,8 @@ def the_next(rank: int, uid: str = NEW) -> PodStory:
 
 
 def test_a_rank_that_fails_starts_again_alone() -> None:
-    """The gang runs on in the same attempt; the failure is counted, and its end is on record in the same write."""
+    """Only the failed rank starts again: the gang continues in the same attempt, and the failure is counted and
+    recorded in one write."""
     done = once(a_gang().it, *with_failed(1)).allocation
     status = done.status
     assert (status.phase, status.attempt, status.restarts) == (Phase.RUNNING, 1, 1)
@@ -47,7 +48,7 @@ def test_a_rank_that_fails_starts_again_alone() -> None:
 
 
 def test_what_happened_is_told_in_words() -> None:
-    """Users read it in the events."""
+    """The event describes the restart in words for users."""
     last = once(a_gang().it, *with_failed(2)).allocation.status.transitions[-1]
     assert last.type is Event.UPDATED
     assert last.data["startedAgain"] == [2]
@@ -55,21 +56,22 @@ def test_what_happened_is_told_in_words() -> None:
 
 
 def test_where_all_ranks_are_daemons_none_starts_again() -> None:
-    """They have all said that nobody has to wait for them: the gang ends well, though one of them failed meanwhile."""
+    """When all ranks are daemons, none starts again: the gang succeeds, although one of them has failed."""
     story = a_gang().with_spec(signals=Signals(daemons=[0, 1, 2], attempt=1))
     status = once(story.it, *with_failed(1)).allocation.status
     assert (status.phase, status.restarted_ranks) == (Phase.TERMINATING, [])
 
 
 def test_a_failure_is_counted_once() -> None:
-    """Whoever looks again, with the pod that failed still there, writes nothing more."""
+    """A failure is counted once: another look at the failed pod writes nothing more."""
     done = settled(a_gang().it, *with_failed(1))
     assert (done.status.restarts, done.status.restarted_ranks[0].n) == (1, 1)
     assert not once(done, *with_failed(1)).changed
 
 
 def test_the_pod_that_failed_makes_way() -> None:
-    """Its finalizer goes and it is deleted, so that the next pod can have its name; the others are left alone."""
+    """The failed pod loses its finalizer and is deleted, so that the next pod can have its name; the other pods are
+    left alone."""
     done = once(a_gang().it, *with_failed(1))
     name = a_pod(1).it.metadata.name
     assert [pod.metadata.name for pod in done.deletes] == [name]
@@ -77,7 +79,7 @@ def test_the_pod_that_failed_makes_way() -> None:
 
 
 def test_the_pod_worker_is_asked_when_the_pause_is_over() -> None:
-    """Not sooner; and until the next pod has its node."""
+    """The pod worker gets hints from the end of the pause, not sooner, until the next pod has a node."""
     done = settled(a_gang().it, *with_failed(1))
     others = [a_pod(0).running(), a_pod(2).running()]
     early, later = once(done, *others), once(done, *others, now=NOW + 5)
@@ -89,7 +91,7 @@ def test_the_pod_worker_is_asked_when_the_pause_is_over() -> None:
 
 
 def test_the_next_pod_takes_the_place_on_record() -> None:
-    """The rank runs again, and nothing more is to be done."""
+    """The next pod replaces the failed one in the record; the rank runs again, and no work is left."""
     done = renewed(settled(a_gang().it, *with_failed(1)))
     done = settled(done, a_pod(0).running(), the_next(1).running(), a_pod(2).running(), now=NOW + 5)
     assert done.status.ranks is not None
@@ -98,7 +100,7 @@ def test_the_next_pod_takes_the_place_on_record() -> None:
 
 
 def test_a_gang_succeeds_when_the_rank_has_ended_well_at_last() -> None:
-    """Not before: who starts again has not ended."""
+    """A gang succeeds only when the restarted rank has succeeded: a rank that starts again has not ended."""
     done = settled(a_gang().it, *with_failed(1))
     rest = [a_pod(0).exited(0), a_pod(2).exited(0)]
     assert settled(done, *rest, now=NOW + 5).status.phase is Phase.RUNNING
@@ -107,7 +109,7 @@ def test_a_gang_succeeds_when_the_rank_has_ended_well_at_last() -> None:
 
 
 def test_the_failure_after_the_last_restart_ends_the_gang() -> None:
-    """The limit is for all ranks together."""
+    """The failure after the last restart ends the gang; the limit is for all ranks together."""
     done = renewed(settled(a_gang(maxRestarts=1).it, *with_failed(1)))
     done = settled(done, a_pod(0).exited(2), the_next(1).running(), a_pod(2).running(), now=NOW + 5)
     assert (done.status.phase, done.status.reason) == (Phase.TERMINATING, "RankFailed")
@@ -117,7 +119,8 @@ def test_the_failure_after_the_last_restart_ends_the_gang() -> None:
 
 
 def test_failures_that_are_seen_together_count_as_if_seen_one_by_one() -> None:
-    """A watcher that was away does not give the gang one more attempt than one that was there."""
+    """Failures that are seen together count as if seen one by one, so a watcher that was away does not give the gang an
+    extra restart."""
     pods = [a_pod(0).exited(2, at_s=12), a_pod(1).exited(1, at_s=11), a_pod(2).running()]
     done = once(a_gang(maxRestarts=1).it, *pods).allocation
     assert (done.status.phase, done.status.restarts) == (Phase.TERMINATING, 1)
@@ -132,13 +135,13 @@ def test_failures_that_are_seen_together_count_as_if_seen_one_by_one() -> None:
     ids=["rejected", "deleted"],
 )
 def test_a_lost_rank_is_no_failure_of_its_program(pod: PodStory) -> None:
-    """The gang starts again as a whole, as it does without the field."""
+    """A lost rank restarts the gang as a whole, as without `restart: rank`."""
     done = settled(a_gang().it, a_pod(0).running(), pod, a_pod(2).running())
     assert (done.status.phase, done.status.restarted_ranks, done.status.restarts) == (Phase.TERMINATING, [], 0)
 
 
 def test_rules_of_the_launch_go_first() -> None:
-    """fail ends it; notCounted starts the rank again without a count."""
+    """Rules of the launch come first: fail ends the gang; notCounted restarts the rank without a count."""
     rules = [{"action": "fail", "exitCodes": [42]}, {"action": "notCounted", "exitCodes": [75]}]
     gang = a_gang(failurePolicy={"rules": rules})
     assert once(gang.it, *with_failed(1, 42)).allocation.status.phase is Phase.TERMINATING
@@ -147,20 +150,21 @@ def test_rules_of_the_launch_go_first() -> None:
 
 
 def test_what_is_to_stop_starts_no_rank_again() -> None:
-    """A cancel wins, also while a rank waits for its next pod."""
+    """A canceled gang starts no rank again, also while a rank waits for its next pod."""
     stopped = once(a_gang().killed().it, *with_failed(1)).allocation
     assert (stopped.status.phase, stopped.status.restarted_ranks) == (Phase.TERMINATING, [])
 
 
 def test_a_next_pod_that_is_gone_is_a_lost_rank() -> None:
-    """Somebody deleted it: what was committed and is certainly not there is lost, and the gang starts again."""
+    """A committed next pod that certainly does not exist, because it was deleted, is a lost rank, and the gang starts
+    again."""
     done = renewed(settled(a_gang().it, *with_failed(1)))
     done = settled(done, a_pod(0).running(), a_pod(2).running(), now=NOW + 5)
     assert (done.status.phase, done.status.reason) == (Phase.TERMINATING, "PodLost")
 
 
 def test_each_attempt_begins_without_restarts() -> None:
-    """The places are new, and so are the pods; what was counted stays counted."""
+    """Each attempt begins without restarts of ranks, with new placements and pods; the counts stay."""
     done = renewed(settled(a_gang().it, *with_failed(1)))
     gone = [a_pod(0).exited(143).deleted(), a_pod(2).exited(143).deleted()]
     done = settled(done, *gone, now=NOW + 5)
@@ -169,7 +173,8 @@ def test_each_attempt_begins_without_restarts() -> None:
 
 
 def test_the_pause_doubles_with_each_restart_of_a_rank() -> None:
-    """A program that cannot start does not keep a node and the API server busy."""
+    """The pause doubles with each restart of a rank, so that a program that cannot start does not keep a node and the
+    API server busy."""
     story, uid, now, waits = a_gang(), a_pod(1).it.metadata.uid, NOW, list[float]()
     allocation = story.it
     for turn in range(3):
@@ -185,7 +190,7 @@ def test_the_pause_doubles_with_each_restart_of_a_rank() -> None:
 
 
 def test_the_record_of_the_failure_stays_until_the_next_pod_is_there() -> None:
-    """An exit is written once: nobody overwrites it with nothing."""
+    """The record of the failure stays until the next pod exists, because an exit is never overwritten with nothing."""
     done = settled(a_gang().it, *with_failed(1))
     known = (done.status.ranks or [RankStatus()])[1]
     later = settled(done, a_pod(0).running(), a_pod(2).running(), now=NOW + 5)
@@ -193,7 +198,8 @@ def test_the_record_of_the_failure_stays_until_the_next_pod_is_there() -> None:
 
 
 def test_a_failure_before_the_success_is_counted() -> None:
-    """As by a watcher that saw it then, whether the rank came back in time or not; a failure after it is not."""
+    """A failure before the success is counted, as by a watcher that saw it in time, whether the rank came back or not;
+    a failure after it is not."""
     gang = a_gang(2, successPolicy={"targets": [{"indexes": [0]}]})
     for at_s, restarts in ((9, 1), (11, 0)):
         done = settled(gang.it, a_pod(0).exited(0, at_s=10), a_pod(1).exited(1, at_s=at_s))
@@ -202,7 +208,8 @@ def test_a_failure_before_the_success_is_counted() -> None:
 
 @pytest.mark.parametrize("acknowledged", [True, False])
 def test_a_rank_that_waits_does_not_hold_up_a_preemption(*, acknowledged: bool) -> None:
-    """The others have their grace; when they have ended, nobody waits for a pod that will not come."""
+    """A rank that waits for its next pod does not delay a preemption: the others have their grace, and their end
+    completes it."""
     others = [a_pod(0).running(), a_pod(2).running()]
     waiting = settled(a_gang(preemptible=True).ready().it, *with_failed(1))
     story = AllocationStory(waiting).stopped("Preempted", requeue=True, by="default/urgent", at_s=21)
@@ -217,7 +224,8 @@ def test_a_rank_that_waits_does_not_hold_up_a_preemption(*, acknowledged: bool) 
 
 
 def test_a_rank_that_cannot_be_made_again_ends_the_attempt_after_a_while() -> None:
-    """The pod worker has said so; the gang starts again as a whole, and that is not counted."""
+    """A rank whose pod the pod worker cannot create ends the attempt after a while; the gang starts again as a whole,
+    and no failure is counted."""
     done = settled(a_gang().it, *with_failed(1))
     stuck = AllocationStory(done).condition("Stuck", "QuotaExceeded", "exceeded quota: q", at_s=25).it
     others = [a_pod(0).running(), a_pod(2).running()]

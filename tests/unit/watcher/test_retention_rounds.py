@@ -1,4 +1,5 @@
-"""A round of retention deletes so many at most, of what has been counted, and says whether more are due."""
+"""A round of retention deletes a limited number of allocations whose usage was added, and reports whether more are
+due."""
 
 import msgspec
 
@@ -15,7 +16,7 @@ ENDED = "2023-11-14T22:13:20Z"
 
 
 class NoBooks:
-    """Nothing is added up here: everything is settled."""
+    """Usage accounting in which everything is settled."""
 
     def offer(self, allocation: Allocation) -> None: ...
 
@@ -27,7 +28,7 @@ class NoBooks:
 
 
 class SlowBooks(NoBooks):
-    """What is offered is added when a test says so."""
+    """Usage accounting that adds the offered allocations when a test says so."""
 
     def __init__(self) -> None:
         self.offered: set[str] = set()
@@ -41,7 +42,8 @@ class SlowBooks(NoBooks):
 
 
 async def test_a_round_that_waits_for_the_books_is_behind() -> None:
-    """Four are due and none is counted: all of them are offered at once, and the next round comes soon."""
+    """A round that waits for the accounting is behind: four allocations are due and none is added, so all are offered
+    at once, and the next round follows soon."""
     clock = FakeClock(T0 + 100)
     kube, world, books = a_client(a_core(clock.now)), Informers(), SlowBooks()
     await furnish(kube)
@@ -56,7 +58,8 @@ async def test_a_round_that_waits_for_the_books_is_behind() -> None:
 
 
 async def test_a_round_that_leaves_some_is_behind() -> None:
-    """Five have ended and one may stay: two rounds of two, each of which is told of, and that was all."""
+    """A round that leaves some is behind: of five ended allocations one may stay, so there are two rounds of two, each
+    reported."""
     clock = FakeClock(T0 + 100)
     kube, world = a_client(a_core(clock.now)), Informers()
     await furnish(kube)
@@ -77,7 +80,8 @@ async def test_a_round_that_leaves_some_is_behind() -> None:
 
 
 async def test_a_round_that_finds_its_allocations_gone_is_not_behind() -> None:
-    """What is deleted already is due only until the watch says so: a round at once would have nothing to do."""
+    """A round whose allocations are already deleted is not behind: they are due only until the watch shows it, so an
+    immediate round would have nothing to do."""
     clock = FakeClock(T0 + 100)
     kube, world = a_client(a_core(clock.now)), Informers()
     await furnish(kube)

@@ -1,4 +1,4 @@
-"""The spans of attempts and containers: told once, with the write of their end, with times that fit to the rest."""
+"""The spans of attempts and containers: emitted once, with the write of their end, with consistent times."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,7 +35,7 @@ def entry(seq: int, type_: Event, phase: Phase, time: str, attempt: int = 1, rea
 
 
 def at(status: AllocationStatus, **annotations: str) -> Allocation:
-    """Made at 10:00:00, in whole seconds."""
+    """An allocation that was created at 10:00:00, in whole seconds."""
     base = an_allocation()
     meta = msgspec.structs.replace(
         base.metadata, creation_timestamp="2026-01-01T10:00:00Z", annotations=annotations, uid="uid-1"
@@ -48,7 +48,8 @@ def ns(text: str) -> int:
 
 
 def test_an_attempt_is_told_when_it_is_over(sink: Kept) -> None:
-    """The first from the request on, the next from its restart; each links to the one before, none comes twice."""
+    """The span of an attempt is emitted once, at its end: the first begins with the request, the next with its restart,
+    and each links to the previous one."""
     first = [
         entry(1, Event.REQUESTED, Phase.PENDING, "2026-01-01T10:00:00Z"),
         entry(2, Event.ASSIGNED, Phase.ASSIGNED, "2026-01-01T10:00:00.400Z"),
@@ -84,7 +85,7 @@ def test_an_attempt_is_told_when_it_is_over(sink: Kept) -> None:
 
 
 def test_an_object_without_a_trace_gets_a_root(sink: Kept) -> None:
-    """Everybody had put what they did below it before it was there."""
+    """An object without a trace gets a root span, under which all services have put their spans before it exists."""
     before = at(AllocationStatus(phase=Phase.RUNNING, seq=2, attempt=1))
     end = entry(3, Event.TERMINATED, Phase.TERMINATED, "2026-01-01T10:00:09Z", 1, "Killed")
     after = at(
@@ -103,7 +104,8 @@ def test_an_object_without_a_trace_gets_a_root(sink: Kept) -> None:
 
 
 def test_a_container_is_told_with_the_write_that_records_its_end(sink: Kept) -> None:
-    """Its pod is deleted after that write: by the end of the attempt there may be none to tell of; none comes twice."""
+    """The span of a container is emitted once, with the write that records its end, because its pod may be gone by the
+    end of the attempt."""
     first, second = a_pod(0).exited(1).it, a_pod(1).exited(0, at_s=12.0).it
     runs = RankStatus(pod_uid=first.metadata.uid, phase=RankState.RUNNING)
     failed = RankStatus(pod_uid=first.metadata.uid, phase=RankState.FAILED, exit_code=1)

@@ -28,7 +28,7 @@ def told(allocation: Allocation) -> list[tuple[str, str]]:
 
 
 def test_a_success_is_told_from_the_queue_to_the_end() -> None:
-    """With the queue, the nodes and the ranks; nothing of it is a warning."""
+    """The Events of a success tell the queue, the nodes and the ranks, from the queue to the end; none is a warning."""
     ended = settled(
         an_allocation(2).assigned("n0", "n0").released().running().it, a_pod(0).exited(0), a_pod(1).exited(0)
     )
@@ -39,7 +39,7 @@ def test_a_success_is_told_from_the_queue_to_the_end() -> None:
 
 
 def test_a_failure_is_a_warning_that_leads_to_the_pod() -> None:
-    """In the words of the status, which name the rank."""
+    """A failure is a warning with the message of the status, which names the rank."""
     ended = settled(a_running().it, a_pod().exited(7))
     note = notes_of(ended)[-1]
     assert (note.reason, note.is_warning) == ("Failed", True)
@@ -49,7 +49,7 @@ def test_a_failure_is_a_warning_that_leads_to_the_pod() -> None:
 
 
 def test_the_places_are_told_and_not_a_list_without_end() -> None:
-    """The first nodes with their ranks, and how many more."""
+    """The Event of the placement lists the first nodes with their ranks, and the number of further nodes."""
     story = an_allocation().recorded(Event.ASSIGNED, at_s=1, data={"nodes": {f"n{index}": 2 for index in range(9)}})
     assert told(story.it)[-1] == (
         "Admitted",
@@ -59,7 +59,8 @@ def test_the_places_are_told_and_not_a_list_without_end() -> None:
 
 @pytest.mark.parametrize(("by", "is_named"), [("team/big", True), ("other/big", False)])
 def test_who_displaces_it_is_named_within_its_workspace_only(by: str, is_named: bool) -> None:
-    """Others may read the Events of a namespace who may not know the names of another."""
+    """The displacing allocation is named only within its workspace, because readers of the Events of one namespace may
+    not know the names in another."""
     story = a_running().recorded(Event.PREEMPTING, at_s=5, reason="Preempted", data={"by": by})
     note = notes_of(story.it)[-1]
     assert note.reason == "Preempting"
@@ -76,14 +77,14 @@ def test_a_restart_is_told_with_its_cause() -> None:
 
 
 def test_what_can_never_start_says_so() -> None:
-    """In the words of the explanation, as long as it waits."""
+    """An allocation that can never start has an Event with the explanation, as long as it waits."""
     waits = an_allocation().condition("Stalled", "NoFit", "can never start as the pool stands")
     assert told(waits.it)[-1] == ("CannotStart", "can never start as the pool stands")
     assert "CannotStart" not in [reason for reason, _ in told(waits.assigned().it)]
 
 
 def test_an_event_is_as_kubernetes_wants_it() -> None:
-    """Times to the microsecond, a note of at most a thousand bytes."""
+    """An Event has the format of Kubernetes: times to the microsecond, a note of at most a thousand bytes."""
     story = an_allocation().condition("Stalled", "NoFit", "ü" * 2000)
     body = body_of(story.it, notes_of(story.it)[-1], "watcher-0")
     assert len(body["note"].encode()) <= NOTE_BYTES_MAX
@@ -105,7 +106,7 @@ class Desk:
         self.narrator = self.another(self.kube)
 
     def another(self, kube: CoreKube) -> Narrator:
-        """As another process has it, which knows nothing of this one."""
+        """A narrator of another process, which knows nothing of this one."""
         return Narrator(kube, self.world, self.clock, instance="watcher-0")
 
     async def events(self) -> dict[str, Any]:
@@ -115,14 +116,14 @@ class Desk:
 
 @pytest.fixture
 async def desk() -> Desk:
-    """Furnished."""
+    """A furnished desk."""
     found = Desk()
     await furnish(found.kube)
     return found
 
 
 async def test_a_step_is_written_once(desk: Desk) -> None:
-    """Whoever looks again, and whoever takes over, finds it there."""
+    """A step is written once: another look, and a new leader, find its Event."""
     job = await launch(desk.kube, "job")
     for narrator in (desk.narrator, desk.narrator, desk.another(desk.kube)):
         narrator.offer(job)
@@ -135,7 +136,7 @@ async def test_a_step_is_written_once(desk: Desk) -> None:
 
 
 async def test_what_comes_again_is_counted_by_whoever_leads(desk: Desk) -> None:
-    """One Event an hour for the same cause; its number is written each time that it has doubled."""
+    """Repeats of the same cause have one Event per hour; the leader writes its count each time that it has doubled."""
     story = AllocationStory(await launch(desk.kube, "job", maxRestarts=100))
     for attempt in range(1, 6):
         story = restarted(story.assigned(at_s=10.0 * attempt), at_s=10.0 * attempt + 5)
@@ -151,7 +152,7 @@ async def test_what_comes_again_is_counted_by_whoever_leads(desk: Desk) -> None:
 
 
 async def test_an_old_story_is_not_told_again(desk: Desk) -> None:
-    """Who begins to lead does not write what a cluster has gone through long ago."""
+    """A new leader does not write Events of steps that happened long ago."""
     job = await launch(desk.kube, "job")
     desk.clock.advance(RECENT_S + 1)
     desk.narrator.offer(job)
@@ -160,7 +161,8 @@ async def test_an_old_story_is_not_told_again(desk: Desk) -> None:
 
 
 async def test_what_is_refused_is_left_and_what_is_away_is_tried_again(desk: Desk) -> None:
-    """Nothing waits for it, and nothing fails."""
+    """A refused Event is dropped, and one whose server is away is retried; nothing waits for Events or fails by
+    them."""
     kube = RefusingKube(desk.core, random=SeededRandom(1))
     narrator = desk.another(kube)
     job = await launch(desk.kube, "job")
@@ -177,7 +179,7 @@ async def test_what_is_refused_is_left_and_what_is_away_is_tried_again(desk: Des
 
 
 async def test_a_count_that_could_not_be_written_is_written_later(desk: Desk) -> None:
-    """It is not taken for written, and nothing is counted twice."""
+    """A count whose write failed is written later, and no repeat is counted twice."""
     kube = RefusingKube(desk.core, random=SeededRandom(1))
     narrator = desk.another(kube)
     story = restarted(AllocationStory(await launch(desk.kube, "job", maxRestarts=9)).assigned(at_s=1), at_s=2)
@@ -197,7 +199,7 @@ async def test_a_count_that_could_not_be_written_is_written_later(desk: Desk) ->
 
 
 async def test_many_are_told_in_batches(desk: Desk) -> None:
-    """A few, then a pause."""
+    """Many Events are written in batches with pauses between them."""
     for index in range(BATCH_MAX + 3):
         desk.narrator.offer(await launch(desk.kube, f"job-{index}"))
     await desk.narrator.flush()
@@ -207,7 +209,7 @@ async def test_many_are_told_in_batches(desk: Desk) -> None:
 
 
 class RefusingKube(CoreKube):
-    """Takes no Event while `error` is set."""
+    """Refuses every Event with `error` while that is set."""
 
     error: Exception | None = None
 
@@ -223,17 +225,17 @@ class RefusingKube(CoreKube):
 
 
 def restarted(story: AllocationStory, *, at_s: float) -> AllocationStory:
-    """The next attempt waits."""
+    """The story with a recorded restart: the next attempt waits."""
     return story.recorded(Event.RESTARTED, at_s=at_s, reason="RankFailed")
 
 
 def begun_again(story: AllocationStory, *, exit_code: int) -> Allocation:
-    """Its attempt has ended and the next one waits."""
+    """The allocation after its attempt has ended; the next one waits."""
     return settled(story.it, a_pod().exited(exit_code))
 
 
 def test_names_are_in_the_order_of_a_life() -> None:
-    """kubectl describe lists these Events by their names: the first step comes first, the end last."""
+    """The names of the Events sort in the order of the steps, because kubectl describe lists them by name."""
     ended = settled(
         an_allocation(2).assigned("n0", "n0").released().running().it, a_pod(0).exited(0), a_pod(1).exited(0)
     )

@@ -1,4 +1,4 @@
-"""The sweep beside a cache that is behind: it says where to look, and deletes nothing by itself."""
+"""The sweep with a cache that is behind: the cache only shows where to look, and a read decides what is deleted."""
 
 from typing import Any
 
@@ -47,13 +47,13 @@ class Scene:
         return await self.kube.create(PODS, body, namespace=SPACE)
 
     async def pods(self) -> set[str]:
-        """The names of those that are there."""
+        """The names of the existing pods."""
         return {pod.metadata.name for pod in (await self.kube.list(PODS)).items}
 
 
 @pytest.fixture
 async def scene() -> Scene:
-    """Furnished."""
+    """A furnished scene."""
     found = Scene()
     await furnish(found.kube)
     return found
@@ -61,7 +61,8 @@ async def scene() -> Scene:
 
 @pytest.mark.parametrize("count", [1, MANY])
 async def test_what_is_wanted_stays_when_the_cache_has_not_seen_its_owner(scene: Scene, count: int) -> None:
-    """Whether few owners are read by name or many by a LIST; and an orphan among them goes."""
+    """A wanted pod stays when the cache has not seen its owner, whether few owners are read by name or many by a LIST;
+    an orphan among them is deleted."""
     for number in range(count):
         await scene.pod(f"pod-{number}", await launch(scene.kube, f"run-{number}"))
     await scene.pod("orphan", None)
@@ -74,7 +75,8 @@ async def test_what_is_wanted_stays_when_the_cache_has_not_seen_its_owner(scene:
 
 
 async def test_what_is_wanted_stays_when_the_cache_shows_another_of_its_owners_name(scene: Scene) -> None:
-    """The cache shows the allocation that had the name before, and one of that name elsewhere."""
+    """A wanted pod stays when the cache shows a previous allocation of its owner's name, or one in another
+    namespace."""
     await scene.kube.create(NAMESPACES, {"metadata": {"name": FAR}})
     owner = await launch(scene.kube, "run")
     await scene.pod("pod", owner)
@@ -88,7 +90,7 @@ async def test_what_is_wanted_stays_when_the_cache_shows_another_of_its_owners_n
 
 @pytest.mark.parametrize("count", [1, MANY])
 async def test_a_pod_that_carries_no_owner_any_more_stays(scene: Scene, count: int) -> None:
-    """Its label was taken off, and the cache has not seen that."""
+    """A pod whose owner label was removed stays, although the cache still shows the label."""
     for number in range(count):
         await scene.pod(f"pod-{number}", None)
     await fill(scene.world, scene.kube)
@@ -99,7 +101,7 @@ async def test_a_pod_that_carries_no_owner_any_more_stays(scene: Scene, count: i
 
 
 async def test_a_pod_that_was_made_anew_under_its_name_stays(scene: Scene) -> None:
-    """The orphan that the cache shows is gone; its name belongs to what runs now."""
+    """When the orphan in the cache is gone, the new pod of its name stays."""
     await scene.pod("pod", None)
     await fill(scene.world, scene.kube)
     await scene.kube.delete(PODS, "pod", namespace=SPACE)
@@ -108,7 +110,7 @@ async def test_a_pod_that_was_made_anew_under_its_name_stays(scene: Scene) -> No
 
 
 async def test_pods_that_are_gone_do_not_hide_an_orphan(scene: Scene) -> None:
-    """However many of them the cache still shows."""
+    """Deleted pods that the cache still shows do not hide an orphan, however many there are."""
     for number in range(MANY):
         await scene.pod(f"a-{number}", None)
     await scene.pod("orphan", None)
@@ -119,7 +121,7 @@ async def test_pods_that_are_gone_do_not_hide_an_orphan(scene: Scene) -> None:
 
 
 async def test_a_cache_that_is_right_costs_no_read(scene: Scene) -> None:
-    """Nothing looks like an orphan: neither pods nor allocations are read."""
+    """A correct cache costs no read: when nothing looks like an orphan, neither pods nor allocations are read."""
     await scene.pod("pod", await launch(scene.kube, "run"))
     await fill(scene.world, scene.kube)
     scene.calls.clear()

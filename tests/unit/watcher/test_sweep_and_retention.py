@@ -1,4 +1,4 @@
-"""Which objects nobody needs any more, and which ended allocations are forgotten. Pure."""
+"""Which objects are orphans, and which ended allocations are deleted by retention. Pure."""
 
 import msgspec
 import pytest
@@ -41,7 +41,7 @@ def an_ended_pod(*, held: bool) -> Orphan:
 
 
 def an_end_on_record(seconds: float) -> AllocationStory:
-    """Of the pod that `an_object` is."""
+    """An allocation that has recorded the end of the pod of `an_object`."""
     status = RankStatus(pod_uid="x", phase=RankState.FAILED)
     story = an_end(seconds)
     return AllocationStory(
@@ -76,7 +76,7 @@ def test_an_orphan_has_no_owner_or_an_owner_that_is_past_it(item: Orphan, owner:
 
 
 def test_old_and_surplus_ends_are_forgotten_oldest_first() -> None:
-    """By age, and by number in each workspace."""
+    """Ended allocations are deleted by age, and by number in each workspace, oldest first."""
     ends = [an_end(second, name=f"run-{second}", uid=f"u{second}").it for second in (30, 10, 20)]
     assert [item.metadata.name for item in expired(ends, now=NOW, age_s=75, count_max=9)] == ["run-10", "run-20"]
     assert [item.metadata.name for item in expired(ends, now=NOW, age_s=999, count_max=1)] == ["run-10", "run-20"]
@@ -95,5 +95,5 @@ def test_old_and_surplus_ends_are_forgotten_oldest_first() -> None:
     ],
 )
 def test_what_lives_or_is_not_torn_down_is_kept(story: AllocationStory) -> None:
-    """Only a clean end is forgotten."""
+    """An allocation that lives, or is not torn down yet, is kept."""
     assert expired([story.it], now=NOW, age_s=1, count_max=0) == []

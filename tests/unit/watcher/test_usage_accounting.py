@@ -1,4 +1,4 @@
-"""The daily totals: each ended allocation once, whatever crashes, whoever else writes, and whatever is deleted."""
+"""The daily totals: each ended allocation is added once, also with crashes, other writers and deletions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -39,7 +39,7 @@ NOON_S = 1_767_355_200.0  # 2026-01-02T12:00:00Z
 
 
 def ended(uid: str, *, hours: float = 6.0, user: str = "ada", slots: int = 2) -> Allocation:
-    """Ended after it had run for so long from noon on."""
+    """An allocation that ran for `hours` from noon on and has ended."""
     meta = {
         "name": uid,
         "namespace": "default",
@@ -56,7 +56,7 @@ def ended(uid: str, *, hours: float = 6.0, user: str = "ada", slots: int = 2) ->
 
 
 class Desk:
-    """Books beside a small cluster; `others` is another replica's."""
+    """Usage accounting beside a small cluster; `others` is the client of another replica."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -88,7 +88,7 @@ def beside(story: Callable[[Desk], Awaitable[None]]) -> None:
 
 
 def test_what_ended_is_added_once_to_each_of_its_days() -> None:
-    """Twice offered, and again by a process that knows nothing: the totals are the same."""
+    """An ended allocation is added once to each of its days, also when it is offered twice, or by a new process."""
 
     async def story(desk: Desk) -> None:
         work = [ended("one"), ended("two", hours=30.0), ended("three", user="bob")]
@@ -113,7 +113,8 @@ def test_what_ended_is_added_once_to_each_of_its_days() -> None:
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_a_crash_at_any_write_neither_loses_nor_doubles(moment: str, number: int) -> None:
-    """The write was lost, or only its answer; the next process goes on from what the totals say."""
+    """A crash at any write, with the write lost or only its answer, neither loses nor doubles usage: the next process
+    continues from the totals."""
 
     async def story(desk: Desk) -> None:
         work = [ended("one", hours=30.0), ended("two", hours=59.0)]
@@ -146,7 +147,7 @@ def test_a_crash_at_any_write_neither_loses_nor_doubles(moment: str, number: int
 
 
 def test_two_replicas_write_at_once() -> None:
-    """The compare-and-swap sends one of them to read again; both find everything added once."""
+    """When two replicas write at once, the compare-and-swap makes one of them read again; everything is added once."""
 
     async def story(desk: Desk) -> None:
         work = [ended(f"a{number}") for number in range(8)]
@@ -163,7 +164,8 @@ def test_two_replicas_write_at_once() -> None:
 
 
 def test_who_is_marked_or_gone_is_forgotten_after_a_while() -> None:
-    """The list of who stands in the totals does not grow for ever, and keeps whoever could come again."""
+    """The list of added allocations in the totals does not grow for ever, and keeps those that could be offered
+    again."""
 
     async def story(desk: Desk) -> None:
         for uid, after_s in (("one", 0.0), ("two", 0.0), ("three", FORGET_S + 60.0), ("four", FORGET_S + 60.0)):
@@ -173,7 +175,7 @@ def test_who_is_marked_or_gone_is_forgotten_after_a_while() -> None:
             books.offer(ended(uid))
             await books.flush()
             if uid == "three":
-                # What the view does not know is not forgotten.
+                # An allocation that the view does not know stays in the list.
                 assert len(tokens_in(await desk.totals("2026-01-02"))) == 3
         assert tokens_in(await desk.totals("2026-01-02")) == {token_of("two"), token_of("four")}
         assert (await desk.totals("2026-01-02")).rows[0].ended == 4
@@ -182,7 +184,8 @@ def test_who_is_marked_or_gone_is_forgotten_after_a_while() -> None:
 
 
 def test_what_can_not_be_added_holds_nobody_up() -> None:
-    """A missing permission, or a ConfigMap that holds something else: said in the log, and the work may go."""
+    """Usage that cannot be added, because of a missing permission or a ConfigMap with other content, is logged, and the
+    allocation is released."""
 
     async def story(desk: Desk) -> None:
         async def refuse(verb: Verb, plural: str, *_: Any) -> None:
@@ -207,7 +210,8 @@ def test_what_can_not_be_added_holds_nobody_up() -> None:
 
 
 def test_a_day_that_can_not_be_written_takes_no_other_with_it() -> None:
-    """Work that ended on other days is added, and so are the other days of what ran on that one."""
+    """When one day cannot be written, other allocations are added to their days, and those of that day to their other
+    days."""
 
     async def story(desk: Desk) -> None:
         broken = {"metadata": {"name": name_of("2026-01-02")}, "data": {"totals": "not json"}}
@@ -230,7 +234,7 @@ def test_a_day_that_can_not_be_written_takes_no_other_with_it() -> None:
 
 
 def test_a_permission_that_comes_back_in_time_loses_nothing() -> None:
-    """A role is being changed, or a token renewed: what ended is tried again for a while before it is given up."""
+    """While a role is changed or a token renewed, an addition is retried for a while before it is given up."""
 
     async def story(desk: Desk) -> None:
         is_refused = True
@@ -260,7 +264,7 @@ def test_a_permission_that_comes_back_in_time_loses_nothing() -> None:
 
 
 def test_ten_thousand_ends_in_ten_minutes_fit_an_object() -> None:
-    """Far from the MiB that a ConfigMap may hold, and what is over is forgotten."""
+    """Ten thousand ends in ten minutes stay far below the MiB of a ConfigMap, and old entries are removed."""
     template = bills_of(ended("one"))["2026-01-02"]
     totals, now = DayTotals(), NOON_S
     for batch in range(20):
@@ -277,7 +281,7 @@ def test_ten_thousand_ends_in_ten_minutes_fit_an_object() -> None:
 
 
 def test_nothing_new_is_nothing_to_write() -> None:
-    """So a repeated addition costs a read."""
+    """An addition that changes nothing is not written, so a repeated addition costs only a read."""
     bills = list(bills_of(ended("one")).values())
     once = added(DayTotals(), bills, NOON_S, None)
     assert once is not None
@@ -285,7 +289,8 @@ def test_nothing_new_is_nothing_to_write() -> None:
 
 
 def test_an_allocation_ends_in_the_totals_and_carries_the_mark() -> None:
-    """Before its last finalizer goes; the same for one that is deleted while it runs."""
+    """An allocation is added to the totals and marked before its last finalizer is removed, also when it is deleted
+    while it runs."""
 
     async def story(post: Post) -> None:
         post.kubelet.runs_s = {0: 3.0}
@@ -310,7 +315,8 @@ def test_an_allocation_ends_in_the_totals_and_carries_the_mark() -> None:
 
 
 def test_retention_deletes_nothing_that_is_not_added() -> None:
-    """Also what was never admitted, and so never had our finalizer: its wait is in the totals when it goes."""
+    """Retention deletes only added allocations. One that was never admitted, and so never had our finalizer, has its
+    wait in the totals before it is deleted."""
 
     async def story(post: Post) -> None:
         waits = a_manifest("waits", desired="Stopped")
@@ -332,7 +338,7 @@ async def totals_of(post: Post) -> list[Any]:
 
 
 def test_days_of_use_are_days_of_utc() -> None:
-    """An empty day of the end is there too, so that the end is counted."""
+    """Days of use are days of UTC. The day of the end is included without usage too, so that the end is counted."""
     days = bills_of(ended("one", hours=12.0))
     assert {day: (bill.ended, bill.usage == DayUsage()) for day, bill in days.items()} == {
         "2026-01-02": (False, False),

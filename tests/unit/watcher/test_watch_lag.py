@@ -1,4 +1,4 @@
-"""Released pods that the watch has not shown yet: waited for a moment, then read."""
+"""Released pods that the watch has not shown yet: the watcher waits for a moment, then reads them."""
 
 import msgspec
 import pytest
@@ -16,7 +16,7 @@ def a_gang() -> Allocation:
 
 
 def behind() -> int:
-    """The version that the watch of pods has come to: it has shown nothing yet."""
+    """The version that the watch of pods has reached: it has shown nothing yet."""
     return 0
 
 
@@ -30,7 +30,7 @@ def a_pod(uid: str) -> Pod:
 
 
 async def test_what_was_never_seen_is_waited_for_and_then_read_now_and_then() -> None:
-    """Looks that come for other reasons meanwhile do not prolong it."""
+    """Unseen pods are waited for, and then read at intervals; looks for other reasons do not prolong the wait."""
     clock, gang = FakeClock(T0), a_gang()
     late, seen = Late(clock, behind), [a_pod(uids_of(gang)[0])]
     assert late.wait_s(gang, seen, set()) == AGAIN_S
@@ -41,28 +41,28 @@ async def test_what_was_never_seen_is_waited_for_and_then_read_now_and_then() ->
 
 
 async def test_a_watch_that_has_come_as_far_as_the_release_is_believed_enough_to_look() -> None:
-    """It should have shown them: so they are read, and at once."""
+    """A watch that has passed the version of the release should have shown the pods, so they are read at once."""
     gang = a_gang()
     assert Late(FakeClock(T0), lambda: gang.metadata.version - 1).wait_s(gang, [], set()) > 0
     assert Late(FakeClock(T0), lambda: gang.metadata.version).wait_s(gang, [], set()) == 0
 
 
 async def test_what_was_seen_to_go_is_read_at_once() -> None:
-    """Its absence is no delay of the watch."""
+    """A pod that the watch showed and then removed is read at once, because its absence is no delay of the watch."""
     gang = a_gang()
     assert Late(FakeClock(T0), behind).wait_s(gang, [], {uids_of(gang)[1]}) == 0
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.TERMINATING])
 async def test_nobody_waits_once_it_runs_or_ends(phase: Phase) -> None:
-    """Then every pod was seen, or is to go."""
+    """There is no wait once the allocation runs or ends: then every pod was seen, or will be deleted."""
     gang = a_gang()
     later = msgspec.structs.replace(gang, status=msgspec.structs.replace(gang.status, phase=phase))
     assert Late(FakeClock(T0), behind).wait_s(later, [], set()) == 0
 
 
 async def test_nothing_is_remembered_of_what_is_forgotten() -> None:
-    """The next time begins anew."""
+    """A forgotten allocation has no state left: its next wait starts anew."""
     clock, gang = FakeClock(T0), a_gang()
     late = Late(clock, behind)
     late.wait_s(gang, [], set())

@@ -1,4 +1,4 @@
-"""A watcher that ends before, or right after, any one of its writes: the next one finishes, and nothing differs."""
+"""When a watcher dies before, or right after, any of its writes, the next one finishes with the same result."""
 
 import asyncio
 
@@ -49,7 +49,7 @@ class Death:
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("number", range(1, WRITES + 1))
 def test_the_next_watcher_finishes(number: int, moment: str) -> None:
-    """The same end, exits, attempts and stream, wherever the first one died."""
+    """The next watcher reaches the same end, exits, attempts and stream, wherever the first one died."""
 
     async def story(post: Post) -> None:
         death = Death(number, moment)

@@ -1,4 +1,4 @@
-"""Whole lives beside a small cluster: what the watcher writes, relays and clears away."""
+"""Whole lives of allocations beside a small cluster: what the watcher writes, relays and cleans up."""
 
 import asyncio
 
@@ -29,7 +29,8 @@ def is_let_go(allocation: Allocation) -> bool:
 
 
 def test_a_command_runs_ends_and_leaves_nothing() -> None:
-    """From the admission to the last finalizer; the stream holds every transition once."""
+    """A command runs from its admission to the last finalizer and leaves nothing; its stream has every transition
+    once."""
 
     async def story(post: Post) -> None:
         post.kubelet.runs_s = {0: 3.0}
@@ -55,7 +56,8 @@ def test_a_command_runs_ends_and_leaves_nothing() -> None:
 
 
 def test_the_secret_values_go_when_nothing_runs_any_more() -> None:
-    """By name, before the finalizer; a Secret that is not there is no obstacle. No other Secret is touched."""
+    """After the end the Secret with the values is deleted by name, before the finalizer is removed. A missing Secret is
+    no error, and no other Secret is touched."""
 
     async def story(post: Post) -> None:
         post.kubelet.runs_s = {0: 3.0}
@@ -75,7 +77,7 @@ def test_the_secret_values_go_when_nothing_runs_any_more() -> None:
 
 
 def test_a_kill_ends_a_running_gang_as_canceled() -> None:
-    """Terminating at once, every rank's exit recorded, then Terminated."""
+    """A killed gang is Terminating at once, then Terminated as canceled, with every rank's exit recorded."""
 
     async def story(post: Post) -> None:
         await post.launch("n0", "n1")
@@ -108,7 +110,7 @@ def test_news_of_ranks_waits_a_second_after_another_replicas_write_too() -> None
 
 
 def test_a_kill_before_the_release_ends_at_once() -> None:
-    """Nothing ever ran, so nothing is waited for."""
+    """A kill before the release ends the allocation at once, because nothing ever ran."""
 
     async def story(post: Post) -> None:
         post.works = False
@@ -140,7 +142,7 @@ def test_a_failing_command_is_tried_again_and_then_has_failed() -> None:
 
 
 def test_a_pod_deleted_by_hand_costs_the_user_nothing() -> None:
-    """The attempt is torn down whole and begins again, not counted."""
+    """After a pod was deleted by hand, the attempt is torn down whole and starts again; no restart is counted."""
 
     async def story(post: Post) -> None:
         await post.launch("n0", "n1")
@@ -155,7 +157,7 @@ def test_a_pod_deleted_by_hand_costs_the_user_nothing() -> None:
 
 
 def test_a_lost_node_restarts_its_gang_elsewhere() -> None:
-    """A node that is deleted takes its pods with it: no kubelet confirms, and the node is avoided."""
+    """A gang on a deleted node restarts elsewhere: no kubelet confirms the end of its pods, and the node is avoided."""
 
     async def story(post: Post) -> None:
         await post.launch("n0", "n1")
@@ -170,7 +172,7 @@ def test_a_lost_node_restarts_its_gang_elsewhere() -> None:
 
 
 def test_a_deleted_allocation_is_torn_down_before_it_goes() -> None:
-    """`kubectl delete` is a cancel: the object stays until nothing of it is left and its end is told."""
+    """`kubectl delete` is a cancel: the object stays until all its objects are gone and its end is published."""
 
     async def story(post: Post) -> None:
         launched = await post.launch()
@@ -189,7 +191,7 @@ def test_a_deleted_allocation_is_torn_down_before_it_goes() -> None:
 
 
 def test_at_rest_nothing_is_written_but_leases() -> None:
-    """A running allocation costs no writes, and a restart of the watcher none either."""
+    """A running allocation costs no writes except those of leases, also when the watcher restarts."""
 
     async def story(post: Post) -> None:
         await post.launch("n0", "n1")

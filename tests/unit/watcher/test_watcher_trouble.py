@@ -1,4 +1,4 @@
-"""The same lives when things go wrong: Redis, watches, other watchers, nodes, namespaces, lost owners."""
+"""Lives of allocations under failures: of Redis, watches, other watchers, nodes, namespaces, owners."""
 
 import asyncio
 from typing import Any
@@ -53,7 +53,7 @@ def test_streams_come_back_after_a_flush() -> None:
 
 
 def test_without_redis_everything_but_the_streams_works() -> None:
-    """And when it comes back they are whole."""
+    """Without Redis everything except the streams works, and when Redis is back the streams are whole."""
 
     async def story(post: Post) -> None:
         post.server.absent = True
@@ -69,7 +69,7 @@ def test_without_redis_everything_but_the_streams_works() -> None:
 
 
 def test_two_watchers_write_what_one_writes() -> None:
-    """One acts at once; the other finds nothing left to do. The stream has each entry once."""
+    """Of two watchers one acts at once, and the other finds no work left. The stream has each entry once."""
 
     async def story(post: Post) -> None:
         alone = len(post.writes)
@@ -91,7 +91,7 @@ def test_two_watchers_write_what_one_writes() -> None:
 
 
 def test_a_standby_goes_on_without_the_primary() -> None:
-    """The one that acts at once is gone without a word; its lease has not run out yet."""
+    """A standby works while the primary is dead and its lease has not expired yet."""
 
     async def story(post: Post) -> None:
         first = asyncio.ensure_future(post.watcher.run(ServiceStop()))
@@ -112,7 +112,7 @@ def test_a_standby_goes_on_without_the_primary() -> None:
 
 
 def test_a_silent_watch_is_noticed() -> None:
-    """Open sockets that say nothing: what was missed is found within the silence limit."""
+    """A watch whose socket is open but silent is noticed: missed changes are found within the silence limit."""
 
     async def story(post: Post) -> None:
         await post.launch()
@@ -130,7 +130,8 @@ def test_a_silent_watch_is_noticed() -> None:
 
 
 def test_an_exit_outlives_its_node_while_nobody_watches() -> None:
-    """The finalizer keeps the pod, so the success is not taken for a loss."""
+    """An exit is recorded although its node is deleted while no watcher runs: the finalizer keeps the pod, so the
+    success does not become a loss."""
 
     async def story(post: Post) -> None:
         stop = ServiceStop()
@@ -155,7 +156,7 @@ def test_an_exit_outlives_its_node_while_nobody_watches() -> None:
 
 
 def test_a_deleted_namespace_empties() -> None:
-    """Pods are not held by our finalizers, and the allocation is canceled."""
+    """A deleted namespace becomes empty: our finalizers do not hold its pods, and the allocation is canceled."""
 
     async def story(post: Post) -> None:
         launched = await post.launch("n0", "n1")
@@ -174,7 +175,8 @@ def test_a_deleted_namespace_empties() -> None:
 
 
 def test_a_pod_that_ends_as_its_namespace_lets_it_go_is_recorded_first() -> None:
-    """The end that came after the pod was looked at is seen before the pod is let go."""
+    """In a namespace that is being deleted, an end that happens after the first look at a pod is recorded before the
+    pod's finalizer is removed."""
 
     async def story(post: Post) -> None:
         await post.launch()
@@ -204,8 +206,8 @@ def test_a_pod_that_ends_as_its_namespace_lets_it_go_is_recorded_first() -> None
 
 @pytest.mark.parametrize("owner", ["", "gone", "job"])
 def test_what_nobody_owns_is_swept(owner: str) -> None:
-    """Objects with the uid of an allocation that is gone, finalizers and all, within 60 s; also where another
-    allocation has its name now."""
+    """Objects of a deleted allocation are deleted within 60 s, with their finalizers, also when another allocation has
+    its name now."""
 
     async def story(post: Post) -> None:
         if owner == "job":
@@ -222,7 +224,7 @@ def test_what_nobody_owns_is_swept(owner: str) -> None:
 
 @pytest.mark.parametrize(("verb", "owner"), [(Verb.LIST, ""), (Verb.GET, "gone")])
 def test_nothing_is_swept_on_a_read_that_failed(verb: Verb, owner: str) -> None:
-    """Absence of evidence never deletes: owners that cannot be read, whether LISTed or by name, no deletes at all."""
+    """When owners cannot be read, by LIST or by name, the sweep deletes nothing."""
 
     async def story(post: Post) -> None:
         await post.launch()
@@ -244,7 +246,7 @@ def test_nothing_is_swept_on_a_read_that_failed(verb: Verb, owner: str) -> None:
 
 
 def test_one_pass_does_what_there_is_to_do() -> None:
-    """`--once`: statuses, streams, hints and sweeps, then nothing is left running."""
+    """A pass with `--once` does statuses, streams, hints and sweeps, and leaves no task running."""
 
     async def story(post: Post) -> None:
         await post.launch()
@@ -263,7 +265,7 @@ def test_one_pass_does_what_there_is_to_do() -> None:
 
 
 async def _orphan(post: Post, *, owner: str = "") -> None:
-    """A pod and a ConfigMap of an allocation that does not exist, and may have been called `owner`."""
+    """Create a pod and a ConfigMap of an allocation that does not exist; `owner` is its former name."""
     labels = {LABEL_ALLOCATION_UID: "gone", "slipway.dev/attempt": "1", "slipway.dev/rank": "0"}
     metadata: dict[str, Any] = {"name": "orphan", "namespace": "default", "labels": labels}
     if owner:
@@ -276,7 +278,7 @@ async def _orphan(post: Post, *, owner: str = "") -> None:
 
 
 def test_what_is_stuck_is_counted() -> None:
-    """`slipway_stuck` says how many launches need somebody; it falls when one goes on."""
+    """`slipway_stuck` is the number of launches that need help; it falls when one continues."""
 
     async def story(post: Post) -> None:
         post.works = False

@@ -9,11 +9,11 @@ from slipway.watcher.settings import Settings
 
 
 def test_settings_carry_the_policys_defaults() -> None:
-    """One default each, wherever it stands."""
+    """The settings have the same defaults as the policies."""
     assert Settings().policy() == LifecyclePolicy()
 
 
 def test_bad_settings_are_refused() -> None:
-    """With the name of the variable."""
+    """Bad settings are refused with the name of the variable."""
     with pytest.raises(InvalidError, match="SLIPWAY_SWEEP_INTERVAL_S"):
         settings.load(Settings, {"SLIPWAY_SWEEP_INTERVAL_S": "600"})
