@@ -1,4 +1,4 @@
-"""What a life costs in calls of the pod worker; what its memory spares it, and what it never does."""
+"""The number of calls of the pod worker in the life of an allocation, and the calls that its memory saves."""
 
 from collections import Counter
 
@@ -27,7 +27,8 @@ def kinds(calls: Calls) -> Counter[tuple[Verb, str]]:
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_who_launched_it_tears_it_down_without_looking(nodes: tuple[str, ...]) -> None:
-    """One read of the allocation, one delete of each object."""
+    """The process that launched an allocation tears it down with one read of the allocation and one delete of each
+    object."""
 
     async def story(desk: Desk) -> None:
         await launched(desk, *nodes)
@@ -48,7 +49,8 @@ def test_who_launched_it_tears_it_down_without_looking(nodes: tuple[str, ...]) -
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_a_pod_is_deleted_once_in_a_life_that_is_cut_short(nodes: tuple[str, ...]) -> None:
-    """What was accepted while the attempt was Terminating is not asked for again at its end."""
+    """A pod is deleted once: a delete that was accepted while the attempt was Terminating is not repeated at its
+    end."""
 
     async def story(desk: Desk) -> None:
         await launched(desk, *nodes)
@@ -65,7 +67,7 @@ def test_a_pod_is_deleted_once_in_a_life_that_is_cut_short(nodes: tuple[str, ...
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_another_worker_finds_all_of_it(nodes: tuple[str, ...]) -> None:
-    """Memory is only of what one process did: its successor looks, and deletes again."""
+    """The memory of a process ends with it: another worker looks up the objects and deletes all of them."""
 
     async def story(desk: Desk) -> None:
         await launched(desk, *nodes)
@@ -82,7 +84,8 @@ def test_another_worker_finds_all_of_it(nodes: tuple[str, ...]) -> None:
 
 
 def test_a_gang_that_is_told_to_end_again_is_looked_for() -> None:
-    """A LIST shows what is left; a delete for each rank would ask for what is long gone."""
+    """At a second teardown of a gang a LIST shows the pods that are left, so that deleted pods get no further
+    deletes."""
 
     async def story(desk: Desk) -> None:
         await launched(desk, *GANG)
@@ -97,7 +100,7 @@ def test_a_gang_that_is_told_to_end_again_is_looked_for() -> None:
 
 
 def test_a_name_that_was_taken_again_is_not_deleted_by_what_is_remembered() -> None:
-    """The delete carries the uid of the ConfigMap that was made, and whose it is now is looked up."""
+    """A delete has the uid of the ConfigMap that this process created, so that a new object of that name stays."""
 
     async def story(desk: Desk) -> None:
         await launched(desk, "n0")

@@ -1,4 +1,4 @@
-"""Lanes and turns: never too many at once, failures judged by gravity, one at a time per key."""
+"""Lanes and turns: a limit of concurrent calls, the gravest failure raised, one call at a time per key."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,14 +28,14 @@ class Load:
 
 
 async def test_the_limit_holds_over_everything_that_runs() -> None:
-    """Two batches share the lanes."""
+    """The limit is for all calls: two batches share the lanes."""
     load, lanes = Load(), Lanes(3)
     await asyncio.gather(lanes.all([load.call] * 10), lanes.all([load.call] * 10))
     assert (load.most, load.done) == (3, 20)
 
 
 async def test_what_has_begun_goes_before_what_begins() -> None:
-    """A free lane goes to the last stage that waits for one, and among equals to who came first."""
+    """A free lane goes to the call of the latest stage, and within a stage to the one that waited longest."""
     lanes, order = Lanes(1), list[str]()
 
     async def call(name: str) -> None:
@@ -55,7 +55,8 @@ async def test_what_has_begun_goes_before_what_begins() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4, 5, 6])
 async def test_who_is_cancelled_leaves_its_lane_to_the_next(rounds: int) -> None:
-    """While it waits, when its turn has just come, and inside."""
+    """A cancelled call leaves its lane to the next one, while it waits, when it has just got the lane, and while it
+    runs."""
     load, lanes = Load(), Lanes(1)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(lanes.one(partial(load.call, rounds=1)))
@@ -70,7 +71,8 @@ async def test_who_is_cancelled_leaves_its_lane_to_the_next(rounds: int) -> None
 
 
 async def test_after_a_failure_nothing_is_begun_and_what_runs_is_finished() -> None:
-    """A cancelled write would be one more unknown outcome."""
+    """After a failure no call is begun, and running calls are finished, because a cancelled write would have an unknown
+    outcome."""
     load, lanes = Load(), Lanes(2)
     calls: list[Callable[[], Awaitable[None]]] = [partial(load.call, UnavailableError("x"), 1), *[load.call] * 8]
     with pytest.raises(UnavailableError):
@@ -80,7 +82,7 @@ async def test_after_a_failure_nothing_is_begun_and_what_runs_is_finished() -> N
 
 
 async def test_the_gravest_failure_is_raised() -> None:
-    """A refusal for good tells more than a lost connection."""
+    """The gravest failure is raised: a permanent refusal before a lost connection."""
     load, lanes = Load(), Lanes(3)
     errors = [UnavailableError("t"), StaleError("s"), InvalidError("p")]
     with pytest.raises(InvalidError):
@@ -88,7 +90,8 @@ async def test_the_gravest_failure_is_raised() -> None:
 
 
 async def test_turns_serialise_a_key_and_leave_others_alone() -> None:
-    """A delete never overtakes its create within a process."""
+    """Calls of one key run in turn and do not delay others, so that a delete never overtakes its create within a
+    process."""
     turns, order = Turns(), list[str]()
 
     async def visit(key: str, name: str) -> None:

@@ -1,6 +1,6 @@
 """Pools that leave the binding to kube-scheduler: gated until the release, pinned and opened in one write, never bound.
 
-Whoever opens gates besides us, or crashes in between, ends in the same place: exactly the released pods are open.
+With other processes that open gates, and crashes in between, the end is the same: exactly the released pods are open.
 """
 
 from typing import Any
@@ -22,13 +22,13 @@ OTHER = {"name": "example.com/quota"}
 
 
 async def delegated(desk: Desk, *nodes: str, scheduler: str = "", **spec: Any) -> None:
-    """An admitted gang in a pool that delegates."""
+    """Create an admitted gang in a pool that delegates."""
     await desk.kube.patch(RESOURCE_POOLS, "default", {"spec": {"binding": "delegate", "schedulerName": scheduler}})
     await desk.assign(*nodes, **spec)
 
 
 async def assert_open(desk: Desk, *nodes: str) -> None:
-    """Released, every gate open, every pod pinned, and nobody bound one."""
+    """Assert that the gang is released, every gate open, every pod pinned, and no pod bound."""
     allocation = await look(desk.kube)
     pods = await desk.pods()
     assert allocation.status.release is not None
@@ -45,7 +45,7 @@ async def conditions(desk: Desk) -> list[tuple[str, str, str]]:
 
 
 def test_pods_are_gated_until_the_release() -> None:
-    """One write per pod opens the gate and says where it goes; before the release there is neither."""
+    """Pods are gated until the release; then one write per pod opens the gate and pins the node."""
 
     async def story(desk: Desk) -> None:
         await delegated(desk, *GANG)
@@ -72,7 +72,7 @@ def test_pods_are_gated_until_the_release() -> None:
 
 
 def test_scheduler_of_the_pool_is_named_in_its_pods() -> None:
-    """Any scheduler that takes node affinity for what it is will do."""
+    """The pods name the scheduler of the pool, which may be any that follows node affinity."""
 
     async def story(desk: Desk) -> None:
         await delegated(desk, "n0", scheduler="batch-scheduler")
@@ -84,7 +84,7 @@ def test_scheduler_of_the_pool_is_named_in_its_pods() -> None:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_crash_between_any_two_effects_is_made_good(moment: str) -> None:
-    """Whatever was done, the next worker opens what is closed, and only that."""
+    """After a crash between any two effects the next worker opens the gates that are closed, and only those."""
 
     def at_call(number: int) -> None:
         async def story(desk: Desk) -> None:
@@ -104,7 +104,8 @@ def test_a_crash_between_any_two_effects_is_made_good(moment: str) -> None:
 
 
 def test_gates_of_others_stay() -> None:
-    """A webhook adds a gate of its own to each pod: ours goes, and the pod waits for whoever made the other."""
+    """A webhook adds a gate of its own to each pod: ours is removed, and the pod waits for the owner of the other
+    gate."""
 
     async def story(desk: Desk) -> None:
         create = desk.core.create
@@ -127,7 +128,8 @@ def test_gates_of_others_stay() -> None:
 
 
 def test_gate_that_a_rival_has_opened_is_fine() -> None:
-    """Two workers open the same gates: the pods go where both say."""
+    """A gate that a rival has opened is no error: two workers open the same gates, and pin the pods to the same
+    nodes."""
 
     async def story(desk: Desk) -> None:
         await delegated(desk, *GANG)
@@ -171,7 +173,7 @@ def test_conflict_over_a_gate_is_tried_again() -> None:
 
 
 def test_pin_that_the_server_refuses_breaks_the_attempt() -> None:
-    """Its own words are told; nothing is tried for ever."""
+    """A pin that the server refuses breaks the attempt, with the server's message and without endless retries."""
 
     async def story(desk: Desk) -> None:
         await delegated(desk, "n0")
@@ -185,7 +187,7 @@ def test_pin_that_the_server_refuses_breaks_the_attempt() -> None:
 
 
 def test_gate_that_somebody_else_has_opened_breaks_the_attempt() -> None:
-    """Such a pod may go anywhere: the attempt is given back, whole."""
+    """A gate that another process has opened without a pin breaks the attempt, because the pod may run on any node."""
 
     async def story(desk: Desk) -> None:
         await delegated(desk, "n0")
@@ -205,7 +207,7 @@ def test_gate_that_somebody_else_has_opened_breaks_the_attempt() -> None:
 
 
 def test_pod_on_another_node_breaks_the_attempt() -> None:
-    """Bound elsewhere, by whomever: what was planned there counts on nobody."""
+    """A pod that is bound to another node breaks the attempt, because its capacity there was not reserved."""
 
     async def story(desk: Desk) -> None:
         await delegated(desk, "n0")
@@ -220,7 +222,8 @@ def test_pod_on_another_node_breaks_the_attempt() -> None:
 
 
 def test_pod_on_its_way_out_breaks_the_attempt() -> None:
-    """Deleted between release and opening: nobody binds it any more, and whoever looks next gives the attempt back."""
+    """A pod that is deleted between release and opening breaks the attempt: it can no longer be bound, and the next
+    worker returns the attempt."""
 
     async def story(desk: Desk) -> None:
         await delegated(desk, "n0")
@@ -240,7 +243,7 @@ def test_pod_on_its_way_out_breaks_the_attempt() -> None:
 
 
 def test_affinity_of_the_role_is_kept_and_narrowed() -> None:
-    """The role's own terms stand, each with the node."""
+    """The role's own affinity terms are kept, and the node is added to each."""
 
     async def story(desk: Desk) -> None:
         term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "Exists"}]}
@@ -287,7 +290,8 @@ NEEDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("need", NEEDS)
 @pytest.mark.parametrize("fails_at", [None, 1, 3, 5])
 def test_an_attempt_that_needs_kube_scheduler_is_left_to_it_in_any_pool(need: str, fails_at: int | None) -> None:
-    """All its ranks, gated until the release as in a pool that delegates; also where a worker dies in between."""
+    """An attempt that needs kube-scheduler is bound by it in any pool: all its ranks are gated until the release, also
+    when a worker dies in between."""
 
     async def story(desk: Desk) -> None:
         late = {"metadata": {"name": "late"}, "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer"}

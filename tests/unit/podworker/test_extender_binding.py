@@ -1,4 +1,5 @@
-"""Pools with an extender that binds: it is asked pod by pod, and the pods themselves say whether it has."""
+"""Pools with an extender that binds: it is called for each pod, and the pods themselves show whether it has bound
+them."""
 
 import json
 from typing import Any
@@ -18,7 +19,7 @@ GANG = ("n0", "n1")
 
 
 class Binder:
-    """An extender that binds where it is told, or to `elsewhere`, or only says so."""
+    """An extender that binds to the given node, or to `elsewhere`, or only answers that it has."""
 
     def __init__(self, desk: Desk) -> None:
         self.kube = a_client(desk.core, seed=9)
@@ -39,7 +40,7 @@ class Binder:
 
 
 async def bound_by(desk: Desk, binder: Binder, **spec: Any) -> None:
-    """An admitted gang in a pool whose extender binds, handled once."""
+    """Create an admitted gang in a pool whose extender binds, and handle it once."""
     extender = {"urlPrefix": "http://binder", "bindVerb": "bind", **spec}
     await desk.kube.patch(RESOURCE_POOLS, "default", {"spec": {"extenders": [extender]}})
     await desk.assign(*GANG)
@@ -57,7 +58,7 @@ async def stuck(desk: Desk) -> list[str]:
 
 
 def test_the_extender_binds_every_pod_to_the_node_that_was_decided() -> None:
-    """PodName, PodNamespace, PodUID and Node of the release; we bind none."""
+    """The extender gets PodName, PodNamespace, PodUID and Node of each released pod; the pod worker binds none."""
 
     async def story(desk: Desk) -> None:
         binder = Binder(desk)
@@ -74,7 +75,7 @@ def test_the_extender_binds_every_pod_to_the_node_that_was_decided() -> None:
 
 
 def test_an_answer_that_got_lost_is_no_harm() -> None:
-    """It bound the pod and failed to say so: the pod says it."""
+    """A lost answer does no harm: the pod itself shows that the extender has bound it."""
 
     async def story(desk: Desk) -> None:
         binder = Binder(desk)
@@ -87,7 +88,8 @@ def test_an_answer_that_got_lost_is_no_harm() -> None:
 
 
 def test_one_that_only_says_that_it_has_bound_is_asked_again() -> None:
-    """And nobody else binds its pods: the work stays where it is, and the error names the extender."""
+    """An extender that answers without binding is called again. The pod worker does not bind its pods, and the error
+    names the extender."""
 
     async def story(desk: Desk) -> None:
         binder = Binder(desk)
@@ -101,7 +103,7 @@ def test_one_that_only_says_that_it_has_bound_is_asked_again() -> None:
 
 
 def test_an_ignorable_one_that_fails_is_passed_over() -> None:
-    """We bind."""
+    """When an ignorable extender fails, the pod worker binds."""
 
     async def story(desk: Desk) -> None:
         binder = Binder(desk)
@@ -113,7 +115,7 @@ def test_an_ignorable_one_that_fails_is_passed_over() -> None:
 
 
 def test_one_that_binds_elsewhere_has_broken_the_attempt() -> None:
-    """What was decided holds: a pod on another node is not what was admitted."""
+    """An extender that binds to another node has broken the attempt, because this is not the admitted placement."""
 
     async def story(desk: Desk) -> None:
         binder = Binder(desk)
@@ -126,7 +128,7 @@ def test_one_that_binds_elsewhere_has_broken_the_attempt() -> None:
 
 
 def test_it_binds_only_what_it_manages() -> None:
-    """Work without its resource is ours to bind."""
+    """The extender binds only pods with its managed resources; the pod worker binds the others."""
 
     async def story(desk: Desk) -> None:
         binder = Binder(desk)
@@ -138,7 +140,7 @@ def test_it_binds_only_what_it_manages() -> None:
 
 
 def test_a_pool_has_one_binder_at_most() -> None:
-    """The API server refuses a second."""
+    """The API server refuses a pool with two extenders that bind."""
 
     async def story(desk: Desk) -> None:
         two = [{"urlPrefix": f"http://binder-{index}", "bindVerb": "bind"} for index in range(2)]

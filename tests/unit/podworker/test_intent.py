@@ -1,4 +1,4 @@
-"""What one allocation asks of the pod worker: each state, and what a stop or a new attempt changes."""
+"""The work that one allocation requires of the pod worker: in each state, and after a stop or a new attempt."""
 
 import pytest
 
@@ -44,12 +44,13 @@ SECOND = RUNNING.recorded(Event.RESTARTED, at_s=8)
     ],
 )
 def test_each_state_asks_for_one_thing(story: AllocationStory, wanted: Intent) -> None:
-    """The decision follows from phase, admission, release and attempt alone."""
+    """Each state requires one thing, which follows from phase, admission, release and attempt alone."""
     assert decide(story.it) == wanted
 
 
 def test_ranks_that_were_told_to_make_room_go_until_they_are_seen_to_go() -> None:
-    """Of the running attempt alone; a stop of the whole gang is the watcher's."""
+    """Ranks that were told to make room are deleted until their pods are seen to be deleted, in the running attempt
+    only; a stop of the whole gang is the watcher's."""
     shrunk = an_allocation(3, minAvailable=1).assigned().released().running()
     shrunk = shrunk.with_status(shrink=Shrink(ranks=[1, 2], attempt=1))
     assert decide(shrunk.it) == Shed((1, 2))
@@ -74,23 +75,25 @@ def test_ranks_that_were_told_to_make_room_go_until_they_are_seen_to_go() -> Non
 def test_a_stop_before_the_release_never_starts_and_one_after_it_is_left_to_the_watcher(
     story: AllocationStory, wanted: Intent, stop: str
 ) -> None:
-    """However it is stopped: unreleased pods go at once, released ones after the watcher has moved the phase."""
+    """A stop before the release deletes the pods at once; after the release the pod worker waits until the watcher has
+    moved the phase."""
     stopped = story.stopped("MaxRuntime") if stop == "stopped" else getattr(story, stop)()
     assert decide(stopped.it) == wanted
 
 
 def test_a_terminating_namespace_is_a_stop() -> None:
-    """Nothing can be created there any more."""
+    """A namespace that is being deleted is a stop, because nothing can be created there."""
     assert decide(ASSIGNED.it, namespace_terminating=True) == Teardown(1)
 
 
 def test_nothing_is_launched_without_the_finalizer() -> None:
-    """Without it the object could vanish before its pods are torn down."""
+    """Nothing is launched without the finalizer: the object could be gone before its pods are torn down."""
     assert decide(ASSIGNED.with_metadata(finalizers=[]).it) == Nothing("no finalizer")
 
 
 def test_what_was_held_before_its_release_is_not_launched() -> None:
-    """However far its launch had come; once released it runs, and a hold is for the attempt that follows."""
+    """An allocation that was held before its release is not launched, however far the launch was; after the release a
+    hold applies to the next attempt."""
     assert decide(ASSIGNED.with_spec(hold=True).it) == Nothing("held")
     second = ASSIGNED.recorded(Event.RESTARTED, at_s=3).assigned(at_s=4).with_spec(hold=True)
     assert decide(second.it) == Teardown(1)
@@ -98,7 +101,7 @@ def test_what_was_held_before_its_release_is_not_launched() -> None:
 
 
 def test_a_refused_launch_is_not_tried_again() -> None:
-    """The watcher ends it; a refusal of the attempt before says nothing about this one."""
+    """A refused launch is not retried, because the watcher ends it; a refusal of the previous attempt is ignored."""
     refused = ASSIGNED.condition(CONDITION_REFUSED, "InvalidSpec")
     assert decide(refused.it) == Nothing("refused")
     again = refused.recorded(Event.RESTARTED, at_s=3).assigned(at_s=4)
@@ -106,12 +109,12 @@ def test_a_refused_launch_is_not_tried_again() -> None:
 
 
 def test_a_stuck_launch_is_tried_again() -> None:
-    """Stuck is not for ever."""
+    """A launch with the condition Stuck is tried again."""
     assert decide(ASSIGNED.condition(CONDITION_STUCK, "QuotaExceeded").it) == LaunchIntent(0)
 
 
 def test_an_admission_of_the_attempt_before_launches_nothing() -> None:
-    """The record of an old admission outlives its attempt."""
+    """An admission of the previous attempt launches nothing; its record stays after the attempt."""
     allocation: Allocation = SECOND.it
     assert allocation.status.admission is not None
     assert not isinstance(decide(allocation), LaunchIntent | Bind)

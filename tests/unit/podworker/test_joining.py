@@ -1,4 +1,4 @@
-"""Ranks that are added to a running gang: what the pod worker makes of them, and what it gives back."""
+"""Ranks that are added to a running gang: what the pod worker creates for them, and what it returns."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.support.small_cluster import look
 
 
 async def put(desk: Desk, **changes: Any) -> Allocation:
-    """What another service writes to the status."""
+    """Write to the status as another service."""
     found = await look(desk.kube)
     status = msgspec.structs.replace(found.status, **changes)
     return await desk.kube.replace_status(ALLOCATIONS, msgspec.structs.replace(found, status=status))
@@ -45,7 +45,8 @@ async def growth_of(desk: Desk) -> Growth:
 
 
 def test_added_ranks_are_made_named_and_then_bound() -> None:
-    """In this order; the release and the first pod are untouched."""
+    """The pods of added ranks are created, named and then bound, in this order; the release and the first pod are
+    unchanged."""
 
     async def story(desk: Desk) -> None:
         before = await a_growing_gang(desk)
@@ -64,7 +65,7 @@ def test_added_ranks_are_made_named_and_then_bound() -> None:
 
 
 def test_a_new_rank_finds_the_first_and_has_a_number_of_its_own() -> None:
-    """The first rank has a name although it began alone."""
+    """An added rank can find the first, which has a name although it started alone, and has its own number."""
 
     async def story(desk: Desk) -> None:
         await a_growing_gang(desk)
@@ -82,7 +83,7 @@ def test_a_new_rank_finds_the_first_and_has_a_number_of_its_own() -> None:
 
 
 def test_the_same_hint_again_changes_nothing() -> None:
-    """By this process or by another."""
+    """A repeated hint changes nothing, in this process or in another."""
 
     async def story(desk: Desk) -> None:
         await a_growing_gang(desk)
@@ -100,7 +101,7 @@ def test_the_same_hint_again_changes_nothing() -> None:
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("number", range(10))
 def test_a_crash_at_any_point_is_gone_on_from(number: int, moment: str) -> None:
-    """Another process finds what was made, and makes the rest."""
+    """After a crash at any point another process finds the created objects, and creates the rest."""
 
     async def story(desk: Desk) -> None:
         await a_growing_gang(desk)
@@ -118,7 +119,7 @@ def test_a_crash_at_any_point_is_gone_on_from(number: int, moment: str) -> None:
 
 
 def test_a_cancel_before_the_pods_are_named_starts_nothing() -> None:
-    """The server refuses the names; nothing is bound."""
+    """After a cancel before the pods are named, the server refuses the names, and nothing is bound."""
 
     async def story(desk: Desk) -> None:
         await a_growing_gang(desk)
@@ -139,7 +140,8 @@ def test_a_cancel_before_the_pods_are_named_starts_nothing() -> None:
 
 @pytest.mark.parametrize("error", [QuotaExceededError("exceeded quota: q"), InvalidError("spec: no")])
 def test_what_cannot_be_created_is_given_back(error: Exception) -> None:
-    """The gang runs on as it is, nobody ends it, and nothing more is asked for during a while."""
+    """Added ranks that cannot be created are returned: the gang continues unchanged, and requests no ranks for a
+    while."""
 
     async def story(desk: Desk) -> None:
         await a_growing_gang(desk)
@@ -160,7 +162,8 @@ def test_what_cannot_be_created_is_given_back(error: Exception) -> None:
 @pytest.mark.parametrize("error", [QuotaExceededError("exceeded quota: q"), DeniedError("pods is forbidden")])
 @pytest.mark.parametrize(("reason", "pause_s"), [("", 30.0), ("exceeded quota: q", 600.0)])
 def test_what_refuses_again_is_asked_seldom(error: Exception, reason: str, pause_s: float) -> None:
-    """At first another pod may end soon, or a right come back; later nobody writes every half a minute for nothing."""
+    """Repeated refusals lengthen the pause: at first another pod may end soon, or a permission return; later, retries
+    each half minute would be useless writes."""
 
     async def story(desk: Desk) -> None:
         found = await a_growing_gang(desk)
@@ -175,7 +178,7 @@ def test_what_refuses_again_is_asked_seldom(error: Exception, reason: str, pause
 
 
 def test_a_quota_that_refuses_one_of_two_leaves_none() -> None:
-    """A pod that was made and will not be used is deleted."""
+    """When a quota refuses one of two added pods, the created one is deleted."""
 
     async def story(desk: Desk) -> None:
         await a_growing_gang(desk)
@@ -196,7 +199,7 @@ def test_a_quota_that_refuses_one_of_two_leaves_none() -> None:
 
 
 def test_a_rank_that_is_to_go_before_it_has_a_pod_never_gets_one() -> None:
-    """It is taken out of the growth; the others of it come."""
+    """A rank that must make room before it has a pod is removed from the growth; the others join."""
 
     async def story(desk: Desk) -> None:
         await a_growing_gang(desk)
@@ -212,7 +215,7 @@ def test_a_rank_that_is_to_go_before_it_has_a_pod_never_gets_one() -> None:
 
 
 def test_a_poll_without_redis_finds_a_growth() -> None:
-    """Its allocation is not settled until its ranks are bound."""
+    """A poll without Redis finds a growth, because its allocation is not settled until its ranks are bound."""
 
     async def story(desk: Desk) -> None:
         found = await a_growing_gang(desk)
@@ -225,7 +228,7 @@ def test_a_poll_without_redis_finds_a_growth() -> None:
 
 
 def test_a_rank_that_was_lost_does_not_keep_others_from_joining() -> None:
-    """It was added, ran, and its pod is gone with its node: nobody looks for that pod when the next ones are bound."""
+    """A rank that was added, ran, and was lost with its node does not block the next ones: its pod is not required."""
 
     async def story(desk: Desk) -> None:
         await a_growing_gang(desk)

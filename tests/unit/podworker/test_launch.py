@@ -1,4 +1,4 @@
-"""A launch on a small cluster: what is created, in which order, and how it survives faults, rivals and cancels."""
+"""A launch on a small cluster: the created objects, their order, and the behavior under faults, rivals and cancels."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ AS_A_READER = {
 
 
 async def assert_launched(desk: Desk, *nodes: str) -> None:
-    """Released with the uids of exactly its pods, each bound to its node."""
+    """Assert that the allocation is released with the uids of exactly its pods, each bound to its node."""
     allocation = await look(desk.kube)
     pods = await desk.pods()
     assert allocation.status.release is not None
@@ -90,7 +90,8 @@ def test_a_pod_is_ours_tracked_and_unbound_by_anybody_else() -> None:
 
 
 def test_the_hints_that_a_launch_causes_cost_one_read() -> None:
-    """The worker's own writes come back as hints; it knows that it has bound everything."""
+    """The hints that follow from the worker's own writes cost one read, because it knows that it has bound
+    everything."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -103,7 +104,7 @@ def test_the_hints_that_a_launch_causes_cost_one_read() -> None:
 
 
 def test_a_worker_with_empty_memory_finds_everything_bound() -> None:
-    """A restart writes nothing (I25)."""
+    """A worker with empty memory finds everything bound and writes nothing (I25)."""
 
     async def story(desk: Desk) -> None:
         await desk.assign(*GANG)
@@ -167,7 +168,7 @@ def test_two_workers_with_the_same_hint_make_one_set_of_pods() -> None:
 
 @pytest.mark.parametrize("number", range(8))
 def test_a_slow_rival_leaves_alone_what_was_launched_meanwhile(number: int) -> None:
-    """V5: it finds pods that are bound, which it cannot adopt; they are in a release, so it must not replace them."""
+    """V5: a slow rival finds bound pods, which it cannot adopt; they are in a release, so it does not replace them."""
 
     async def story(desk: Desk) -> None:
         await desk.assign(*GANG)
@@ -187,7 +188,7 @@ def test_a_slow_rival_leaves_alone_what_was_launched_meanwhile(number: int) -> N
 
 @pytest.mark.parametrize("number", range(8))
 def test_a_cancel_committed_before_the_release_never_starts_a_container(number: int) -> None:
-    """V21, I13: at whatever point it comes, nothing is bound, and what was made is deleted."""
+    """V21, I13: after a cancel before the release, at any point, nothing is bound, and created objects are deleted."""
 
     async def story(desk: Desk) -> None:
         await desk.assign(*GANG)
@@ -208,7 +209,7 @@ def test_a_cancel_committed_before_the_release_never_starts_a_container(number: 
 
 
 def test_a_status_written_meanwhile_costs_a_new_decision_but_no_new_pods() -> None:
-    """A conflict on the release means read, decide, and release what is there."""
+    """After a conflict on the release the worker reads, decides again, and releases the existing pods."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -270,7 +271,8 @@ def test_an_elastic_gang_is_launched_with_the_ranks_that_were_placed() -> None:
 
 
 def test_a_pool_that_delegates_binding_gets_gated_pods_pinned_to_their_nodes() -> None:
-    """After the release the gate goes; nobody but kube-scheduler binds."""
+    """In a pool that delegates binding the pods are gated and pinned; the gate is removed after the release, and only
+    kube-scheduler binds."""
 
     async def story(desk: Desk) -> None:
         await desk.kube.patch(RESOURCE_POOLS, "default", {"spec": {"binding": "delegate"}})
@@ -290,7 +292,8 @@ def test_a_pool_that_delegates_binding_gets_gated_pods_pinned_to_their_nodes() -
 
 
 def test_a_configmap_of_somebody_else_is_left_alone_and_refuses_the_launch() -> None:
-    """The reason is on the allocation, for the watcher to end it with."""
+    """A ConfigMap of another owner is left alone and refuses the launch; the watcher ends the allocation with the
+    reason in its condition."""
 
     async def story(desk: Desk) -> None:
         allocation = await desk.assign()
@@ -309,7 +312,8 @@ def test_a_configmap_of_somebody_else_is_left_alone_and_refuses_the_launch() -> 
 
 
 def test_an_own_pod_of_another_version_is_replaced_before_the_release() -> None:
-    """Two versions of this service meet during an upgrade; unreleased pods run nowhere."""
+    """An own pod of another version is replaced before the release, as in an upgrade of this service; unreleased pods
+    do not run."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -330,7 +334,8 @@ def test_an_own_pod_of_another_version_is_replaced_before_the_release() -> None:
 
 
 def test_a_pod_on_its_way_out_is_waited_for() -> None:
-    """V4: never kill and retry; the name is free when the old one is gone."""
+    """V4: the launch waits for a pod that is being deleted, without a forced delete; the name is free when the pod is
+    gone."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -351,7 +356,8 @@ def test_a_pod_on_its_way_out_is_waited_for() -> None:
 
 
 def test_images_are_pulled_with_the_secrets_of_the_workspace() -> None:
-    """After those of the pod template; what is written by hand and can name no Secret is left out."""
+    """The pull secrets of the workspace follow those of the pod template; invalid names in the workspace are left
+    out."""
 
     async def story(desk: Desk) -> None:
         marks = {"slipway.dev/image-pull-secrets": "team, own,Not A Name,,more"}
@@ -367,7 +373,7 @@ def test_images_are_pulled_with_the_secrets_of_the_workspace() -> None:
 
 @pytest.mark.parametrize(("marks", "is_launched"), [({}, True), ({"slipway.dev/secrets": "x"}, False)])
 def test_a_rank_names_secrets_that_its_workspace_releases(marks: dict[str, str], is_launched: bool) -> None:
-    """An allocation that no api has seen is judged too."""
+    """A rank may name only Secrets that its workspace releases, also in an allocation that did not pass an api."""
 
     async def story(desk: Desk) -> None:
         await desk.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": marks}})
@@ -382,7 +388,8 @@ def test_a_rank_names_secrets_that_its_workspace_releases(marks: dict[str, str],
 
 @pytest.mark.parametrize(("marks", "is_launched"), [({}, False), ({"slipway.dev/service-accounts": "x, reader"}, True)])
 def test_a_rank_is_a_service_account_that_its_workspace_allows(marks: dict[str, str], is_launched: bool) -> None:
-    """An allocation that no api has seen is judged too: what is not allowed is refused, and nothing of it is made."""
+    """A rank may use only service accounts that its workspace allows, also in an allocation that did not pass an api:
+    others are refused, and nothing is created."""
 
     async def story(desk: Desk) -> None:
         await desk.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": marks}})
@@ -401,7 +408,7 @@ HOMES = {"slipway.dev/home": '{"size": "5Gi", "storageClass": "fast"}'}
 
 
 def bind_volumes(desk: Desk) -> None:
-    """From now on the cluster binds claims, as the controller of volumes does."""
+    """From now on the cluster binds claims, as the volume controller does."""
 
     async def settle(_verb: Verb, _plural: str) -> None:
         desk.core.settle()
@@ -410,7 +417,7 @@ def bind_volumes(desk: Desk) -> None:
 
 
 async def assign_at_home(desk: Desk, name: str, user: str) -> None:
-    """An admitted allocation of that user, with a home."""
+    """Create an admitted allocation of that user, with a home."""
     body = desk.a_body(name, home=True)
     body["metadata"]["annotations"] = {ANNOTATION_USER: user}
     await desk.kube.create(ALLOCATIONS, body, namespace="default")
@@ -418,7 +425,8 @@ async def assign_at_home(desk: Desk, name: str, user: str) -> None:
 
 
 def test_a_home_is_made_on_first_use_and_stays() -> None:
-    """One claim for each user of the workspace, of what its template says; it is nobody's, so it outlives the work."""
+    """Each user of the workspace gets one claim, made from the workspace's template at the first use. It has no owner,
+    so it stays after the allocation."""
 
     async def story(desk: Desk) -> None:
         await desk.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": HOMES}})
@@ -445,7 +453,8 @@ def test_a_home_is_made_on_first_use_and_stays() -> None:
 
 
 def test_of_two_who_make_a_home_at_once_one_does() -> None:
-    """The other takes it as it is, and so does a launch whose claim an administrator has made before."""
+    """Of two launches that need a home at once, one creates it, and the other uses it as it is; so does a launch whose
+    claim an administrator created before."""
 
     async def story(desk: Desk) -> None:
         await desk.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": HOMES}})
@@ -471,7 +480,8 @@ def test_of_two_who_make_a_home_at_once_one_does() -> None:
     [({}, "ada", "keeps no home directories"), (HOMES, "", "set the annotation slipway.dev/user")],
 )
 def test_a_home_that_cannot_be_is_refused(marks: dict[str, str], user: str, why: str) -> None:
-    """An allocation that no api has seen is judged too: with the field and what to do, and nothing of it is made."""
+    """A home that is not possible is refused with the field and the next step, also in an allocation that did not pass
+    an api, and nothing is created."""
 
     async def story(desk: Desk) -> None:
         await desk.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": marks}})

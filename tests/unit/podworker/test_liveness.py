@@ -1,4 +1,4 @@
-"""When a pod worker says that it is alive: while anything moves or nothing is there to do, and else not for long."""
+"""A pod worker reports that it is alive while work proceeds or there is none; otherwise only for a short time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ from tests.support.podworker_desk import Calls, Desk, at_a_desk, hint_for
 from tests.support.small_cluster import a_client, look
 
 REDIS = "redis://127.0.0.1:1"
-"""Never dialled: what is behind it is a model."""
+"""An address that is never dialed, because a model stands for the server."""
 LONG_S = 5 * STILL_S
 
 Story = Callable[["Running"], Awaitable[None]]
@@ -42,7 +42,7 @@ class Running:
         self.stop = ServiceStop()
 
     async def live(self) -> None:
-        """Until the stop."""
+        """Run the worker until the stop."""
         async with TaskGroup() as tasks:
             context: ServiceContext[Settings] = ServiceContext(
                 service="podworker",
@@ -61,7 +61,7 @@ class Running:
 
 
 def while_it_runs(story: Story, **environment: str) -> None:
-    """Tells the story beside a pod worker that ends with it."""
+    """Run the story beside a pod worker that ends with it."""
     settings = load(Settings, {"SLIPWAY_REDIS_URL": REDIS, "SLIPWAY_WORKER_IDENTITY": "w", **environment})
 
     async def at_desk(desk: Desk) -> None:
@@ -77,7 +77,7 @@ def while_it_runs(story: Story, **environment: str) -> None:
 
 
 def test_at_rest_it_is_alive() -> None:
-    """Nobody has to send hints for that."""
+    """An idle pod worker is alive without hints."""
 
     async def story(running: Running) -> None:
         await running.desk.clock.sleep(LONG_S)
@@ -87,7 +87,7 @@ def test_at_rest_it_is_alive() -> None:
 
 
 def test_without_its_redis_it_is_alive() -> None:
-    """Another start would not bring it back."""
+    """A pod worker without its Redis is alive, because a restart would not help."""
 
     async def story(running: Running) -> None:
         async def away(_operation: str) -> None:
@@ -101,7 +101,8 @@ def test_without_its_redis_it_is_alive() -> None:
 
 
 def test_a_launch_that_stands_still_ends_it() -> None:
-    """A call without an end, against every deadline: the probe fails, and another process takes the hint over."""
+    """A launch whose call never ends, in spite of every deadline, makes the probe fail, and another process takes over
+    the hint."""
 
     async def story(running: Running) -> None:
         forever = asyncio.Event()
@@ -122,7 +123,7 @@ def test_a_launch_that_stands_still_ends_it() -> None:
 
 
 def test_a_queue_that_stands_still_ends_it() -> None:
-    """A claim without an end, while the server answers whatever else is asked."""
+    """A claim that never ends, while the server answers other calls, ends the process."""
 
     async def story(running: Running) -> None:
         forever = asyncio.Event()
@@ -139,7 +140,7 @@ def test_a_queue_that_stands_still_ends_it() -> None:
 
 
 def test_a_long_launch_is_no_standstill() -> None:
-    """One write after the other, none of them soon: as long as one ends now and then, the process lives."""
+    """A launch of many slow writes is no standstill: the process lives as long as one of them ends now and then."""
 
     async def story(running: Running) -> None:
         async def slow(verb: Verb, _plural: str) -> None:
@@ -160,7 +161,7 @@ def test_a_long_launch_is_no_standstill() -> None:
 
 
 def test_once_stopped_it_promises_nothing() -> None:
-    """What ends on purpose is not said to stand still."""
+    """A stopped worker no longer checks its progress, because it ends on purpose."""
 
     async def story(running: Running) -> None:
         await running.desk.clock.sleep(1)

@@ -21,7 +21,7 @@ MADE = (Verb.CREATE, "podgroups")
 
 
 async def assign(desk: Desk, *nodes: str, binding: str = "delegate", name: str = "job", **spec: Any) -> None:
-    """An admitted gang in a pool whose pods kube-scheduler binds."""
+    """Create an admitted gang in a pool whose pods kube-scheduler binds."""
     await desk.kube.patch(RESOURCE_POOLS, "default", {"spec": {"binding": binding}})
     await desk.assign(*nodes, name=name, **spec)
 
@@ -40,7 +40,8 @@ def groups(desk: Desk) -> list[dict[str, Any]]:
 
 
 async def assert_grouped(desk: Desk) -> None:
-    """Released, open, and in one group that belongs to the ConfigMap of the attempt."""
+    """Assert that the gang is released, its gates are open, and its pods are in one group that belongs to the ConfigMap
+    of the attempt."""
     name = await group_name(desk)
     assert named(desk) == [name] * len(GANG)
     [group] = groups(desk)
@@ -53,7 +54,8 @@ async def assert_grouped(desk: Desk) -> None:
 
 
 def test_gang_is_one_group_of_all_its_pods() -> None:
-    """Made before the pods that name it; whether groups are served is asked once."""
+    """All pods of a gang are in one group, which is created before them; the server is asked once whether it serves
+    groups."""
 
     async def story(desk: Desk) -> None:
         desk.core.serve_pod_groups()
@@ -75,7 +77,7 @@ def test_gang_is_one_group_of_all_its_pods() -> None:
 
 
 def test_gang_that_may_shrink_is_disrupted_pod_by_pod() -> None:
-    """The loss of one rank does not end it."""
+    """A gang that may shrink has a group that is disrupted pod by pod, because the loss of one rank does not end it."""
 
     async def story(desk: Desk) -> None:
         desk.core.serve_pod_groups()
@@ -88,7 +90,8 @@ def test_gang_that_may_shrink_is_disrupted_pod_by_pod() -> None:
 
 @pytest.mark.parametrize("nodes", [GANG, ("n0",)])
 def test_without_groups_nothing_changes(nodes: tuple[str, ...]) -> None:
-    """Gated, pinned and opened as ever; the API server is asked once, and only for a gang."""
+    """On a server without groups the pods are gated, pinned and opened as usual; the server is asked once, and only for
+    a gang."""
 
     async def story(desk: Desk) -> None:
         await assign(desk, *nodes)
@@ -103,7 +106,7 @@ def test_without_groups_nothing_changes(nodes: tuple[str, ...]) -> None:
 
 
 def test_what_we_bind_asks_for_no_group() -> None:
-    """Its gang starts by our bindings."""
+    """A gang that the pod worker binds itself needs no group."""
 
     async def story(desk: Desk) -> None:
         desk.core.serve_pod_groups()
@@ -116,7 +119,7 @@ def test_what_we_bind_asks_for_no_group() -> None:
 
 
 def test_where_nobody_may_look_there_are_no_groups() -> None:
-    """A hardened cluster hides its discovery: the gang starts as on a server without groups."""
+    """When a hardened cluster forbids discovery, the gang starts as on a server without groups."""
 
     async def story(desk: Desk) -> None:
         await assign(desk, *GANG)
@@ -129,7 +132,7 @@ def test_where_nobody_may_look_there_are_no_groups() -> None:
 
 
 def test_an_answer_that_is_lost_is_asked_for_again() -> None:
-    """Whether there are groups is not guessed: the launch waits."""
+    """When the answer about groups is lost, the launch waits and asks again."""
 
     async def story(desk: Desk) -> None:
         desk.core.serve_pod_groups()
@@ -146,7 +149,7 @@ def test_an_answer_that_is_lost_is_asked_for_again() -> None:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_crash_between_any_two_effects_is_made_good(moment: str) -> None:
-    """The next worker finds the group of the first, or makes it."""
+    """After a crash between any two effects the next worker finds the group, or creates it."""
 
     def at_call(number: int) -> None:
         async def story(desk: Desk) -> None:
@@ -167,7 +170,8 @@ def test_a_crash_between_any_two_effects_is_made_good(moment: str) -> None:
 
 
 def test_group_of_somebody_else_is_left_alone_and_refuses_the_launch() -> None:
-    """The reason is on the allocation, and names the group."""
+    """A group of another owner is left alone and refuses the launch; the condition of the allocation names the
+    group."""
 
     async def story(desk: Desk) -> None:
         desk.core.serve_pod_groups()
@@ -187,7 +191,8 @@ def test_group_of_somebody_else_is_left_alone_and_refuses_the_launch() -> None:
 
 
 def test_group_of_an_earlier_try_is_waited_for() -> None:
-    """Its ConfigMap is gone, and the cluster is about to delete it: pods that named it would wait for ever."""
+    """The launch waits for a group of an earlier try whose ConfigMap is gone: the cluster will delete it, and pods that
+    name it would wait for ever."""
 
     async def story(desk: Desk) -> None:
         desk.core.serve_pod_groups()
@@ -212,8 +217,8 @@ def test_group_of_an_earlier_try_is_waited_for() -> None:
 
 
 def test_pods_of_an_earlier_try_do_not_keep_its_group() -> None:
-    """Another version of this service replaces the ConfigMap: the group goes with it, so the pods that name it go too,
-    and all are made again."""
+    """When another version of this service replaces the ConfigMap, its group is deleted. The pods that name the group
+    are deleted too, and all are created again."""
 
     async def story(desk: Desk) -> None:
         desk.core.serve_pod_groups()
@@ -238,7 +243,7 @@ def test_pods_of_an_earlier_try_do_not_keep_its_group() -> None:
 
 
 def test_groups_that_are_served_no_more_are_done_without() -> None:
-    """The gate was closed meanwhile: the server is asked again."""
+    """When the server no longer serves groups, it is asked again, and the gang starts without one."""
 
     async def story(desk: Desk) -> None:
         desk.core.serve_pod_groups()
@@ -257,7 +262,7 @@ def test_groups_that_are_served_no_more_are_done_without() -> None:
 
 
 def test_the_group_goes_with_the_attempt() -> None:
-    """The teardown deletes the ConfigMap, and the cluster what belongs to it."""
+    """The teardown deletes the ConfigMap, and the cluster then deletes the group, which it owns."""
 
     async def story(desk: Desk) -> None:
         desk.core.serve_pod_groups()

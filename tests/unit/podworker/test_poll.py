@@ -1,4 +1,4 @@
-"""Work without Redis (R0) and with `--once`: consistent LISTs find everything that hints would have said."""
+"""Work without Redis (R0) and with `--once`: consistent LISTs find all work that hints would report."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ class FlakyRedis:
 
 
 def test_launches_and_ends_are_found_without_a_hint() -> None:
-    """R0: slower, but the same."""
+    """R0: launches and ends are found without a hint, only later."""
 
     async def story(desk: Desk) -> None:
         await desk.assign("n0", "n1")
@@ -40,7 +40,8 @@ def test_launches_and_ends_are_found_without_a_hint() -> None:
 
 
 def test_what_an_ended_allocation_left_is_found_by_the_full_pass() -> None:
-    """Ended allocations are many and are not listed: their objects lead to them."""
+    """The full pass finds the remaining objects of ended allocations by the objects themselves; it does not list the
+    many ended allocations."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -54,7 +55,8 @@ def test_what_an_ended_allocation_left_is_found_by_the_full_pass() -> None:
 
 
 def test_the_rest_of_a_gang_is_bound_after_a_crash_in_the_middle() -> None:
-    """Some pods run, the phase has moved on, and a worker with empty memory binds the others."""
+    """After a crash in the middle of a gang, with some pods running and the phase moved, a worker with empty memory
+    binds the others."""
 
     async def story(desk: Desk) -> None:
         await desk.assign("n0", "n1")
@@ -74,7 +76,7 @@ def test_the_rest_of_a_gang_is_bound_after_a_crash_in_the_middle() -> None:
 
 
 def test_at_rest_a_look_reads_and_writes_nothing_more() -> None:
-    """What runs, waits, or has been torn down asks for nothing."""
+    """At rest a look does not read or write more: running, waiting and torn down allocations need no work."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -89,7 +91,7 @@ def test_at_rest_a_look_reads_and_writes_nothing_more() -> None:
 
 
 def test_one_hopeless_allocation_holds_nobody_up() -> None:
-    """Each look tries everything once; the next look comes soon."""
+    """A failing allocation delays no other: each look tries every allocation once, and the next look follows soon."""
 
     async def story(desk: Desk) -> None:
         await desk.assign(name="first")
@@ -113,7 +115,7 @@ def test_one_hopeless_allocation_holds_nobody_up() -> None:
 
 
 def test_while_redis_answers_nobody_polls() -> None:
-    """The poll is for its absence."""
+    """While Redis answers there is no poll."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -132,7 +134,7 @@ def test_while_redis_answers_nobody_polls() -> None:
     "why", [ServerRefusal.OOM, ServerRefusal.READONLY, ServerRefusal.MISCONF, ServerRefusal.LOADING]
 )
 def test_a_redis_that_takes_no_writes_is_as_good_as_none(why: ServerRefusal) -> None:
-    """It answers, and holds no hint: work is looked for."""
+    """A Redis that accepts no writes counts as absent: it answers but stores no hints, so the poll runs."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -148,7 +150,8 @@ def test_a_redis_that_takes_no_writes_is_as_good_as_none(why: ServerRefusal) -> 
 
 
 def test_while_redis_answers_it_is_asked_seldom() -> None:
-    """The question is a write. Whoever takes hints hears first that Redis is away, and says so."""
+    """While Redis answers it is pinged seldom, because the ping is a write. The consumer notices a failure first, and
+    wakes the poller."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -170,7 +173,7 @@ def test_while_redis_answers_it_is_asked_seldom() -> None:
 
 
 def test_looks_are_spread_in_time() -> None:
-    """Replicas must not LIST in step."""
+    """Looks are spread in time, so that replicas do not LIST at once."""
 
     async def story(desk: Desk) -> None:
         pauses = {await desk.poller.step() for _ in range(5)}

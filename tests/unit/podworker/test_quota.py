@@ -1,4 +1,4 @@
-"""Gangs in a workspace with a quota: none of them keeps a part of it while it waits."""
+"""Gangs in a workspace with a quota: a waiting gang occupies no part of the quota."""
 
 import asyncio
 from collections import Counter
@@ -13,7 +13,7 @@ from tests.support.small_cluster import look
 
 READ = (Verb.GET, "allocations")
 LOOKS_AGAIN = 2
-"""The read before anything is given back."""
+"""The number of the read before pods are deleted."""
 MADE = 3
 ROUNDS = 20
 """of hints: ten minutes"""
@@ -25,19 +25,19 @@ def a_quota(desk: Desk, hard: dict[str, str]) -> None:
 
 
 async def living(desk: Desk) -> int:
-    """Pods that nobody has deleted."""
+    """The number of pods that are not being deleted."""
     return sum(pod.metadata.deletion_timestamp is None for pod in await desk.pods())
 
 
 async def finish_deletes_for(desk: Desk, seconds: int) -> None:
-    """What the watcher does all the time."""
+    """Finish deletes for so long, as the watcher does all the time."""
     for _ in range(10 * seconds):
         await desk.clock.sleep(0.1)
         await desk.finish_deletes()
 
 
 def test_a_gang_that_its_quota_refuses_holds_no_pods_while_it_waits() -> None:
-    """What it has made is given back, so that a smaller gang beside it starts."""
+    """A gang that the quota refuses deletes its pods while it waits, so that a smaller gang starts."""
 
     async def story(desk: Desk) -> None:
         a_quota(desk, {"pods": "5"})
@@ -54,7 +54,7 @@ def test_a_gang_that_its_quota_refuses_holds_no_pods_while_it_waits() -> None:
 
 
 def test_a_gang_starts_once_its_quota_was_raised() -> None:
-    """It goes on by itself with the next hint."""
+    """A gang starts with the next hint after its quota was raised."""
 
     async def story(desk: Desk) -> None:
         a_quota(desk, {"pods": "5"})
@@ -70,7 +70,7 @@ def test_a_gang_starts_once_its_quota_was_raised() -> None:
 
 
 def test_nothing_of_a_release_is_given_back() -> None:
-    """Another worker releases while the quota refuses this one: those pods are the attempt, and stay."""
+    """When another worker releases the attempt while the quota refuses this one, the released pods stay."""
 
     async def story(desk: Desk) -> None:
         await desk.assign(*NODES)
@@ -94,7 +94,8 @@ def test_nothing_of_a_release_is_given_back() -> None:
 
 
 def test_gangs_that_meet_at_one_quota_all_start_one_after_the_other() -> None:
-    """Four gangs of seven against nine pods: each tries with every hint, and what has started ends."""
+    """Four gangs of seven pods with a quota of nine all start one after the other: each tries with every hint, and
+    started ones end."""
 
     async def story(desk: Desk) -> None:
         a_quota(desk, {"pods": "9"})

@@ -1,4 +1,4 @@
-"""Ranks that start again in their place: what the pod worker makes of them, and when."""
+"""Ranks that restart in their place: what the pod worker creates for them, and when."""
 
 from typing import Any
 
@@ -18,7 +18,8 @@ from tests.support.small_cluster import look
 
 
 async def a_failed_rank(desk: Desk, *, is_gone: bool = True, in_s: float = 0.0) -> Allocation:
-    """Two ranks run; rank 1 has failed, its watcher has counted that, and its pod is gone or still there."""
+    """An allocation of two ranks: rank 1 has failed, the watcher has counted that, and its pod is gone or still
+    exists."""
     await desk.assign("n0", "n1", restart="rank", maxRestarts=3)
     await desk.handle()
     for event in (Event.PULLING, Event.STARTING, Event.RUNNING):
@@ -37,7 +38,7 @@ async def a_failed_rank(desk: Desk, *, is_gone: bool = True, in_s: float = 0.0) 
 
 
 async def remove(desk: Desk, pod: Pod) -> None:
-    """What the watcher and the API server do with a pod whose log is read."""
+    """Remove a pod whose log was read, as the watcher and the API server do."""
     name = pod.metadata.name
     await desk.kube.patch(PODS, name, {"metadata": {"finalizers": None}}, namespace="default")
     await desk.kube.delete(PODS, name, namespace="default", grace_s=0)
@@ -48,14 +49,15 @@ async def restart_of(desk: Desk) -> RankRestart:
 
 
 def told(desk: Desk, pod: Pod) -> dict[str, Any]:
-    """What a pod is told, but for the trace."""
+    """The environment of a pod without its trace."""
     body = desk.core.get("pods", "default", pod.metadata.name)
     env = {item["name"]: item.get("value", "") for item in body["spec"]["containers"][0]["env"]}
     return {name: value for name, value in env.items() if name != "TRACEPARENT"}
 
 
 def test_the_next_pod_is_made_named_and_then_bound() -> None:
-    """In this order, on the same node and under the same name; the release and the other rank are untouched."""
+    """The next pod is created, named and then bound, in this order, on the same node and with the same name; the
+    release and the other rank are unchanged."""
 
     async def story(desk: Desk) -> None:
         before = await a_failed_rank(desk)
@@ -74,7 +76,7 @@ def test_the_next_pod_is_made_named_and_then_bound() -> None:
 
 
 def test_the_next_pod_is_told_what_the_first_was_told() -> None:
-    """Its rank, the number of ranks, and where the first one is."""
+    """The next pod gets the same environment: its rank, the number of ranks, and the address of the first rank."""
 
     async def story(desk: Desk) -> None:
         await desk.assign("n0", "n1", restart="rank", maxRestarts=3)
@@ -96,7 +98,8 @@ def test_the_next_pod_is_told_what_the_first_was_told() -> None:
 
 
 def test_a_pod_whose_log_is_being_read_is_left_alone() -> None:
-    """It has the name that the next one needs; the watcher deletes it, and the hint comes again."""
+    """A failed pod whose log is still read is left alone, although it has the name that the next one needs; the watcher
+    deletes it, and the hint is sent again."""
 
     async def story(desk: Desk) -> None:
         await a_failed_rank(desk, is_gone=False)
@@ -110,7 +113,7 @@ def test_a_pod_whose_log_is_being_read_is_left_alone() -> None:
 
 
 def test_a_pause_that_is_not_over_is_kept() -> None:
-    """Nothing is made before; what is due in a moment is waited for."""
+    """Nothing is created before the pause is over; a pod that is due in a moment is waited for."""
 
     async def story(desk: Desk) -> None:
         await a_failed_rank(desk, in_s=20.0)
@@ -126,7 +129,8 @@ def test_a_pause_that_is_not_over_is_kept() -> None:
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("number", range(9))
 def test_a_crash_at_any_point_leaves_one_pod_of_the_rank(number: int, moment: str) -> None:
-    """Another process goes on: the rank is neither missing nor there twice, and nothing is counted again."""
+    """After a crash at any point another process continues: the rank has exactly one pod, and nothing is counted
+    again."""
 
     async def story(desk: Desk) -> None:
         await a_failed_rank(desk)
@@ -146,7 +150,7 @@ def test_a_crash_at_any_point_leaves_one_pod_of_the_rank(number: int, moment: st
 
 
 def test_a_cancel_before_the_pod_is_named_starts_nothing() -> None:
-    """The server refuses the name; nothing is bound."""
+    """After a cancel before the pod is named, the server refuses the name, and nothing is bound."""
 
     async def story(desk: Desk) -> None:
         await a_failed_rank(desk)
@@ -166,7 +170,8 @@ def test_a_cancel_before_the_pod_is_named_starts_nothing() -> None:
 
 
 def test_what_can_never_be_made_again_is_told() -> None:
-    """The watcher gives the attempt up after a while; the ranks that run are not touched."""
+    """A pod that can never be created again is reported: the watcher gives the attempt up after a while, and running
+    ranks are not touched."""
 
     async def story(desk: Desk) -> None:
         await a_failed_rank(desk)
@@ -180,7 +185,7 @@ def test_what_can_never_be_made_again_is_told() -> None:
 
 
 def test_a_quota_is_waited_for() -> None:
-    """It is said on the allocation, and taken back once the pod is there."""
+    """The wait for a quota is a condition of the allocation, which is removed once the pod exists."""
 
     async def story(desk: Desk) -> None:
         await a_failed_rank(desk)
@@ -196,7 +201,7 @@ def test_a_quota_is_waited_for() -> None:
 
 
 def test_a_rank_that_is_seen_on_its_node_needs_nothing_more() -> None:
-    """Nor does a poll find work there."""
+    """A restarted rank that runs on its node needs no more work, also not for a poll."""
 
     async def story(desk: Desk) -> None:
         found = await a_failed_rank(desk)

@@ -1,6 +1,6 @@
-"""What the pod worker promises about creates and deletes, one sentence a test. Virtual time throughout.
+"""The promises of the pod worker about creates and deletes, one per test. Virtual time throughout.
 
-Those about one worker run it beside a small cluster (`Desk`); those about what is left in the end run the whole system.
+Tests of one worker run it beside a small cluster (`Desk`); tests of the final state run the whole system.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ COUNT = 15
 
 
 class Tries:
-    """Makes the first calls of one kind fail, and notes when each was made."""
+    """Makes the first calls of one kind fail, and records when each was made."""
 
     def __init__(self, desk: Desk, call: tuple[Verb, str], *errors: ControlPlaneError) -> None:
         self.at_s: list[float] = []
@@ -51,7 +51,7 @@ class Tries:
 
 
 async def ended_attempt(desk: Desk) -> None:
-    """A launched allocation whose attempt is to be torn down."""
+    """Create a launched allocation whose attempt must be torn down."""
     await desk.assign()
     await desk.handle()
     await desk.cancel()
@@ -60,7 +60,8 @@ async def ended_attempt(desk: Desk) -> None:
 
 @pytest.mark.parametrize("kind", ["create", "delete"])
 def test_creates_and_deletes_are_retried_with_jitter_and_retry_after(kind: str) -> None:
-    """Pauses grow below a doubling ceiling, by chance; when the server says how long, it is at least that."""
+    """Creates and deletes are retried with random pauses below a doubling limit; Retry-After of the server is the
+    minimum."""
 
     async def story(desk: Desk) -> None:
         call = PODS_CREATE if kind == "create" else PODS_DELETE
@@ -83,8 +84,8 @@ def test_creates_and_deletes_are_retried_with_jitter_and_retry_after(kind: str) 
 
 
 def test_a_delete_cancels_a_pending_create_without_a_call_to_kubernetes() -> None:
-    """Cancelled before its hint was worked on: nothing is created or deleted, not even tried. Before the admission it
-    costs the one read that says so."""
+    """When an allocation is cancelled before its hint is handled, no create or delete is sent. Before the admission it
+    costs one read."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -102,7 +103,8 @@ def test_a_delete_cancels_a_pending_create_without_a_call_to_kubernetes() -> Non
 
 
 def test_a_delete_cancels_a_create_that_waits_for_its_next_try() -> None:
-    """A launch that is refused for now looks again before each try: after the cancel nothing more is asked for."""
+    """A launch with a temporary refusal reads the allocation before each try: after the cancel it sends nothing
+    more."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -119,7 +121,7 @@ def test_a_delete_cancels_a_create_that_waits_for_its_next_try() -> None:
 
 
 def test_a_delete_during_a_create_waits_for_it() -> None:
-    """The cancel comes while a pod is being created: the create is finished, then what it made is deleted."""
+    """A cancel during the create of a pod waits: the create is finished, then the pod is deleted."""
 
     async def story(desk: Desk) -> None:
         await desk.assign("n0", "n1")
@@ -220,7 +222,8 @@ def test_a_configmap_created_and_a_pod_refused_leave_nothing() -> None:
 
 
 def test_a_quota_refusal_waits_is_explained_and_goes_on_when_the_quota_is_raised() -> None:
-    """Never the user's failure: the condition tells the server's words; with room the same launch is finished."""
+    """A quota refusal is never the user's failure: the condition has the server's message, and the same launch finishes
+    when the quota has room."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -241,7 +244,7 @@ def test_a_quota_refusal_waits_is_explained_and_goes_on_when_the_quota_is_raised
 
 
 def test_an_invalid_answer_ends_with_the_servers_message() -> None:
-    """422 is never tried again: the server's words stand on the allocation, for the watcher to end it with."""
+    """422 is never retried: the server's message is on the allocation, and the watcher ends it with this message."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -273,7 +276,7 @@ def test_an_invalid_answer_ends_with_the_servers_message() -> None:
     ],
 )
 def test_what_a_pod_names_and_is_not_there_is_refused_with_the_next_step(words: str, step: str) -> None:
-    """After the server's own words."""
+    """A pod that names a missing object is refused with the server's message and the next step."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -286,7 +289,8 @@ def test_what_a_pod_names_and_is_not_there_is_refused_with_the_next_step(words: 
 
 
 def test_exhausted_retries_end_in_a_dead_letter_a_stuck_condition_and_an_admin_replay() -> None:
-    """Given up once the time is over; the letter's replay is the hint again, and finishes the launch."""
+    """When the time for retries is over the hint becomes a dead letter and the allocation is Stuck. A replay of the
+    letter sends the hint again, which finishes the launch."""
 
     async def story(desk: Desk) -> None:
         streams = MemoryStreams(MemoryServer(desk.clock))
@@ -318,7 +322,7 @@ def test_exhausted_retries_end_in_a_dead_letter_a_stuck_condition_and_an_admin_r
 
 
 def play(story: Callable[[World], Awaitable[None]], *, latency_s: float = 0.002, **setup: Any) -> None:
-    """A story on the whole system, each call of which takes up to `latency_s` there and back."""
+    """Run a story on the whole system; each call takes up to `latency_s` to the server and back."""
 
     async def told(world: World) -> None:
         world.trouble.latency_s = latency_s
@@ -329,7 +333,7 @@ def play(story: Callable[[World], Awaitable[None]], *, latency_s: float = 0.002,
 
 
 async def ours(world: World) -> list[str]:
-    """Every pod, ConfigMap and Service of an allocation that exists."""
+    """Every existing pod, ConfigMap and Service of an allocation."""
     found: list[str] = []
     kinds: list[Resource[Any]] = [PODS, CONFIG_MAPS, SERVICES]
     for kind in kinds:
@@ -339,7 +343,7 @@ async def ours(world: World) -> list[str]:
 
 
 async def create_and_delete(world: World) -> None:
-    """Fifteen launches, each cancelled at once."""
+    """Make fifteen launches, each cancelled at once."""
     names = [f"job{number}" for number in range(COUNT)]
     for name in names:
         await world.launch(name, ranks=2)
@@ -356,17 +360,19 @@ async def nothing(world: World) -> bool:
 
 
 def test_fifteen_creates_and_fifteen_immediate_deletes_leave_nothing() -> None:
-    """All are Canceled, within a minute no object is left, and nothing runs."""
+    """After fifteen creates and immediate deletes all allocations are Canceled; within a minute no object is left, and
+    nothing runs."""
     play(create_and_delete)
 
 
 def test_fifteen_creates_and_deletes_with_half_a_second_of_latency_leave_nothing() -> None:
-    """The same on an API server that takes half a second on average for every call, there and back."""
+    """Like the test above, with an API server that needs half a second on average for every call."""
     play(create_and_delete, latency_s=1.0)
 
 
 def test_fifteen_deletes_in_the_middle_of_their_creates_leave_nothing() -> None:
-    """With latency, each cancelled as soon as its first pod is there: the late creates are found and deleted."""
+    """With latency, fifteen allocations are cancelled as soon as their first pod exists; the late creates are found and
+    deleted."""
 
     async def story(world: World) -> None:
         world.kubelets.script = lambda _attempt, _rank: Script()

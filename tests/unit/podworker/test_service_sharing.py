@@ -1,4 +1,4 @@
-"""Allocations share a Service: it is made once, has an owner for each of them, and goes with the last."""
+"""Allocations share a Service: it is created once, has each of them as owner, and is deleted with the last."""
 
 import asyncio
 from typing import Any
@@ -17,14 +17,14 @@ LLM: dict[str, Any] = {"name": "llm", "port": 8000}
 
 
 async def launched(desk: Desk, *names: str, nodes: tuple[str, ...] = ("n0",), **service: Any) -> None:
-    """Allocations of these names, launched behind the Service `llm`."""
+    """Launch allocations of these names behind the Service `llm`."""
     for name in names:
         await desk.assign(*nodes, name=name, service=LLM | service)
         await desk.handle(name)
 
 
 async def killed(desk: Desk, name: str) -> None:
-    """It has ended, and the pod worker has cleaned up after it."""
+    """Kill the allocation, and let the pod worker clean up."""
     await desk.cancel(name)
     await desk.write(name, Event.TERMINATING)
     await desk.handle(name)
@@ -40,13 +40,14 @@ async def owners(desk: Desk) -> list[str] | None:
 
 
 async def refused(desk: Desk, name: str) -> str:
-    """Why the launch can never succeed; empty when it may."""
+    """The reason why the launch can never succeed; empty when it may succeed."""
     condition = condition_of((await look(desk.kube, name)).status.conditions, "Refused")
     return condition.message if condition is not None and condition.status == "True" else ""
 
 
 def test_one_service_selects_the_first_rank_of_each() -> None:
-    """Two gangs of two: one Service with a stable address, whose selector fits rank 0 of each and nothing else."""
+    """Two gangs of two ranks share one Service with a stable address; its selector matches rank 0 of each and nothing
+    else."""
 
     async def story(desk: Desk) -> None:
         await launched(desk, "a", "b", nodes=("n0", "n1"))
@@ -61,7 +62,7 @@ def test_one_service_selects_the_first_rank_of_each() -> None:
 
 
 def test_it_goes_with_the_last_of_its_allocations() -> None:
-    """One that ends leaves it to the others; the last one deletes it."""
+    """The Service stays when one of its allocations ends; the last one deletes it."""
 
     async def story(desk: Desk) -> None:
         await launched(desk, "a", "b")
@@ -75,7 +76,8 @@ def test_it_goes_with_the_last_of_its_allocations() -> None:
 
 
 def test_the_next_attempt_stays_behind_it() -> None:
-    """What an attempt leaves is removed; the Service is of the allocation, and is not written again."""
+    """The next attempt uses the same Service: the objects of the old attempt are removed, but the Service belongs to
+    the allocation and is not written again."""
 
     async def story(desk: Desk) -> None:
         await launched(desk, "job")
@@ -100,7 +102,8 @@ def test_the_next_attempt_stays_behind_it() -> None:
 def test_a_service_that_is_another_refuses_the_launch_before_a_pod_is_made(
     labels: dict[str, str], port: int, words: str
 ) -> None:
-    """It is left as it is, also when the allocation ends; the reason names the field and what to do."""
+    """A Service with other settings refuses the launch before a pod is created; it stays as it is, also when the
+    allocation ends. The reason names the field and the next step."""
 
     async def story(desk: Desk) -> None:
         metadata = {"name": "llm", "namespace": "default", "labels": labels}
@@ -118,7 +121,8 @@ def test_a_service_that_is_another_refuses_the_launch_before_a_pod_is_made(
 
 
 def test_workers_side_by_side_lose_no_owner() -> None:
-    """Two processes that launch four at once, and end four at once: each write is fenced by what it has read."""
+    """Two workers that launch four allocations at once, and end four at once, lose no owner, because each write is
+    fenced by the version that it has read."""
 
     async def story(desk: Desk) -> None:
         other, _ = desk.another_worker()
@@ -148,7 +152,8 @@ def test_workers_side_by_side_lose_no_owner() -> None:
 @pytest.mark.parametrize("verb", [Verb.CREATE, Verb.PATCH, Verb.DELETE])
 @pytest.mark.parametrize("error", [UnavailableError, CrashError])
 def test_a_call_that_fails_at_any_point_is_made_good(verb: Verb, moment: str, error: type[BaseException]) -> None:
-    """Whatever was lost, its owners are those that run, and it is gone in the end."""
+    """After a failed call at any point the owners are the running allocations, and the Service is deleted in the
+    end."""
 
     async def story(desk: Desk) -> None:
         left = [verb]

@@ -1,4 +1,4 @@
-"""A teardown on a small cluster: what goes, when, and what is never touched."""
+"""A teardown on a small cluster: what is deleted, when, and what is never touched."""
 
 import pytest
 
@@ -16,14 +16,15 @@ SIZES = [pytest.param(("n0",), id="by name"), pytest.param(("n0", "n1") * BY_NAM
 
 
 async def run(desk: Desk, *nodes: str) -> None:
-    """A launch that went well."""
+    """Create a launched and running allocation."""
     await desk.assign(*nodes)
     await desk.handle()
 
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_what_terminates_loses_its_pods_and_what_has_ended_everything(nodes: tuple[str, ...]) -> None:
-    """The ConfigMap stays while containers may run; 60 s after the end nothing is left (I11)."""
+    """While Terminating the pods are deleted, and the ConfigMap stays while containers may run; 60 s after the end
+    nothing is left (I11)."""
 
     async def story(desk: Desk) -> None:
         await run(desk, *nodes)
@@ -43,7 +44,8 @@ def test_what_terminates_loses_its_pods_and_what_has_ended_everything(nodes: tup
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_a_pod_that_ended_by_itself_is_left_to_who_reads_its_log(nodes: tuple[str, ...]) -> None:
-    """Its node removes the log once it is marked deleted. The others of its gang, and everything else, go."""
+    """A pod that ended by itself is left to the log reader, because its node removes the log once it is marked deleted.
+    The other pods and objects of its gang are deleted."""
 
     async def story(desk: Desk) -> None:
         await run(desk, *nodes)
@@ -66,7 +68,7 @@ def test_a_pod_that_ended_by_itself_is_left_to_who_reads_its_log(nodes: tuple[st
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_a_teardown_of_what_is_gone_writes_nothing(nodes: tuple[str, ...]) -> None:
-    """At rest nobody writes."""
+    """A teardown whose objects are gone writes nothing."""
 
     async def story(desk: Desk) -> None:
         await run(desk, *nodes)
@@ -83,7 +85,7 @@ def test_a_teardown_of_what_is_gone_writes_nothing(nodes: tuple[str, ...]) -> No
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_a_pod_that_was_made_late_goes_too(nodes: tuple[str, ...]) -> None:
-    """A create that was under way for long takes the name of a released pod that is gone: nothing is left of it."""
+    """A pod that a slow create makes under the name of a deleted, released pod is deleted too."""
 
     async def story(desk: Desk) -> None:
         await run(desk, *nodes)
@@ -102,7 +104,7 @@ def test_a_pod_that_was_made_late_goes_too(nodes: tuple[str, ...]) -> None:
 
 
 def test_running_pods_get_their_own_grace() -> None:
-    """The server takes it from the pod when the delete names none."""
+    """Running pods get their own grace: the delete names none, so the server uses the pod's."""
 
     async def story(desk: Desk) -> None:
         template = {
@@ -123,7 +125,7 @@ def test_running_pods_get_their_own_grace() -> None:
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_what_only_looks_like_ours_is_left_alone(nodes: tuple[str, ...]) -> None:
-    """A label is not enough: the allocation must be the owner."""
+    """An object with our label whose owner is not the allocation is left alone."""
 
     async def story(desk: Desk) -> None:
         await run(desk, *nodes)
@@ -139,7 +141,7 @@ def test_what_only_looks_like_ours_is_left_alone(nodes: tuple[str, ...]) -> None
 
 
 def test_a_name_that_was_taken_again_is_safe() -> None:
-    """V8: the delete carries the uid of the pod in the release."""
+    """V8: a new object under an old name is safe, because the delete has the uid of the pod in the release."""
 
     async def story(desk: Desk) -> None:
         await run(desk, "n0")
@@ -159,7 +161,7 @@ def test_a_name_that_was_taken_again_is_safe() -> None:
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_lost_answers_and_throttling_do_not_stop_a_teardown(nodes: tuple[str, ...]) -> None:
-    """Every delete is sent again until it is done."""
+    """After lost answers and throttling every delete is sent again until it is done."""
 
     async def story(desk: Desk) -> None:
         await run(desk, *nodes)
@@ -179,7 +181,7 @@ def test_lost_answers_and_throttling_do_not_stop_a_teardown(nodes: tuple[str, ..
 
 
 def test_an_allocation_cancelled_while_it_waited_costs_one_read() -> None:
-    """Nothing was ever created for it."""
+    """An allocation that is cancelled while it waits costs one read, because nothing was created for it."""
 
     async def story(desk: Desk) -> None:
         await launch(desk.kube)
@@ -192,7 +194,7 @@ def test_an_allocation_cancelled_while_it_waited_costs_one_read() -> None:
 
 
 def test_a_missing_permission_to_delete_keeps_the_hint() -> None:
-    """It is the operator's to repair, and the work stays."""
+    """A missing permission to delete keeps the hint, because the operator can repair it."""
 
     async def story(desk: Desk) -> None:
         await run(desk, "n0")
@@ -204,7 +206,7 @@ def test_a_missing_permission_to_delete_keeps_the_hint() -> None:
 
 
 def test_a_missing_permission_to_read_keeps_the_hint() -> None:
-    """The same for a moment in which the allocation itself cannot be read."""
+    """A missing permission to read the allocation keeps the hint."""
 
     async def story(desk: Desk) -> None:
         await run(desk, "n0")

@@ -1,4 +1,4 @@
-"""What a launch says and does when it cannot go on: refusals, waiting, being stuck, a namespace on its way out."""
+"""What a launch reports and does when it cannot continue: refusals, waits, Stuck, a namespace that is being deleted."""
 
 import functools
 
@@ -40,7 +40,8 @@ async def condition(desk: Desk) -> Condition:
     ],
 )
 def test_what_the_server_refuses_for_good_is_said_in_its_own_words(error: ControlPlaneError, reason: str) -> None:
-    """Condition Refused, with the attempt; the hint is done, nothing is a dead letter."""
+    """A permanent refusal is the condition Refused, with the server's message and the attempt; the hint is done and
+    does not become a dead letter."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -55,7 +56,7 @@ def test_what_the_server_refuses_for_good_is_said_in_its_own_words(error: Contro
 
 
 def test_an_unsound_spec_is_refused_with_the_field() -> None:
-    """The worker resolves the spec as the scheduler does."""
+    """An invalid spec is refused with the field, because the worker resolves the spec as the scheduler does."""
 
     async def story(desk: Desk) -> None:
         await desk.assign(
@@ -71,7 +72,7 @@ def test_an_unsound_spec_is_refused_with_the_field() -> None:
 
 @pytest.mark.parametrize("error", [QuotaExceededError("exceeded quota: gpus"), ThrottledError("slow down")])
 def test_transient_trouble_is_retried_in_place_and_never_the_users_failure(error: TransientError) -> None:
-    """Once it is over the launch goes on from where it was."""
+    """A temporary failure is retried, and is never the user's failure; when it is over the launch continues."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -92,7 +93,8 @@ def test_transient_trouble_is_retried_in_place_and_never_the_users_failure(error
 
 
 def test_a_hint_gives_up_its_place_and_says_what_it_waits_for() -> None:
-    """Others must not wait behind it: after the patience it comes back later; explain shows the reason meanwhile."""
+    """A hint that has to wait is returned after a while, so that other hints do not wait behind it; until it is
+    delivered again, explain shows the reason."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -107,7 +109,7 @@ def test_a_hint_gives_up_its_place_and_says_what_it_waits_for() -> None:
 
 
 def test_the_release_takes_the_complaint_away() -> None:
-    """What was waited for has come."""
+    """The release removes the condition of the wait."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -122,7 +124,8 @@ def test_the_release_takes_the_complaint_away() -> None:
 
 
 def test_ten_minutes_of_trouble_are_stuck_and_one_dead_letter_over_all_restarts() -> None:
-    """The time runs from the condition on the object, so it outlives every worker."""
+    """Ten minutes of failures, over all restarts, become Stuck and one dead letter: the time runs from the condition on
+    the object, so a restart does not reset it."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -144,7 +147,8 @@ def test_ten_minutes_of_trouble_are_stuck_and_one_dead_letter_over_all_restarts(
 
 
 def test_trouble_that_a_wrong_clock_dated_counts_from_when_it_was_put_right() -> None:
-    """Else it would be given up later by as much as that clock was ahead."""
+    """A failure that a wrong clock dated counts from the correction of the clock; otherwise the launch would be given
+    up too late."""
 
     async def story(desk: Desk) -> None:
         allocation = await desk.assign()
@@ -161,7 +165,8 @@ def test_trouble_that_a_wrong_clock_dated_counts_from_when_it_was_put_right() ->
 
 
 def test_a_missing_permission_of_ours_is_stuck_at_once_and_never_an_end() -> None:
-    """It is the operator's to repair."""
+    """A missing permission of the pod worker is Stuck at once and never ends the allocation, because the operator can
+    repair it."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -174,7 +179,8 @@ def test_a_missing_permission_of_ours_is_stuck_at_once_and_never_an_end() -> Non
 
 
 def test_an_admission_given_to_other_pool_defaults_is_not_launched() -> None:
-    """The hash pins what was admitted; the placement goes back to the scheduler."""
+    """An admission under other pool defaults is not launched, because its hash differs; the placement is returned to
+    the scheduler."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -189,7 +195,8 @@ def test_an_admission_given_to_other_pool_defaults_is_not_launched() -> None:
 
 
 def test_a_pool_changed_since_it_was_remembered_is_read_again() -> None:
-    """A cached pool must not hide what the scheduler saw."""
+    """A pool that changed since it was cached is read again, so that the worker uses the version that the scheduler
+    saw."""
 
     async def story(desk: Desk) -> None:
         await desk.assign(name="job")
@@ -204,7 +211,8 @@ def test_a_pool_changed_since_it_was_remembered_is_read_again() -> None:
 
 
 def test_in_a_namespace_on_its_way_out_everything_is_taken_back() -> None:
-    """Nothing can be created there; what was made goes, and nobody is blamed."""
+    """In a namespace that is being deleted nothing can be created: the created objects are deleted, and no failure is
+    recorded."""
 
     async def story(desk: Desk) -> None:
         await desk.assign("n0", "n1")
@@ -223,7 +231,8 @@ def test_in_a_namespace_on_its_way_out_everything_is_taken_back() -> None:
 
 
 def test_what_is_released_in_a_namespace_on_its_way_out_is_left_to_the_watcher() -> None:
-    """Nothing is bound there any more: that is no dead letter, and nobody is blamed."""
+    """A released allocation in a namespace that is being deleted is left to the watcher: no pod is bound, and there is
+    no dead letter and no failure."""
 
     async def story(desk: Desk) -> None:
         await desk.assign("n0", "n1")
@@ -240,7 +249,8 @@ def test_what_is_released_in_a_namespace_on_its_way_out_is_left_to_the_watcher()
 
 
 def test_a_released_pod_that_was_deleted_by_hand_is_not_made_again() -> None:
-    """The attempt is broken: no more bindings, no new pod under the old name; the watcher takes over."""
+    """When a released pod was deleted by hand, no more pods are bound and none is created under the old name; the
+    watcher takes over."""
 
     async def story(desk: Desk) -> None:
         await desk.assign("n0", "n1")
@@ -260,7 +270,7 @@ def test_a_released_pod_that_was_deleted_by_hand_is_not_made_again() -> None:
 
 
 def test_a_failed_pod_is_never_bound() -> None:
-    """The server would bind it, and it would count as a rank that failed."""
+    """A failed pod is never bound: the server would accept the binding, and the rank would count as failed."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -277,7 +287,7 @@ def test_a_failed_pod_is_never_bound() -> None:
 
 
 def test_an_allocation_that_is_gone_leaves_nothing_to_do() -> None:
-    """Its objects are the garbage collector's and the watcher's."""
+    """A deleted allocation needs no work: the garbage collector and the watcher delete its objects."""
 
     async def story(desk: Desk) -> None:
         allocation = await desk.assign()
@@ -290,7 +300,7 @@ def test_an_allocation_that_is_gone_leaves_nothing_to_do() -> None:
 
 
 def test_an_old_hint_does_nothing_to_a_new_object_of_that_name() -> None:
-    """V8: the hint names the uid."""
+    """V8: an old hint does nothing to a new object of that name, because the hint has the uid."""
 
     async def story(desk: Desk) -> None:
         old = await desk.assign()

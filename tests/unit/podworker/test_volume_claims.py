@@ -1,4 +1,4 @@
-"""Volume claims of launches that we bind ourselves: which of them need kube-scheduler."""
+"""Volume claims of launches that the pod worker binds itself, and which of them need kube-scheduler."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 class Shelf:
-    """Objects by kind and name; counts the looks."""
+    """Objects by kind and name; counts the reads."""
 
     def __init__(self, **objects: Json) -> None:
         self.objects = objects
@@ -88,28 +88,28 @@ def _check(objects: Json, pod: Json) -> tuple[Shelf, bool]:
 
 @pytest.mark.parametrize("case", WAITING)
 def test_what_waits_for_its_first_consumer_needs_the_scheduler(case: str) -> None:
-    """Only that can choose the node of such a volume."""
+    """A claim that waits for its first consumer needs kube-scheduler, which chooses the node of such a volume."""
     assert _check(*WAITING[case])[1]
 
 
 @pytest.mark.parametrize("case", PENDING)
 def test_what_will_be_bound_is_waited_for(case: str) -> None:
-    """Nobody's failure: it is looked at again."""
+    """A claim that will be bound is waited for and read again, without a failure."""
     with pytest.raises(ClaimPendingError, match="volume claim data"):
         _check(PENDING[case], _claimed())
 
 
 @pytest.mark.parametrize("case", FINE)
 def test_what_is_bound_passes(case: str) -> None:
-    """We bind its pod ourselves."""
+    """A bound claim passes: the pod worker binds its pod itself."""
     assert not _check(*FINE[case])[1]
 
 
 def test_launch_without_claims_costs_nothing() -> None:
-    """No read."""
+    """A launch without claims costs no read."""
     assert _check({}, _pod({"name": "v", "emptyDir": {}}))[0].looks == 0
 
 
 def test_claim_of_many_ranks_is_looked_at_once() -> None:
-    """They share it."""
+    """A claim that many ranks share is read once."""
     assert _check({"data": {"spec": {"volumeName": "pv"}}}, _claimed())[0].looks == 1

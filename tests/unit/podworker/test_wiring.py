@@ -1,4 +1,5 @@
-"""The parts together: hints from the stream reach the cluster, and end acknowledged, given back or dead."""
+"""The parts together: hints from the stream reach the cluster, and are acknowledged, returned or dead letters in the
+end."""
 
 import asyncio
 from pathlib import Path
@@ -20,13 +21,13 @@ from tests.support.small_cluster import look
 
 
 async def work_off(desk: Desk, streams: MemoryStreams, *hints: WorkHint) -> int:
-    """Sends the hints and works them off; how many ended well."""
+    """Send the hints and handle them; return how many were acknowledged."""
     await streams.hints.send(hints)
     return await make_consumer(streams, desk.worker, SETTINGS, desk.clock).drain_once()
 
 
 def test_a_hint_becomes_a_launch_and_is_acknowledged() -> None:
-    """The whole way, and nothing stays pending (I16)."""
+    """A hint becomes a launch and is acknowledged, and nothing stays pending (I16)."""
 
     async def story(desk: Desk) -> None:
         streams = MemoryStreams(MemoryServer(desk.clock))
@@ -39,7 +40,7 @@ def test_a_hint_becomes_a_launch_and_is_acknowledged() -> None:
 
 
 def test_a_hint_that_no_id_can_be_is_a_dead_letter() -> None:
-    """I17: poison does not come back."""
+    """I17: a hint with an invalid id is a dead letter, and is not delivered again."""
 
     async def story(desk: Desk) -> None:
         streams = MemoryStreams(MemoryServer(desk.clock))
@@ -51,7 +52,8 @@ def test_a_hint_that_no_id_can_be_is_a_dead_letter() -> None:
 
 
 def test_a_launch_that_waits_keeps_its_hint_and_delays_nobody() -> None:
-    """It is given back without counting as a delivery; the other one is launched meanwhile."""
+    """A launch that waits returns its hint, which does not count as a delivery, and another allocation is launched
+    first."""
 
     async def story(desk: Desk) -> None:
         streams = MemoryStreams(MemoryServer(desk.clock))
@@ -70,7 +72,7 @@ def test_a_launch_that_waits_keeps_its_hint_and_delays_nobody() -> None:
 
 
 def test_settings_come_from_the_environment() -> None:
-    """Ranks are told where the API is."""
+    """Settings come from the environment: the ranks get the URL of the API."""
     settings = load(Settings, {"SLIPWAY_WORKER_CALLS": "8", "SLIPWAY_NAMESPACE": "sys"})
     assert settings.worker_calls == 8
     assert settings.task_api_url == "http://slipway-api.sys.svc:8080"
@@ -78,7 +80,7 @@ def test_settings_come_from_the_environment() -> None:
 
 
 def test_one_pass_without_an_api_server_ends_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--once` says that it could not do its work."""
+    """A pass with `--once` without an API server exits with 1."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(
         '{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"x",'
