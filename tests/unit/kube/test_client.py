@@ -69,7 +69,8 @@ def watch(kube: KubeClient) -> AsyncGenerator[WatchEvent[Pod], None]:
 
 
 async def test_a_request_as_the_server_sees_it(tmp_path: Path) -> None:
-    """Path, query, body, content type, credentials; nothing compressed, no fields that nobody set."""
+    """The server gets path, query, body, content type and credentials; nothing is compressed, and unset fields are not
+    sent."""
 
     async def answer(_: Request) -> Response:
         return json({"metadata": {"name": "a"}})
@@ -133,7 +134,7 @@ async def test_a_list_whose_pages_expire_starts_over(tmp_path: Path, failures: i
 
 
 async def test_nulls_for_empty_lists_are_read(tmp_path: Path) -> None:
-    """Go writes some empty lists as null; such objects are read, others that do not fit are an error."""
+    """Go writes some empty lists as null; such objects are read, and other values of a wrong type are an error."""
     node = {"metadata": {"name": "n"}, "status": {"images": [{"names": None, "sizeBytes": 5}]}}
 
     async def answer(request: Request) -> Response:
@@ -151,7 +152,7 @@ async def test_nulls_for_empty_lists_are_read(tmp_path: Path) -> None:
 
 
 async def test_no_answer_is_a_deadline(tmp_path: Path) -> None:
-    """A server that says nothing: DeadlineError, in time."""
+    """A server that does not answer causes DeadlineError in time."""
 
     async def answer(_: Request) -> Response:
         await asyncio.sleep(30)
@@ -198,7 +199,8 @@ async def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
 
 
 async def test_a_connection_that_does_not_come_up_is_unavailable(tmp_path: Path) -> None:
-    """A server that takes the connection and says nothing in TLS: no request was sent, so its outcome is known."""
+    """A server that accepts the connection and does not answer in TLS is UnavailableError: no request was sent, so the
+    outcome is known."""
 
     ended = [asyncio.Event(), asyncio.Event()]
     left = iter(ended)
@@ -252,7 +254,7 @@ async def test_redirects_are_not_followed(tmp_path: Path) -> None:
 
 
 async def test_environment_proxies_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """HTTP_PROXY of the environment is not for the API server."""
+    """HTTP_PROXY of the environment is not used for the API server."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
 
@@ -277,7 +279,7 @@ async def test_refusals_carry_retry_after(tmp_path: Path) -> None:
 
 
 async def test_too_large_is_refused_before_sending(tmp_path: Path) -> None:
-    """A body over the server's limit never leaves; one of two megabytes does."""
+    """A body over the server's limit is not sent; one of two megabytes is."""
 
     async def answer(_: Request) -> Response:
         return json({"metadata": {"name": "a"}})
@@ -290,7 +292,7 @@ async def test_too_large_is_refused_before_sending(tmp_path: Path) -> None:
 
 
 async def test_watch_lines_in_any_chunks(tmp_path: Path) -> None:
-    """Events are the same however the bytes are cut; blank lines and a cut last line are nothing."""
+    """Events are the same however the bytes are cut; blank lines and a cut last line are ignored."""
     body = event("ADDED", name="ä", resourceVersion="8") + b"\n" + event("BOOKMARK", resourceVersion="9")
     body += event("DELETED", name="ä", resourceVersion="10") + b'{"type":"MODI'
 
@@ -339,7 +341,7 @@ async def test_watch_errors(tmp_path: Path, line: bytes, meaning: type[ControlPl
 
 
 async def test_a_silent_watch_is_unavailable(tmp_path: Path) -> None:
-    """Nothing for the silence limit, on an open socket: UnavailableError."""
+    """A watch that receives nothing for the silence limit, on an open socket, raises UnavailableError."""
 
     async def answer(_: Request) -> Response:
         async def chunks() -> AsyncGenerator[bytes, None]:
@@ -356,7 +358,7 @@ async def test_a_silent_watch_is_unavailable(tmp_path: Path) -> None:
 
 
 async def test_logs(tmp_path: Path) -> None:
-    """Whole logs and lines as they come; a container that has none yet is transient."""
+    """Logs are read whole, or line by line as they arrive; a container without a log yet is a transient error."""
 
     async def answer(request: Request) -> Response:
         if request.query_params.get("container") == "new":
@@ -375,7 +377,8 @@ async def test_logs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", [b"", b"2026 one\n"])
 async def test_what_a_kubelet_could_not_do_is_no_line(tmp_path: Path, before: bytes) -> None:
-    """It answers 200 before it looks for the log; its error is the end of the body, without a time."""
+    """The kubelet answers 200 before it looks for the log; its error is the last text of the body, without a time, and
+    is no line."""
 
     async def answer(request: Request) -> Response:
         error = b"failed to open log file" if request.query_params.get("container") == "shut" else LOST
@@ -417,7 +420,7 @@ async def test_a_token_file_is_read_again(tmp_path: Path) -> None:
 
 
 async def test_a_token_file_that_can_not_be_read(tmp_path: Path) -> None:
-    """A line's end is no part of a token; while the file is gone or empty the token that was read stays in use."""
+    """The line end is not part of a token; while the file is missing or empty, the previous token stays in use."""
     token = tmp_path / "token"
     token.write_text("one\n")
     clock = FakeClock()
@@ -477,7 +480,7 @@ async def test_a_bad_kubeconfig_is_named(tmp_path: Path, text: str | None) -> No
 
 
 async def test_a_pod_without_its_account_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a cluster the pod's own account is used; one that is not mounted says so."""
+    """In a cluster the pod's own account is used; an error names the account when it is not mounted."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
     with pytest.raises(InvalidError, match="own account"):
@@ -492,7 +495,8 @@ async def test_a_client_that_is_not_open_is_unavailable() -> None:
 
 
 def test_the_library_is_imported_lightly() -> None:
-    """The client loads without the model client's dependencies, and leaves an ordinary import whole."""
+    """The client is imported without the dependencies of the library's model client, and a later ordinary import of the
+    library is complete."""
     program = (
         "import sys\n"
         "from slipway.kube import client\n"

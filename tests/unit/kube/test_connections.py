@@ -1,4 +1,4 @@
-"""Our own HTTP/1.1 connections against a server that answers byte by byte what the test says."""
+"""Our own HTTP/1.1 connections against a server whose answers the test defines byte by byte."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -51,7 +51,7 @@ async def serving(talk: Callable[[Server], Talk]) -> AsyncGenerator[tuple[Server
 
 
 def always(*pieces: bytes, last: bool = False) -> Callable[[Server], Talk]:
-    """Answers each request with `pieces`, in so many writes; with `last` it then closes."""
+    """Answer each request with `pieces`, one write each; with `last`, close the connection then."""
 
     def of(server: Server) -> Talk:
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -70,7 +70,7 @@ def always(*pieces: bytes, last: bool = False) -> Callable[[Server], Talk]:
 
 
 async def test_a_connection_is_used_again() -> None:
-    """One after the other needs one connection, two at once need two."""
+    """Successive requests use one connection, two requests at once use two."""
     async with serving(always(OK)) as (server, connections):
         for _ in range(3):
             assert await connections.ask(REQUEST, is_repeatable=False) == RawResponse(200, None, b"ok")
@@ -90,13 +90,13 @@ async def test_a_connection_is_used_again() -> None:
     ],
 )
 async def test_an_answer_in_pieces(pieces: tuple[bytes, ...]) -> None:
-    """With a length or in chunks, however it is cut."""
+    """An answer with a length or in chunks is read, however it is cut."""
     async with serving(always(*pieces)) as (_, connections):
         assert await connections.ask(REQUEST, is_repeatable=False) == RawResponse(429, "7", b"late")
 
 
 async def test_a_server_that_wants_no_more_is_asked_on_a_new_connection() -> None:
-    """`Connection: close` is respected."""
+    """After `Connection: close` the next request uses a new connection."""
     closing = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     async with serving(always(closing, last=True)) as (server, connections):
         for _ in range(2):
@@ -106,14 +106,15 @@ async def test_a_server_that_wants_no_more_is_asked_on_a_new_connection() -> Non
 
 @pytest.mark.parametrize("is_repeatable", [True, False])
 async def test_a_kept_connection_that_was_closed(is_repeatable: bool) -> None:
-    """What may be repeated is sent again on a new one; a create is not: its outcome is for the caller to find out."""
+    """When a kept connection was closed, a repeatable request is sent again on a new one; a create is not, because the
+    caller must find out its outcome."""
 
     def of(server: Server) -> Talk:
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await server.hear(reader)
             writer.write(OK)
             await writer.drain()
-            # The second request is read, so that it cannot be known whether it took effect.
+            # The server reads the second request, so that the client cannot know whether it took effect.
             await server.hear(reader)
 
         return talk
@@ -130,7 +131,7 @@ async def test_a_kept_connection_that_was_closed(is_repeatable: bool) -> None:
 
 
 async def test_an_answer_that_breaks_off_is_not_asked_for_again() -> None:
-    """The server had begun: the request has taken effect, or will."""
+    """A request whose answer breaks off is not repeated, because it has taken effect or will."""
     async with serving(always(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nok", last=True)) as (server, connections):
         with pytest.raises(ClosedError):
             await connections.ask(REQUEST, is_repeatable=True)
@@ -159,7 +160,7 @@ async def test_a_broken_off_exchange_ends_its_connection() -> None:
 
 
 async def test_what_is_not_http_is_an_error() -> None:
-    """It is the fault of the connection, not of the process."""
+    """Bytes that are not HTTP are an error of the connection, and do not end the process."""
     async with serving(always(b"nonsense\r\n\r\n")) as (_, connections):
         with pytest.raises(ConnectionError):
             await connections.ask(REQUEST, is_repeatable=True)

@@ -99,14 +99,14 @@ TABLE: list[tuple[Verb, int, str, str, type[ControlPlaneError]]] = [
 def test_each_answer_has_one_meaning(
     verb: Verb, code: int, reason: str, message: str, meaning: type[ControlPlaneError]
 ) -> None:
-    """The exact class, and the server's own words in it."""
+    """Each answer has one exact error class, which contains the server's own message."""
     error = explain(verb, code, ServerStatus(code=code, reason=reason, message=message))
     assert type(error) is meaning
     assert (message or reason or f"HTTP {code}") in str(error)
 
 
 def test_every_code_means_something() -> None:
-    """No code of any verb falls through, and only 409 and 410 fence."""
+    """Every code of every verb has an error, and only 409 and 410 fence."""
     for verb in Verb:
         for code in range(300, 600):
             error = explain(verb, code, ServerStatus(message="m"))
@@ -118,7 +118,7 @@ def test_every_code_means_something() -> None:
 
 
 def test_a_terminating_namespace_is_known_by_its_cause() -> None:
-    """The cause decides, whatever the message says."""
+    """A terminating namespace is recognized by its cause, whatever the message is."""
     causes = [StatusCause(reason="NamespaceTerminating", message="m", field="metadata.namespace")]
     status = ServerStatus(
         reason="Forbidden", message="is forbidden: exceeded quota:", details=StatusDetails(causes=causes)
@@ -127,7 +127,7 @@ def test_a_terminating_namespace_is_known_by_its_cause() -> None:
 
 
 def test_invalid_carries_its_fields() -> None:
-    """Each cause with a field becomes a pointer with the server's words."""
+    """Each cause with a field becomes a pointer with the server's message."""
     causes = [
         StatusCause(reason="FieldValueInvalid", message="Invalid value: -1", field="spec.ranks[0].count"),
         StatusCause(reason="FieldValueRequired", message="Required value", field="spec.template"),
@@ -178,7 +178,7 @@ def test_retry_after_comes_from_the_header_then_the_body() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>no</html>", b"[1]", b'{"code":"x"}', b"\xff\xfe", b"{"])
 def test_any_body_is_a_status(body: bytes) -> None:
-    """A proxy's page or rubbish becomes a message, never another exception."""
+    """A proxy's page or garbage becomes a message, never another exception."""
     assert isinstance(read_status(body), ServerStatus)
 
 

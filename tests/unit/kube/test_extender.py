@@ -1,4 +1,4 @@
-"""Calls of extenders over a real socket: what goes out is kube-scheduler's protocol, what comes back is distrusted."""
+"""Calls of extenders over a real socket: requests follow kube-scheduler's protocol, answers are validated."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ def test_full_nodes_go_out_under_gos_names() -> None:
 
 
 def test_names_alone_go_to_an_extender_that_knows_the_nodes() -> None:
-    """nodeCacheCapable."""
+    """An extender with nodeCacheCapable gets only the names of the nodes."""
     body = json.loads(wire.filter_args({}, NODES, names_only=True))
 
     assert body == {"Pod": {}, "Nodes": None, "NodeNames": ["n1", "n2"]}
@@ -107,7 +107,7 @@ OFFERED = {"n1": {"a", "b"}, "n2": {"c"}}
     ],
 )
 def test_the_nodes_where_it_agrees_are_read_as_go_reads_them(said: str, nodes: set[str]) -> None:
-    """Fewer victims than were offered are an agreement too; nothing named is none."""
+    """The extender may agree to a node with fewer victims than offered; a node that it does not name is not agreed."""
     assert wire.read_preempt(said.encode(), OFFERED) == nodes
 
 
@@ -130,13 +130,13 @@ def test_the_nodes_where_it_agrees_are_read_as_go_reads_them(said: str, nodes: s
     ],
 )
 def test_a_lie_about_who_goes_is_a_fault(said: str) -> None:
-    """Nodes and victims that were not offered, nobody at all, and wrong types."""
+    """Nodes and victims that were not offered, an empty list of victims, and wrong types are faults."""
     with pytest.raises(ExtenderFault):
         wire.read_preempt(said.encode(), OFFERED)
 
 
 def test_bind_goes_out_under_gos_names() -> None:
-    """ExtenderBindingArgs."""
+    """A bind request has the fields of ExtenderBindingArgs."""
     assert json.loads(wire.bind_args(namespace="a", pod="p", uid="u", node="n")) == {
         "PodName": "p",
         "PodNamespace": "a",
@@ -158,14 +158,15 @@ def test_bind_goes_out_under_gos_names() -> None:
     ],
 )
 def test_filter_answers_are_read_as_go_reads_them(answer: Any, names_only: bool, passed: set[str]) -> None:
-    """Field names in any case, null for any list; names only count for an extender that caches nodes."""
+    """Field names in any case, null for any list; names are read only from an extender that caches nodes."""
     found = wire.read_filter(json.dumps(answer).encode(), {"n1", "n2"}, names_only=names_only)
 
     assert found.passed == passed
 
 
 def test_reasons_of_refused_nodes() -> None:
-    """A node in both maps is unresolvable; reasons of nodes that nobody asked about, or that passed, are left out."""
+    """A node in both maps is unresolvable; reasons of nodes that were not in the request, or that passed, are left
+    out."""
     answer = {
         "NodeNames": ["n3"],
         "FailedNodes": {"n1": "busy", "n2": "busy", "n3": "odd", "other": "x"},
@@ -199,7 +200,7 @@ def test_reasons_of_refused_nodes() -> None:
     ],
 )
 def test_a_filter_that_lies_or_babbles_is_a_fault(answer: bytes, says: str) -> None:
-    """Nobody acts on half of a lie."""
+    """A filter answer with invalid content is a fault, and no part of it is used."""
     with pytest.raises(ExtenderFault, match=says):
         wire.read_filter(answer, {"n1"}, names_only=True)
 
@@ -221,13 +222,13 @@ def test_a_filter_that_lies_or_babbles_is_a_fault(answer: bytes, says: str) -> N
     ],
 )
 def test_scores_that_are_none_are_a_fault(answer: bytes) -> None:
-    """Integers 0 to 10, one for each host."""
+    """Scores must be integers from 0 to 10, one for each host; others are a fault."""
     with pytest.raises(ExtenderFault):
         wire.read_scores(answer, {"n1"})
 
 
 def test_scores_are_read_and_strangers_left_out() -> None:
-    """Missing fields are zero as in Go; a host that nobody asked about scores nothing."""
+    """Missing fields are zero as in Go; a host that was not in the request is left out."""
     answer = b'[{"Host": "n1", "Score": 10}, {"host": "n2"}, {"Host": "other", "Score": 3}]'
 
     assert wire.read_scores(answer, {"n1", "n2"}) == {"n1": 10, "n2": 0}
@@ -235,7 +236,7 @@ def test_scores_are_read_and_strangers_left_out() -> None:
 
 
 def test_an_extenders_words_are_one_short_line() -> None:
-    """What it says ends in explanations and logs."""
+    """An extender's message is cut to one short line, because it is shown in explanations and logs."""
     with pytest.raises(ExtenderFault) as found:
         wire.read_bound(json.dumps({"Error": "a\nb\x1b[31m" + "x" * 5000}).encode())
 
@@ -245,7 +246,7 @@ def test_an_extenders_words_are_one_short_line() -> None:
 
 
 async def test_a_call_is_a_post_of_json_to_the_prefix_and_the_verb() -> None:
-    """And the answer comes back as it is."""
+    """A call is a POST of JSON to the prefix and the verb, and returns the answer unchanged."""
     with an_extender() as extender:
         body = await call(extender)
 
@@ -264,7 +265,7 @@ async def test_a_call_is_a_post_of_json_to_the_prefix_and_the_verb() -> None:
     ],
 )
 async def test_other_answers_are_faults(answer: Any, says: str) -> None:
-    """Errors, redirects (not followed), broken connections, bodies without an end."""
+    """Error codes, redirects (not followed), broken connections and endless bodies are faults."""
     with an_extender() as extender:
         extender.answer = lambda verb, body: answer
         with pytest.raises(ExtenderFault, match=says):
@@ -275,7 +276,7 @@ async def test_other_answers_are_faults(answer: Any, says: str) -> None:
 
 @pytest.mark.parametrize("behaviour", ["hang", "drip"])
 async def test_a_call_ends_with_its_timeout(behaviour: str) -> None:
-    """Whether nothing comes or a byte every moment."""
+    """A call ends with its timeout, whether no byte arrives or one every moment."""
     with an_extender() as extender:
         extender.answer = lambda verb, body: getattr(extender, behaviour)
         began = time.monotonic()
@@ -286,7 +287,7 @@ async def test_a_call_ends_with_its_timeout(behaviour: str) -> None:
 
 
 async def test_nobody_there_is_a_fault() -> None:
-    """A port on which nobody listens."""
+    """A port on which nothing listens is a fault."""
     with an_extender() as extender:
         pass
     with pytest.raises(ExtenderFault, match="accepts no connection"):
@@ -317,7 +318,8 @@ async def test_files_of_certificates_are_read_again_when_they_were_replaced(tmp_
 
 
 async def test_a_certificate_of_another_authority_is_told_as_such() -> None:
-    """The extender is there: an operator looks at the certificates, not at its pods."""
+    """A certificate of another authority is reported as such, so that an operator checks the certificates and not the
+    extender's pods."""
 
     async def meet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -332,7 +334,7 @@ async def test_a_certificate_of_another_authority_is_told_as_such() -> None:
 
 
 async def test_a_certificate_that_can_not_be_used_is_a_fault() -> None:
-    """And not a traceback."""
+    """A certificate that cannot be used is a fault, not a traceback."""
     client = ExtenderClient()
     with pytest.raises(ExtenderFault):
         await client.post(ExtenderFact(url="https://127.0.0.1:1", tls=ExtenderTls(ca_file="/none")), "f", b"{}")
@@ -342,7 +344,7 @@ async def test_a_certificate_that_can_not_be_used_is_a_fault() -> None:
 
 
 async def test_calls_go_side_by_side() -> None:
-    """One that hangs holds up nobody else."""
+    """Calls run in parallel: a hanging call delays no other."""
     with an_extender() as slow, an_extender() as quick:
         slow.answer = lambda verb, body: slow.hang
         client = ExtenderClient()

@@ -1,4 +1,4 @@
-"""Pages of facts: what was told comes back, and what is alike is one value."""
+"""Pages of facts: they are decoded to the same facts, and equal roles are one object."""
 
 import zlib
 
@@ -16,7 +16,7 @@ NAMES = st.text("abc-é", min_size=1, max_size=8)
 
 @given(st.lists(st.tuples(NAMES, st.integers(0, 2**53), st.integers(0, 3), st.booleans()), max_size=20))
 def test_allocations_come_back(each: list[tuple[str, int, int, bool]]) -> None:
-    """With any roles, also none, in order and with their versions."""
+    """Allocations are decoded with their roles, also without any, in order and with their versions."""
     told = [
         (f"ns/{name}", version, an_allocation(name, *(a_role(count) for count in range(1, roles + 1)), hold=held))
         for name, version, roles, held in each
@@ -25,13 +25,14 @@ def test_allocations_come_back(each: list[tuple[str, int, int, bool]]) -> None:
 
 
 def test_what_has_no_roles_comes_back() -> None:
-    """A page is of one kind."""
+    """A page of a kind without roles is decoded; a page has one kind."""
     pod = PodFact(namespace="ns", name="p", uid="u", node="n", labels={"a": "é"})
     assert PageReader().read(encode_page("pods", [("ns/p", 7, pod)])) == ("pods", [("ns/p", 7, pod)])
 
 
 def test_roles_that_are_alike_are_the_same() -> None:
-    """Within a page and over pages, whether or not they were the same when they were told."""
+    """Equal roles become the same object, within a page and over pages, whether or not they were one object when they
+    were encoded."""
     reader = PageReader()
     pages = [
         encode_page("allocations", [(f"ns/{name}", 1, an_allocation(name, a_role(2))) for name in names])
@@ -67,6 +68,6 @@ BAD = {
 
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD.keys())
 def test_what_is_no_page_is_refused(data: bytes) -> None:
-    """With the one error after which whoever reads makes a LIST."""
+    """An invalid page raises the error after which a reader LISTs."""
     with pytest.raises(msgspec.ValidationError):
         PageReader().read(data)

@@ -1,4 +1,4 @@
-"""An object that is nested beyond reason is cut, and stands in nobody's way."""
+"""An object that is nested too deeply is cut, and does not block the reading of others."""
 
 import json
 from typing import Any, cast
@@ -23,7 +23,7 @@ def deep(levels: int) -> str:
 
 
 def levels_of(value: Any) -> int:
-    """How deep it is; without recursion."""
+    """Return the depth of the value; without recursion."""
     found = 0
     left: list[tuple[Any, int]] = [(value, 0)]
     while left:
@@ -46,14 +46,14 @@ def an_allocation(template: str) -> bytes:
 
 @given(PLAIN)
 def test_what_is_shallow_stays_as_it_is(value: Any) -> None:
-    """To the byte."""
+    """A value within the limit stays the same to the byte."""
     body = json.dumps(value).encode()
     assert cut(body) == body
 
 
 @given(PLAIN, st.integers(LEVELS_MAX, 2000))
 def test_what_is_cut_is_json_and_keeps_what_stands_beside(value: Any, levels: int) -> None:
-    """Before and after the deep part."""
+    """The result of a cut is JSON, and keeps everything before and after the deep part."""
     body = f'{{"before": {json.dumps(value)}, "deep": {deep(levels)}, "after": {json.dumps(value)}}}'
     found = json.loads(cut(body.encode()))
     assert (found["before"], found["after"]) == (value, value)
@@ -62,7 +62,8 @@ def test_what_is_cut_is_json_and_keeps_what_stands_beside(value: Any, levels: in
 
 @pytest.mark.parametrize("levels", [900, 1100, 9000, 100_000])
 def test_a_deep_template_keeps_nobody_from_the_other_objects(levels: int) -> None:
-    """Alone, in a list and in a watch: it is read, cut, and what stands beside it is whole."""
+    """An object with a too deep template is read and cut, alone, in a list and in a watch, and the other objects are
+    complete."""
     codec = codec_of(ALLOCATIONS)
     poison, other = an_allocation(deep(levels)), an_allocation('{"spec":{}}')
     assert codec.decode(poison).metadata.version == 7

@@ -34,7 +34,7 @@ current-context: x
     ],
 )
 async def test_what_is_wrong_is_said(tmp_path: Path, text: str) -> None:
-    """One line with the path."""
+    """The error of a bad kubeconfig is one line with the path."""
     path = tmp_path / "kubeconfig"
     path.write_text(text)
     with pytest.raises(InvalidError) as caught:
@@ -45,7 +45,7 @@ async def test_what_is_wrong_is_said(tmp_path: Path, text: str) -> None:
 
 
 async def test_one_that_is_not_there(tmp_path: Path) -> None:
-    """It says which variable names it."""
+    """The error of a missing kubeconfig names the variable with its path."""
     with pytest.raises(InvalidError, match=r"there is no kubeconfig at .*; set KUBECONFIG"):
         async with client.connect(str(tmp_path / "none"), clock=SystemClock(), random=SeededRandom(1)):
             pass

@@ -20,7 +20,7 @@ from tests.support.virtual_time import VirtualClock, run_virtual
 
 
 def test_the_first_candidate_leads_at_once() -> None:
-    """No waiting on a fresh cluster: the Lease is created and held; the others stand by for ever."""
+    """The first candidate on a fresh cluster leads at once: it creates and holds the Lease; the others stand by."""
 
     async def check(world: World) -> None:
         first, _ = world.join("a")
@@ -60,7 +60,8 @@ def test_a_graceful_end_hands_over_within_a_look() -> None:
 
 
 def test_a_nudge_hands_over_at_once() -> None:
-    """Who is told of the release does not wait for the next look; told of nothing, it goes on waiting."""
+    """A candidate that is told of the release does not wait for the next look; a nudge without a release changes
+    nothing."""
 
     async def check(world: World) -> None:
         first, _ = world.join("a")
@@ -81,7 +82,8 @@ def test_a_nudge_hands_over_at_once() -> None:
 
 @pytest.mark.parametrize("lived_s", [0.01 * step for step in range(0, 220, 11)])
 def test_a_dead_holder_is_replaced_within_its_duration_and_a_look(lived_s: float) -> None:
-    """Wherever between two renewals it dies: never before its duration is over, never more than a look after it."""
+    """A holder that dies anywhere between two renewals is replaced after its duration is over, at most one look
+    later."""
 
     async def check(world: World) -> None:
         first, _ = world.join("a")
@@ -202,7 +204,7 @@ def test_a_process_that_wakes_up_late_does_not_lead() -> None:
 
 
 def test_a_stolen_lease_ends_the_term() -> None:
-    """Whoever overwrites the Lease wins: the holder sees it at its next renewal and stops."""
+    """A process that overwrites the Lease wins: the holder sees it at its next renewal and stops."""
 
     async def check(world: World) -> None:
         first, _ = world.join("a")
@@ -221,7 +223,7 @@ def test_a_stolen_lease_ends_the_term() -> None:
 
 
 def test_a_deleted_lease_is_made_again() -> None:
-    """Deleting the Lease disturbs for a moment only."""
+    """A deleted Lease is created again; the interruption is short."""
 
     async def check(world: World) -> None:
         first, _ = world.join("a")
@@ -258,7 +260,8 @@ def test_a_lost_answer_is_not_a_lost_lease() -> None:
 
 
 def test_a_renewal_on_its_way_does_not_keep_the_lease_from_being_given_up() -> None:
-    """Nobody waits for the answer of the last renewal; the server has it all the same, and the release comes after."""
+    """A release does not wait for the answer of a renewal in flight; the server applies the renewal first, then the
+    release."""
 
     async def check(world: World) -> None:
         first, _ = world.join("a")
@@ -313,7 +316,7 @@ def test_leading_work_that_returns_gives_the_lease_up() -> None:
 
 
 def test_work_that_ignores_the_stop_is_cancelled_after_the_drain() -> None:
-    """A leader has `drain_s` to return by itself; the lease is kept meanwhile and then released."""
+    """A leader has `drain_s` to return by itself; the lease is held for that time and then released."""
 
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -336,7 +339,7 @@ def test_work_that_ignores_the_stop_is_cancelled_after_the_drain() -> None:
 
 
 def test_cancelling_the_elector_releases() -> None:
-    """A process that is told to end at once still hands over."""
+    """A cancelled elector still releases the lease."""
 
     async def check(world: World) -> None:
         first, running = world.join("a")
@@ -350,7 +353,7 @@ def test_cancelling_the_elector_releases() -> None:
 
 
 def test_once_leads_over_a_free_lease_and_releases() -> None:
-    """--once with nobody there: lead, end, release."""
+    """With `--once` and a free lease the process leads, ends its work and releases."""
 
     async def check(world: World) -> None:
         once = Candidate(world, "once", VirtualClock())
@@ -370,7 +373,7 @@ def test_once_leads_over_a_free_lease_and_releases() -> None:
 
 
 def test_once_waits_for_a_dead_holder_and_not_for_a_live_one() -> None:
-    """--once takes a dead holder's lease after one lease time; a live holder is left alone, soon."""
+    """--once takes a dead holder's lease after one lease time; for a live holder it gives up soon."""
 
     async def check(world: World) -> None:
         holder, _ = world.join("a")
@@ -393,7 +396,8 @@ def test_once_waits_for_a_dead_holder_and_not_for_a_live_one() -> None:
 
 
 def test_a_leader_may_renew_less_often_than_it_would_try_again() -> None:
-    """Each write is the API server's work. A renewal that fails is tried again soon, and the term goes on."""
+    """A leader may renew less often than it would retry, to spare the API server writes. A failed renewal is retried
+    soon, and the term continues."""
 
     async def check(world: World) -> None:
         timing = LeaseTiming(renew_s=4.0)
@@ -421,7 +425,8 @@ def test_a_leader_may_renew_less_often_than_it_would_try_again() -> None:
 
 
 def test_a_candidate_that_is_told_to_end_ends_also_when_its_work_fails_by_that() -> None:
-    """Under a loop that survives failures, too: it would compete, lead and renew for ever, and do nothing else."""
+    """A candidate that is told to end also ends when its work fails because of that, also under a loop that survives
+    failures; otherwise it would lead and renew for ever without work."""
 
     async def check(world: World) -> None:
         clock, stop = VirtualClock(), ServiceStop()
@@ -459,7 +464,8 @@ STEADY = LeaseTiming(steady_s=3.0)
 
 @pytest.mark.parametrize("lived_s", [0.15 * step for step in range(8)])
 def test_a_dead_holder_that_was_prompt_is_replaced_soon(lived_s: float) -> None:
-    """Within three seconds and a look, after at most a write a second; its successor is respected for longer first."""
+    """A dead holder that renewed in time is replaced within three seconds and a look, with at most one write per
+    second; its successor has a longer lease at first."""
 
     async def check(world: World) -> None:
         first, _ = world.join("a", timing=STEADY)
@@ -490,7 +496,8 @@ def test_a_dead_holder_that_was_prompt_is_replaced_soon(lived_s: float) -> None:
 
 @pytest.mark.parametrize(("late_s", "asked_s"), [(0.05, 3), (0.9, 6), (1.9, 9), (3.9, 15)])
 def test_a_holder_whose_renewals_are_late_asks_for_more(late_s: float, asked_s: int) -> None:
-    """It keeps its term: what is slow is not dead. An hour later, when it is prompt again, the lease is short again."""
+    """A holder whose renewals are late requests a longer lease and keeps its term. After an hour without late renewals
+    the lease is short again."""
 
     async def check(world: World) -> None:
         first, _ = world.join("a", timing=STEADY)
@@ -515,7 +522,8 @@ def test_a_holder_whose_renewals_are_late_asks_for_more(late_s: float, asked_s: 
 
 
 def test_a_shorter_lease_counts_from_when_it_is_asked_for() -> None:
-    """Others see it though its answer is lost: the holder trusts its last renewal for no longer than they do."""
+    """A shorter lease is valid from its request on: others see it even when its answer is lost, so the holder trusts
+    its last renewal no longer than they do."""
 
     async def check(world: World) -> None:
         first, _ = world.join("a", timing=STEADY)
@@ -539,7 +547,8 @@ def test_a_shorter_lease_counts_from_when_it_is_asked_for() -> None:
 
 
 def test_timings_must_make_sense() -> None:
-    """A lease needs duration > renew deadline > retry > 0, a renewal before its deadline, and steady <= duration."""
+    """The timings of a lease must be valid: duration > renew deadline > retry > 0, a renewal before its deadline, and
+    steady <= duration."""
     with pytest.raises(InvariantError):
         LeaseTiming(steady_s=16)
     with pytest.raises(InvariantError):

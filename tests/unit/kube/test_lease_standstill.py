@@ -1,4 +1,4 @@
-"""A process whose loops stand still leads nothing, and one whose work cannot be stopped ends."""
+"""A process whose loops stand still stops leading, and one whose work cannot be stopped ends."""
 
 import asyncio
 from contextlib import suppress
@@ -15,7 +15,8 @@ LOOP = Loop(name="work", bound_s=60.0, moves="each step")
 
 
 def test_a_leader_that_stands_still_gives_the_lease_up_and_another_takes_it() -> None:
-    """Within its bound, a renewal and a look; once its loop moves it may lead again."""
+    """A leader whose loop stands still releases the lease within its bound and a renewal; another takes it after a
+    look. Once its loop moves it may lead again."""
 
     async def check(world: World) -> None:
         leader, _ = world.join("a")
@@ -37,7 +38,7 @@ def test_a_leader_that_stands_still_gives_the_lease_up_and_another_takes_it() ->
 
 
 def test_work_that_does_not_end_with_its_term_ends_the_process() -> None:
-    """It could go on beside the next leader."""
+    """Work that does not end with its term ends the process, because it could continue beside the next leader."""
 
     async def check(world: World) -> None:
         candidate, release = Candidate(world, "a", VirtualClock()), asyncio.Event()
@@ -64,7 +65,8 @@ def test_work_that_does_not_end_with_its_term_ends_the_process() -> None:
 
 @pytest.mark.parametrize("away_s", [0.0, 7.0])
 def test_it_is_known_since_when_the_server_answers(away_s: float) -> None:
-    """The excuse of a watch: one call that fails begins the time anew."""
+    """The process knows since when the server answers, which excuses a late watch: a failed call starts the time
+    anew."""
 
     async def check(world: World) -> None:
         candidate, _ = world.join("a")

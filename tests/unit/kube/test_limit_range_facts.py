@@ -1,4 +1,4 @@
-"""LimitRanges and the facts that depend on them: an allocation counts as its pods will be."""
+"""LimitRanges and the facts that depend on them: an allocation is planned with the requests that its pods will have."""
 
 import msgspec
 import pytest
@@ -34,7 +34,8 @@ def _fact(allocation: Allocation, *limit_ranges: LimitRange) -> AllocationFact:
 
 
 def test_a_rank_asks_for_what_its_pod_will_have() -> None:
-    """The main container is given cpu, the other one memory; limits too, for quotas of limits."""
+    """A rank requests what its pod will have: the LimitRange adds cpu to the main container and memory to the other,
+    and limits for quotas of limits."""
     item = {"type": "Container", "default": {"memory": "4Gi"}, "defaultRequest": {"cpu": "500m", "memory": "1Gi"}}
     (role,) = _fact(an_allocation(kind="command", template=TEMPLATE), a_limit_range(item)).roles
     assert role.requests == Resources.parse({"cpu": "2500m", "memory": "4Gi"})
@@ -48,7 +49,8 @@ def test_a_range_of_another_namespace_changes_nothing() -> None:
 
 
 def test_a_container_of_ours_is_given_what_it_lacks() -> None:
-    """One that fetches uploaded files, or waits for another role: a LimitRange of devices gives devices to each."""
+    """Our own containers, which fetch uploaded files or wait for another role, get defaults too: a LimitRange of
+    devices adds devices to each."""
     item = {"type": "Container", "default": {"nvidia.com/gpu": "4"}, "defaultRequest": {"nvidia.com/gpu": "4"}}
     work: Json = {"spec": {"containers": [{**TEMPLATE["spec"]["containers"][0], "workingDir": "/work"}]}}
     ranks = [{"resources": {"nvidia.com/gpu": 1}}]
@@ -63,7 +65,7 @@ def test_a_container_of_ours_is_given_what_it_lacks() -> None:
 
 
 def test_what_a_range_refuses_is_in_the_fact() -> None:
-    """The role is named where there are several."""
+    """The fact contains what the LimitRange refuses, and names the role when there are several."""
     two = [
         {"name": "a", "resources": {"memory": "1Gi"}},
         {"name": "b", "resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "4Gi"}}},

@@ -1,4 +1,4 @@
-"""In a pod: the account that the kubelet mounts, over TLS, and its token as it is replaced."""
+"""The account that the kubelet mounts into a pod, over TLS, and the rotation of its token."""
 
 import asyncio
 import ssl
@@ -20,7 +20,7 @@ BODY = b'{"metadata": {"name": "p"}}'
 
 
 class Server:
-    """A TLS server that knows one token; `seen` has what it was sent."""
+    """A TLS server that knows one token; `seen` are the tokens that it received."""
 
     def __init__(self) -> None:
         self.token = "one"
@@ -39,7 +39,7 @@ class Server:
 
 @asynccontextmanager
 async def serving(server: Server, authority: trustme.CA) -> AsyncGenerator[int]:
-    """Its port."""
+    """Run the server; yield its port."""
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(tls)  # pyright: ignore[reportUnknownMemberType]
     async with await asyncio.start_server(server.answer, "127.0.0.1", 0, ssl=tls) as listening:
@@ -48,7 +48,7 @@ async def serving(server: Server, authority: trustme.CA) -> AsyncGenerator[int]:
 
 @pytest.fixture
 def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, trustme.CA]:
-    """(the file of the token, the authority whose certificate lies beside it), where the library looks."""
+    """(the token file, the authority whose certificate lies beside it), at the path that the library reads."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.crt")
     token = tmp_path / "token"

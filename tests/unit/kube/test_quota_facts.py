@@ -1,4 +1,4 @@
-"""A ResourceQuota as the planner knows it: what is about pods, in thousandths."""
+"""A ResourceQuota as the planner sees it: the amounts that concern pods, in thousandths."""
 
 import msgspec
 import pytest
@@ -31,7 +31,8 @@ def test_amounts_of_pods_are_kept_and_those_of_other_objects_are_not() -> None:
 
 @pytest.mark.parametrize("amount", ["20Pi", str(20 * 2**50)])
 def test_an_amount_of_many_petabytes_bounds(amount: str) -> None:
-    """Thousandths of it need more than 64 bits. Only an amount that needs them itself bounds nothing."""
+    """An amount of many petabytes is a limit, although its thousandths need more than 64 bits. Only an amount that
+    itself needs more than 64 bits is no limit."""
     found = _read({"hard": {"requests.memory": amount, "limits.memory": "100Ei"}}, {"requests.memory": "9Pi"})
     assert found.hard == {"requests.memory": 1000 * 20 * 2**50}
     assert found.used == {"requests.memory": 1000 * 9 * 2**50}
@@ -57,7 +58,7 @@ def test_what_is_no_quantity_bounds_nothing() -> None:
     ],
 )
 def test_limits_of_a_rank_are_those_of_its_containers(resources: dict[str, object], limits: dict[str, int]) -> None:
-    """The role's own resources take the place of the main container's; a sidecar's limit is added."""
+    """The role's own resources replace those of the main container; a sidecar's limit is added."""
     containers = [{"name": "main", "resources": {"limits": {"cpu": "2"}}}]
     sidecars = [{"name": "log", "restartPolicy": "Always", "resources": {"limits": {"cpu": "1"}}}]
     template = {"spec": {"containers": containers, "initContainers": sidecars}}

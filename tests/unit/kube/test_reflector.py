@@ -24,7 +24,7 @@ from tests.support.virtual_time import VirtualClock, run_virtual
 
 
 class World:
-    """A core, a reflector over it, and what its listeners heard."""
+    """A core, a reflector over it, and the changes that its listeners received."""
 
     def __init__(self, bookmark_s: float = BOOKMARK_S) -> None:
         uids = count(1)
@@ -49,7 +49,7 @@ class World:
         self.calls.append((asyncio.get_running_loop().time(), verb))
 
     def fail(self, verb: Verb, *errors: ControlPlaneError) -> None:
-        """The next calls of that verb fail."""
+        """Let the next calls of that verb fail."""
         waiting = list(errors)
 
         async def before(asked: Verb, plural: str) -> None:
@@ -63,7 +63,7 @@ class World:
         return self.core.create("configmaps", "default", {"metadata": {"name": name}})
 
     async def until(self, check: Callable[[], bool]) -> None:
-        """Looks after every call of the reflector."""
+        """Wait until `check` is true; it is called after every call of the reflector."""
         for _ in range(1_000_000):
             if check():
                 return
@@ -76,7 +76,7 @@ class World:
 
 
 def in_world(test: Callable[[World], Awaitable[None]], bookmark_s: float = BOOKMARK_S) -> None:
-    """Runs `test` beside a running reflector, then stops it."""
+    """Run `test` beside a running reflector, then stops it."""
 
     async def main() -> None:
         world, stop = World(bookmark_s), asyncio.Event()
@@ -108,7 +108,7 @@ def test_lists_once_then_follows() -> None:
 
 
 def test_an_interruption_is_known_until_the_watch_goes_on() -> None:
-    """From the refusal of a watch until another has begun, although nothing changes that it could tell."""
+    """An interruption lasts from the refusal of a watch until another has begun, also when no object changes."""
 
     async def check(world: World) -> None:
         await world.reflector.wait_synced()
@@ -123,7 +123,8 @@ def test_an_interruption_is_known_until_the_watch_goes_on() -> None:
 
 
 def test_a_watch_that_never_runs_is_not_late() -> None:
-    """An alert tells of watches that were heard of long ago, and one that is not wanted is none of them."""
+    """A watch that never runs is not late: an alert is for watches that received something long ago, not for unused
+    ones."""
     unwatched = msgspec.structs.replace(CONFIG_MAPS, plural="watched-by-no-other-test")
     series = f'slipway_watch_heard_seconds{{resource="{unwatched.plural}"}}'
 
@@ -143,7 +144,7 @@ def test_a_watch_that_never_runs_is_not_late() -> None:
 
 
 def test_a_first_list_that_fails_is_an_interruption() -> None:
-    """Whatever the server answers; a LIST that is answered ends it."""
+    """A first LIST that fails with any error is an interruption; a LIST that succeeds ends it."""
 
     async def check(world: World) -> None:
         await world.until(lambda: world.reflector.interruption == "gone while it was read")
@@ -162,7 +163,7 @@ def test_a_first_list_that_fails_is_an_interruption() -> None:
 
 
 def test_bookmarks_carry_the_position_over_a_compaction() -> None:
-    """A quiet resource does not expire while others write: the next watch goes on from a bookmark."""
+    """The position of a quiet resource does not expire while others write: the next watch continues from a bookmark."""
 
     async def check(world: World) -> None:
         await world.reflector.wait_synced()
@@ -177,7 +178,8 @@ def test_bookmarks_carry_the_position_over_a_compaction() -> None:
 
 
 def test_a_server_that_sends_no_bookmarks() -> None:
-    """A quiet resource is no fault: the server ends each watch within a minute, and the view never counts as old."""
+    """On a server without bookmarks a quiet resource is no fault: the server ends each watch within a minute, and the
+    view is never treated as old."""
 
     async def check(world: World) -> None:
         await world.reflector.wait_synced()
@@ -191,7 +193,8 @@ def test_a_server_that_sends_no_bookmarks() -> None:
 
 
 def test_an_expired_position_relists_and_tells_what_was_missed() -> None:
-    """410: what vanished is told as deleted, what came as created, what stayed not at all."""
+    """After 410 the reflector LISTs and reports missed changes: vanished objects as deleted, new ones as created,
+    unchanged ones not at all."""
 
     async def check(world: World) -> None:
         for name in ["kept", "gone"]:
@@ -211,7 +214,7 @@ def test_an_expired_position_relists_and_tells_what_was_missed() -> None:
 
 
 def test_a_silent_watch_is_given_up() -> None:
-    """A socket that stays open and says nothing is replaced within the silence limit; nothing is missed."""
+    """A silent watch with an open socket is replaced within the silence limit; no change is missed."""
 
     async def check(world: World) -> None:
         await world.reflector.wait_synced()
@@ -242,7 +245,7 @@ def test_a_stalled_watch_counts_as_unavailable() -> None:
 
 
 def test_it_never_gives_up_and_backs_off() -> None:
-    """Thirty refusals of any sort later it still lists; waits rise to half a minute at most."""
+    """After thirty refusals of any kind the reflector still LISTs; the pauses rise to half a minute at most."""
 
     async def check(world: World) -> None:
         errors: list[ControlPlaneError] = [UnavailableError("down"), DeniedError("no"), ExpiredError("old")] * 10
@@ -271,7 +274,7 @@ def test_the_server_may_ask_for_more_time() -> None:
 
 
 def test_a_list_from_the_past_is_refused() -> None:
-    """A lagging replica's LIST deletes nothing; it is asked again until it is at the highest version seen."""
+    """A LIST of a lagging replica deletes nothing; it is repeated until it has the highest version seen."""
 
     async def check(world: World) -> None:
         lagging = world.core.version
@@ -295,7 +298,8 @@ def test_a_list_from_the_past_is_refused() -> None:
 
 @pytest.mark.parametrize("breaks", [True, False], ids=["the watch breaks", "the watch ends quietly"])
 def test_a_server_that_went_back_in_time_is_read_anew(breaks: bool) -> None:
-    """etcd was put back to an older copy: the store becomes what the server holds now, and follows it from there."""
+    """After etcd was restored from an older copy, the store takes the current objects of the server, and follows it
+    from there."""
 
     async def check(world: World) -> None:
         world.add("kept")
@@ -327,7 +331,7 @@ def test_a_server_that_went_back_in_time_is_read_anew(breaks: bool) -> None:
 
 
 def test_watches_that_end_at_once_do_not_spin() -> None:
-    """A server that closes each watch as soon as it opens is asked with backoff."""
+    """When a server closes each watch as soon as it opens, new watches are opened with backoff."""
 
     async def check(world: World) -> None:
         await world.reflector.wait_synced()
@@ -340,7 +344,7 @@ def test_watches_that_end_at_once_do_not_spin() -> None:
 
 
 def test_backoff_is_reset_by_two_good_minutes() -> None:
-    """Trouble after a quiet time starts from the shortest delay again."""
+    """After two minutes without failure the backoff starts from the shortest delay again."""
 
     async def main() -> None:
         clock = VirtualClock()
@@ -355,7 +359,7 @@ def test_backoff_is_reset_by_two_good_minutes() -> None:
 
 
 def test_own_writes_become_current() -> None:
-    """`expect` holds until the watch has brought the version."""
+    """An own write is current once the watch has delivered its version; until then `expect` marks it as not current."""
 
     async def check(world: World) -> None:
         await world.reflector.wait_synced()

@@ -1,4 +1,4 @@
-"""The Dates of an API server's answers keep a clock right, and tell when the machine's clock is wrong."""
+"""The Date headers of an API server correct a clock, and show when the machine's clock is wrong."""
 
 from email.utils import formatdate
 
@@ -20,7 +20,7 @@ class Answers:
         self.dates = ServerDates(self.clock)
 
     def come(self, seconds: int) -> None:
-        """Ten a second, for so long."""
+        """Receive ten answers per second, for `seconds` seconds."""
         for _ in range(10 * seconds):
             sent = self.machine.monotonic()
             self.machine.advance(0.1)
@@ -28,7 +28,8 @@ class Answers:
 
 
 def test_the_clock_follows_and_the_wrong_one_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A warning that says by how much; nothing more while it stays so."""
+    """The clock follows the server, and one warning reports the difference; it is not repeated while the difference
+    stays."""
     answers = Answers(73.0)
     answers.come(5)
     assert answers.clock.now() == pytest.approx(SERVER_S + answers.machine.monotonic(), abs=0.3)
@@ -37,7 +38,7 @@ def test_the_clock_follows_and_the_wrong_one_is_told_once(caplog: pytest.LogCapt
 
 @pytest.mark.parametrize("date", ["", "yesterday", "Fri, 99 Nov 2026 99:00:00 GMT"])
 def test_an_answer_without_a_date_changes_nothing(date: str) -> None:
-    """A proxy may strip it."""
+    """An answer without a Date changes nothing, because a proxy may strip it."""
     answers = Answers(73.0)
     answers.dates.take(date, sent=answers.machine.monotonic())
     assert answers.clock.now() == answers.machine.now()

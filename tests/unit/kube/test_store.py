@@ -33,7 +33,7 @@ def test_put_get_and_uid() -> None:
 
 
 def test_an_older_version_never_replaces_a_newer_one() -> None:
-    """Replayed and late events change nothing and tell nobody."""
+    """Replayed and late events change nothing and call no listener."""
     store: ObjectStore[ConfigMap] = ObjectStore()
     heard = heard_by(store)
     store.put(a_map(version=5))
@@ -45,7 +45,7 @@ def test_an_older_version_never_replaces_a_newer_one() -> None:
 
 
 def test_a_recreated_name_is_a_deletion_and_a_creation() -> None:
-    """Listeners that key by uid hear both."""
+    """A recreated name is a deletion and a creation, so that listeners that key by uid receive both."""
     store: ObjectStore[ConfigMap] = ObjectStore()
     heard = heard_by(store)
     store.put(a_map(uid="u1", version=5))
@@ -130,7 +130,7 @@ def test_a_position_past_the_write_satisfies_it() -> None:
 
 
 def test_a_listener_can_leave() -> None:
-    """`on_change` answers its own end."""
+    """`on_change` returns a function that removes the listener."""
     store: ObjectStore[ConfigMap] = ObjectStore()
     heard: list[ConfigMap | None] = []
     end = store.on_change(lambda _, new: heard.append(new))

@@ -1,4 +1,4 @@
-"""A volume claim as the planner sees it: from where its volume can be reached, or why it waits."""
+"""A volume claim as the planner sees it: from which nodes its volume can be reached, or why it waits."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -44,7 +44,8 @@ def read(**objects: Json) -> VolumeFact:
 
 
 def test_a_bound_claim_is_reached_as_the_node_affinity_of_its_volume_says() -> None:
-    """The terms are kept as they stand: the planner reads them like those of a pod."""
+    """A bound claim keeps the node affinity terms of its volume unchanged: the planner reads them like those of a
+    pod."""
     terms = [
         {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["a"]}]},
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]},
@@ -54,21 +55,23 @@ def test_a_bound_claim_is_reached_as_the_node_affinity_of_its_volume_says() -> N
 
 
 def test_zone_labels_of_a_volume_name_its_zones() -> None:
-    """Those of a volume in several zones are joined by `__`. Other labels say nothing."""
+    """The zone labels of a volume name its zones, joined by `__` when there are several. Other labels are ignored."""
     labels = {ZONE: "b__a", REGION: "eu-1", "disk": "fast"}
     found = read(data=BOUND, pv={"metadata": {"labels": labels}})
     assert found.zones == {ZONE: ("a", "b"), REGION: ("eu-1",)}
 
 
 def test_a_volume_without_either_is_reached_from_everywhere() -> None:
-    """So is a volume that no object stands for, as on a local cluster."""
+    """A volume without node affinity and zones is reached from everywhere; so is a volume without an object, as on a
+    local cluster."""
     everywhere = VolumeFact(namespace="team", name="data", volume="pv")
     assert read(data=BOUND, pv={"spec": {"nodeAffinity": None}}) == everywhere
     assert read(data=BOUND) == everywhere
 
 
 def test_a_claim_that_waits_for_its_first_consumer_is_left_to_kube_scheduler() -> None:
-    """Nothing is known of where its volume will be, and nothing waits for it."""
+    """A claim that waits for its first consumer is left to kube-scheduler: its place is unknown, and the launch does
+    not wait for it."""
     claim: Json = {"spec": {"storageClassName": "slow"}, "status": {"phase": "Pending"}}
     found = read(data=claim, slow={"volumeBindingMode": "WaitForFirstConsumer"})
     assert found == VolumeFact(namespace="team", name="data")
@@ -101,6 +104,6 @@ def test_a_claim_that_nothing_can_mount_says_why(objects: dict[str, Json], words
 
 
 def test_a_claim_that_our_account_may_not_read_names_the_rights() -> None:
-    """Who administers the cluster reads what to grant."""
+    """A claim that our account may not read names the missing rights, so that an administrator can grant them."""
     fact = unreadable("team", "data", DeniedError("forbidden"))
     assert "cannot be read: forbidden; let the account get persistentvolumeclaims, persistentvolumes" in fact.waits

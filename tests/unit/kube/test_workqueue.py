@@ -14,7 +14,7 @@ from tests.support.virtual_time import run_virtual
 
 
 def virtual(test: Callable[[WorkQueue[str]], Awaitable[None]]) -> None:
-    """Runs a test on virtual time with a fresh queue."""
+    """Run a test on virtual time with a fresh queue."""
 
     async def main() -> None:
         await test(WorkQueue(SeededRandom(1)))
@@ -27,7 +27,7 @@ def now() -> float:
 
 
 def test_a_waiting_key_waits_once() -> None:
-    """Adding twice hands out once, in the order of the first adds."""
+    """A key that is added twice is handed out once, in the order of the first adds."""
 
     async def check(queue: WorkQueue[str]) -> None:
         for key in ["a", "b", "a", "c", "b"]:
@@ -57,7 +57,7 @@ def test_a_key_added_while_active_runs_once_more() -> None:
 
 
 def test_delays_and_the_earliest_wins() -> None:
-    """A delayed key comes at its time; an earlier time replaces a later one, a later one is ignored."""
+    """A delayed key is handed out at its time; an earlier time replaces a later one, a later one is ignored."""
 
     async def check(queue: WorkQueue[str]) -> None:
         queue.add_after("late", 10)
@@ -75,7 +75,7 @@ def test_delays_and_the_earliest_wins() -> None:
 
 
 def test_add_overrides_a_delay() -> None:
-    """A key that becomes due now does not come again at its old time."""
+    """A key that becomes due now is not handed out again at its old time."""
 
     async def check(queue: WorkQueue[str]) -> None:
         queue.add_after("a", 5)
@@ -89,7 +89,7 @@ def test_add_overrides_a_delay() -> None:
 
 
 def test_a_delay_that_ends_while_the_key_is_active_runs_it_again() -> None:
-    """The wish to run later is kept although the key is being worked on."""
+    """A delay that ends while the key is active runs the key once more."""
 
     async def check(queue: WorkQueue[str]) -> None:
         queue.add("a")
@@ -104,7 +104,8 @@ def test_a_delay_that_ends_while_the_key_is_active_runs_it_again() -> None:
 
 
 def test_backoff_doubles_with_jitter_and_forgets() -> None:
-    """Delays stay in the upper half of a doubling base, up to the cap; `forget` starts over; a hint is honoured."""
+    """Delays stay in the upper half of a doubling base, up to the cap; `forget` starts over; a given minimum delay is
+    respected."""
 
     async def check(queue: WorkQueue[str]) -> None:
         delays: list[float] = []
@@ -166,7 +167,7 @@ def test_a_cancelled_worker_passes_its_turn_on() -> None:
 
 
 def test_shut_down_drains_what_is_due_and_drops_what_is_delayed() -> None:
-    """Workers end after the due keys; nothing is taken in any more."""
+    """After the shutdown workers end after the due keys; no new key is accepted."""
 
     async def check(queue: WorkQueue[str]) -> None:
         queue.add("a")
@@ -237,7 +238,7 @@ def test_every_key_runs_after_its_last_add_and_never_twice_at_once(
 
 
 def test_on_the_loop_that_services_run_on() -> None:
-    """uvloop gives handles without a time for what is due at once; delayed keys come there too."""
+    """Delayed keys are handed out on uvloop too, which returns handles without a time for immediate calls."""
 
     async def main() -> None:
         queue: WorkQueue[str] = WorkQueue(SeededRandom(1))

@@ -1,4 +1,5 @@
-"""Encoding is exact and deterministic; decoding hostile fields gives a value or `InvalidError`, nothing else."""
+"""Encoding is exact and deterministic; decoding hostile fields returns a value or raises `InvalidError`, nothing
+else."""
 
 from typing import Any
 
@@ -34,7 +35,8 @@ RESERVED = {"seq", "attempt", "phase", "reason", "uid", "createdMs", "truncated"
 
 
 def test_an_entry_that_is_built_again_is_the_same_bytes() -> None:
-    """The API server gives 5.0 back as 5, and keys in another order."""
+    """An entry that is encoded again has the same bytes, although the API server returns 5.0 as 5, and keys in another
+    order."""
     first = an_event(data={"seconds": {"Running": 5.0, "Pending": 0.25}, "each": [1.0, {"a": 2e3}], "big": 1e21})
     again = an_event(data={"big": 10**21, "each": [1, {"a": 2000}], "seconds": {"Pending": 0.25, "Running": 5}})
     assert codec.encode_event(first) == codec.encode_event(again)
@@ -99,20 +101,20 @@ def changed_data(**changes: Any) -> dict[str, bytes]:
     ],
 )
 def test_a_broken_event_is_refused(fields: dict[str, bytes]) -> None:
-    """Every field that others rely on is checked."""
+    """An event with a broken field that readers rely on is refused."""
     with pytest.raises(InvalidError):
         codec.decode_event(fields)
 
 
 def test_an_unknown_type_is_told_apart() -> None:
-    """A newer version's event is not the same as garbage."""
+    """An event type of a newer version raises another error than garbage."""
     for name in (b"dev.slipway.allocation.teleported", b"org.example.thing"):
         with pytest.raises(codec.UnknownTypeError):
             codec.decode_event(changed(type=name))
 
 
 def test_a_broken_traceparent_costs_no_message() -> None:
-    """Tracing is never worth an event."""
+    """A broken traceparent is dropped, and the message is kept."""
     assert codec.decode_event(changed(traceparent=b"\xff\x00garbage")).traceparent == ""
 
 
@@ -138,7 +140,7 @@ def test_garbage_never_raises_anything_else(garbage: dict[str, bytes]) -> None:
 
 @given(st.sampled_from(sorted(codec.encode_event(an_event(3)))), st.binary(max_size=80))
 def test_one_hostile_field_never_raises_anything_else(name: str, value: bytes) -> None:
-    """Nor when all the others are right."""
+    """One hostile field among correct ones raises only `InvalidError`."""
     try:
         codec.decode_event(codec.encode_event(an_event(3)) | {name: value})
     except InvalidError:
@@ -155,7 +157,7 @@ def test_a_hint_names_an_allocation(key: bytes) -> None:
 
 
 def test_the_small_ones_survive_their_fields() -> None:
-    """Hints, feed entries, lines and spans come back as they were."""
+    """Hints, feed entries, lines and spans are equal after encoding and decoding."""
     hint = WorkHint(namespace="team-a", allocation=an_id(), traceparent=f"00-{'0' * 31}1-{'b' * 16}-01")
     assert codec.decode_hint(codec.encode_hint(hint)) == hint
     entry = FeedEntry(epoch=3, number=9, kind="pods", op=FeedOp.DELETE, key="a/b", rv="12", data=b"\x00\xff")

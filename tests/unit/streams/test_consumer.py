@@ -1,4 +1,4 @@
-"""The consumer's economy: what is done together is acknowledged together, and never before it is done."""
+"""The consumer acknowledges hints together that are done together, and never before they are done."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ QUICK = ConsumerSettings(block_s=0.05, min_idle_s=0.1, sweep_s=0.03, heartbeat_s
 
 
 class World:
-    """A server that counts what is asked of it."""
+    """A server that counts its calls."""
 
     def __init__(self) -> None:
         self.server = MemoryServer(SystemClock())
@@ -43,7 +43,7 @@ def world() -> World:
 
 
 async def test_hints_done_together_are_acknowledged_together(world: World) -> None:
-    """A crowd costs a few exchanges, not one each; in the end nothing is pending."""
+    """Hints that are done together are acknowledged in a few exchanges, not one each; in the end nothing is pending."""
     await world.send(64)
     done = 0
 
@@ -62,7 +62,7 @@ async def test_hints_done_together_are_acknowledged_together(world: World) -> No
 
 
 async def test_nothing_is_acknowledged_before_it_is_done(world: World) -> None:
-    """The others' acknowledgements do not take the slow one with them."""
+    """A slow hint is not acknowledged with the others."""
     await world.send(8)
     gate, done = asyncio.Event(), 0
 
@@ -86,7 +86,8 @@ async def test_nothing_is_acknowledged_before_it_is_done(world: World) -> None:
 
 
 async def test_an_acknowledgement_that_is_refused_brings_the_hint_again(world: World) -> None:
-    """At least once: another run, no loss, and nothing stays pending."""
+    """A hint whose acknowledgement is refused is handled again: at least once, without loss, and nothing stays
+    pending."""
     await world.send(1)
     world.refuses = "queue.ack"
     runs = 0
@@ -109,7 +110,7 @@ async def _nothing(_hint: WorkHint) -> None:
 
 
 async def test_a_stop_does_not_wait_for_hints(world: World) -> None:
-    """However long a claim may block, a process that is to end ends soon."""
+    """A stopped process ends soon, however long its claim may block."""
     stop = asyncio.Event()
     settings = ConsumerSettings(block_s=60.0)
     consumer = WorkConsumer(world.streams.work_queue("a"), _nothing, SystemClock(), settings=settings)
@@ -120,7 +121,7 @@ async def test_a_stop_does_not_wait_for_hints(world: World) -> None:
 
 
 async def test_at_rest_nothing_is_trimmed(world: World) -> None:
-    """Sweeps take over what others abandoned; what nobody acknowledged is not looked through each time."""
+    """At rest the sweeps only take over abandoned hints; the stream is trimmed only after hints were acknowledged."""
     stop = asyncio.Event()
     consumer = WorkConsumer(world.streams.work_queue("a"), _nothing, SystemClock(), settings=QUICK)
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
@@ -133,7 +134,7 @@ async def test_at_rest_nothing_is_trimmed(world: World) -> None:
 
 
 async def test_who_asks_is_told_that_the_queue_is_away(world: World) -> None:
-    """So that work is looked for elsewhere at once."""
+    """The caller is told at once that the queue is away, so that it finds work by LIST."""
     told: list[int] = []
     world.refuses = "queue.claim"
     stop = asyncio.Event()

@@ -57,7 +57,7 @@ class Post:
 
     @asynccontextmanager
     async def running(self, consumer: EventConsumer) -> AsyncGenerator[None]:
-        """The consumer at work; at the end it is stopped, and awaited."""
+        """Run the consumer; at the end it is stopped and awaited."""
         async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
             tasks.create_task(consumer.run(self.stop))
             try:
@@ -74,7 +74,7 @@ class Post:
 
 
 async def test_events_of_an_allocation_are_handled_in_order_and_acknowledged() -> None:
-    """Others go on beside them."""
+    """Events of one allocation are handled in order and acknowledged, in parallel with those of others."""
     post = Post()
     await post.publish(1, 2, 3)
     await post.publish(1, 2, name="tune")
@@ -84,7 +84,7 @@ async def test_events_of_an_allocation_are_handled_in_order_and_acknowledged() -
 
 
 async def test_a_failure_is_tried_again_and_holds_up_its_own_allocation_only() -> None:
-    """What follows it in the allocation waits; other allocations do not."""
+    """A failed event is retried; the later events of its allocation wait, those of other allocations do not."""
     post, fails = Post(), [True, True]
 
     async def handle(event: AllocationEvent) -> None:
@@ -104,7 +104,8 @@ async def test_a_failure_is_tried_again_and_holds_up_its_own_allocation_only() -
 
 
 async def test_after_so_many_failures_an_event_is_a_dead_letter_with_the_reason() -> None:
-    """The next event of the allocation is handled then."""
+    """After the last allowed failure an event is a dead letter with the reason, and the next event of the allocation is
+    handled."""
     post, calls = Post(), 0
 
     async def handle(event: AllocationEvent) -> None:
@@ -124,7 +125,7 @@ async def test_after_so_many_failures_an_event_is_a_dead_letter_with_the_reason(
 
 
 async def test_the_class_of_an_error_says_whether_it_counts() -> None:
-    """PermanentError: a dead letter at once. TransientError: tried until it succeeds."""
+    """A PermanentError makes a dead letter at once. A TransientError is retried until the handler succeeds."""
     post, tries = Post(), 0
 
     async def handle(event: AllocationEvent) -> None:
@@ -143,7 +144,8 @@ async def test_the_class_of_an_error_says_whether_it_counts() -> None:
 
 
 async def test_an_event_that_ended_all_its_consumers_is_a_dead_letter() -> None:
-    """Deliveries of processes that died are counted: the handler is not called once more."""
+    """An event that killed all its consumers is a dead letter: deliveries to dead processes count, and the handler is
+    not called again."""
     post = Post()
     await post.publish(1)
     group = post.streams.event_group("g", "dead")
@@ -157,7 +159,7 @@ async def test_an_event_that_ended_all_its_consumers_is_a_dead_letter() -> None:
 
 
 async def test_what_a_dead_consumer_had_in_hand_is_handled() -> None:
-    """After its idle time."""
+    """The pending events of a dead consumer are handled after the idle time."""
     post = Post()
     await post.publish(1)
     assert await post.streams.event_group("g", "dead").claim(limit=64, block_s=0)
@@ -166,7 +168,7 @@ async def test_what_a_dead_consumer_had_in_hand_is_handled() -> None:
 
 
 async def test_an_event_in_hand_is_not_claimed_by_others() -> None:
-    """While the handler runs, however long it does."""
+    """An event whose handler runs is not claimed by others, however long it runs."""
     post, going = Post(), asyncio.Event()
 
     async def slow(event: AllocationEvent) -> None:
@@ -204,7 +206,7 @@ async def test_a_repeated_event_is_handled_once() -> None:
 
 
 async def test_no_more_is_in_hand_than_is_allowed() -> None:
-    """Back-pressure: without a free place nothing is claimed."""
+    """The number of events in hand is limited: without a free place nothing is claimed."""
     post, going = Post(), asyncio.Event()
 
     async def slow(event: AllocationEvent) -> None:
@@ -224,7 +226,8 @@ async def test_no_more_is_in_hand_than_is_allowed() -> None:
 
 
 async def test_the_stop_finishes_what_is_in_hand_and_claims_nothing_more() -> None:
-    """The consumer leaves the group, and nothing of what it handled comes again."""
+    """The stop finishes the events in hand and claims no more; the consumer leaves the group, and no handled event is
+    delivered again."""
     post, going = Post(), asyncio.Event()
 
     async def slow(event: AllocationEvent) -> None:
@@ -244,7 +247,7 @@ async def test_the_stop_finishes_what_is_in_hand_and_claims_nothing_more() -> No
 
 
 async def test_what_the_stop_cuts_off_stays_pending() -> None:
-    """A handler that does not return in time, and an event that waits to be tried again."""
+    """An event whose handler does not return in time, or that waits for a retry, stays pending after the stop."""
     post = Post()
 
     async def never(event: AllocationEvent) -> None:
@@ -257,7 +260,8 @@ async def test_what_the_stop_cuts_off_stays_pending() -> None:
 
 
 async def test_redis_away_is_waited_out_and_told() -> None:
-    """What was handled meanwhile is acknowledged when Redis is back."""
+    """An outage of Redis is waited out and reported; events that were handled before its end are acknowledged when
+    Redis is back."""
     post, told, going = Post(), list[ConsumerStatus](), asyncio.Event()
 
     async def slow(event: AllocationEvent) -> None:
@@ -278,7 +282,7 @@ async def test_redis_away_is_waited_out_and_told() -> None:
 
 
 async def test_events_that_are_not_wanted_are_acknowledged_unseen() -> None:
-    """The choice is the caller's."""
+    """Events that the caller does not select are acknowledged without a call of the handler."""
     post = Post()
     await post.publish(1)
     await post.publish(2, type=Event.TERMINATED)
@@ -292,7 +296,7 @@ async def test_events_that_are_not_wanted_are_acknowledged_unseen() -> None:
 
 
 async def test_a_refused_account_ends_the_run() -> None:
-    """No retry mends it."""
+    """A refused account ends the run, because no retry helps."""
     post = Post()
 
     async def refuse(_: str) -> None:
@@ -310,6 +314,6 @@ async def test_a_refused_account_ends_the_run() -> None:
     [({"prefetch": 15}, "prefetch"), ({"concurrency": 0}, "concurrency"), ({"keep_s": 31}, "keep_s")],
 )
 def test_numbers_that_cannot_work_are_refused(values: dict[str, float], named: str) -> None:
-    """The answer names the field."""
+    """Invalid numbers are refused with the name of the field."""
     with pytest.raises(InvalidError, match=f"^{named}: must be"):
         EventConsumerSettings(**values)  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""The feed: numbers without gap, one publisher, and a reader that never misses a break."""
+"""The feed: numbers without gaps, one publisher, and a reader that notices every break."""
 
 import asyncio
 from collections.abc import Sequence
@@ -90,7 +90,7 @@ async def test_a_beat_each_second_and_nothing_else_at_rest(world: World) -> None
 
 
 async def test_a_reader_is_fresh_only_after_it_heard_something(world: World) -> None:
-    """The end of a dead feed is no feed."""
+    """A reader is fresh only after it received an entry, because the last entry may be of a dead feed."""
     publisher = world.publisher()
     await publisher.step()
     reader = await world.reader()
@@ -102,7 +102,8 @@ async def test_a_reader_is_fresh_only_after_it_heard_something(world: World) -> 
 
 
 async def test_the_first_publisher_is_a_break_as_well(world: World) -> None:
-    """What changed between the reader's LIST and the first entry of an empty feed stands in no entry."""
+    """The first publisher of an empty feed is a break too, because changes between the reader's LIST and the first
+    entry are in no entry."""
     reader = await world.reader()
     await world.publisher().step()
     assert await read_break(reader) is BreakReason.NEW_EPOCH
@@ -111,7 +112,7 @@ async def test_the_first_publisher_is_a_break_as_well(world: World) -> None:
 
 
 async def test_silence_is_a_break(world: World) -> None:
-    """Three seconds without an entry: LIST."""
+    """Three seconds without an entry are a break, and the reader must LIST."""
     publisher = world.publisher()
     await publisher.step()
     reader = await world.reader()
@@ -126,7 +127,7 @@ async def test_silence_is_a_break(world: World) -> None:
 
 
 async def test_a_reader_that_was_busy_is_not_a_silent_publisher(world: World) -> None:
-    """A LIST that took longer than the silence limit: what came meanwhile is read, and there is no break."""
+    """A LIST that took longer than the silence limit is no break: the reader reads the entries of that time."""
     publisher = world.publisher()
     await publisher.step()
     reader = await world.reader()
@@ -140,7 +141,7 @@ async def test_a_reader_that_was_busy_is_not_a_silent_publisher(world: World) ->
 
 
 async def test_a_new_publisher_is_a_break_after_what_came_before(world: World) -> None:
-    """What the old one published still counts; then the reader must LIST."""
+    """A new publisher is a break after the entries of the old one, which are still valid; then the reader must LIST."""
     old, new = world.publisher(term=1), world.publisher(term=2)
     await old.step()
     reader = await world.reader()
@@ -153,7 +154,7 @@ async def test_a_new_publisher_is_a_break_after_what_came_before(world: World) -
 
 
 async def test_the_old_publisher_learns_that_it_is_replaced(world: World) -> None:
-    """A zombie's entry never reaches a reader."""
+    """The old publisher learns that it is replaced, and its later entries never reach a reader."""
     old, new = world.publisher(term=1), world.publisher(term=2)
     await old.step()
     await new.step()
@@ -173,7 +174,8 @@ async def test_a_publisher_of_the_same_term_goes_on_above_its_predecessor(world:
 
 
 async def test_a_flush_begins_a_new_epoch(world: World) -> None:
-    """The publisher notices that its own end is gone; the reader that the numbers began again."""
+    """After a flush the publisher begins a new epoch, because its last entry is gone, and the reader sees that the
+    numbers began again."""
     publisher = world.publisher()
     await publisher.step()
     reader = await world.reader()
@@ -205,7 +207,8 @@ class LosingFeed(MemoryFeed):
 async def test_an_append_without_an_answer_is_neither_lost_nor_doubled(
     world: World, loses: str, is_first: bool
 ) -> None:
-    """Whether it took effect or not, the feed holds each delta once; a reader of this epoch sees no break."""
+    """An append without an answer is neither lost nor doubled: whether it took effect or not, the feed has each delta
+    once, and a reader of this epoch sees no break."""
     feed = LosingFeed(world.server)
     publisher = FeedPublisher(feed, world.clock, term=1)
     if not is_first:
@@ -226,7 +229,7 @@ async def test_an_append_without_an_answer_is_neither_lost_nor_doubled(
 
 
 async def test_an_absent_server_is_a_break_and_is_waited_out(world: World) -> None:
-    """The publisher keeps what it has; the reader LISTs meanwhile."""
+    """While the server is absent the publisher keeps its deltas; for the reader it is a break."""
     publisher = world.publisher()
     await publisher.step()
     reader = await world.reader()
@@ -242,7 +245,8 @@ async def test_an_absent_server_is_a_break_and_is_waited_out(world: World) -> No
 
 
 async def test_of_what_changes_in_a_crowd_the_last_state_is_published(world: World) -> None:
-    """Each object once; but what was deleted and made again is told as both."""
+    """Of many changes only the last state of each object is published; an object that was deleted and created again is
+    published as both."""
     publisher = world.publisher()
     await publisher.step()
     reader = await world.reader()
@@ -262,7 +266,7 @@ async def test_of_what_changes_in_a_crowd_the_last_state_is_published(world: Wor
 
 
 async def test_what_overtakes_an_entry_under_way_is_published_after_it(world: World) -> None:
-    """Also when the first append got no answer."""
+    """A change during an append is published after that append, also when the append got no answer."""
 
     class Slow(MemoryFeed):
         is_lost = True
@@ -288,7 +292,7 @@ async def test_what_overtakes_an_entry_under_way_is_published_after_it(world: Wo
 
 
 class MissingFeed(MemoryFeed):
-    """A feed of which one answer comes too late."""
+    """A feed of which one answer arrives too late."""
 
     misses = 1
 
@@ -301,7 +305,8 @@ class MissingFeed(MemoryFeed):
 
 @pytest.mark.parametrize(("misses", "reason"), [(1, None), (2, BreakReason.AWAY)])
 async def test_one_answer_that_came_too_late_is_no_break(world: World, misses: int, reason: BreakReason | None) -> None:
-    """The reader's own process may have been too busy to take it: it is asked for once more."""
+    """One answer that arrived too late is no break, because the reader's own process may have been busy: the read is
+    repeated once."""
     publisher = world.publisher()
     await publisher.step()
     feed = MissingFeed(world.server)
@@ -312,7 +317,7 @@ async def test_one_answer_that_came_too_late_is_no_break(world: World, misses: i
 
 
 async def test_a_full_buffer_is_dropped_whole(world: World) -> None:
-    """Rather a new epoch than a hole that nobody sees."""
+    """A full buffer is dropped whole: a new epoch is better than a gap that no reader notices."""
     publisher = world.publisher()
     await publisher.step()
     reader = await world.reader()
@@ -323,7 +328,7 @@ async def test_a_full_buffer_is_dropped_whole(world: World) -> None:
 
 
 async def test_a_hostile_entry_is_a_break(world: World) -> None:
-    """What cannot be understood may have mattered."""
+    """An entry that cannot be decoded is a break, because it may be relevant."""
     publisher = world.publisher()
     await publisher.step()
     reader = await world.reader()
@@ -333,7 +338,7 @@ async def test_a_hostile_entry_is_a_break(world: World) -> None:
 
 @pytest.mark.parametrize("signs", [False, True])
 async def test_an_entry_that_is_not_signed_by_our_keys_is_a_break(world: World, tmp_path: Path, signs: bool) -> None:
-    """It says so by a reason of its own, and what came before it is given first."""
+    """An entry that is not signed by our keys is a break with its own reason, after the entries before it."""
     ours = some_keys(a_folder(tmp_path / "ours"), world.clock)
     theirs = some_keys(a_folder(tmp_path / "theirs", byte=2), world.clock)
     publisher = FeedPublisher(MemoryStreams(world.server, feed_macs=ours).feed, world.clock, term=1)
@@ -349,7 +354,7 @@ async def test_an_entry_that_is_not_signed_by_our_keys_is_a_break(world: World, 
 
 
 async def test_trimmed_entries_are_a_break(world: World) -> None:
-    """A reader that fell behind the cap must LIST."""
+    """Trimmed entries are a break: a reader that is too far behind must LIST."""
     publisher = world.publisher()
     await publisher.step()
     reader = await world.reader()

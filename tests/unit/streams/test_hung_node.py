@@ -1,4 +1,4 @@
-"""A server that takes connections and answers nothing, as a hung process does: another one takes over its work."""
+"""A server that accepts connections and answers nothing, like a hung process: another server takes over its work."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,7 +15,7 @@ TRIES = 12
 
 
 class Node:
-    """Answers in the protocol of Redis: to `CLUSTER SLOTS` and to a Sentinel's question that all is of `master`."""
+    """Answers in the protocol of Redis: `CLUSTER SLOTS` and a request to a Sentinel return `master` for everything."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -86,7 +86,8 @@ def a_client(clock: FakeClock, *seeds: Node) -> RedisClient:
 
 
 async def test_the_successor_of_a_hung_master_is_found() -> None:
-    """The slots that were learned before name the hung one, and its silence is all that says so."""
+    """The successor of a hung master is found, although the known slots name the hung one and only its silence shows
+    the failure."""
     clock = FakeClock()
     async with nodes(2) as (old, new):
         client = a_client(clock, old, new)
@@ -99,7 +100,8 @@ async def test_the_successor_of_a_hung_master_is_found() -> None:
 
 
 async def test_hung_nodes_do_not_hide_the_others() -> None:
-    """Each look has time for some of the nodes: the ones that were silent are asked last the next time."""
+    """Hung nodes do not hide the others: each lookup has time for some nodes, and silent ones are asked last the next
+    time."""
     clock = FakeClock()
     async with nodes(5) as found:
         for node in found[:4]:

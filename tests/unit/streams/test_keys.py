@@ -1,4 +1,4 @@
-"""The names that others read by, exactly."""
+"""The exact names of the keys that other programs read."""
 
 from slipway.model.ids import AllocationId
 from slipway.streams import keys
@@ -6,7 +6,7 @@ from tests.support.redis import an_id
 
 
 def test_the_names_are_the_documented_ones() -> None:
-    """Integrations use these very strings; the braces are hash tags."""
+    """The names of the keys are the documented ones, because integrations use them; the braces are hash tags."""
     assert keys.allocation(an_id()) == "slipway:alloc:{train-0123abcd}"
     assert keys.logs(an_id()) == "slipway:logs:{train-0123abcd}"
     assert keys.trace(an_id()) == "slipway:trace:{train-0123abcd}"
@@ -21,11 +21,12 @@ def test_the_names_are_the_documented_ones() -> None:
 
 
 def test_the_shard_never_changes() -> None:
-    """Processes of different versions must agree; a change would split the order of a subject."""
+    """The shard of an allocation never changes: processes of different versions must agree, and a change would break
+    the order of its entries."""
     assert keys.shard_of(AllocationId("123456789")) == 0xCBF43926 % 16  # the check value of CRC-32
     assert [keys.shard_of(an_id(f"run-{number}")) for number in range(6)] == [4, 10, 9, 7, 14, 0]
 
 
 def test_every_stream_is_bounded() -> None:
-    """By a cap, a life time, or by trimming what is acknowledged."""
+    """Every stream is bounded: by a cap, a lifetime, or by trimming acknowledged entries."""
     assert all(family.length_max or family.ttl_s or family.group for family in keys.TABLE)

@@ -1,4 +1,5 @@
-"""Codes of values in Redis: of one place, one purpose, and the keys of the folder, which may change while all run."""
+"""Authentication codes of values in Redis: for one place, one purpose, and the keys of the folder, which may change
+while processes run."""
 
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def accepts(keys: MacKeys, code: bytes | None, place: bytes = PLACE, value: byte
 
 
 def test_a_code_is_for_one_value_at_one_place(tmp_path: Path, clock: FakeClock) -> None:
-    """Also where the bytes of both together are the same."""
+    """A code is valid for one value at one place, also when place and value together have the same bytes."""
     keys = some_keys(a_folder(tmp_path), clock)
     code = keys.sign(PLACE, VALUE)
     assert accepts(keys, code)
@@ -36,14 +37,14 @@ def test_a_code_is_for_one_value_at_one_place(tmp_path: Path, clock: FakeClock) 
 
 
 def test_a_code_that_is_missing_or_changed_is_refused(tmp_path: Path, clock: FakeClock) -> None:
-    """A part of a code, or more than one, is none."""
+    """A missing, changed, shortened or lengthened code is refused."""
     keys = some_keys(a_folder(tmp_path), clock)
     code = keys.sign(PLACE, VALUE)
     assert not any(accepts(keys, each) for each in (None, b"", code[:-1], code[:16], code + b"0", code[::-1]))
 
 
 def test_other_keys_and_other_purposes_have_other_codes(tmp_path: Path, clock: FakeClock) -> None:
-    """One Secret may serve two purposes: what is signed for one counts nowhere else."""
+    """One Secret may serve two purposes: a code for one purpose is invalid for another."""
     ours = some_keys(a_folder(tmp_path / "ours"), clock)
     strangers = some_keys(a_folder(tmp_path / "theirs", byte=2), clock)
     gatherings = some_keys(tmp_path / "ours", clock, purpose=GATHER_PURPOSE)
@@ -54,14 +55,16 @@ def test_other_keys_and_other_purposes_have_other_codes(tmp_path: Path, clock: F
 def test_unsigned_values_are_accepted_where_that_is_switched_on_and_forged_ones_are_not(
     tmp_path: Path, clock: FakeClock
 ) -> None:
-    """The switch is for values of a version before: a wrong code is no such value."""
+    """With the switch for values of an earlier version, values without a code are accepted, but values with a wrong
+    code are not."""
     keys = some_keys(a_folder(tmp_path), clock, accepts_unsigned=True)
     assert accepts(keys, None)
     assert not accepts(keys, b"x" * 32)
 
 
 def test_a_new_key_signs_when_every_reader_may_have_it(tmp_path: Path, clock: FakeClock) -> None:
-    """At no moment of a rotation does a writer sign with a key that a reader has not got, whichever looks first."""
+    """During a rotation a writer never signs with a key that a reader does not have yet, whichever reads the folder
+    first."""
     folder = a_folder(tmp_path)
     writer, late_reader = some_keys(folder, clock), some_keys(folder, clock)
     late_reader.check(writer.sign(PLACE, VALUE), PLACE, VALUE)
@@ -76,7 +79,8 @@ def test_a_new_key_signs_when_every_reader_may_have_it(tmp_path: Path, clock: Fa
 
 
 def test_a_key_may_be_exchanged_in_one_step(tmp_path: Path, clock: FakeClock) -> None:
-    """As a Secret that is rendered anew: the old key goes on until other processes have the new one, and no longer."""
+    """A key may be exchanged in one step, as in a Secret that is rendered anew: the old key signs until other processes
+    have the new one, and no longer."""
     folder = a_folder(tmp_path / "keys")
     old = some_keys(a_folder(tmp_path / "old"), clock)
     process = some_keys(folder, clock)
@@ -92,7 +96,8 @@ def test_a_key_may_be_exchanged_in_one_step(tmp_path: Path, clock: FakeClock) ->
 
 
 def test_without_a_key_nothing_is_signed_or_accepted(tmp_path: Path, clock: FakeClock) -> None:
-    """Neither where the folder is missing, nor where it holds no key; and a key that appears is used."""
+    """Without a key, because the folder is missing or empty, nothing is signed or accepted; a key that appears is
+    used."""
     folder = tmp_path / "keys"
     keys = some_keys(folder, clock)
     for make in (lambda: None, folder.mkdir, lambda: (folder / "1.key").write_text("short")):
@@ -106,7 +111,7 @@ def test_without_a_key_nothing_is_signed_or_accepted(tmp_path: Path, clock: Fake
 
 
 def test_the_last_keys_stay_while_the_folder_cannot_be_read(tmp_path: Path, clock: FakeClock) -> None:
-    """A Secret that is away for a moment stops nobody."""
+    """The last keys stay in use while the folder cannot be read."""
     folder = a_folder(tmp_path / "keys")
     keys = some_keys(folder, clock)
     code = keys.sign(PLACE, VALUE)

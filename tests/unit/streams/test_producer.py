@@ -1,4 +1,4 @@
-"""A ring tells what its stream lacks; offers never wait and what does not fit is counted."""
+"""A ring shows which entries its stream lacks; offers never wait, and those that do not fit are counted."""
 
 import asyncio
 from collections import Counter
@@ -51,13 +51,13 @@ def server() -> MemoryServer:
     ],
 )
 def test_what_is_missing(seqs: tuple[int, ...], last: int | None, expected: list[tuple[int, str | None]]) -> None:
-    """Everything after the last; what left the ring is bridged by an exact mark."""
+    """The missing entries are all after the stream's last one; an exact mark replaces those that have left the ring."""
     entries = missing_entries(a_ring(*seqs), last)
     assert [(entry.event.seq, entry.event.truncated) for entry in entries] == expected
 
 
 async def test_publishing_brings_the_stream_up_to_the_ring(server: MemoryServer) -> None:
-    """Idempotent, and complete again after a loss."""
+    """Publishing is idempotent, and makes the stream complete again after a loss."""
     streams = MemoryStreams(server)
     publisher = RingPublisher(streams.events)
     assert await publisher.publish([a_ring(1, 2, 3), a_ring(1, name="other")]) == 4
@@ -69,7 +69,7 @@ async def test_publishing_brings_the_stream_up_to_the_ring(server: MemoryServer)
 
 
 async def test_publishing_survives_a_flush_between_question_and_append(server: MemoryServer) -> None:
-    """A stream must not begin in the middle of what the ring still has."""
+    """After a flush between the read and the append, the stream does not begin in the middle of the ring."""
     streams = MemoryStreams(server)
     publisher = RingPublisher(streams.events)
     await publisher.publish([a_ring(1, 2, 3)])
@@ -93,13 +93,13 @@ async def test_publishing_clears_what_is_not_ours(server: MemoryServer) -> None:
 
 
 async def test_two_rings_of_one_allocation_are_a_mistake(server: MemoryServer) -> None:
-    """Which of them is the truth?"""
+    """Two rings of one allocation are an error, because neither is certainly the right one."""
     with pytest.raises(InvalidError):
         await RingPublisher(MemoryStreams(server).events).publish([a_ring(1), a_ring(1, 2)])
 
 
 async def test_offers_are_written_behind(server: MemoryServer) -> None:
-    """Spans and activity arrive after a flush."""
+    """Spans and activity are queued and written by the next flush."""
     streams, counts = MemoryStreams(server), Counts()
     offers = BestEffort(streams, SystemClock(), counts)
     span = SpanRecord(trace_id="a", span_id="b", name="n", service="s", start_ns=1, end_ns=2)
@@ -117,7 +117,7 @@ def a_span(number: int) -> SpanRecord:
 
 
 async def test_spans_are_written_together(server: MemoryServer) -> None:
-    """The spans of a launch are few writes, whenever they end."""
+    """The spans of a launch are written together, in few writes, whenever they end."""
     streams = MemoryStreams(server)
     offers = BestEffort(streams, SystemClock(), Counts(), every_s=0.01)
     writes: Counter[str] = Counter()
@@ -152,7 +152,7 @@ async def test_two_flushes_at_once_write_each_value_once(server: MemoryServer) -
 
 
 async def test_what_does_not_fit_or_can_not_be_written_is_counted(server: MemoryServer) -> None:
-    """Lossy, but never silently."""
+    """Values that do not fit or cannot be written are lost, but counted."""
     counts = Counts()
     offers = BestEffort(MemoryStreams(server), SystemClock(), counts, size=2)
     assert [offers.offer_span(an_id(), a_span(number)) for number in range(3)] == [True, True, False]
@@ -162,15 +162,15 @@ async def test_what_does_not_fit_or_can_not_be_written_is_counted(server: Memory
 
 
 async def test_absent_means_unavailable(server: MemoryServer) -> None:
-    """The model's absent server raises what a real one's absence does."""
+    """The absent server of the model raises the same error as a real one."""
     server.absent = True
     with pytest.raises(UnavailableError):
         await MemoryStreams(server).health.ping()
 
 
 async def test_activity_outlives_the_absence_of_the_server(server: MemoryServer) -> None:
-    """Somebody at work while Redis is away is not idle; told late, it never takes the place of what another process has
-    told since."""
+    """Activity during an outage of Redis is written afterwards, so that an active user is not idle; it never replaces a
+    later activity from another process."""
     streams, counts = MemoryStreams(server), Counts()
     offers = BestEffort(streams, SystemClock(), counts, size=2)
     server.absent = True

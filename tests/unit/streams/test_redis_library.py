@@ -5,13 +5,14 @@ import sys
 
 
 def run(program: str) -> str:
-    """What it prints last, in a process that has imported nothing yet."""
+    """Run the program in a new process; return the last line of its output."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[-1]
 
 
 def test_a_service_starts_without_the_metrics_of_the_sdk() -> None:
-    """What redis-py would load and nothing here uses is not loaded; nor what that would load."""
+    """The metrics of the SDK, which redis-py would import and no service uses, are not loaded, nor are their
+    dependencies."""
     program = (
         "import sys\n"
         "import slipway.api.main, slipway.podworker.main, slipway.scheduler.main, slipway.watcher.main\n"
@@ -21,7 +22,7 @@ def test_a_service_starts_without_the_metrics_of_the_sdk() -> None:
 
 
 def test_the_sdk_can_be_imported_later() -> None:
-    """Its metrics were hidden for as long as the import of redis-py took, and no longer."""
+    """The SDK's metrics can be imported later: they are hidden only during the import of redis-py."""
     program = (
         "from slipway.streams import redis_library\n"
         "from opentelemetry.sdk.metrics import MeterProvider\n"
@@ -31,7 +32,7 @@ def test_the_sdk_can_be_imported_later() -> None:
 
 
 def test_an_sdk_that_is_loaded_already_stays() -> None:
-    """An importer that has its own metrics keeps them."""
+    """An SDK that is loaded already keeps its metrics."""
     program = (
         "import sys\n"
         "import opentelemetry.sdk.metrics as before\n"

@@ -1,4 +1,4 @@
-"""What a connection to Redis may do to us: every way of losing it is one error."""
+"""Every way of losing a connection to Redis is one error."""
 
 import socket
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from slipway.streams.replies import send
 
 
 class Torn(Connection):
-    """The library's connection, closed in the moment in which it is written to."""
+    """The library's connection, which is closed in the moment of a write."""
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
         assert self._writer is not None
@@ -20,7 +20,8 @@ class Torn(Connection):
 
 
 def test_a_connection_that_is_lost_between_two_looks_is_a_lost_connection() -> None:
-    """uvloop knows that a transport is closed before it tells, and raises RuntimeError: no process may end of that."""
+    """A RuntimeError of uvloop, which knows of a closed transport before it reports it, is a lost connection and ends
+    no process."""
 
     async def write_into_the_void() -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:

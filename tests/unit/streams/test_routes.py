@@ -1,4 +1,5 @@
-"""A URL says where Redis is and who we are; what is not one is refused without being repeated."""
+"""A URL contains the address of Redis and our account; an invalid one is refused, and the message does not repeat
+it."""
 
 import pytest
 
@@ -16,7 +17,7 @@ from slipway.streams.routes import (
 
 
 class Nodes:
-    """Servers that answer CLUSTER SLOTS, and a list of who was asked."""
+    """Servers that answer CLUSTER SLOTS, and the list of servers that were asked."""
 
     def __init__(self, **answers: Reply) -> None:
         self.answers = answers
@@ -34,7 +35,7 @@ def a_range(first: int, last: int, host: str, port: int = 1) -> list[Reply]:
 
 
 def test_one_server() -> None:
-    """With its account and database."""
+    """The URL of one server has its account and database."""
     route, login = parse("redis://user:p%40ss@host:7000/3", ask=Nodes())
     assert isinstance(route, Single)
     assert route.address == RedisAddress("host", 7000)
@@ -43,7 +44,7 @@ def test_one_server() -> None:
 
 @pytest.mark.parametrize(("scheme", "tls"), [("redis", False), ("rediss", True)])
 async def test_a_cluster(scheme: str, tls: bool) -> None:
-    """Any of the nodes will do; a query sets options of the connections; there is no database."""
+    """The URL of a cluster may name any of its nodes; a query sets options of the connections; there is no database."""
     nodes = Nodes(b=[a_range(0, 16_383, "c", 9)])
     route, login = parse(f"{scheme}+cluster://u:p@a,b:7000,[::1]:7001?ssl_ca_certs=/x", ask=nodes)
     assert isinstance(route, ClusterSlots)
@@ -54,7 +55,7 @@ async def test_a_cluster(scheme: str, tls: bool) -> None:
 
 
 def test_a_master_behind_sentinels() -> None:
-    """The service is the path; the database follows it."""
+    """The URL of a master behind sentinels has the service as its path, followed by the database."""
     route, login = parse("rediss+sentinel://:p@a,b:7000/main/2", ask=Nodes())
     assert isinstance(route, SentinelMaster)
     assert (login.password, login.db, login.tls) == ("p", 2, True)
@@ -63,7 +64,7 @@ def test_a_master_behind_sentinels() -> None:
 
 @pytest.mark.parametrize("url", ["redis+cluster://a/0/1", "redis+cluster://a/main", "redis+sentinel://a", "http://a"])
 def test_what_is_none_is_refused(url: str) -> None:
-    """With the forms that are."""
+    """An invalid URL is refused with the valid forms."""
     with pytest.raises(InvalidError, match="redis\\+cluster"):
         parse(url, ask=Nodes())
 
@@ -83,7 +84,7 @@ async def test_the_slots_are_learned_once_and_corrected() -> None:
 
 
 async def test_what_nobody_serves_is_said_of_that_slot_only() -> None:
-    """And looked for again the next time."""
+    """A slot that no node serves is an error for that slot only, and is looked up again the next time."""
     nodes = Nodes(a=[a_range(0, 8_000, "a")])
     route = ClusterSlots((RedisAddress("a", 1),), nodes)
     assert await route.find("b") == RedisAddress("a", 1)
@@ -94,7 +95,7 @@ async def test_what_nobody_serves_is_said_of_that_slot_only() -> None:
 
 
 async def test_a_node_that_is_no_cluster_is_passed_over() -> None:
-    """An error for an answer is no topology."""
+    """A node that answers CLUSTER SLOTS with an error is skipped."""
     nodes = Nodes(a=UnavailableError("not enabled"), b=[a_range(0, 16_383, "b")])
     assert await ClusterSlots((RedisAddress("a", 1), RedisAddress("b", 1)), nodes).find("x") == RedisAddress("b", 1)
     with pytest.raises(UnavailableError):

@@ -1,4 +1,5 @@
-"""Snapshots of the feed: found where the feed can be read on from, and never mixed of two."""
+"""Snapshots of the feed: a snapshot is used only when the feed can be read on from its position, and two are never
+mixed."""
 
 import pytest
 
@@ -24,7 +25,7 @@ class Desk:
         self.publisher = FeedPublisher(self.feed, self.clock, term=1)
 
     async def make(self, slot: int = 0, pages: list[bytes] = PAGES) -> SnapshotPosition:
-        """One that stands where the publisher is."""
+        """Make a snapshot at the publisher's position."""
         stands = self.publisher.stands
         assert stands is not None
         writer = SnapshotWriter(self.feed, slot, stands)
@@ -57,7 +58,7 @@ async def read_all(desk: Desk, found: snapshot.FeedSnapshot) -> list[bytes]:
 
 
 async def test_pages_come_back_in_their_order(desk: Desk) -> None:
-    """As many as there were, also none."""
+    """The pages of a snapshot are read in their order, also when there are none."""
     assert await snapshot.find(desk.feed, await desk.feed.position()) is None
     for pages in (PAGES, []):
         await desk.make(pages=pages)
@@ -67,7 +68,7 @@ async def test_pages_come_back_in_their_order(desk: Desk) -> None:
 
 
 async def test_the_later_of_two_is_taken_and_the_other_left_alone(desk: Desk) -> None:
-    """Whoever reads the one before is not disturbed while the next one is made."""
+    """The later of two snapshots is used; the other one stays, so that its readers are not disturbed."""
     await desk.make(0, [b"first"])
     before = await desk.reader().resume()
     await desk.beat()
@@ -79,7 +80,7 @@ async def test_the_later_of_two_is_taken_and_the_other_left_alone(desk: Desk) ->
 
 
 async def test_one_that_is_not_finished_is_none(desk: Desk) -> None:
-    """Also where a finished one was before."""
+    """An unfinished snapshot is not used, also when it replaces a finished one."""
     await desk.make()
     stands = desk.publisher.stands
     assert stands is not None
@@ -88,14 +89,14 @@ async def test_one_that_is_not_finished_is_none(desk: Desk) -> None:
 
 
 async def test_one_of_another_epoch_is_none(desk: Desk) -> None:
-    """Between two epochs anything may have been missed."""
+    """A snapshot of another epoch is not used, because changes between two epochs may be missing."""
     await desk.make()
     await FeedPublisher(desk.feed, desk.clock, term=2).step()
     assert await desk.reader().resume() is None
 
 
 async def test_one_that_stands_beyond_the_end_is_none(desk: Desk) -> None:
-    """The feed went back in time, its snapshot did not."""
+    """A snapshot beyond the end of the feed is not used: the feed went back in time, but its snapshot did not."""
     stands = await desk.make()
     end = FeedPosition(cursor=stands.cursor, epoch=stands.epoch, number=stands.number)
     later = SnapshotPosition(epoch=stands.epoch, number=stands.number + 1, cursor=stands.cursor)
@@ -105,7 +106,7 @@ async def test_one_that_stands_beyond_the_end_is_none(desk: Desk) -> None:
 
 
 async def test_a_page_that_is_gone_or_is_anothers_is_noticed(desk: Desk) -> None:
-    """A writer whose term is over may write among the pages of another."""
+    """A missing page, or a page of another snapshot, is noticed: a writer whose term is over may overwrite pages."""
     await desk.make()
     found = await desk.reader().resume()
     assert found is not None
@@ -120,14 +121,15 @@ async def test_a_page_that_is_gone_or_is_anothers_is_noticed(desk: Desk) -> None
 
 
 async def test_a_head_that_can_not_be_read_is_none(desk: Desk) -> None:
-    """Whoever wrote it: LIST."""
+    """A head that cannot be decoded is no snapshot, so the reader LISTs."""
     for head in (b"", b"\xff", b"{}"):
         await desk.feed.keep(0, {"head": head}, anew=True)
         assert await desk.reader().resume() is None
 
 
 async def test_what_was_told_before_the_reader_says_nothing_of_who_publishes_now(desk: Desk) -> None:
-    """Entries after the snapshot are given in order; fresh is the reader with the first one that is newer than it."""
+    """Entries after the snapshot are returned in order; the reader is fresh with the first entry that is newer than the
+    reader."""
     await desk.make()
     await desk.tell(1)
     await desk.tell(2)
