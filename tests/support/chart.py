@@ -175,7 +175,8 @@ def service_environment(
 
     `secrets` are those that the values name as existing: {name: {key: value}}.
 
-    Raises: LookupError: it refers to an object that the chart does not create and `secrets` do not contain.
+    Raises:
+        LookupError: it refers to an object that the chart does not create and `secrets` do not contain.
     """
     given = [
         {"kind": "Secret", "metadata": {"name": name}, "stringData": dict(data)}

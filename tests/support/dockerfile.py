@@ -53,7 +53,9 @@ def instructions(text: str) -> list[tuple[str, str]]:
 def follow(dockerfile: Path, context: Path, folder: Path, *, path: str) -> Image:
     """Follow the Dockerfile, in `folder`.
 
-    Raises: LookupError: an unknown instruction, or an unknown form of one. AssertionError: a RUN line failed.
+    Raises:
+        LookupError: an unknown instruction, or an unknown form of one.
+        AssertionError: a RUN line failed.
     """
     arguments: dict[str, str] = {}
     stages: dict[str, Stage] = {}

@@ -2,8 +2,8 @@
 
 A case is `tests/imports/TOOL/NAME.yaml` (or `.json`, `.sh`) with `NAME.launch.yaml` and `NAME.report.txt` beside it.
 
-python -m tests.support.import_corpus            shows how the results differ from the files python -m
-tests.support.import_corpus --write    shows the differences, and writes the files anew
+    python -m tests.support.import_corpus            shows how the results differ from the files
+    python -m tests.support.import_corpus --write    shows the differences, and writes the files anew
 """
 
 import argparse

@@ -112,7 +112,8 @@ class Reader:
     def follow(self, block: Block) -> Ran:
         """Run a block; a block that does not end is left running in a terminal of its own.
 
-        Raises: AssertionError: the block failed; the message contains its output.
+        Raises:
+            AssertionError: the block failed; the message contains its output.
         """
         script = self.here(block.script)
         if STAYS in script:

@@ -26,7 +26,8 @@ _SPAN: Json = {"type": "string", "pattern": r"^([0-9]+(ms|s|m|h))+$"}
 def complaints(item: Json) -> list[str]:
     """Return the errors of an object, each with its path.
 
-    Raises: LookupError: there is no schema for its kind.
+    Raises:
+        LookupError: there is no schema for its kind.
     """
     validator = _validator(item["apiVersion"], item["kind"])
     return [f"{'.'.join(map(str, error.instance_path))}: {error.message}" for error in validator.iter_errors(item)]
