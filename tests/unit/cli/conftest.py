@@ -11,7 +11,7 @@ from tests.support.http_stub import serve_app
 
 @pytest.fixture(autouse=True)
 def _plain(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:  # pyright: ignore[reportUnusedFunction]
-    """No server, user or stack of the machine that the tests run on."""
+    """Hide the servers, users and stacks of the machine that the tests run on."""
     for name in ("SLIPWAY_SERVER", "SLIPWAY_USER", "SLIPWAY_WORKSPACE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLIPWAY_CONFIG_DIR", str(tmp_path_factory.mktemp("config")))

@@ -1,4 +1,4 @@
-"""Where the server is: named, environment, local stack, default; in this order."""
+"""The address of the server: from the option, the environment, the local stack or the default, in this order."""
 
 import os
 
@@ -10,7 +10,7 @@ from slipway.sdk import address
 
 
 def a_stack(*, pid: int) -> None:
-    """A state file in the default folder."""
+    """Write the state file of a stack into the default folder."""
     member = StackProcess(name="api", pid=pid, started=start_ticks(pid))
     state = StackState(
         api="http://127.0.0.1:7777", kubeconfig="", redis_url="", kubernetes="", supervisor=pid, members=[member]
@@ -21,7 +21,7 @@ def a_stack(*, pid: int) -> None:
 
 
 def test_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is named wins over the environment, that over the local stack, that over the default."""
+    """The option wins over the environment, the environment over the local stack, the local stack over the default."""
     assert address.find().url == address.DEFAULT_SERVER
     a_stack(pid=os.getpid())
     assert address.find().url == "http://127.0.0.1:7777"
@@ -31,19 +31,19 @@ def test_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stack_that_has_ended_is_not_asked() -> None:
-    """A state file that was left behind does not count."""
+    """The state file of a stack that has ended is ignored."""
     a_stack(pid=2**22 - 3)
     assert address.find().url == address.DEFAULT_SERVER
 
 
 def test_ipv6() -> None:
-    """Brackets stay where they belong."""
+    """The brackets of an IPv6 address are kept."""
     found = address.parse("http://[::1]:8080", "test")
     assert (found.host, found.url) == ("::1", "http://[::1]:8080")
 
 
 @pytest.mark.parametrize("text", ["ftp://x", "http://", "http://x:port", "http://x:99999"])
 def test_what_is_no_address(text: str) -> None:
-    """It is refused with the place it came from."""
+    """An invalid address is refused with its origin."""
     with pytest.raises(InvalidError, match=r"\$SLIPWAY_SERVER"):
         address.parse(text, "$SLIPWAY_SERVER")

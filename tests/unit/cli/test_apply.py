@@ -1,4 +1,4 @@
-"""Files that are launched: bodies, manifests, several at once; and those that cannot be."""
+"""`slipway apply`: bodies, manifests and several files at once are launched; invalid ones are refused."""
 
 import io
 from pathlib import Path
@@ -31,7 +31,7 @@ BODY = '{"name": "short", "kind": "command", "image": "a", "command": ["true"]}'
 
 
 async def test_manifests_and_bodies(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """Both are launched, in one go; applied again, nothing is launched twice."""
+    """Manifests and bodies are launched by one command; applied again, nothing is launched twice."""
     path = tmp_path / "two.yaml"
     path.write_text(f"{MANIFEST}---\n{BODY}\n")
     first, again = await desk.run("apply", "-f", str(path)), await desk.run("apply", "-f", str(path))
@@ -49,7 +49,7 @@ async def test_standard_input(world: ApiWorld, desk: Desk, monkeypatch: pytest.M
 
 
 async def test_a_dry_run(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """Nothing is launched."""
+    """A dry run launches nothing."""
     path = tmp_path / "a.yaml"
     path.write_text(MANIFEST)
     assert (await desk.run("apply", "-f", str(path), "--dry-run")).code == 0
@@ -67,7 +67,7 @@ async def test_a_dry_run(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
     ],
 )
 async def test_what_can_not_be_launched(desk: Desk, tmp_path: Path, text: str, said: str) -> None:
-    """A usage error that says what is wrong with it."""
+    """A file that cannot be launched is a usage error with the reason."""
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     done = await desk.run("apply", "-f", str(path))
@@ -76,12 +76,12 @@ async def test_what_can_not_be_launched(desk: Desk, tmp_path: Path, text: str, s
 
 
 async def test_a_file_that_is_not_there(desk: Desk) -> None:
-    """A usage error."""
+    """A missing file is a usage error."""
     assert (await desk.run("apply", "-f", "/no/such")).code == main.USAGE
 
 
 def test_a_manifest_as_a_body() -> None:
-    """Metadata gives name, workspace and labels."""
+    """A manifest becomes a body with the name, workspace and labels of its metadata."""
     (document,) = documents(MANIFEST.replace("labels:", "namespace: team-a\n  labels:"))
     body = body_of(document)
     assert (body["name"], body["workspace"], body["labels"], body["kind"]) == (
@@ -93,13 +93,14 @@ def test_a_manifest_as_a_body() -> None:
 
 
 def test_yaml_that_runs_code_is_refused() -> None:
-    """Tags of Python objects are not read."""
+    """YAML with tags of Python objects is refused."""
     with pytest.raises(InvalidError):
         documents("!!python/object/apply:os.system [true]")
 
 
 async def test_what_has_ended_is_not_launched_again_and_says_so(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """Nothing of it is shown as if it ran; who follows gets the exit code that it ended with."""
+    """An allocation that has ended is not launched again: the output does not show it as running, and `--follow` exits
+    with its exit code."""
     path = tmp_path / "one.yaml"
     path.write_text(BODY)
     first = await desk.run("apply", "-f", str(path))

@@ -31,14 +31,15 @@ RUN = ("run", "--image", "python:3.11", "--name", "sweep")
     ],
 )
 def test_indexes_are_written_as_in_other_tools(text: str, indexes: tuple[int, ...], at_once: int) -> None:
-    """Ranges, lists, steps, and how many at a time; each index once, in order. What is printed can be read again."""
+    """Indexes are ranges, lists, steps and a number of parallel launches; each index is launched once, in order. The
+    printed form can be parsed again."""
     assert array_of(text) == Array(indexes, at_once)
     assert array_of(written(indexes)).indexes == indexes
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "3-1", "0-4:0", "0-3%", "0-3%0", "0-3%x", "0-1000", "1,,2", "٣"])
 def test_other_texts_are_refused(text: str) -> None:
-    """With the option's name."""
+    """Other texts are refused with the option's name."""
     with pytest.raises(InvalidError, match="--array: "):
         array_of(text)
 
@@ -57,14 +58,15 @@ async def test_each_index_is_a_launch_of_the_job(world: ApiWorld, desk: Desk) ->
 
 
 async def test_so_many_at_a_time_is_a_bound_of_gpus(world: ApiWorld, desk: Desk) -> None:
-    """The job holds so many times the GPUs of one launch, of all its ranks."""
+    """A number of parallel launches becomes a limit of the job: that number times the GPUs of all ranks of one
+    launch."""
     done = await desk.run(*RUN, "--array", "0-4%2", "--gpus", "3", "--ranks", "4", "--", "true")
     assert done.code == main.OK, done.err
     assert (await world.kube.get(JOBS, "sweep", namespace="default")).spec.max_slots == 24
 
 
 async def test_an_array_joins_a_job_that_is_there(world: ApiWorld, desk: Desk) -> None:
-    """None is made; how many run is the job's word."""
+    """An array joins an existing job and creates none; the limit is the job's."""
     assert (await desk.run("job", "create", "mine", "--max-slots", "4")).code == main.OK
     assert (await desk.run(*RUN, "--array", "0-1", "--job", "mine", "--", "true")).code == main.OK
     assert (await world.stored("sweep-1")).spec.job == "mine"
@@ -84,7 +86,7 @@ async def test_an_array_joins_a_job_that_is_there(world: ApiWorld, desk: Desk) -
 async def test_what_an_array_cannot_have_is_refused(
     world: ApiWorld, desk: Desk, options: tuple[str, ...], words: str
 ) -> None:
-    """Before anything is made."""
+    """An option that an array cannot have is refused before anything is created."""
     refused = await desk.run(*RUN, *options, "--", "true")
     assert (refused.code, words in refused.err) == (main.USAGE, True), refused.err
     assert await world.names() == []
@@ -92,7 +94,8 @@ async def test_what_an_array_cannot_have_is_refused(
 
 
 async def test_a_job_that_is_there_is_joined_by_its_option(world: ApiWorld, desk: Desk) -> None:
-    """An array that would make it again is refused before anything is launched."""
+    """An existing job is joined by `--job`; an array that would create it again is refused before anything is
+    launched."""
     assert (await desk.run("job", "create", "sweep")).code == main.OK
     refused = await desk.run(*RUN, "--array", "0-1", "--", "true")
     assert refused.code == main.FAILED
@@ -106,7 +109,8 @@ def printed_command(err: str) -> list[str]:
 
 
 async def test_a_refusal_says_what_is_launched_and_how_to_launch_the_rest(world: ApiWorld, desk: Desk) -> None:
-    """A name that is taken stops it. The printed command launches what is left, each with what it would have had."""
+    """When the name of one launch already exists, the message lists the launched indexes, and the printed command
+    launches the rest with the same values."""
     taken = await world.launch(name="sweep-2")
     stopped = await desk.run(*RUN, "--array", "0-4", "--env", "LR=0.1", "--", "sh", "-c", "echo $ARRAY_INDEX")
     assert stopped.code == main.FAILED
@@ -124,7 +128,8 @@ async def test_a_refusal_says_what_is_launched_and_how_to_launch_the_rest(world:
 
 
 class CutOff:
-    """The requests that launch, of which one is interrupted: before the server has it, or when it has answered."""
+    """The launch requests, one of which is interrupted: before the server receives it, or after the server has
+    answered."""
 
     def __init__(self, call: Callable[..., ApiResponse], *, at: int, is_answered: bool) -> None:
         self._call = call
@@ -147,8 +152,8 @@ class CutOff:
 async def test_ctrl_c_between_two_requests_loses_no_index(
     world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch, is_answered: bool
 ) -> None:
-    """What was launched and what is left is told. The printed command launches each of the rest once, also those that
-    the server had launched without our having its answer."""
+    """After Ctrl-C between two requests the message lists the launched and the remaining indexes. The printed command
+    launches each of the rest once, also those that the server launched without an answer to the command."""
     monkeypatch.setattr(array, "REQUEST_MAX", 3)
     cut = CutOff(Api.call, at=2, is_answered=is_answered)
     with monkeypatch.context() as interrupted:
@@ -168,7 +173,8 @@ async def test_ctrl_c_between_two_requests_loses_no_index(
 
 
 async def test_secret_values_are_on_no_screen(world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not where requests are shown as curl, and not in the command that launches the rest."""
+    """Values of secrets are never printed, neither in requests shown as curl nor in the command that launches the
+    rest."""
     monkeypatch.setenv("HF_TOKEN", "hush-hush")
     await world.launch(name="sweep-1")
     done = await desk.run(*RUN, "--curl", "--secret", "HF_TOKEN", "--array", "0-1", "--", "true")
@@ -180,11 +186,12 @@ async def test_secret_values_are_on_no_screen(world: ApiWorld, desk: Desk, monke
 async def test_what_the_server_did_not_reach_is_sent_again(
     world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as more is launched each time; else the command ends with 124 and says what is left."""
+    """Launches that the server did not reach are sent again while each request launches more; otherwise the command
+    exits with 124 and lists the rest."""
     call = Api.call
 
     def slow(api: Api, method: str, path: str, **how: Any) -> ApiResponse:
-        """A server that has time for one launch of a request, until the third is launched."""
+        """A server that launches one of each request, until the third launch."""
         if path != "/allocations/launches":
             return call(api, method, path, **how)
         each = how["body"]["each"]

@@ -11,7 +11,7 @@ BODY = "image: python:3.11\nenv:\n  EPOCHS: '3'\n"
 
 
 async def test_a_template_is_set_shown_and_removed(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """`set` adds and then replaces; `show` prints what `set -f` takes; `rm` removes."""
+    """`set` adds and then replaces a template; `show` prints what `set -f` accepts; `rm` removes it."""
     file = tmp_path / "team.yaml"
     file.write_text(BODY)
     added = await desk.run("template", "set", "team", "-f", str(file))
@@ -30,7 +30,7 @@ async def test_a_template_is_set_shown_and_removed(world: ApiWorld, desk: Desk, 
 
 
 async def test_a_launch_takes_what_its_template_says(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """The template lies under the request."""
+    """A launch uses the fields of its template, which the request overrides."""
     (tmp_path / "team.yaml").write_text(BODY)
     assert (await desk.run("template", "set", "team", "-f", f"{tmp_path}/team.yaml")).code == 0
     words = ("--template", "team", "--env", "SEED=1", "--detach", "--name", "train")
@@ -39,7 +39,8 @@ async def test_a_launch_takes_what_its_template_says(world: ApiWorld, desk: Desk
 
 
 async def test_what_is_wrong_with_a_template_is_named(desk: Desk, tmp_path: Path) -> None:
-    """A file that is missing, a name that is missing, a field that nobody knows, one that belongs to a launch."""
+    """The error of a bad template names the cause: a missing file, a missing name, an unknown field, or a field that
+    belongs to a launch."""
     for words, said in (
         (("template", "set", "team"), "--filename: say what is in it"),
         (("template", "show"), "name the template: slipway template show NAME"),
@@ -56,7 +57,7 @@ async def test_what_is_wrong_with_a_template_is_named(desk: Desk, tmp_path: Path
 
 
 async def test_jobs_are_listed_with_what_they_hold(world: ApiWorld, desk: Desk) -> None:
-    """A job with its limits, and how much of it waits; without jobs it says what one is."""
+    """Jobs are listed with their limits and waiting allocations; without jobs the output explains what a job is."""
     assert "there are no jobs" in (await desk.run("job", "ls")).err
     job = {"metadata": {"name": "sweep", "namespace": "default"}, "spec": {"maxSlots": 4, "priority": 70}}
     await world.kube.create(JOBS, job)

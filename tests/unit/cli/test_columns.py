@@ -1,4 +1,4 @@
-"""Columns of a terminal: wide letters, marks and emoji; tables that stay aligned whatever is written in them."""
+"""Columns of a terminal: wide letters, marks and emoji; tables that stay aligned with any text."""
 
 import pytest
 
@@ -27,19 +27,21 @@ TEXTS = {
     "की": 2,
     "ก็": 1,
 }
-"""{text: the columns that wcwidth 0.9.4, and most terminals, give it}"""
+"""{text: its width in columns, by wcwidth 0.9.4 and most terminals}"""
 
 
 @pytest.mark.parametrize(("text", "columns"), TEXTS.items())
 def test_a_text_takes_the_columns_that_terminals_give_it(text: str, columns: int) -> None:
-    """Wide letters two, marks none, an emoji of several characters those of one."""
+    """A text has the width that terminals give it: two columns for a wide letter, none for a mark, and those of one
+    emoji for an emoji of several characters."""
     assert width_of(text) == columns
     assert filled(text, 12) == text + " " * (12 - columns)
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_cut_keeps_to_its_columns_and_halves_nothing(text: str) -> None:
-    """Neither a wide letter nor an emoji of several characters; a letter keeps its marks."""
+    """A cut stays within its columns, and splits neither a wide letter nor an emoji of several characters; a letter
+    keeps its marks."""
     whole = text * 3
     for width in range(1, width_of(whole)):
         shown = cut(whole, width)
@@ -51,7 +53,7 @@ def test_a_cut_keeps_to_its_columns_and_halves_nothing(text: str) -> None:
 
 
 def test_tables_are_aligned_whatever_is_in_them() -> None:
-    """The second column begins at the same place in every row."""
+    """Tables are aligned with any text: the second column begins at the same place in every row."""
     names = ["plain", "模型训练", "e\u0301tude", "🚀 launch"]
     lines = table.render(["NAME", "STATE"], [[name, "Running"] for name in names]).splitlines()
     assert {width_of(line.partition("Running")[0]) for line in lines[1:]} == {11}
@@ -60,12 +62,14 @@ def test_tables_are_aligned_whatever_is_in_them() -> None:
 
 
 def test_a_row_of_a_table_is_one_line() -> None:
-    """A line break or a control character in a cell is shown as a space: what others wrote moves no cursor."""
+    """A line break or a control character in a cell is shown as a space, so that texts of other users cannot move the
+    cursor."""
     assert table.render(["ID", "WHY"], [["a", "one\ntwo\x1b[2J"]]).splitlines() == ["ID  WHY", "a   one two [2J"]
 
 
 def test_sentences_in_wide_letters_are_broken() -> None:
-    """Between any two of them, and none is lost; spaces are where lines end otherwise."""
+    """Sentences of wide letters are broken between any two letters, and none is lost; other sentences are broken at
+    spaces."""
     why = "没有空闲的显卡" * 6
     shown = table.broken(why, 30).splitlines()
     assert max(width_of(line) for line in shown) <= 30
@@ -78,7 +82,7 @@ def test_sentences_in_wide_letters_are_broken() -> None:
 
 
 def test_a_waterfall_is_aligned() -> None:
-    """Names of spans may be in any script."""
+    """A waterfall is aligned with names of spans in any script."""
     spans = [WorkSpan(str(at), "", name, "api", at, at + 5, True) for at, name in enumerate(("启动", "start"))]
     lines = render(spans).splitlines()[:2]
     assert len({width_of(line.partition("|")[0]) for line in lines}) == 1

@@ -1,4 +1,4 @@
-"""The pages on other systems: each command of Slipway in their tables is one that the real parser takes."""
+"""The pages on other systems: the real parser accepts each command of Slipway in their tables."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ VERBS_OF = {
     "volcano.md": "vcctl",
     "commands.md": "sky",
 }
-"""{page: the command of the other system whose verbs it has beside ours}"""
+"""{page: the command of the other system whose verbs it compares with ours}"""
 COLUMNS = ("to", "SkyPilot", "dstack", "Determined AI", "Slipway")
 FEWEST = 10
 
@@ -47,7 +47,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("page", VERBS_OF)
 def test_a_page_has_a_table_of_verbs(page: str) -> None:
-    """What users of the other system type, each beside commands of Slipway."""
+    """Each page has a table of the other system's verbs, each beside commands of Slipway."""
     lines = (PAGE.parent / page).read_text("utf-8").splitlines()
     verbs = [line for line in lines if line.startswith("| ") and f"`{VERBS_OF[page]} " in line and "`slipway " in line]
     assert len(verbs) >= 5
@@ -55,7 +55,7 @@ def test_a_page_has_a_table_of_verbs(page: str) -> None:
 
 @pytest.mark.parametrize("text", COMMANDS)
 def test_the_command_is_one(text: str) -> None:
-    """The verb exists, and takes these options and words; what follows `--` is the user's own."""
+    """The verb exists and accepts these options and arguments; the words after `--` belong to the user."""
     _, name, *words = shlex.split(text)
     name = main.ALIASES.get(name, name)
     verb = main.load(name)
@@ -68,7 +68,7 @@ def test_the_command_is_one(text: str) -> None:
 
 @pytest.mark.parametrize("system", COLUMNS[1:-1])
 def test_each_system_has_its_ten(system: str) -> None:
-    """And each of them leads to a command of Slipway."""
+    """Each system has at least ten verbs in its table, each with a command of Slipway."""
     known = [row for row in rows() if row[system]]
     assert len(known) >= FEWEST
     assert all("`slipway " in row["Slipway"] for row in known)

@@ -1,4 +1,4 @@
-"""Completion scripts: complete, and free of syntax errors where the shell is there to ask."""
+"""Completion scripts: complete, and free of syntax errors when the shell is installed to check it."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from tests.support.terminals import at_terminal
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_verb_is_in_the_script(shell: str) -> None:
-    """Verbs and their options."""
+    """The script contains every verb and its options."""
     script = run_here("completion", shell).out
     assert all(name in script for name in main.VERBS)
     assert "max-restarts" in script
@@ -22,7 +22,7 @@ def test_every_verb_is_in_the_script(shell: str) -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_bash_completes() -> None:
-    """bash itself offers the words."""
+    """The real bash offers the words."""
     script = run_here("completion", "bash").out
     ask = 'COMP_WORDS=(slipway exp); COMP_CWORD=1; _slipway; echo "${COMPREPLY[@]}"'
     done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
@@ -31,8 +31,8 @@ def test_bash_completes() -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_an_id_is_no_code(tmp_path: Path) -> None:
-    """What a server calls an id runs nothing while it is completed, and is offered only if the shell would read it as
-    one plain word that is no option."""
+    """An id from the server is not executed while it is completed, and is offered only when the shell reads it as one
+    plain word that is no option."""
     said = [
         "x$(touch taken)",
         "x`touch taken`",
@@ -77,7 +77,7 @@ TYPED = [
 @pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here")
 @pytest.mark.parametrize(("typed", "wanted"), TYPED)
 def test_fish_completes(tmp_path: Path, typed: str, wanted: str) -> None:
-    """The real fish offers verbs, options, choices and ids, and runs nothing of an id."""
+    """The real fish offers verbs, options, choices and ids, and executes no part of an id."""
     env = a_server_that_says(tmp_path, *HOSTILE)
     script = tmp_path / "slipway.fish"
     script.write_text(run_here("completion", "fish").out, encoding="utf-8")
@@ -99,7 +99,7 @@ def test_zsh_completes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_c
     with at_terminal([shutil.which("zsh") or "zsh", "-f", "-i"], env) as person:
         if has_compinit:
             person.type("autoload -Uz compinit; compinit -u\n")
-        # Ctrl-T prints the line as it is edited, and empties it: nothing that was completed is run.
+        # Ctrl-T prints the edited line and empties it, so that no completed line is run.
         show = "show() { print -r -- \"<$BUFFER>\"; BUFFER= }; zle -N show; bindkey '^T' show"
         person.type(f"{show}; source {script}; echo load''ed\n")
         person.until("loaded")
@@ -110,5 +110,5 @@ def test_zsh_completes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_c
 
 
 def test_another_shell() -> None:
-    """A usage error."""
+    """Another shell is a usage error."""
     assert run_here("completion", "tcsh").code == main.USAGE

@@ -1,4 +1,4 @@
-"""`slipway config`: what is in effect and where it comes from; what is set, and what it does."""
+"""`slipway config`: the effective values and their origins; how values are set, and their effect."""
 
 import stat
 
@@ -12,14 +12,15 @@ from tests.support.cli import Desk, Ran, run_here
 
 
 def shown(*words: str) -> dict[str, tuple[str, str]]:
-    """{name: (value, where it comes from)}"""
+    """{name: (value, its origin)}"""
     done = run_here("config", *words, "-o", "json")
     assert done.code == main.OK, done.err
     return {item["name"]: (item["value"], item["from"]) for item in done.json["items"]}
 
 
 def test_each_value_is_shown_with_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An option goes before the environment, that before the file, that before the default."""
+    """Each value is shown with its origin: an option wins over the environment, the environment over the file, the file
+    over the default."""
     first = shown()
     assert first["server"] == ("http://127.0.0.1:8080", "the default")
     assert first["token"] == ("", "none is sent")
@@ -44,7 +45,7 @@ def test_each_value_is_shown_with_where_it_comes_from(monkeypatch: pytest.Monkey
 
 
 def test_a_token_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only where it comes from: the login, or the environment."""
+    """A token is never shown, only its origin: the login or the environment."""
     contexts.write(CliContexts("a", {"a": CliContext("http://10.0.0.1:9", token="canary")}))
     assert shown()["token"] == ("***", "your login (token)")
     assert shown()["server"] == ("http://10.0.0.1:9", "the context that you are logged in at")
@@ -54,7 +55,8 @@ def test_a_token_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_settings_and_logins_keep_each_other() -> None:
-    """They are in one file, which only its owner reads; what is unset is gone."""
+    """Settings and logins are in one file, which only its owner can read, and keep each other; an unset value is
+    removed."""
     contexts.write(CliContexts("a", {"a": CliContext("http://10.0.0.1:9", token="t")}))
     run_here("config", "set", "workspace", "team-red")
     assert contexts.read().all["a"].token == "t"
@@ -67,7 +69,7 @@ def test_settings_and_logins_keep_each_other() -> None:
 
 
 def test_what_goes_before_a_setting_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is stored all the same."""
+    """A setting that another origin overrides is stored, with a message that says so."""
     monkeypatch.setenv("SLIPWAY_WORKSPACE", "team-blue")
     done = run_here("config", "set", "workspace", "team-red")
     assert (done.code, done.err) == (main.OK, "$SLIPWAY_WORKSPACE goes before what was set\n")
@@ -88,14 +90,15 @@ def test_what_goes_before_a_setting_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_what_cannot_be_set(words: tuple[str, ...], said: str) -> None:
-    """With the next step; nothing is written."""
+    """A bad setting is refused with the next step, and nothing is written."""
     done: Ran = run_here("config", *words)
     assert (done.code, said in done.err) == (main.USAGE, True), done.err
     assert contexts.read() == CliContexts("", {})
 
 
 async def test_launches_go_into_the_workspace_that_is_set(world: ApiWorld, desk: Desk) -> None:
-    """An option goes before it, and what is launched again stays where it was."""
+    """Launches go into the configured workspace; an option overrides it, and a rerun stays in the workspace of the
+    first launch."""
     launch = ("run", "--image", "python:3.11", "-o", "json", "-d")
     before = await desk.run(*launch, "--name", "before", "--", "true")
     run_here("config", "set", "workspace", "no-such-place")

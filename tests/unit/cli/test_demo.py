@@ -1,4 +1,4 @@
-"""The parts of the demo that can be wrong by themselves: the program of its gang, and the few words of Redis."""
+"""The parts of the demo that have logic of their own: the program of its gang, and its small Redis client."""
 
 import io
 import os
@@ -52,7 +52,7 @@ def a_server(answer: bytes) -> tuple[str, threading.Thread, list[bytes]]:
 
 
 def test_entries_of_a_stream() -> None:
-    """Ids and fields, also with non-ASCII text."""
+    """Entries of a stream are read with ids and fields, also with non-ASCII text."""
     entry = "*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\na\r\n$2\r\né\r\n"
     url, thread, heard = a_server(f"*1\r\n{entry}".encode())
     assert xrange(url, "key") == [("1-1", {"a": "é"})]
@@ -61,7 +61,7 @@ def test_entries_of_a_stream() -> None:
 
 
 def test_an_error_of_the_server() -> None:
-    """It is told as such."""
+    """An error of the server is raised as an error."""
     url, thread, _ = a_server(b"-NOAUTH Authentication required.\r\n")
     with pytest.raises(ConnectionError, match="NOAUTH"):
         xrange(url, "key")
@@ -69,7 +69,7 @@ def test_an_error_of_the_server() -> None:
 
 
 def test_long_titles_and_checks_are_broken_at_the_width() -> None:
-    """What a check found can be long; no line of the story is wider than the terminal."""
+    """Long titles and findings of checks are broken, so that no line of the demo is wider than the terminal."""
     out = io.StringIO()
     stage = DemoStage(Terminal(out, io.StringIO()), "http://127.0.0.1:1")
     stage.title("a scene " * 20)

@@ -1,4 +1,4 @@
-"""`terminate` and `pause`: what they say, and what arrives."""
+"""`terminate` and `pause`: their messages, and the requests that the api receives."""
 
 from slipway.model.lifecycle import Event
 from tests.support.api_world import ApiWorld
@@ -8,7 +8,7 @@ RUN = ("run", "--detach", "--image", "python:3.11", "--name", "train", "--preemp
 
 
 async def test_terminate_says_what_it_came_to(world: ApiWorld, desk: Desk) -> None:
-    """Asked, ended, or nothing to do."""
+    """`terminate` reports its result: requested, ended, or nothing to do."""
     await desk.run(*RUN, "--", "true")
     await world.run("train")
     await world.step("train", Event.READY, ready=True)
@@ -27,7 +27,7 @@ async def test_terminate_says_what_it_came_to(world: ApiWorld, desk: Desk) -> No
 
 
 async def test_pause_says_how_it_goes_on(world: ApiWorld, desk: Desk) -> None:
-    """Of what waits and of what runs."""
+    """`pause` reports what happens next, for a waiting and for a running allocation."""
     await desk.run(*RUN, "--", "true")
     waiting = await desk.run("pause", "train")
     assert (waiting.code, "is held until `slipway resume`" in waiting.out) == (0, True)

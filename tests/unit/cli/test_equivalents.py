@@ -1,4 +1,4 @@
-"""`--as`: what is printed runs as it stands, shows no secret, and what a tool cannot do is refused."""
+"""`--as`: the printed text runs unchanged and shows no secret; what the tool cannot do is refused."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ LAUNCH = ("run", "--gpus", "1", "--ranks", "2", "--label", "team=x", "--image", 
 
 
 async def ran(tool: str, text: str, **variables: str) -> Ran:
-    """What was printed, run by the tool that it is for."""
+    """Run the printed text by its tool."""
 
     def run() -> Ran:
         argv = ["/bin/sh", "-c", text] if tool == "curl" else [sys.executable, "-c", text]
@@ -37,7 +37,7 @@ async def ran(tool: str, text: str, **variables: str) -> Ran:
 
 @pytest.mark.parametrize("tool", ["curl", "python"])
 async def test_a_launch_runs_as_it_is_printed(world: ApiWorld, desk: Desk, tool: str) -> None:
-    """Nothing is launched by printing it; run by its tool it is the launch that the command would have made, once."""
+    """Printing launches nothing; the printed text, run by its tool, makes the launch of the command, once."""
     printed = await desk.run(*LAUNCH, "--name", "one", "--user", "ann", "--as", tool, "--", "python", "-c", COMMAND)
     assert (printed.code, await world.names()) == (main.OK, [])
     for _ in range(2):
@@ -55,7 +55,7 @@ async def test_a_launch_runs_as_it_is_printed(world: ApiWorld, desk: Desk, tool:
 
 
 async def test_a_launch_for_kubectl_is_a_manifest(world: ApiWorld, desk: Desk) -> None:
-    """An Allocation, complete with what the API adds; nothing is launched."""
+    """For kubectl the text is an Allocation, complete with the fields that the API adds; nothing is launched."""
     printed = await desk.run(*LAUNCH, "--name", "one", "--as", "kubectl", "--", "python", "-c", COMMAND)
     manifest: Json = yaml.safe_load(printed.out)
     assert (manifest["apiVersion"], manifest["kind"]) == ("slipway.dev/v1alpha1", "Allocation")
@@ -68,7 +68,7 @@ async def test_a_launch_for_kubectl_is_a_manifest(world: ApiWorld, desk: Desk) -
 
 @pytest.mark.parametrize("kind", ["notebook", "shell", "command", "tensorboard"])
 async def test_each_kind_can_be_printed(world: ApiWorld, desk: Desk, kind: str) -> None:
-    """Services too: nothing is started, and nothing is waited for."""
+    """Each kind can be printed, services too: nothing is started or waited for."""
     words = ("--image", "python:3.11", "--name", "nb")
     for tool in ("curl", "kubectl", "python"):
         printed = await desk.run(kind, "start", *words, "--as", tool, *(("--", "true") if kind == "command" else ()))
@@ -80,7 +80,7 @@ async def test_each_kind_can_be_printed(world: ApiWorld, desk: Desk, kind: str) 
 async def test_a_secret_value_is_a_variable(
     world: ApiWorld, desk: Desk, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is printed holds its name only, and takes the value when it runs."""
+    """The printed text contains only the name of a secret's variable, and reads the value when it runs."""
     monkeypatch.setenv("HF_TOKEN", "canary-value")
     printed = await desk.run(*LAUNCH, "--name", "one", "--secret", "HF_TOKEN", "--as", tool, "--", "true")
     assert (printed.code, "canary" in printed.out, "HF_TOKEN" in printed.out) == (main.OK, False, True)
@@ -93,7 +93,7 @@ async def test_a_secret_value_is_a_variable(
     ("tool", "starts"), [("curl", "curl -sS -H"), ("python", "from slipway.sdk"), ("kubectl", "kubectl ")]
 )
 async def test_looks_and_kills(world: ApiWorld, desk: Desk, tool: str, starts: str) -> None:
-    """`get`, `ps` and `kill`, of one and of many; nothing is ended by printing it, and nobody is asked."""
+    """`get`, `ps` and `kill` can be printed, for one and for many; printing ends nothing and asks no question."""
     for name in ("a", "b"):
         await world.launch(name=name, labels={"sweep": "lr"}, headers={"X-Slipway-User": "ann"})
     await world.launch(name="other", headers={"X-Slipway-User": "ann"})
@@ -120,7 +120,8 @@ async def test_looks_and_kills(world: ApiWorld, desk: Desk, tool: str, starts: s
 
 @pytest.mark.parametrize("tool", ["curl", "python"])
 async def test_changes_run_as_they_are_printed(world: ApiWorld, desk: Desk, tool: str) -> None:
-    """Each verb that changes something: printing it changes nothing, and run by its tool it does what the verb does."""
+    """Each verb that changes something can be printed: printing changes nothing, and the text, run by its tool, does
+    what the verb does."""
     own = ("--user", "ann", "--as", tool)
     await world.launch(name="a", labels={"sweep": "lr"}, headers={"X-Slipway-User": "ann"})
     before = await world.stored("a")
@@ -146,14 +147,14 @@ async def test_changes_run_as_they_are_printed(world: ApiWorld, desk: Desk, tool
 
 @pytest.mark.parametrize("tool", ["curl", "python"])
 async def test_a_move_runs_as_it_is_printed(world: ApiWorld, desk: Desk, tool: str) -> None:
-    """What was behind goes first afterwards; printing it changes nothing."""
+    """The printed move, run by its tool, moves the allocation ahead; printing changes nothing."""
     for name in ("a", "b"):
         await world.launch(name=name, headers={"X-Slipway-User": "ann"})
 
     async def order() -> list[str]:
         return [each["name"] for each in (await world.get("/queues/default")).json()["waiting"]]
 
-    # Both may be of one second: which of them goes first then is the scheduler's choice.
+    # Both may be created in the same second: then the scheduler chooses their order.
     first, second = await order()
     printed = await desk.run("move", second, "--ahead-of", first, "--user", "ann", "--as", tool)
     assert (printed.code, await order()) == (main.OK, [first, second]), printed
@@ -174,7 +175,7 @@ async def test_to_forget_is_printed_for_curl_only(world: ApiWorld, desk: Desk) -
 
 
 async def test_changes_that_are_one_field_are_patches_of_kubectl(world: ApiWorld, desk: Desk) -> None:
-    """Those of which the API does no more than set it."""
+    """Changes for which the API only sets one field are patches of kubectl."""
     await world.launch(name="a", headers={"X-Slipway-User": "ann"})
     for words, patch in (
         (("priority", "a", "70"), '{"spec":{"priority":70}}'),
@@ -204,14 +205,14 @@ async def test_changes_that_are_one_field_are_patches_of_kubectl(world: ApiWorld
 async def test_what_kubectl_cannot_do_is_refused(
     world: ApiWorld, desk: Desk, words: tuple[str, ...], said: str
 ) -> None:
-    """With the option, and the tool that can."""
+    """What kubectl cannot do is refused with the option and the tool that can do it."""
     await world.launch(name="a")
     done = await desk.run(words[0], "--as", "kubectl", *words[1:])
     assert (done.code, said in done.err, "--as curl" in done.err) == (main.USAGE, True, True), done
 
 
 async def test_a_kill_of_nothing_prints_nothing(world: ApiWorld, desk: Desk) -> None:
-    """What has ended is not chosen."""
+    """A kill that chooses no allocation prints nothing; ended ones are not chosen."""
     await world.launch(name="a", headers={"X-Slipway-User": "ann"})
     await world.step("a", Event.TERMINATED, result=Result.SUCCEEDED)
     done = await desk.run("kill", "--all", "--user", "ann", "--as", "curl")
@@ -221,7 +222,8 @@ async def test_a_kill_of_nothing_prints_nothing(world: ApiWorld, desk: Desk) -> 
 @pytest.mark.parametrize("field", ["name", "workspace"])
 @pytest.mark.parametrize("bad", ["a; touch taken", "$(touch taken)", "--kubeconfig=x", "a\nb", "A", ""])
 async def test_a_name_that_is_none_is_not_printed(field: str, bad: str) -> None:
-    """A server that is taken over, or the wrong one, writes no words of its own into a command that is copied."""
+    """An invalid name from a server is not printed, so that a hostile or wrong server cannot add words to a command
+    that a user copies."""
 
     async def answer(_: Request) -> Response:
         return JSONResponse({"id": "a-1", "name": "a", "workspace": "red", field: bad})
@@ -233,7 +235,8 @@ async def test_a_name_that_is_none_is_not_printed(field: str, bad: str) -> None:
 
 
 async def test_a_field_that_is_none_is_not_printed() -> None:
-    """Names of fields stand in a program as they are: one that is no word of Python is refused."""
+    """A field name that is no Python identifier is refused, because names of fields are printed into a program
+    unchanged."""
 
     async def answer(_: Request) -> Response:
         spec = {"x=__import__('os').system('touch taken'),y": 1}

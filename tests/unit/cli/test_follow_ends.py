@@ -1,4 +1,4 @@
-"""How following ends: with the last line of the log, or with a note that the end of the log has not come."""
+"""How following ends: with the last line of the log, or with a note that the end of the log did not arrive."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ END = {"type": "dev.slipway.allocation.terminated", "data": {"phase": "Terminate
 
 
 class Inbox:
-    """What comes, each at its second; asking moves the clock on."""
+    """The news that arrive, each at its second; `next` moves the clock."""
 
     def __init__(self, *news: tuple[float, News]) -> None:
         self._news = list(news)
@@ -45,7 +45,7 @@ def view_at(_: str) -> dict[str, Any]:
 
 
 def attend(monkeypatch: pytest.MonkeyPatch, *log: tuple[float, News], get: Callable[[str], Any] = view_at) -> int:
-    """Follow what has ended at once and whose log comes so; return the exit code."""
+    """Follow an allocation that has ended and whose log arrives as `log`; return the exit code."""
     inbox = Inbox((0.0, told("events", END)), (0.0, News("events-over", None)), *log)
 
     def sleep(seconds: float) -> None:
@@ -60,7 +60,8 @@ def attend(monkeypatch: pytest.MonkeyPatch, *log: tuple[float, News], get: Calla
 def test_lines_that_come_late_are_all_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It stays as long as lines come: together they take longer than the wait for one."""
+    """Late lines are all shown: following continues while lines arrive, also when they together take longer than the
+    wait for one."""
     lines = [(number * 4.0, told("logs", {"rank": 0, "text": f"line {number}"})) for number in range(6)]
     attend(monkeypatch, *lines, (21.0, News("logs-over", None)))
     shown = capsys.readouterr()
@@ -71,7 +72,7 @@ def test_lines_that_come_late_are_all_shown(
 def test_a_program_that_printed_nothing_has_no_log_to_look_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It could not be started, say: no line came, and no end."""
+    """Without any line, for example when the program could not be started, no missing end of the log is reported."""
     attend(monkeypatch)
     assert "slipway logs" not in capsys.readouterr().err
 
@@ -79,14 +80,15 @@ def test_a_program_that_printed_nothing_has_no_log_to_look_for(
 def test_a_log_whose_end_does_not_come_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the command that shows the rest."""
+    """A missing end of the log is reported with the command that shows the rest."""
     attend(monkeypatch, (1.0, told("logs", {"rank": 0, "text": "first"})))
     shown = capsys.readouterr()
     assert (shown.out, "see it with: slipway logs run-1" in shown.err) == ("first\n", True)
 
 
 def test_a_log_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The work goes on without its output; the reason is said at once, with the command that shows the log."""
+    """A log that cannot be read is reported at once, with the reason and the command that shows the log; following
+    continues without output."""
     attend(monkeypatch, (1.0, News("logs-over", UnavailableError("Redis is away"))))
     shown = capsys.readouterr().err
     assert "its output cannot be shown: Redis is away" in shown
@@ -94,7 +96,8 @@ def test_a_log_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_the_exit_code_of_a_run_survives_a_restart_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work has succeeded, whether the server answers at that moment or a little later."""
+    """The exit code of a run survives a restart of the server: a success stays a success, whether the server answers at
+    once or a little later."""
     away = [UnavailableError("nobody listens there")] * 3
 
     def get(_: str) -> dict[str, Any]:
@@ -125,7 +128,7 @@ def test_an_error_of_any_kind_ends_a_stream_in_the_background() -> None:
 
 
 def waiting(*answers: dict[str, Any] | Exception) -> dict[str, Any] | None:
-    """Wait for the end of what is answered so, one answer for each read of the allocation."""
+    """Wait for the end of an allocation whose reads return these answers, one each."""
     left = list(answers)
 
     def get(path: str) -> dict[str, Any]:
@@ -142,7 +145,7 @@ def waiting(*answers: dict[str, Any] | Exception) -> dict[str, Any] | None:
 
 
 def test_a_wait_survives_a_restart_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is away for a moment does not end the wait; one that stays away does."""
+    """A server that is away for a short time does not end the wait; one that stays away does."""
     monkeypatch.setattr(follow, "LOOK_S", 0.001)
     away = UnavailableError("nobody listens there")
     assert waiting(VIEW, away, away, VIEW, away, ENDED) == ENDED

@@ -1,4 +1,4 @@
-"""What others wrote gives no orders to a terminal: names, messages, values and answers of workloads, users, servers."""
+"""Texts of workloads, users and servers (names, messages, values, answers) cannot control the terminal."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
 
 ORDERS = "\x1b]0;OWNED\x07\x1b[2J\x9b31m\x85\u202egpj\u2066\u2028\r\x7f\ud800"
-"""The title, the screen, the colour, the direction, the beginning of the line, and half a character."""
+"""Control sequences for the title, the screen, the color, the direction and the line start, and half a character."""
 
 
 class Tty(io.StringIO):
@@ -31,12 +31,12 @@ class Tty(io.StringIO):
 
 
 def is_harmless(printed: str) -> bool:
-    """Whether a terminal only shows it."""
+    """Whether a terminal only shows the text."""
     return not any(char in printed for char in ORDERS if not " " <= char <= "~")
 
 
 def a_terminal(monkeypatch: pytest.MonkeyPatch) -> tuple[Terminal, Tty, Tty]:
-    """One that shows colours."""
+    """A terminal with colors."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     out, err = Tty(), Tty()
@@ -45,7 +45,8 @@ def a_terminal(monkeypatch: pytest.MonkeyPatch) -> tuple[Terminal, Tty, Tty]:
 
 @pytest.mark.parametrize("is_tty", [True, False])
 def test_lines_and_notes_show_orders_as_text(is_tty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal and in a pipe, which is often read on one."""
+    """Lines and notes show control sequences as text, on a terminal and in a pipe, whose output is often read on a
+    terminal."""
     terminal, *streams = a_terminal(monkeypatch)
     if not is_tty:
         streams = [io.StringIO(), io.StringIO()]
@@ -59,14 +60,14 @@ def test_lines_and_notes_show_orders_as_text(is_tty: bool, monkeypatch: pytest.M
 
 
 def test_colours_are_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What we paint has its colour; what is painted has none of its own, also where it looks like what we write."""
+    """Only our own colors are effective: colored text cannot contain colors of its own, also not ours."""
     terminal, out, _ = a_terminal(monkeypatch)
     terminal.line(terminal.paint("a\x1b[32mb", "red", to_err=False) + "\x1b[32mc\ufdd032;")
     assert out.getvalue() == "\x1b[31ma\\x1b[32mb\x1b[0m\\x1b[32mc\ufdd032;\n"
 
 
 def test_a_live_line_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal and in a pipe."""
+    """A live line is one line, on a terminal and in a pipe."""
     terminal, _, err = a_terminal(monkeypatch)
     terminal.live(f"waits{ORDERS}\nerror: all is lost")
     assert is_harmless(err.getvalue().removeprefix("\r\x1b[2K"))
@@ -76,7 +77,8 @@ def test_a_live_line_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_program_prints_keeps_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Log lines of a rank's own program stay as they are, but for half a character, which cannot be written."""
+    """Log lines of a rank's program keep their colors and all else, except half a character, which cannot be
+    written."""
     terminal, out, _ = a_terminal(monkeypatch)
     terminal.passed_on(terminal.paint("[1]", "cyan", to_err=False) + " \x1b[1;32mepoch\x1b[0m 3 \ud800")
     assert out.getvalue() == "\x1b[36m[1]\x1b[0m \x1b[1;32mepoch\x1b[0m 3 ?\n"
@@ -98,8 +100,8 @@ def test_what_a_program_prints_keeps_its_colours(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_program_gives_a_terminal_no_orders(monkeypatch: pytest.MonkeyPatch, printed: str, shown: str) -> None:
-    """Neither cursor nor screen nor title nor clipboard: another user's program may have printed it. A file or a pipe
-    gets every character."""
+    """Output of a program cannot control a terminal's cursor, screen, title or clipboard, because another user's
+    program may have printed it. A file or a pipe gets every character."""
     terminal, out, _ = a_terminal(monkeypatch)
     terminal.passed_on(printed)
     plain = io.StringIO()
@@ -108,7 +110,7 @@ def test_a_program_gives_a_terminal_no_orders(monkeypatch: pytest.MonkeyPatch, p
 
 
 def test_a_result_is_exact_in_a_file_and_harmless_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts, CSV."""
+    """Results such as scripts and CSV are exact in a file and harmless on a terminal."""
     terminal, out, _ = a_terminal(monkeypatch)
     terminal.raw("a\x1b[2J\n")
     plain = io.StringIO()
@@ -117,7 +119,8 @@ def test_a_result_is_exact_in_a_file_and_harmless_on_a_terminal(monkeypatch: pyt
 
 
 def test_no_text_begins_a_line_of_ours() -> None:
-    """Facts, events, explanations and ends stay on their lines, and the further lines of a refusal are indented."""
+    """A text of another user never begins a line of our output: facts, events, explanations and ends stay on their
+    lines, and further lines of a refusal are indented."""
     forged = "x\nState: Succeeded"
     view: dict[str, Any] = {"id": "a", "phase": "Terminated", "result": "Failed", "reason": "", "message": forged}
     view |= {"spec": {}, "status": {}}
@@ -133,7 +136,7 @@ def test_no_text_begins_a_line_of_ours() -> None:
 
 
 def test_names_in_an_archive_of_a_rank_are_shown_as_text(tmp_path: Path) -> None:
-    """What was left out of a copy is listed: one line each, whatever it is called and wherever it leads."""
+    """Entries that a copy left out are listed as text, one line each, whatever their names and targets are."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for number in (1, 2):
@@ -150,7 +153,7 @@ def test_names_in_an_archive_of_a_rank_are_shown_as_text(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("mtime", ["1e300", "-1e300", "inf", "nan", "9" * 40])
 def test_a_time_that_is_none_does_not_end_a_copy(mtime: str, tmp_path: Path) -> None:
-    """Of a file, and of a folder, whose time is set last: it is the beginning of time instead."""
+    """An invalid time of a file or a folder does not end a copy: the earliest time is used instead."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, kind in (("folder", tarfile.DIRTYPE), ("file", tarfile.REGTYPE)):
@@ -163,7 +166,8 @@ def test_a_time_that_is_none_does_not_end_a_copy(mtime: str, tmp_path: Path) -> 
 
 
 async def test_what_a_user_wrote_is_shown_to_others_as_text(world: ApiWorld, desk: Desk) -> None:
-    """In each verb that shows a launch, and in each form: JSON and YAML say the same as before, by escapes."""
+    """Every verb that shows a launch shows texts of users as text, in each format: JSON and YAML use escapes and keep
+    the value."""
     note = ORDERS.replace("\ud800", "")
     await world.launch(name="a", env={"NOTE": note}, command=["sh", "-c", f"echo {note}"], image="x")
     wordings = ["describe a", "get a -o json", "get a -o yaml", "ps -o wide", "ps -o json", "ps -o yaml"]
@@ -178,7 +182,7 @@ async def test_what_a_user_wrote_is_shown_to_others_as_text(world: ApiWorld, des
 
 
 def test_one_line_and_harmless_keep_what_people_write() -> None:
-    """Letters of all scripts, emoji and marks of direction stay."""
+    """`one_line` and `harmless` keep letters of all scripts, emoji and marks of direction."""
     for text in ("żółw 一 שלום\u200f مرحبا", "👩\u200d🚀 ☎\ufe0f", "e\u0301"):
         assert (harmless(text), one_line(text)) == (text, text)
     assert harmless("a\tb\nc") == "a\tb\nc"

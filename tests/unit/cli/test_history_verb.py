@@ -1,4 +1,4 @@
-"""`slipway history`: what has ended, and who stood where."""
+"""`slipway history`: ended allocations, and the placements at a past moment."""
 
 import csv
 import io
@@ -22,13 +22,14 @@ from tests.support.cli import Desk
 
 @pytest.mark.parametrize(("option", "value"), [("--owner", "ann"), ("--since", "2h"), ("--limit", "5")])
 async def test_an_option_that_a_moment_does_not_have(desk: Desk, option: str, value: str) -> None:
-    """`--at` shows what all users had: an option that would choose among it is refused, and not passed over."""
+    """`--at` shows the allocations of all users: an option that filters them is refused instead of ignored."""
     refused = await desk.run("history", "--at", "10m", option, value)
     assert (refused.code, f"{option}: has no effect with --at" in refused.err) == (main.USAGE, True)
 
 
 async def test_what_has_ended_is_listed_newest_first(world: ApiWorld, desk: Desk) -> None:
-    """With its result; what lives is not in it; ids alone with -q."""
+    """Ended allocations are listed newest first with their result; running ones are not listed; `-q` prints ids
+    alone."""
     assert "nothing has ended" in (await desk.run("history")).err
     for number, name in enumerate(("first", "second")):
         await world.launch(name=name)
@@ -46,7 +47,7 @@ async def test_what_has_ended_is_listed_newest_first(world: ApiWorld, desk: Desk
 
 
 async def test_who_stood_where_then(world: ApiWorld, desk: Desk) -> None:
-    """The moment is said back, with what this cannot know."""
+    """The placements at a moment are shown with the moment, and with what the history cannot know."""
     launched = await world.launch()
     shown = await desk.run("history", "--at", "0s")
     assert launched["id"] in shown.out
@@ -57,7 +58,7 @@ async def test_who_stood_where_then(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_what_has_run_is_a_trace_that_simulate_reads(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """Each of it, with what its ranks request and how long it ran; what ended before it ran is left out."""
+    """The trace that `simulate` reads has each allocation that ran, with the requests of its ranks and its run time."""
     roles = [
         {"name": "leader", "count": 1, "resources": {"cpu": 2, "memory": "4Gi"}},
         {"name": "worker", "count": 2, "resources": {"cpu": 4, "memory": "8Gi", "nvidia.com/gpu": 4}},
@@ -90,7 +91,8 @@ async def test_what_has_run_is_a_trace_that_simulate_reads(world: ApiWorld, desk
 
 
 async def test_a_trace_has_everything(desk: Desk, tmp_path: Path) -> None:
-    """So that no option of a page goes with it; a file that cannot be written is said."""
+    """A trace contains everything, so options of pages are refused with it; a file that cannot be written is an
+    error."""
     trace = str(tmp_path / "work.csv")
     for words in (["--at", "1h"], ["--limit", "5"], ["-o", "json"], ["-q"]):
         ran = await desk.run("history", "--trace", trace, *words)
@@ -100,7 +102,7 @@ async def test_a_trace_has_everything(desk: Desk, tmp_path: Path) -> None:
 
 
 def test_times_and_how_long_ago() -> None:
-    """A time zone is needed; what is neither says what would do."""
+    """Moments are times with a time zone, or ages; for other texts the error names the valid forms."""
     assert moment_of("2026-01-02T03:04:05Z", "--at") == "2026-01-02T03:04:05Z"
     assert moment_of("2h", "--at").endswith("Z")
     for text in ("yesterday", "2026-01-02T03:04:05"):
@@ -118,7 +120,7 @@ def test_times_and_how_long_ago() -> None:
     ],
 )
 def test_parts_of_gpus_are_in_a_trace(requests: dict[str, str], gpus: str, milli: str) -> None:
-    """MIG slices as the part of a GPU that they are, rounded up; more than a GPU as whole ones."""
+    """A trace has MIG slices as parts of a GPU, rounded up; more than one GPU as whole GPUs."""
     ranks = [{"name": "main", "count": 2, "resources": {"limits": requests}}]
     [row] = csv.DictReader(io.StringIO(trace_text([{"id": "a", "spec": {"ranks": ranks}}])))
     assert (row["ranks"], row["gpus"], row["gpuMilli"]) == ("2", gpus, milli)

@@ -1,4 +1,4 @@
-"""The small client: errors of the tree, one more try on a stale connection, streams that resume."""
+"""The small client: errors of the error tree, one more try on a stale connection, streams that resume."""
 
 import _thread
 import asyncio
@@ -115,7 +115,7 @@ def an_answer(status: int, *, retry_after: str = "", **problem: Any) -> ApiRespo
     ],
 )
 def test_refusals(status: int, code: str, kind: type[ControlPlaneError]) -> None:
-    """Each status has its place in the error tree; the detail is what people read."""
+    """Each status has its class in the error tree; the detail is the message for users."""
     error = error_of(an_answer(status, code=code, detail="because"))
     assert type(error) is kind
     assert "because" in str(error)
@@ -129,7 +129,7 @@ def test_fields_of_a_refusal() -> None:
 
 
 def test_retry_after_is_said() -> None:
-    """A server that is away for a moment says when to come back."""
+    """Retry-After is in the message of a server that is away for a short time."""
     error = error_of(an_answer(503, detail="the Kubernetes API is away", retry_after="2"))
     assert "try again in 2 s" in str(error)
     assert isinstance(error, UnavailableError)
@@ -137,12 +137,12 @@ def test_retry_after_is_said() -> None:
 
 
 def test_a_refusal_that_is_no_problem() -> None:
-    """A proxy in between answers with a page: the status is still said."""
+    """A refusal without problem details, such as the page of a proxy, still shows its status."""
     assert "502" in str(error_of(ApiResponse(HTTPStatus.BAD_GATEWAY, b"<html>", {})))
 
 
 def test_a_closed_connection_is_opened_again() -> None:
-    """A kept connection that the server has closed costs nothing: the call is made again, on a new one."""
+    """When the server has closed a kept connection, the call is made again on a new one."""
     with scripted(lambda n, _: OK) as server:
         api = server.api
         assert [api.get("/x"), api.get("/y")] == [{}, {}]
@@ -151,14 +151,14 @@ def test_a_closed_connection_is_opened_again() -> None:
 
 
 def test_a_server_that_hangs_up() -> None:
-    """An answer that never comes is told as such, with what to do."""
+    """A missing answer is reported as such, with the next step."""
     with scripted(lambda n, _: b"") as server, pytest.raises(UnavailableError, match="slipway up"):
         server.api.get("/x")
     assert len(server.requests) == http.TRIES
 
 
 def test_a_part_of_an_answer_is_no_answer() -> None:
-    """A connection that breaks in the middle of an answer is a lost one: nothing is shown as if it were all."""
+    """A part of an answer is a lost connection, and is never shown as a whole answer."""
     half = OK.replace(b"Length: 2", b"Length: 12")
     with scripted(lambda n, _: half if n == 0 else OK) as server, closing(server.api) as api:
         assert api.call("GET", "/x").body == b"{}"
@@ -169,7 +169,8 @@ BUSY = b'HTTP/1.1 503 Busy\r\nRetry-After: 0\r\nContent-Length: 17\r\n\r\n{"deta
 
 
 def test_a_server_that_cannot_answer_now_is_asked_again() -> None:
-    """It said when to come back: people are told once that it takes longer, and have their answer."""
+    """A server that answers with a near Retry-After is called again; the user sees one note that it takes longer, and
+    then the answer."""
     told: list[str] = []
     with scripted(lambda n, _: BUSY if n < 2 else OK) as server:
         api = Api(server.api.server, note=told.append)
@@ -181,7 +182,7 @@ def test_a_server_that_cannot_answer_now_is_asked_again() -> None:
 
 @pytest.mark.parametrize("refused", [BUSY.replace(b"Retry-After: 0\r\n", b""), BUSY.replace(b": 0\r", b": 60\r")])
 def test_a_server_that_names_no_near_time_is_not_asked_again(refused: bytes) -> None:
-    """It did not say when, or named a time that nobody waits for at a prompt."""
+    """A server that names no Retry-After, or one too long to wait for at a prompt, is not called again."""
     with (
         scripted(lambda n, _: refused) as server,
         closing(server.api) as api,
@@ -193,7 +194,8 @@ def test_a_server_that_names_no_near_time_is_not_asked_again(refused: bytes) -> 
 
 @pytest.mark.parametrize(("method", "times"), [("GET", 5), ("PATCH", 5), ("POST", 1), ("DELETE", 1)])
 def test_only_what_may_be_done_twice_is_asked_again(method: str, times: int) -> None:
-    """A server that ran out of time may have carried it out: a second DELETE would be told that nothing is there."""
+    """Only idempotent calls are repeated after a timeout of the server, which may have done the call: a second DELETE
+    would return 404."""
     with (
         scripted(lambda n, _: BUSY) as server,
         closing(server.api) as api,
@@ -218,7 +220,8 @@ def test_only_what_may_be_done_twice_is_asked_again(method: str, times: int) -> 
 def test_a_lost_answer_is_asked_for_again_where_that_is_harmless(
     path: str, query: dict[str, Any], body: Any, times: int
 ) -> None:
-    """A second kill would end the ranks without their grace: it is sent once, and the error says so."""
+    """A call with a lost answer is repeated only when that is harmless. A second kill would end the ranks without their
+    grace: it is sent once, and the error says so."""
     with scripted(lambda n, _: b"") as server, closing(server.api) as api, pytest.raises(UnavailableError) as lost:
         api.post(path, body, query)
     assert len(server.requests) == times
@@ -237,7 +240,7 @@ def test_a_lost_answer_is_asked_for_again_where_that_is_harmless(
     ],
 )
 def test_an_unknown_outcome_says_where_to_look(method: str, path: str, look: str) -> None:
-    """The request may have taken effect: the message names the verb that shows it."""
+    """After an unknown outcome the message names the verb that shows whether the request took effect."""
     with scripted(lambda n, _: b"") as server, closing(server.api) as api, pytest.raises(UnavailableError) as lost:
         api.call(method, path)
     assert "whether the call took effect is unknown" in str(lost.value)
@@ -254,7 +257,8 @@ def test_a_busy_server_may_have_done_what_it_could_not_answer() -> None:
 
 
 def test_a_kill_on_a_connection_that_the_server_closed_is_sent_once() -> None:
-    """The end of a kept connection is seen before a request is sent on it."""
+    """A kill is sent once when the server closed the connection, because the client notices the end of a kept
+    connection before it sends."""
     with scripted(lambda n, _: OK) as server, closing(server.api) as api:
         api.get("/x")
         sock = cast("Any", api)._connection.sock
@@ -264,7 +268,7 @@ def test_a_kill_on_a_connection_that_the_server_closed_is_sent_once() -> None:
 
 
 def test_a_kill_after_an_interrupted_call_is_sent() -> None:
-    """Ctrl-C may end a call before its answer; the next request has a connection of its own."""
+    """A kill after a call that Ctrl-C interrupted is sent on a new connection."""
     stop = iter([True])
 
     def script(n: int, _: str) -> bytes:
@@ -283,7 +287,7 @@ def test_a_kill_after_an_interrupted_call_is_sent() -> None:
 
 
 def test_a_launch_has_a_key() -> None:
-    """Made twice by a lost answer, it launches once."""
+    """A launch has an Idempotency-Key, so that a repeat after a lost answer launches once."""
     with scripted(lambda n, _: b"" if n == 1 else OK) as server:
         api = server.api
         api.get("/warm")
@@ -323,19 +327,19 @@ def test_a_stream_resumes_after_the_last_id() -> None:
 
 
 def test_a_stream_ends_when_nothing_is_left() -> None:
-    """204 means that there is nothing after the last id, and never will be."""
+    """A stream ends at 204, which means that no entry follows the last id."""
     with scripted(lambda n, _: b"HTTP/1.1 204 No Content\r\n\r\n") as server:
         assert list(server.api.stream("/events", is_over=lambda: False)) == []
 
 
 def test_a_stream_that_does_not_come_back() -> None:
-    """After some patience the error is told."""
+    """A stream that stays broken ends with the error after some time."""
     with scripted(lambda n, _: b"") as server, pytest.raises(UnavailableError):
         list(server.api.stream("/events"))
 
 
 def test_a_stream_of_what_is_not_there() -> None:
-    """A refusal is not tried again."""
+    """A stream that is refused is not tried again."""
     refusal = b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\n{}"
     with scripted(lambda n, _: refusal) as server, pytest.raises(NotFoundError):
         list(server.api.stream("/events"))
@@ -344,7 +348,7 @@ def test_a_stream_of_what_is_not_there() -> None:
 
 @pytest.mark.parametrize("body", [b"<html>", b"[1]", b'"x"', b"\xff\xfe", b"[" * 100_000])
 def test_an_answer_that_is_none_of_ours_says_so(body: bytes) -> None:
-    """Some other program answers at that address, or a server that is taken over: an error that says where to look."""
+    """An answer of another program, or of a hostile server, is an error that says what to check."""
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     with (
         scripted(lambda n, _: answer) as server,
@@ -356,7 +360,7 @@ def test_an_answer_that_is_none_of_ours_says_so(body: bytes) -> None:
 
 @pytest.mark.parametrize("is_chunked", [True, False])
 def test_an_answer_without_an_end_is_not_kept(is_chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read up to a limit."""
+    """An endless answer is read up to a limit."""
     monkeypatch.setattr(http, "BODY_BYTES_MAX", 1000)
     body = b"3e9\r\n%s\r\n0\r\n\r\n" % (b"x" * 1001) if is_chunked else b"x" * 1001
     head = b"Transfer-Encoding: chunked" if is_chunked else b"Content-Length: 1001"
@@ -380,14 +384,14 @@ def test_an_answer_without_an_end_is_not_kept(is_chunked: bool, monkeypatch: pyt
     ],
 )
 def test_a_refusal_of_any_form_is_an_error_of_the_tree(body: bytes, retry_after: str) -> None:
-    """Whoever answers, and whatever it says."""
+    """A refusal of any form, from any server, is an error of the tree."""
     error = error_of(ApiResponse(422, body, {"Retry-After": retry_after}))
     assert isinstance(error, InvalidError)
     assert error.fields == ()
 
 
 def test_a_request_as_curl() -> None:
-    """What is sent can be sent again by hand."""
+    """A request is shown as a curl command that a user can run by hand."""
     shown: list[str] = []
     with scripted(lambda n, _: OK) as server:
         api = Api(server.api.server, user="ann", show=shown.append)
@@ -409,7 +413,8 @@ def test_a_request_as_curl() -> None:
     ],
 )
 def test_a_request_as_curl_has_no_secret(body: dict[str, Any], shown_as: str) -> None:
-    """In its place stands a variable of the shell, so that the line can still be sent; the request has the value."""
+    """A request as curl has a shell variable in place of a secret, so that the line still works; the request itself has
+    the value."""
     shown: list[str] = []
     with scripted(lambda n, _: OK) as server:
         api = Api(server.api.server, show=shown.append)
@@ -431,8 +436,8 @@ def test_a_request_as_curl_has_no_secret(body: dict[str, Any], shown_as: str) ->
     ],
 )
 def test_no_text_of_a_body_becomes_a_variable(text: str) -> None:
-    """A launch that is repeated holds texts of whoever made it: the shell passes them on as they are, and the token of
-    who runs the command is in the head of the request only."""
+    """No text in a body is expanded by the shell, because a repeated launch contains texts of another user; the
+    caller's token is only in the header of the request."""
     api = Api(parse("http://127.0.0.1:1", "test")._replace(credential=fixed("slipway_canary")))
     for secret in ({}, {"secretValues": {"HF_TOKEN": "hush"}}):
         body = {"env": {"NOTE": text}, **secret}
@@ -443,14 +448,14 @@ def test_no_text_of_a_body_becomes_a_variable(text: str) -> None:
 
 
 def words_of_the_shell(line: str, **variables: str) -> list[str]:
-    """The arguments that curl would be given."""
+    """The arguments that curl gets from the shell."""
     script = "curl() { printf '%s\\0' \"$@\"; }\n" + line
     done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True, env=variables)
     return done.stdout.split("\0")[:-1]
 
 
 async def test_calls_run_beside_a_loop() -> None:
-    """The client blocks its thread only."""
+    """The client can be called beside an event loop, because it blocks only its thread."""
     with scripted(lambda n, _: OK) as server:
         api = server.api
         assert await asyncio.to_thread(api.get, "/x") == {}
@@ -465,7 +470,7 @@ def a_line(text: str, *, id_: str = "") -> bytes:
 
 
 def test_lines_without_ids_are_told_once() -> None:
-    """A stream of a pod's own lines that breaks begins again: each line is told as often as it was printed."""
+    """A broken stream of a pod's own lines begins again, and each line is shown as often as it was printed."""
     ended = b'HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n{"phase": "Terminated"}'
     first = [a_line("a"), a_line("a"), a_line("b")]
     again = [a_line("a", id_="1-1"), a_line("a", id_="1-2"), a_line("b", id_="1-3"), a_line("b", id_="1-4")]
@@ -483,7 +488,7 @@ def test_lines_without_ids_are_told_once() -> None:
 
 
 def test_what_kubernetes_says_hides_no_line() -> None:
-    """Lines of a rank are known by their numbers; what Kubernetes says of its pod is always told, numbered or not."""
+    """Lines of a rank are recognized by their numbers; events of Kubernetes are always shown, with a number or not."""
     told_by = [
         ("event", "started", 1),
         ("stdout", "hello", 1),
@@ -515,7 +520,8 @@ def test_what_kubernetes_says_hides_no_line() -> None:
 
 
 def test_missing_lines_are_counted_once_after_a_break() -> None:
-    """The server counts anew from a hole of its store; lines that were shown, or counted, are not missing again."""
+    """After a break missing lines are counted once: the server counts again from the gap in its store, but lines that
+    were shown or counted are not missing again."""
 
     def line(number: int, id_: str, *, missing: int = 0) -> bytes:
         text = f"{missing} lines are missing here: why" if missing else f"line {number}"

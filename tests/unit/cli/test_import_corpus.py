@@ -28,7 +28,7 @@ def test_a_file_becomes_the_launches_and_the_report_beside_it(case: ImportCase) 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_field_that_nobody_knows_is_reported(case: ImportCase) -> None:
-    """A field at the top of a document that no system has is in the report, as one that is not carried over."""
+    """An unknown field at the top of a document is in the report, as a field that is not imported."""
     if case.path.suffix == ".sh":
         pytest.skip("a script has options, not fields")
     documents = [each.value for each in yaml_reader.documents(case.text, yaml_reader.MANIFEST) if each.value]
@@ -43,7 +43,7 @@ def test_a_field_that_nobody_knows_is_reported(case: ImportCase) -> None:
 @pytest.mark.matrix(most=12)
 @pytest.mark.parametrize("case", CASES)
 def test_a_field_that_is_junk_or_gone_gets_an_answer(case: ImportCase) -> None:
-    """Whatever one field of a file becomes: a launch or a refusal that says why, and never a traceback."""
+    """A file with one field broken or removed becomes a launch or a refusal with the reason, never a traceback."""
     if case.path.suffix == ".sh":
         for line in range(len(case.text.splitlines())):
             for junk in ("", "#SBATCH --ntasks=?", "#SBATCH --gres", "#SBATCH"):
@@ -61,7 +61,7 @@ def test_a_field_that_is_junk_or_gone_gets_an_answer(case: ImportCase) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 async def test_what_a_file_becomes_can_be_launched(case: ImportCase, world: ApiWorld) -> None:
-    """The api takes each launch, where the pools, queues and workspaces that it names exist."""
+    """The api accepts each launch when the pools, queues and workspaces that it names exist."""
     for body in bodies(case):
         await _furnish(world, body)
         if "replicas" in body:
@@ -102,7 +102,7 @@ def _replaced(document: Any, steps: tuple[str | int, ...], junk: Any) -> Any:
 
 
 async def _furnish(world: ApiWorld, body: Json) -> None:
-    """What the launch names is there."""
+    """Create the objects that the launch names."""
     accounts = {"annotations": {ANNOTATION_SERVICE_ACCOUNTS: "*"}, "labels": {"slipway.dev/workspace": "true"}}
     workspace = str(body.get("workspace") or "default")
     try:

@@ -1,4 +1,4 @@
-"""What an import keeps in mind beyond copying fields: meaning of `$`, ranks of several roles, and what was removed."""
+"""The rules of an import beyond copying fields: the meaning of `$`, ranks of several roles, and removed parts."""
 
 import tracemalloc
 from typing import Any
@@ -21,7 +21,7 @@ def _verdicts(document: ImportedDocument) -> dict[str, Verdict]:
 
 
 def test_a_dollar_that_means_nothing_there_means_nothing_here() -> None:
-    """A value of SkyPilot is plain text: it is written so that Kubernetes does not read `$(NAME)` in it."""
+    """A value of SkyPilot is plain text, so it is escaped: Kubernetes must not expand `$(NAME)` in it."""
     (body,) = _imported("run: echo $A\nenvs: {A: 'x$(date)'}\n").bodies
     assert body["env"] == {"A": "x$$(date)"}
     assert body["command"] == ["bash", "-c", "echo $A"]
@@ -49,7 +49,8 @@ def test_the_index_of_a_job_is_set_in_each_container() -> None:
 
 @pytest.mark.parametrize("indexes", ["0-9999999", "0-9999999:2", "1,0-9999999"])
 def test_an_array_that_is_too_long_is_refused_before_its_indexes_are_made(indexes: str) -> None:
-    """The number of indexes is computed; a list of ten million would need seconds and hundreds of megabytes."""
+    """An array that is too long is refused before its list of indexes is made: ten million would need seconds and
+    hundreds of megabytes."""
     tracemalloc.start()
     try:
         (document,) = convert(f"#!/bin/bash\n#SBATCH --array={indexes}\nhostname\n", "job.sh", ImportOptions())
@@ -66,7 +67,7 @@ def test_indexes_that_are_named_twice_are_one_launch() -> None:
 
 
 def test_what_refers_to_a_removed_part_is_removed_and_reported_too() -> None:
-    """A mount of a volume that is not allowed goes with the volume; both have a path of the file."""
+    """A mount of a removed volume is removed too, and both are reported with their paths in the file."""
     pod = (
         "{containers: [{name: a, image: b, volumeMounts: [{name: ok, mountPath: /a}, {name: bad, mountPath: /b}]}], "
         "volumes: [{name: bad, hostPath: {path: /x}}, {name: bad2, hostPath: {path: /y}}, {name: ok, emptyDir: {}}]}"
@@ -81,14 +82,15 @@ def test_what_refers_to_a_removed_part_is_removed_and_reported_too() -> None:
 
 
 def test_values_of_secrets_are_not_copied() -> None:
-    """The launch names keys of a Secret; the value is in no output."""
+    """The launch names keys of a Secret; the value is not in any output."""
     document = _imported("name: a\nrun: x\nsecrets: {TOKEN: the-value}\n")
     assert document.bodies[0]["secrets"] == {"TOKEN": "a-secrets/TOKEN"}
     assert "the-value" not in repr(document)
 
 
 def test_slots_beyond_one_node_are_several_ranks() -> None:
-    """How many GPUs a node has is not in the file of an experiment; a number that does not divide is refused."""
+    """Slots beyond one node become several ranks. The file of an experiment does not contain the number of GPUs per
+    node; a number that does not divide is refused."""
     text = "name: a\nentrypoint: x\nsearcher: {name: single}\nenvironment: {image: i}\nresources: {slots_per_trial: 12}"
     (body,) = _imported(text, gpus_per_node=4).bodies
     assert body["ranks"] == [{"name": "worker", "count": 3, "resources": {"nvidia.com/gpu": 4}}]
@@ -105,20 +107,21 @@ def test_a_file_without_an_image_gets_the_one_of_the_option() -> None:
 
 
 def test_roles_of_one_name_are_named_where_the_second_stands() -> None:
-    """The path is that of the file, not of the launch."""
+    """Two roles of one name are refused with the path of the second in the file, not in the launch."""
     task = "{name: a, template: {spec: {containers: [{name: c, image: i}]}}}"
     document = _imported(f"apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nspec: {{tasks: [{task}, {task}]}}")
     assert document.error.startswith("spec.tasks[1].name: a stands here twice")
 
 
 def test_a_configuration_that_does_not_say_its_kind_is_asked_back() -> None:
-    """The option says it."""
+    """A configuration without its kind is refused with the option that names the kind."""
     assert "--kind" in _imported("resources: {slots: 1}").error
     assert _imported("resources: {slots: 1}", kind="notebook").bodies[0]["kind"] == "notebook"
 
 
 def test_every_part_of_a_document_has_a_verdict() -> None:
-    """What nobody asked for is left over, as its largest part; a verdict on an object holds for all in it."""
+    """Every part of a document has a verdict. Unread parts are reported as their largest common part; a verdict on an
+    object is for everything in it."""
     document = ForeignDocument({"a": {"b": 1, "c": {"d": 2}}, "e": [{"f": 3}], "g": None})
     document.root.get("a", "b").carried()
     document.root.get("e").unneeded()
@@ -134,19 +137,19 @@ def test_every_part_of_a_document_has_a_verdict() -> None:
     ],
 )  # fmt: skip
 def test_sizes_of_other_systems(text: str, unit: str, quantity: str) -> None:
-    """Units are powers of 1024, with or without B; a number alone has the unit of the system."""
+    """Units of sizes are powers of 1024, with or without B; a plain number has the default unit of the system."""
     assert size(ForeignDocument(text).root, text, unit) == quantity
 
 
 @pytest.mark.parametrize(("text", "made"), [("2h", "2h"), ("90", "1m30s"), ("1d", "1d"), ("1w", "7d")])
 def test_times_of_other_systems(text: str, made: str) -> None:
-    """Seconds without a unit; days and weeks too."""
+    """Times without a unit are seconds; days and weeks are read too."""
     assert duration(ForeignDocument(text).root) == made
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "-1h"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    """With the path of the field."""
+    """An invalid time is refused with the path of the field."""
     with pytest.raises(InvalidError, match="must be a time"):
         duration(ForeignDocument(text).root)
 
@@ -155,12 +158,13 @@ def test_what_is_no_time_is_refused(text: str) -> None:
     ("text", "name"), [("My_Job 1", "my-job-1"), ("7b", "n-7b"), ("---", ""), ("a" * 70, "a" * 63)]
 )
 def test_names_are_made_plain(text: str, name: str) -> None:
-    """Lower case letters, digits and hyphens, a letter first."""
+    """Names are converted to lower case letters, digits and hyphens, with a letter first."""
     assert plain_name(text) == name
 
 
 def test_claims_of_a_volcano_job_are_volumes_of_the_launch() -> None:
-    """Those that are there; one that the Job makes is reported, and a path or a name that is none refuses the Job."""
+    """Existing claims of a Volcano Job become volumes of the launch; a claim that the Job creates is reported, and an
+    invalid path or name refuses the Job."""
     text = (
         "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nspec:\n  volumes: [{mountPath: %s, volumeClaimName: %s}, "
         "{mountPath: /new, volumeClaim: {}}]\n  tasks: [{replicas: 2, template: {spec: {containers: [{name: a, "
@@ -195,7 +199,7 @@ def test_exit_codes_are_written_as_ranges(codes: str, expected: list[int | str])
 
 
 def test_a_rule_that_could_never_match_is_taken_out_and_reported() -> None:
-    """A Job may have it; a launch is refused with it."""
+    """A rule that can never match is removed and reported: a Job may have it, but a launch with it is refused."""
     every = "{action: FailJob, onExitCodes: {operator: NotIn, values: [300]}}"
     document = _a_job(f"{every}, {{action: Ignore, onExitCodes: {{operator: In, values: [3]}}}}")
     assert [rule["action"] for rule in document.bodies[0]["failurePolicy"]["rules"]] == ["fail"]
@@ -203,7 +207,7 @@ def test_a_rule_that_could_never_match_is_taken_out_and_reported() -> None:
 
 
 def test_exit_codes_decide_for_the_replicas_that_say_so() -> None:
-    """`restartPolicy: ExitCode` of one type is about its role; what has no limit there has a high one."""
+    """`restartPolicy: ExitCode` of one replica type applies to its role; a missing limit becomes a high one."""
     pod = "template: {spec: {containers: [{name: pytorch, image: i}]}}"
     types = f"{{Master: {{restartPolicy: Never, {pod}}}, Worker: {{replicas: 2, restartPolicy: ExitCode, {pod}}}}}"
     text = f"apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {{pytorchReplicaSpecs: {types}}}"
@@ -232,7 +236,8 @@ def test_exit_codes_decide_for_the_replicas_that_say_so() -> None:
 def test_pods_that_kubeflow_starts_again_do_so_here(
     kind: str, policy: str, more: str, expected: tuple[int | None, str | None]
 ) -> None:
-    """One by one, but for elastic gangs; without a limit there, so with a high one here. TFJobs say so themselves."""
+    """Pods that Kubeflow restarts one by one do so in Slipway too, except in elastic gangs. Kubeflow has no limit, so
+    the limit is high. TFJobs set it themselves."""
     words = f"restartPolicy: {policy}, " if policy else ""
     worker = f"{{replicas: 2, {words}template: {{spec: {{containers: [{{name: c, image: i}}]}}}}}}"
     names = {"pytorch": "PyTorchJob", "tf": "TFJob", "paddle": "PaddleJob", "jax": "JAXJob"}
@@ -242,7 +247,8 @@ def test_pods_that_kubeflow_starts_again_do_so_here(
 
 
 def test_a_volcano_job_that_restarts_at_one_code_fails_at_the_others() -> None:
-    """Elastic, it goes on: a rule with `fail` would end what can spare a rank."""
+    """A Volcano Job that restarts at one exit code fails at the others. An elastic one continues, because a rule with
+    `fail` would end a gang that can lose a rank."""
     task = "{name: a, replicas: 3, template: {spec: {containers: [{name: c, image: i}]}}}"
     head = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\n"
     policies = "policies: [{exitCode: 75, action: RestartJob}]"
@@ -265,7 +271,8 @@ def test_a_volcano_job_that_restarts_at_one_code_fails_at_the_others() -> None:
     ],
 )
 def test_a_dependency_of_slurm_says_which_option_stands_for_it(value: str, here: str) -> None:
-    """The number of a job of another system names nothing here, so the launch itself waits for nobody."""
+    """A dependency of Slurm is reported with the option that replaces it: the job number of another system is no id
+    here, so the launch does not wait."""
     document = _imported(f"#!/bin/bash\n#SBATCH --dependency={value}\ntrue\n", kind="slurm")
     (entry,) = [each for each in document.entries if "dependency" in each.path]
     assert (entry.verdict, entry.here) == (Verdict.LOST, here)
@@ -286,7 +293,8 @@ spec:
 
 
 def test_jobs_that_start_when_others_are_complete_are_a_launch_of_their_own() -> None:
-    """In the order in which they have to be launched."""
+    """Jobs that start when others are complete become separate launches, in the order in which they must be
+    launched."""
     bodies = _imported(JOBS).bodies
     assert [(body["name"], body.get("after")) for body in bodies] == [
         ("stages", None),
@@ -303,12 +311,12 @@ def test_jobs_that_start_when_others_are_complete_are_a_launch_of_their_own() ->
     ],
 )
 def test_what_cannot_be_waited_for_is_refused(given: str, made: str, why: str) -> None:
-    """A launch that did not wait would be another work."""
+    """A dependency that cannot be imported is refused, because a launch that does not wait would not do the same."""
     assert why in _imported(JOBS.replace(given, made)).error
 
 
 def test_a_rule_on_failures_goes_with_the_launch_of_its_job() -> None:
-    """Of a set that becomes two launches: each has what is about its own jobs."""
+    """When a set becomes two launches, each has the rules on failures of its own jobs."""
     rules = "[{name: x, action: FailJobSet, targetReplicatedJobs: [b]}]"
     first, second = _imported(f"{JOBS}  failurePolicy: {{maxRestarts: 2, rules: {rules}}}\n").bodies
     assert (first["maxRestarts"], second["maxRestarts"]) == (2, 2)

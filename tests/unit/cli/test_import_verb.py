@@ -59,7 +59,7 @@ def test_a_list_of_kubernetes_is_read_item_by_item(tmp_path: Path) -> None:
 
 
 def test_the_report_as_json(tmp_path: Path) -> None:
-    """For programs: each field with its path and its verdict."""
+    """The report as JSON has each field with its path and its verdict."""
     ran = run_here("import", "--report", "json", _file(tmp_path, LOSSY))
     (document,) = json.loads(ran.err)
     assert (document["system"], document["document"], document["made"]) == ("Kubernetes Job", 1, ["hello"])
@@ -69,7 +69,7 @@ def test_the_report_as_json(tmp_path: Path) -> None:
 
 
 def test_strict_fails_when_anything_is_lost(tmp_path: Path) -> None:
-    """The launch is written all the same; the exit code says that something is missing."""
+    """With `--strict` the exit code is a failure when anything is lost; the launch is written in any case."""
     assert run_here("import", "--strict", _file(tmp_path, JOB)).code == main.OK
     ran = run_here("import", "--strict", _file(tmp_path, LOSSY))
     assert (ran.code, "name: hello" in ran.out) == (main.FAILED, True)
@@ -107,14 +107,14 @@ def test_a_folder_gets_a_file_for_each_launch(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_answered_with_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
-    """The exit code is that of a usage error, and nothing is printed as a launch."""
+    """A file that cannot be read is a usage error with the reason, and no launch is printed."""
     ran = run_here("import", _file(tmp_path, text))
     assert (ran.code, ran.out) == (main.USAGE, "")
     assert said in " ".join(ran.err.split())
 
 
 def test_one_good_document_is_enough(tmp_path: Path) -> None:
-    """What is no workload is named; the rest is made. With --strict that is a failure."""
+    """Documents that are no workload are named, and the others are imported. With `--strict` that is a failure."""
     path = _file(tmp_path, f"apiVersion: v1\nkind: Service\n---\n{JOB}")
     ran = run_here("import", path)
     assert (ran.code, "v1 Service is no workload" in " ".join(ran.err.split())) == (main.OK, True)
@@ -133,7 +133,7 @@ def test_the_kinds_are_named_and_documented() -> None:
 
 
 def test_no_server_is_asked(tmp_path: Path) -> None:
-    """A server that is not there does not matter; with --check it does."""
+    """No server is called, unless `--check` is given."""
     path = _file(tmp_path, JOB)
     assert run_here("import", path, "--server", "http://127.0.0.1:1").code == main.OK
     assert run_here("import", "--check", path, "--server", "http://127.0.0.1:1").code == main.FAILED
@@ -149,7 +149,7 @@ async def test_a_server_can_be_asked(world: ApiWorld, desk: Desk, tmp_path: Path
 
 
 async def test_what_is_imported_can_be_applied(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """The way over, end to end."""
+    """The output of an import can be applied, end to end."""
     launch = tmp_path / "launch.yaml"
     assert (await desk.run("import", "--output", str(launch), _file(tmp_path, JOB))).code == main.OK
     assert (await desk.run("apply", "-f", str(launch))).code == main.OK

@@ -1,4 +1,4 @@
-"""`slipway job` and `slipway move`: who goes before whom."""
+"""`slipway job` and `slipway move`: groups of allocations and their order in the queue."""
 
 from slipway.cli import main
 from slipway.kube.resources import RESOURCE_POOLS
@@ -7,7 +7,7 @@ from tests.support.cli import Desk
 
 
 async def test_a_job_from_its_making_to_its_end(world: ApiWorld, desk: Desk) -> None:
-    """Made, launched into, shown, changed, killed, removed."""
+    """A job is created, launched into, shown, changed, killed and removed."""
     made = await desk.run("job", "create", "j", "--max-slots", "4", "--priority", "60")
     assert (made.code, "--job j" in made.out) == (main.OK, True)
     launched = await world.launch(job="j")
@@ -25,7 +25,8 @@ async def test_a_job_from_its_making_to_its_end(world: ApiWorld, desk: Desk) -> 
 
 
 async def test_a_batch_says_what_was_changed_and_what_was_not(desk: Desk) -> None:
-    """The exit code is 1 when something was refused; the others are made."""
+    """A batch reports what was changed and what was refused; the exit code is 1 when a change was refused, and the
+    others are made."""
     await desk.run("job", "create", "a")
     done = await desk.run("job", "update-batch", "a.priority=70", "a.weight=3", "b.weight=2")
     assert done.code == main.FAILED
@@ -36,7 +37,7 @@ async def test_a_batch_says_what_was_changed_and_what_was_not(desk: Desk) -> Non
 
 
 async def test_moves(world: ApiWorld, desk: Desk) -> None:
-    """One allocation, or a job with all its work; the queue shows the result."""
+    """`move` moves one allocation, or a job with all its allocations; the queue shows the result."""
     await desk.run("job", "create", "j")
     names = [(await world.launch(name=name))["id"] for name in ("a", "b")]
     mine = (await world.launch(name="mine", job="j"))["id"]
@@ -49,7 +50,7 @@ async def test_moves(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_bad_words_are_told_apart(desk: Desk) -> None:
-    """Each says what to write instead."""
+    """The error for each bad word says what to write instead."""
     for words in (
         ["job", "update", "j"],
         ["job", "update", "j", "--weight", "heavy"],
@@ -66,7 +67,7 @@ async def test_bad_words_are_told_apart(desk: Desk) -> None:
 
 
 async def test_the_queue_in_figures_and_in_any_order(world: ApiWorld, desk: Desk) -> None:
-    """What waits and runs now, how long it took; `ps` sorts as it is told."""
+    """The queue shows how many allocations wait and run, and how long they took; `ps` sorts by its option."""
     for priority, name in ((10, "low"), (90, "high")):
         await world.launch(name=name, priority=priority)
     await world.run("low")

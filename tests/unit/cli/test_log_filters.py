@@ -1,4 +1,4 @@
-"""`slipway logs`: several ranks, patterns, order, and what Kubernetes says told apart."""
+"""`slipway logs`: several ranks, patterns, order, and events of Kubernetes marked as such."""
 
 from slipway.api.settings import Settings
 from slipway.cli import main
@@ -12,7 +12,7 @@ from tests.support.logs import a_pack, store_lines
 
 
 async def fill(world: ApiWorld) -> str:
-    """Three ranks that print, and an event; the id."""
+    """Store lines of three ranks and an event; return the allocation's id."""
     id_ = (await world.launch(name="gang", ranks=[{"count": 3}]))["id"]
     said = [("event", 0, "Pulling image a"), *(("stdout", rank, f"epoch {rank}") for rank in range(3))]
     lines = [
@@ -24,7 +24,7 @@ async def fill(world: ApiWorld) -> str:
 
 
 async def test_lines_are_chosen(world: ApiWorld, desk: Desk) -> None:
-    """By rank, source and pattern; newest first when that is asked for."""
+    """Lines are selected by rank, source and pattern, and shown newest first on request."""
     id_ = await fill(world)
     for words, expected in (
         ((), "[0] -- Pulling image a|[0] epoch 0|[1] epoch 1|[2] epoch 2"),
@@ -41,7 +41,7 @@ async def test_lines_are_chosen(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_all_lines_newest_first(world: ApiWorld, desk: Desk) -> None:
-    """`-r` prints a log of several pages to its first line, as the order of the file says."""
+    """`-r` prints a log of several pages to its first line, in the reverse order of the file."""
     id_ = (await world.launch(name="long"))["id"]
     count = PAGE_LINES + 2
     for start in range(0, count, 5000):
@@ -55,7 +55,7 @@ async def test_all_lines_newest_first(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_what_is_wrong_with_a_filter_is_said(world: ApiWorld, desk: Desk) -> None:
-    """The option, the reason."""
+    """A bad filter is refused with the option and the reason."""
     id_ = await fill(world)
     for words, said in (
         (("--regex", "(a"), "missing )"),
@@ -68,7 +68,8 @@ async def test_what_is_wrong_with_a_filter_is_said(world: ApiWorld, desk: Desk) 
 
 
 async def test_where_lines_are_missing_the_logs_of_the_cluster_are_named() -> None:
-    """Beside the log, which stays as it is; and not where it is whole. `describe` names them always."""
+    """When lines are missing, the cluster's own logs are named beside the log, which is unchanged; when the log is
+    whole, they are not named. `describe` always names them."""
     async with (
         api_world(Settings(logs_url_template="https://logs.example/{id}")) as world,
         serve_app(world.app, before_stop=world.stop.set) as url,

@@ -1,4 +1,4 @@
-"""Logging in: what is kept, where it is sent, and what is never shown."""
+"""Logging in: the stored token, the server that it is sent to, and what is never shown."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from tests.support.http_stub import serve as serve_stub
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of one's own, and no stack that runs."""
+    """Use a new home folder, without a running stack."""
     monkeypatch.setenv("SLIPWAY_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in ("SLIPWAY_SERVER", "SLIPWAY_API_TOKEN"):
@@ -35,7 +35,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_kept_is_its_owners_alone(tmp_path: Path) -> None:
-    """The file is 0600 in a folder of 0700, also when it was there before."""
+    """The file is 0600 in a folder of 0700, also when it existed before."""
     kept = CliContexts(
         "b", {"a": CliContext("http://a:1", token="s3cret"), "b": CliContext("http://b:1", token_file="/t")}
     )
@@ -51,8 +51,8 @@ def test_what_is_kept_is_its_owners_alone(tmp_path: Path) -> None:
 
 
 def test_the_folder_is_closed_whatever_it_was(tmp_path: Path) -> None:
-    """Before a token or a key is in it: who can write there names the server that it is sent to. One that
-    `ssh-config` made first is closed too."""
+    """The folder is closed before a token or a key is stored, because a user who can write there can set the server
+    that gets the token. A folder that `ssh-config` created first is closed too."""
     folder = tmp_path / "config"
     folder.mkdir()
     for use in (lambda: contexts.write(CliContexts("", {})), lambda: ssh_keys.keys_of("a-1")):
@@ -63,7 +63,8 @@ def test_the_folder_is_closed_whatever_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 def test_what_another_account_wrote_is_not_read() -> None:
-    """Of a folder that was open to others. What root wrote counts for all, and root reads what its caller wrote."""
+    """In a folder that was open to others, files of another account are not read. Files of root are valid for all, and
+    root reads the files of its caller."""
     script = (
         "import os, sys; from slipway.sdk import contexts; os.setuid(int(sys.argv[1])); print(contexts.read().current)"
     )
@@ -87,7 +88,7 @@ def test_what_another_account_wrote_is_not_read() -> None:
 
 
 def test_a_token_goes_to_its_own_server_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever names another server sends it nothing; the environment's goes wherever one calls."""
+    """A token is sent to its own server only; the token of the environment is sent to any server."""
     contexts.write(CliContexts("a", {"a": CliContext("http://a:1", token="for-a")}))
     found = address.find()
     assert (found.url, found.credential.token() if found.credential else "") == ("http://a:1", "for-a")
@@ -100,7 +101,8 @@ def test_a_token_goes_to_its_own_server_only(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_only_a_page_is_opened_in_a_browser(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server names the link of a login; an address of another kind may start a program of the desktop."""
+    """Only http and https links are opened in a browser: the server sets the link of a login, and another scheme may
+    start a program of the desktop."""
     monkeypatch.setenv("SLIPWAY_API_TOKEN", "any")
 
     async def answer(_: Request) -> Response:
@@ -113,7 +115,7 @@ async def test_only_a_page_is_opened_in_a_browser(monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_token_on_the_screen() -> None:
-    """A command that is shown names the variable; what is printed of a credential is nothing."""
+    """A token is never printed; a printed command contains the variable instead."""
     shown: list[str] = []
     server = address.parse("http://127.0.0.1:9", "test")._replace(credential=credentials.fixed("s3cret"))
     with pytest.raises(Exception, match="nobody listens"):
@@ -124,7 +126,7 @@ def test_no_token_on_the_screen() -> None:
 
 
 def test_a_token_that_ends_is_asked_for_again() -> None:
-    """Before it does; one that does not say is kept."""
+    """A token is renewed before it expires; one without an expiry is kept."""
     asked: list[str] = []
 
     def jwt(ends_at: float) -> str:
@@ -151,7 +153,7 @@ def test_a_token_that_ends_is_asked_for_again() -> None:
 def test_what_a_kubeconfig_logs_in_with(
     user: dict[str, object], token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token, or what its plug-in gives."""
+    """The login uses the token of a kubeconfig, or the token from its plug-in."""
     _a_kubectl(tmp_path, monkeypatch, json.dumps({"users": [{"user": user}]}))
     assert credentials.of_kubernetes(Kubernetes()).token() == token
 
@@ -171,14 +173,15 @@ def test_what_a_kubeconfig_logs_in_with(
 def test_a_login_of_a_kubeconfig_that_cannot_be_used(
     user: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plug-in that answers something else, or a file that is gone, is an error with words."""
+    """A plug-in with another answer, or a missing file, is an error with the reason."""
     _a_kubectl(tmp_path, monkeypatch, json.dumps({"users": [{"user": user}]}))
     with pytest.raises(InvalidError, match=r"kubeconfig|cannot be run"):
         credentials.of_kubernetes(Kubernetes()).token()
 
 
 def test_a_certificate_is_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said what else there is; for an account kubectl makes one, for our audience."""
+    """A client certificate is no token: the message names the alternatives, such as a token of an account that kubectl
+    makes for our audience."""
     _a_kubectl(tmp_path, monkeypatch, json.dumps({"users": [{"user": {"client-certificate-data": "x"}}]}))
     with pytest.raises(InvalidError, match="--account NAMESPACE/NAME"):
         credentials.of_kubernetes(Kubernetes()).token()
@@ -189,7 +192,8 @@ def test_a_certificate_is_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_tokens_in_a_folder(tmp_path: Path) -> None:
-    """Made, listed without hashes, taken away; the token itself is on the output once, and in no file."""
+    """Tokens in a folder are created, listed without hashes and removed; the token itself is printed once, and is in no
+    file."""
     folder = str(tmp_path / "tokens")
     made = run_here("token", "create", "--for", "ada", "--role", "red=editor", "--role", "viewer", "--dir", folder)
     assert made.code == 0, made.err
@@ -207,7 +211,7 @@ def test_tokens_in_a_folder(tmp_path: Path) -> None:
 
 
 def test_tokens_in_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command is printed, or done by kubectl; either holds the hash only, under a key of its own."""
+    """For a Secret the command is printed, or run by kubectl; both contain only the hash, under a key of its own."""
     _a_kubectl(tmp_path, monkeypatch, "patched")
     create = ("token", "create", "--for", "ada", "--role", "red=editor", "--secret", "ops/tokens")
     printed = run_here(*create)
@@ -235,14 +239,14 @@ def test_tokens_in_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_what_is_missing_is_named(words: tuple[str, ...], told: str) -> None:
-    """With what to write instead."""
+    """A missing argument is named with what to write instead."""
     ran = run_here(*words)
     assert ran.code in (2, 3)
     assert told in ran.err
 
 
 def _a_kubectl(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    """A kubectl that says this, and notes its words and its input."""
+    """A kubectl that prints `answer`, and records its arguments and its input."""
     program = folder / "bin" / "kubectl"
     program.parent.mkdir(exist_ok=True)
     (folder / "answer").write_text(answer, encoding="utf-8")
@@ -255,7 +259,7 @@ def _a_kubectl(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> No
 
 
 async def test_a_websocket_brings_the_token() -> None:
-    """Terminals and forwarded ports go in as every call does."""
+    """A WebSocket sends the token, so that terminals and forwarded ports are authenticated like every call."""
     seen: list[str] = []
 
     async def serve_one(connection: ServerConnection) -> None:

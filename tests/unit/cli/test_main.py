@@ -1,4 +1,4 @@
-"""Finding the verb: quickly, and with an answer for every wrong word."""
+"""Finding the verb: quickly, and with a helpful error for every wrong word."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def test_no_verb_but_simulate_loads_the_clients() -> None:
 
 @pytest.mark.parametrize("verb", ["ps", "get", "logs", "run", "rm"])
 def test_a_verb_that_people_wait_for_starts_without_asyncio(verb: str) -> None:
-    """A verb that holds no connection open loads no event loop: that is a third of its start."""
+    """A verb without a long connection loads no event loop, which would be a third of its start."""
     code = (
         "import contextlib, sys, slipway.cli.main as m\n"
         f"with contextlib.suppress(SystemExit): m.main([{verb!r}, '--help'])\n"
@@ -69,7 +69,7 @@ def test_help_of_a_verb_both_ways() -> None:
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], []])
 def test_help_is_an_answer(words: list[str]) -> None:
-    """Asking for help, or for nothing, is no mistake."""
+    """A call for help, or without arguments, exits with 0."""
     done = run_here(*words)
     assert (done.code, done.out.startswith("usage: slipway")) == (0, True)
 
@@ -127,7 +127,7 @@ def test_the_server_may_be_named_behind_any_word() -> None:
 
 
 def test_a_server_that_is_not_there() -> None:
-    """The message says where it looked, and what to do next."""
+    """The error of a missing server has its address and the next step."""
     done = run_here("ps", "--server", "http://127.0.0.1:1")
     assert done.code == main.FAILED
     assert "no Slipway answers at http://127.0.0.1:1" in done.err
@@ -136,7 +136,7 @@ def test_a_server_that_is_not_there() -> None:
 
 
 def test_an_address_that_is_none() -> None:
-    """A usage error that shows how one is written."""
+    """An invalid address is a usage error that shows a valid one."""
     done = run_here("ps", "--server", "ftp://x")
     assert done.code == main.USAGE
     assert "http://127.0.0.1:8080" in done.err
@@ -149,18 +149,18 @@ def test_version() -> None:
 
 
 def test_simulate_is_the_schedulers_own(capfd: pytest.CaptureFixture[str]) -> None:
-    """Its words are passed on as they are."""
+    """`slipway simulate` passes its arguments to the scheduler's program unchanged."""
     assert run_here("simulate", "/no/such/file").code == main.USAGE
 
 
 def test_the_page_of_the_docs_names_every_verb() -> None:
-    """No verb goes without a word in docs/cli.md."""
+    """Every verb is in docs/cli.md."""
     page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
     assert [name for name in main.VERBS if f"`{name}" not in page] == []
 
 
 def test_a_word_of_another_tool_leads_to_ours() -> None:
-    """Who types what Slurm, Docker or kubectl call it is told our verb, and each of these verbs exists."""
+    """For a verb of Slurm, Docker or kubectl the error names our verb, and each of these verbs exists."""
     assert {words.split()[0] for words in main.ELSEWHERE.values()} <= set(main.VERBS)
     assert not set(main.ELSEWHERE) & {*main.VERBS, *main.ALIASES}
     assert run_here("list").err == "slipway: there is no verb 'list'; did you mean ps?; `slipway --help` lists them\n"
@@ -169,7 +169,8 @@ def test_a_word_of_another_tool_leads_to_ours() -> None:
 
 @pytest.mark.parametrize("words", [["--help"], ["help"], ["run", "--help"], ["version", "--client"]])
 def test_a_reader_that_has_left_is_no_error(words: list[str]) -> None:
-    """`slipway --help | head -1`: no word of it, and 141, as of any program that SIGPIPE ends; argparse says 0."""
+    """`slipway --help | head -1`: no message, and exit code 141, as for any program that SIGPIPE ends; argparse exits
+    with 0."""
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as gone:
@@ -181,7 +182,7 @@ def test_a_reader_that_has_left_is_no_error(words: list[str]) -> None:
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_a_character_that_the_terminal_lacks_is_written_in_its_place(encoding: str, tmp_path: Path) -> None:
-    """A rank prints any character; on a terminal of another encoding the rest of its text is shown too."""
+    """A character that the terminal's encoding lacks is replaced, and the rest of the text is shown."""
     script = tmp_path / "job.sh"
     script.write_text("#!/bin/bash\n#SBATCH --job-name=x\necho 'a \u2588 b'\n", "utf-8")
     words = [sys.executable, "-m", "slipway.cli.main", "import", str(script)]

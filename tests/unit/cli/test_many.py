@@ -1,4 +1,4 @@
-"""`kill` and `rm` of many at once: whom they choose, what they ask, and what becomes of the rest."""
+"""`kill` and `rm` of many allocations: the selection, the question, and the result for each."""
 
 import asyncio
 import io
@@ -17,14 +17,14 @@ IMAGE = ("--image", "python:3.11")
 
 
 async def launched(desk: Desk, name: str, *options: str) -> None:
-    """Something that waits."""
+    """Launch an allocation that waits."""
     done = await desk.run("run", "--detach", *IMAGE, "--name", name, *options, "--", "true")
     assert done.code == 0, done.err
 
 
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> Sequence[str]:
-    """What the user types; a terminal while there is something."""
+    """The answers that the user types; standard input is a terminal while there are any."""
     typed: list[str] = []
 
     class Typing(io.StringIO):
@@ -41,18 +41,19 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Sequence[str]:
 
 
 async def stopped(world: ApiWorld) -> list[str]:
-    """What was asked to end."""
+    """The names of the allocations whose stop was requested."""
     return sorted([name for name in await world.names() if (await world.stored(name)).spec.desired == "Stopped"])
 
 
 async def left(world: ApiWorld) -> list[str]:
-    """What is not being deleted; the watcher, which is not here, lets the rest go."""
+    """The names of the allocations that are not being deleted; there is no watcher here to finish deletes."""
     return sorted([name for name in await world.names() if not (await world.stored(name)).metadata.deletion_timestamp])
 
 
 @pytest.mark.parametrize("option", ["--workspace", "--queue", "--job", "--kind", "--phase", "--owner"])
 async def test_a_filter_beside_an_id_is_refused(world: ApiWorld, desk: Desk, option: str) -> None:
-    """It would have no effect: the one that is named would be ended in whichever workspace it is."""
+    """A filter beside an id is refused, because it would have no effect: the named allocation would be ended in any
+    workspace."""
     id_ = (await world.launch(name="prep"))["id"]
     refused = await desk.run("kill", id_, option, "other")
     assert (refused.code, f"{option}: has no effect beside IDs" in refused.err) == (main.USAGE, True)
@@ -60,7 +61,7 @@ async def test_a_filter_beside_an_id_is_refused(world: ApiWorld, desk: Desk, opt
 
 
 async def test_kill_chooses_by_labels(world: ApiWorld, desk: Desk, answered: list[str]) -> None:
-    """The question counts them by state; only a yes kills, and only what the labels fit."""
+    """`kill` selects by labels: the question counts the allocations by state, and only a yes kills those that match."""
     for name in ("a", "b"):
         await launched(desk, name, "--label", "sweep=lr")
     await launched(desk, "other")
@@ -79,7 +80,7 @@ async def test_kill_chooses_by_labels(world: ApiWorld, desk: Desk, answered: lis
 
 
 async def test_without_a_terminal_nothing_is_killed_unasked(world: ApiWorld, desk: Desk, answered: list[str]) -> None:
-    """A script says `--yes`; without it the error counts what would be killed."""
+    """Without a terminal nothing is killed without `--yes`; the error counts what would be killed."""
     await launched(desk, "a")
     refused = await desk.run("kill", "--all")
     assert refused.code == main.USAGE
@@ -91,7 +92,7 @@ async def test_without_a_terminal_nothing_is_killed_unasked(world: ApiWorld, des
 
 
 async def test_all_are_ones_own(world: ApiWorld, desk: Desk) -> None:
-    """What belongs to another user is left alone unless it is named."""
+    """`--all` selects the caller's own allocations; those of another user must be named."""
     await launched(desk, "mine")
     await launched(desk, "hers", "--user", "eve")
     await desk.run("kill", "--all", "-y")
@@ -109,7 +110,7 @@ async def test_a_kind_stops_only_its_own(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_nothing_to_kill_is_said(desk: Desk) -> None:
-    """It is no error, and nothing is asked."""
+    """A kill that selects nothing says so, without an error or a question."""
     done = await desk.run("kill", "--all")
     assert done.code == main.OK
     assert "to kill" in done.err
@@ -125,14 +126,15 @@ async def test_nothing_to_kill_is_said(desk: Desk) -> None:
     ],
 )
 async def test_a_choice_that_is_none(desk: Desk, words: tuple[str, ...], said: str) -> None:
-    """Filters alone choose nothing by accident; names and filters do not mix."""
+    """An invalid selection is refused: filters alone select nothing by accident, and names and filters cannot be
+    combined."""
     done = await desk.run(*words)
     assert done.code == main.USAGE
     assert said in done.err
 
 
 async def test_rm_deletes_what_has_ended(world: ApiWorld, desk: Desk) -> None:
-    """What runs stays, and is said with what ends it."""
+    """`rm` deletes ended allocations; running ones stay, and the message names the command that ends them."""
     await launched(desk, "ended")
     await launched(desk, "waits")
     await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
@@ -144,7 +146,7 @@ async def test_rm_deletes_what_has_ended(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_rm_with_force_ends_first(world: ApiWorld, desk: Desk) -> None:
-    """`rm -f` is for what still runs."""
+    """`rm -f` ends running allocations first."""
     await launched(desk, "waits")
     done = await desk.run("rm", "-f", "waits")
     assert (done.code, "it is ended first" in done.out) == (main.OK, True)
@@ -152,7 +154,7 @@ async def test_rm_with_force_ends_first(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_rm_all_chooses_what_has_ended(world: ApiWorld, desk: Desk) -> None:
-    """Nothing that runs is counted or touched."""
+    """`rm --all` selects ended allocations; running ones are neither counted nor changed."""
     for name in ("one", "two", "waits"):
         await launched(desk, name)
     for name in ("one", "two"):
@@ -164,7 +166,7 @@ async def test_rm_all_chooses_what_has_ended(world: ApiWorld, desk: Desk) -> Non
 
 
 async def test_many_are_removed_in_one_request(world: ApiWorld, desk: Desk) -> None:
-    """As many are killed; a phase chooses among them."""
+    """Many allocations are removed in one request; a phase filters them."""
     for number in range(23):
         await launched(desk, f"r{number}")
         await world.step(f"r{number}", Event.TERMINATED, result=Result.SUCCEEDED)
@@ -181,7 +183,8 @@ async def test_many_are_removed_in_one_request(world: ApiWorld, desk: Desk) -> N
 async def test_what_was_removed_meanwhile_is_no_failure_of_a_choice(
     world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is gone while the question stands: the rest is removed, and the command has done what was asked for."""
+    """An allocation that is deleted while the question waits for its answer is no failure: the rest is removed, and the
+    command succeeds."""
     for name in ("one", "two"):
         await launched(desk, name)
         await world.step(name, Event.TERMINATED, result=Result.SUCCEEDED)
@@ -192,7 +195,7 @@ async def test_what_was_removed_meanwhile_is_no_failure_of_a_choice(
         await world.kube.delete(ALLOCATIONS, "one", namespace="default")
 
     class Typing(io.StringIO):
-        """A user who takes so long that it is gone."""
+        """A user who answers after the allocation is gone."""
 
         def isatty(self) -> bool:
             return True
@@ -208,7 +211,7 @@ async def test_what_was_removed_meanwhile_is_no_failure_of_a_choice(
 
 
 async def test_rm_ends_with_the_code_of_its_failures(world: ApiWorld, desk: Desk) -> None:
-    """3 when all that failed was not found, as `kill`; 1 when it is of several sorts."""
+    """`rm` exits with 3 when all failures are "not found", like `kill`; with 1 when they differ."""
     await launched(desk, "ended")
     await launched(desk, "waits")
     await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
@@ -220,7 +223,8 @@ async def test_rm_ends_with_the_code_of_its_failures(world: ApiWorld, desk: Desk
 
 
 async def test_a_misspelled_id_is_answered_with_the_one_that_was_meant(world: ApiWorld, desk: Desk) -> None:
-    """Of the newest allocations, the closest name or id; nothing where none is close."""
+    """For a misspelled id the error suggests the closest name or id among the newest allocations, or none when none is
+    close."""
     await launched(desk, "train-resnet")
     for words in (("logs", "train-resnte"), ("kill", "train-resnte"), ("describe", "train-resnte")):
         done = await desk.run(*words)
@@ -247,13 +251,14 @@ async def test_a_misspelled_id_is_answered_with_the_one_that_was_meant(world: Ap
 async def test_a_misspelled_choice_is_answered_with_the_one_that_was_meant(
     desk: Desk, words: tuple[str, ...], meant: str
 ) -> None:
-    """Values of options and words of verbs, as verbs and options themselves."""
+    """For misspelled values of options and arguments of verbs the error suggests the closest one, as for verbs and
+    options."""
     done = await desk.run(*words)
     assert (done.code, meant in done.err) == (main.USAGE, True), done.err
 
 
 async def test_many_are_killed_in_one_request(world: ApiWorld, desk: Desk) -> None:
-    """However many: the server is called for the list and for the batch, not for each; a phase chooses among them."""
+    """Many allocations are killed with two calls, the list and the batch, not one for each; a phase filters them."""
     for number in range(25):
         await world.launch(name=f"r{number}", headers={"X-Slipway-User": "ada"})
     await world.run("r0")
@@ -267,7 +272,7 @@ async def test_many_are_killed_in_one_request(world: ApiWorld, desk: Desk) -> No
 
 
 async def test_failures_are_told_one_by_one(world: ApiWorld, desk: Desk) -> None:
-    """Each with its reason; the exit code is that of their sort."""
+    """Failures are listed one by one, each with its reason; the exit code is that of their class."""
     await launched(desk, "a")
     await launched(desk, "ended")
     await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
@@ -283,7 +288,7 @@ async def test_failures_are_told_one_by_one(world: ApiWorld, desk: Desk) -> None
 
 
 async def test_hold_resume_and_priority_choose_too(world: ApiWorld, desk: Desk) -> None:
-    """With the options of `kill`; `resume` chooses what is held."""
+    """`hold`, `resume` and `priority` select with the options of `kill`; `resume` selects held allocations."""
     for name in ("a", "b"):
         await launched(desk, name, "--label", "sweep=lr")
     await launched(desk, "other")
@@ -301,7 +306,7 @@ async def test_hold_resume_and_priority_choose_too(world: ApiWorld, desk: Desk) 
 
 
 async def test_many_moves_keep_their_order(world: ApiWorld, desk: Desk) -> None:
-    """As they are named, ahead of one or behind it."""
+    """Many moved allocations keep the order of the arguments, ahead of another one or behind it."""
     for name in ("x", "a", "b", "y"):
         await launched(desk, name)
     for words, order in (

@@ -1,4 +1,4 @@
-"""`slipway node`: nodes out of use, and back."""
+"""`slipway node`: takes nodes out of use and returns them."""
 
 from slipway.cli import main
 from slipway.kube.resources import NODES
@@ -8,7 +8,8 @@ from tests.support.cli import Desk
 
 
 async def test_nodes_are_drained_disabled_and_enabled(world: ApiWorld, desk: Desk) -> None:
-    """By name or all of them; the list shows the state, and what will be moved is counted."""
+    """Nodes are drained, disabled and enabled by name or all at once; the list shows their state, and the output counts
+    the allocations that will move."""
     launched = await world.launch()
     await world.run(launched["name"])
     done = await desk.run("node", "disable", "n1")
@@ -22,7 +23,7 @@ async def test_nodes_are_drained_disabled_and_enabled(world: ApiWorld, desk: Des
 
 
 async def test_a_node_is_named(desk: Desk) -> None:
-    """Neither none nor both a name and all; an unknown one is not found."""
+    """Either a name or `--all` is required, not both; an unknown node is not found."""
     assert (await desk.run("node", "drain")).code == main.USAGE
     assert (await desk.run("node", "drain", "n1", "--all")).code == main.USAGE
     gone = await desk.run("node", "drain", "n9")
@@ -30,7 +31,7 @@ async def test_a_node_is_named(desk: Desk) -> None:
 
 
 async def test_slices_count_as_parts_of_gpus(world: ApiWorld, desk: Desk) -> None:
-    """In the columns of nodes and pools: two slices of seven, of one GPU that is cut into slices."""
+    """The columns of nodes and pools count slices as parts of GPUs: here two slices of seven of one GPU."""
     await world.offer("n1", {GPU: "0", "nvidia.com/mig-1g.10gb": "7"})
     launched = await world.launch(ranks=[{"count": 2, "resources": {"nvidia.com/mig-1g.10gb": 1}}])
     await world.run(launched["name"])

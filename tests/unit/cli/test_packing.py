@@ -1,4 +1,4 @@
-"""A folder as what travels with a launch: what goes, what is left out, and what is refused with its path."""
+"""A folder that is sent with a launch: which files are packed, left out, or refused with their path."""
 
 import io
 import os
@@ -13,7 +13,7 @@ from slipway.inside import fetch
 
 
 def a_folder(root: Path, **files: str) -> Path:
-    """A folder with these files; `__` in a name is a slash."""
+    """Make a folder with these files; `__` in a name is a slash."""
     for name, text in files.items():
         path = root / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -22,7 +22,7 @@ def a_folder(root: Path, **files: str) -> Path:
 
 
 def paths_of(root: Path, *includes: str) -> list[str]:
-    """What goes."""
+    """The paths that are packed."""
     return [item.path for item in packing.items_of(str(root), includes)]
 
 
@@ -34,7 +34,8 @@ def packed(root: Path) -> bytes:
 
 
 def test_what_the_ignore_file_names_stays(tmp_path: Path) -> None:
-    """As in a .gitignore: folders, wildcards, anchors, exceptions; .git, .venv and __pycache__ stay anyway."""
+    """Files that the ignore file names are left out, by the rules of .gitignore: folders, wildcards, anchors,
+    exceptions; .git, .venv and __pycache__ are always left out."""
     root = a_folder(tmp_path, a="", data__big="", data__keep="", log__x="", src__log__y="", n1="", n2="")
     (root / ".git").mkdir()
     (root / ".git" / "HEAD").write_text("")
@@ -45,7 +46,7 @@ def test_what_the_ignore_file_names_stays(tmp_path: Path) -> None:
 
 
 def test_the_same_folder_is_the_same_archive(tmp_path: Path) -> None:
-    """Whenever and wherever it is packed; another mode or content is another."""
+    """The same folder becomes the same archive, at any time and place; another mode or content becomes another."""
     first = a_folder(tmp_path / "a", x="1", d__y="2")
     second = a_folder(tmp_path / "b", d__y="2", x="1")
     os.utime(second / "x", (1, 1))
@@ -55,7 +56,7 @@ def test_the_same_folder_is_the_same_archive(tmp_path: Path) -> None:
 
 
 def test_the_api_takes_what_is_packed(tmp_path: Path) -> None:
-    """Names of all kinds, an empty folder, a program; unpacked it is the same."""
+    """The api accepts the archive with names of all kinds, an empty folder and a program; unpacked it is the same."""
     root = a_folder(tmp_path / "in", ünï="1", d__e__f="2", **{"with space": "3", "a" * 150 + "__" + "b" * 150: "4"})
     (root / "empty").mkdir()
     (root / "d" / "e" / "f").chmod(0o755)
@@ -71,7 +72,8 @@ def test_the_api_takes_what_is_packed(tmp_path: Path) -> None:
 
 
 def test_small_ones_go_into_the_launch(tmp_path: Path) -> None:
-    """Up to 64 files and 180 KiB; else an archive it is. What is no text goes as base64."""
+    """Up to 64 files and 180 KiB are sent in the launch, binary files as base64; otherwise the folder becomes an
+    archive."""
     root = a_folder(tmp_path, a="text")
     (root / "b").write_bytes(b"\xff\xfe")
     files = packing.small_files(packing.items_of(str(root)))
@@ -88,14 +90,14 @@ def test_small_ones_go_into_the_launch(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_needs_an_archive(tmp_path: Path) -> None:
-    """Files of a launch have no folders of their own."""
+    """An empty folder needs an archive, because the files of a launch have no folder entries."""
     root = a_folder(tmp_path, a="1")
     (root / "empty").mkdir()
     assert packing.small_files(packing.items_of(str(root))) is None
 
 
 def test_includes(tmp_path: Path) -> None:
-    """One more file or folder, under its own name or another; twice the same name is refused."""
+    """`-i` adds a file or folder, under its own name or another; the same name twice is refused."""
     root = a_folder(tmp_path / "in", a="1")
     other = a_folder(tmp_path / "other", x="1", __pycache____y="2")
     assert paths_of(root, str(other), f"{other / 'x'}:b") == ["a", "b", "other/x"]
@@ -105,7 +107,8 @@ def test_includes(tmp_path: Path) -> None:
 
 
 def test_what_can_not_be_packed_is_named(tmp_path: Path) -> None:
-    """A link that leads out, a link to a folder, a pipe, a dangling link: the path, and what to do."""
+    """A link that leads outside, a link to a folder, a pipe and a dangling link are refused with the path and the next
+    step."""
     root = a_folder(tmp_path / "in", a="1", d__b="2")
     path = root / "odd"
     for target in ("/etc/passwd", str(root / "d"), str(root / "none"), ""):
@@ -124,7 +127,7 @@ def test_what_can_not_be_packed_is_named(tmp_path: Path) -> None:
 
 
 def test_a_bad_ignore_file(tmp_path: Path) -> None:
-    """The file and the line are named; one that is no text as well."""
+    """A bad ignore file is refused with the file and the line; so is one that is no text."""
     root = a_folder(tmp_path, a="1")
     (root / packing.IGNORE_FILE).write_text("good\n!\n")
     with pytest.raises(InvalidError, match=r"\.slipwayignore: line 2: '!' is no pattern"):
@@ -136,7 +139,7 @@ def test_a_bad_ignore_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("folder", "said"), [("nowhere", "nowhere does not exist"), ("file", "file is not a folder")])
 def test_a_bad_folder(tmp_path: Path, folder: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is named."""
+    """A bad folder is refused with its name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidError, match=said):
@@ -144,7 +147,7 @@ def test_a_bad_folder(tmp_path: Path, folder: str, said: str, monkeypatch: pytes
 
 
 def test_too_much_says_what_is_largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that one knows what to leave out."""
+    """A folder that is too large is refused with its largest parts, so that the user knows what to leave out."""
     monkeypatch.setattr(packing, "ARCHIVE_BYTES_MAX", 2_000_000)
     root = a_folder(tmp_path, a="1")
     (root / "weights.bin").write_bytes(os.urandom(2_500_000))
@@ -153,7 +156,8 @@ def test_too_much_says_what_is_largest(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_folders_count_as_the_api_counts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With those that only stand in paths: what is packed is never refused for their number after the upload."""
+    """Folders are counted as the api counts them, including those that appear only in paths, so that an upload is never
+    refused for their number."""
     root = a_folder(tmp_path / "job", **{"a/b/c": "1", "a/b/d": "1", "e": "1"})
     limits = fetch.ArchiveLimits(members=5)
     monkeypatch.setattr(packing, "MEMBERS_MAX", limits.members)
@@ -164,7 +168,7 @@ def test_folders_count_as_the_api_counts_them(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_archive_is_a_plain_tar(tmp_path: Path) -> None:
-    """Any tar reads it: no owner, no time, no link."""
+    """The archive is a plain tar that any tar program reads: without owner, time or links."""
     root = a_folder(tmp_path, x="1")
     with tarfile.open(fileobj=io.BytesIO(packed(root)), mode="r:gz") as archive:
         (head,) = archive.getmembers()

@@ -1,4 +1,4 @@
-"""`slipway ssh` and `ssh-config`: what a rank says of itself is no configuration of ssh."""
+"""`slipway ssh` and `ssh-config`: texts of a rank cannot become configuration of ssh."""
 
 import pytest
 
@@ -13,8 +13,8 @@ COMMANDS = b"root\n  ProxyCommand sh -c 'touch /tmp/taken'\nHost *\n  ProxyComma
     [COMMANDS, b"root\rProxyCommand x", b"-oProxyCommand=x", b"root Host", b"a%h", b"$(id)", b"\x1b[2J", b"a" * 65],
 )
 def test_a_name_of_an_account_is_a_name(said: bytes) -> None:
-    """The program `id` is one of the image, and may print anything: what is no name reaches neither ssh nor its
-    configuration, and is shown with its control characters written out."""
+    """The image's program `id` may print anything: an invalid account name reaches neither ssh nor its configuration,
+    and is shown with escaped control characters."""
     with pytest.raises(PermanentError) as refused:
         account_of("x-1", said)
     assert "is no name of an account" in str(refused.value)
@@ -23,19 +23,19 @@ def test_a_name_of_an_account_is_a_name(said: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["root", "_apt", "1000a", "jane.doe", "jane@example.com", "sys-x+y"])
 def test_names_of_accounts_that_there_are(name: str) -> None:
-    """Those of Linux, and of directories."""
+    """Names of accounts of Linux and of directories are accepted."""
     assert account_of("x-1", f"{name}\n".encode()) == name
 
 
 @pytest.mark.parametrize("said", [b"", b"\n", b"1000\n"])
 def test_an_account_without_a_name(said: bytes) -> None:
-    """sshd needs one."""
+    """An account without a name is refused, because sshd requires one."""
     with pytest.raises(PermanentError, match="has no name in its /etc/passwd"):
         account_of("x-1", said)
 
 
 def test_a_value_ends_with_its_line() -> None:
-    """No value begins an option or a host of its own, wherever it comes from."""
+    """A value ends with its line: no value can add an option or a host, wherever it comes from."""
     assert section("slipway-x", {"User": "root", "IdentitiesOnly": "yes"}) == (
         "Host slipway-x\n  User root\n  IdentitiesOnly yes\n"
     )

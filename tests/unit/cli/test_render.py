@@ -1,4 +1,4 @@
-"""`render` and `config`: what a launch would be, and what one was."""
+"""`render` and `config`: the objects of a future launch, and the body of an existing one."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ BODY = "name: llm\nkind: training\nimage: a\ncommand: [x]\nranks: [{count: 2, re
 
 
 async def test_the_objects_of_a_file(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """YAML that kubectl reads: a ConfigMap, a Service, the pods; and nothing is launched."""
+    """`render` prints YAML that kubectl reads, with a ConfigMap, a Service and the pods; nothing is launched."""
     path = tmp_path / "a.yaml"
     path.write_text(BODY)
     ran = await desk.run("render", "-f", str(path))
@@ -27,7 +27,7 @@ async def test_the_objects_of_a_file(world: ApiWorld, desk: Desk, tmp_path: Path
 
 
 async def test_what_would_wait_is_said(desk: Desk, tmp_path: Path) -> None:
-    """Warnings and the room go to people, not into the output."""
+    """A launch that would wait is reported on stderr with warnings and free capacity, not in the output."""
     path = tmp_path / "a.yaml"
     path.write_text(BODY.replace("count: 2", "count: 40"))
     ran = await desk.run("render", "-f", str(path))
@@ -39,7 +39,7 @@ async def test_what_would_wait_is_said(desk: Desk, tmp_path: Path) -> None:
 
 
 async def test_a_config_launches_the_same_again(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """The complete body, as `apply` takes it: under another name, and without the labels that are Slipway's own."""
+    """`config` prints the complete body, as `apply` accepts it: with another name, and without Slipway's own labels."""
     key = {"idempotency-key": "k"}
     await world.launch(name="first", labels={"team": "a"}, env={"A": "1"}, headers=key)
     ran = await desk.run("command", "config", "first")

@@ -12,7 +12,7 @@ from tests.support.planner import nodes
 
 
 async def record_some(world: ApiWorld, count: int) -> None:
-    """So many ticks, in the stream of pool `default`."""
+    """Record `count` ticks in the stream of pool `default`."""
     leader = Leader(StreamSink(world.streams.decisions, size_max=1 << 20)).furnish(*nodes(3))
     for number in range(count):
         leader.submit(an_ask(f"a{number}"))
@@ -21,7 +21,8 @@ async def record_some(world: ApiWorld, count: int) -> None:
 
 
 async def test_a_live_log_is_replayed_and_kept(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """From the API; what is kept of it says the same again without one."""
+    """A live log is replayed from the API and stored; a replay of the stored file has the same result without the
+    API."""
     await record_some(world, 4)
     ran = await desk.run("replay")
     assert (ran.code, "ticks 1 to 4 of pool default" in ran.out) == (main.OK, True), ran.err
@@ -33,7 +34,7 @@ async def test_a_live_log_is_replayed_and_kept(world: ApiWorld, desk: Desk, tmp_
 
 
 async def test_what_can_not_be_replayed(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """An empty log, a pool that is not there, files that are none, arguments that make no sense."""
+    """An empty log, an unknown pool, invalid files and invalid arguments are refused."""
     empty = await desk.run("replay")
     assert (empty.code, "no recorded tick" in empty.err) == (main.USAGE, True)
     assert (await desk.run("replay", "--pool", "nope")).code == main.NOT_FOUND

@@ -20,7 +20,7 @@ replicas: %s
 
 
 async def test_each_replica_is_a_launch_behind_the_service(world: ApiWorld, desk: Desk) -> None:
-    """Their ids are printed; how to see them is said beside."""
+    """Each replica is a launch behind the Service; the ids are printed, and stderr shows how to see them."""
     done = await desk.run(*RUN, "--replicas", "2", "--service", "llm:8000", "--", "serve")
     assert done.code == main.OK, done.err
     assert [line.rpartition("-")[0] for line in done.out.splitlines()] == ["llm-0", "llm-1"]
@@ -49,7 +49,7 @@ async def test_each_replica_is_a_launch_behind_the_service(world: ApiWorld, desk
 async def test_what_cannot_be_replicas_is_refused(
     world: ApiWorld, desk: Desk, words: tuple[str, ...], said: str
 ) -> None:
-    """With the field, the reason and what to write; nothing is launched."""
+    """Replicas that are not possible are refused with the field, the reason and what to write; nothing is launched."""
     refused = await desk.run(*RUN, *words, "--", "serve")
     assert refused.code == main.USAGE
     assert said in refused.err
@@ -60,7 +60,8 @@ async def test_what_cannot_be_replicas_is_refused(
 async def test_a_file_with_more_replicas_launches_those_that_are_new(
     world: ApiWorld, desk: Desk, tmp_path: Path
 ) -> None:
-    """Applied again it launches nothing; with fewer it ends none."""
+    """A file with more replicas launches the new ones; applied again it launches nothing, and with fewer replicas it
+    ends none."""
     path = tmp_path / "llm.yaml"
     for count, names in ((2, 2), (2, 2), (3, 3), (1, 3)):
         path.write_text(BODY % count)
@@ -71,7 +72,7 @@ async def test_a_file_with_more_replicas_launches_those_that_are_new(
 
 
 async def test_a_dry_run_shows_the_first(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """And says so; nothing is launched."""
+    """A dry run shows the first replica and says so; nothing is launched."""
     path = tmp_path / "llm.yaml"
     path.write_text(BODY % 3)
     shown = await desk.run("apply", "-f", str(path), "--dry-run")

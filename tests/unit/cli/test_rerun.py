@@ -1,4 +1,4 @@
-"""`slipway rerun`: the same launch again, and what options change of it; `slipway attach`."""
+"""`slipway rerun`: the same launch again, and the options that change it; `slipway attach`."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ MANY = ("--ranks", "2", "--cpus", "1", "--env", "A=1", "--env", "B=2", "--label"
 
 
 async def spec_of_the_second(world: ApiWorld) -> Any:
-    """The allocation that is not the first."""
+    """The spec of the second allocation."""
     [name] = [name for name in await world.names() if name != "first"]
     return await world.stored(name)
 
 
 async def test_the_same_is_launched_again(world: ApiWorld, desk: Desk) -> None:
-    """All of it but the name; also when the first one has ended."""
+    """A rerun launches the same body with another name, also when the first allocation has ended."""
     assert (await desk.run(*RUN, *MANY, "--", "python", "train.py")).code == main.OK
     first = await world.stored("first")
     await world.step("first", Event.TERMINATED, result=Result.FAILED)
@@ -38,7 +38,7 @@ async def test_the_same_is_launched_again(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_another_type_of_gpus_replaces_the_flavors(world: ApiWorld, desk: Desk) -> None:
-    """`--gpu-type` names the one flavor that it accepts now."""
+    """`--gpu-type` sets the only accepted flavor."""
     flavors = [{"name": name, "nodeLabels": {"gpu": name}} for name in ("h100", "a100")]
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
     await desk.run(*RUN, "--flavor", "a100", "--flavor", "h100", "--", "true")
@@ -48,7 +48,7 @@ async def test_another_type_of_gpus_replaces_the_flavors(world: ApiWorld, desk: 
 
 
 async def test_options_change_what_they_name(world: ApiWorld, desk: Desk) -> None:
-    """Variables and labels are added, resources and ranks set, another command has no arguments of the old one."""
+    """Variables and labels are added, resources and ranks set, another command drops the old arguments."""
     await desk.run(*RUN, *MANY, "--", "python", "train.py")
     options = ("--env", "B=3", "--label", "try=2", "--gpus", "1", "--ranks", "3", "--image", "python:3.12", "--hold")
     done = await desk.run("rerun", "first", "--detach", *options, "--", "python", "other.py")
@@ -67,7 +67,7 @@ async def test_options_change_what_they_name(world: ApiWorld, desk: Desk) -> Non
 
 
 async def test_a_rerun_is_looked_at_first(world: ApiWorld, desk: Desk) -> None:
-    """`--dry-run` shows the launch and makes none."""
+    """`--dry-run` shows the rerun and launches nothing."""
     await desk.run(*RUN, "--", "true")
     done = await desk.run("rerun", "first", "--priority", "80", "--dry-run", "-o", "json")
     assert (done.code, done.json["spec"]["priority"]) == (main.OK, 80)
@@ -75,12 +75,12 @@ async def test_a_rerun_is_looked_at_first(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_what_never_was_is_not_run_again(desk: Desk) -> None:
-    """It needs a first launch."""
+    """An unknown allocation cannot be run again."""
     assert (await desk.run("rerun", "nothing")).code == main.NOT_FOUND
 
 
 def a_body(**changes: Any) -> Any:
-    """A complete body as the API keeps it."""
+    """A complete body as the API stores it."""
     resources = {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
     container = {"name": "main", "image": "a", "command": ["x"], "args": ["y"]}
     return {
@@ -94,7 +94,8 @@ def a_body(**changes: Any) -> Any:
 
 
 def test_a_limit_goes_with_its_request() -> None:
-    """Kubernetes wants both of a GPU to be the same; what is new is only requested."""
+    """A new request replaces the old limit too, because Kubernetes requires equal ones for a GPU; a new resource is
+    only requested."""
     found = changed(a_body(), {"ranks": [{"name": "worker", "resources": {"nvidia.com/gpu": 8, "memory": "4Gi"}}]})
     resources = found["ranks"][0]["resources"]
     assert resources["requests"] == {"cpu": "1", "nvidia.com/gpu": 8, "memory": "4Gi"}
@@ -103,20 +104,20 @@ def test_a_limit_goes_with_its_request() -> None:
 
 
 def test_another_number_of_ranks_has_no_old_bound() -> None:
-    """A gang of two cannot wait for the four that were."""
+    """Another number of ranks drops the old minimum: a gang of two cannot wait for four."""
     found = changed(a_body(), {"ranks": [{"name": "worker", "count": 1}]})
     assert "minAvailable" not in found
     assert "minAvailable" not in found["ranks"][0]
 
 
 def test_a_file_of_the_same_path_is_replaced() -> None:
-    """The others stay."""
+    """A file of the same path is replaced; the other files stay."""
     found = changed(a_body(), {"files": [{"path": "a", "content": "new"}]})
     assert {each["path"]: each["content"] for each in found["files"]} == {"a": "new", "b": "kept"}
 
 
 def test_another_command_takes_the_arguments_away() -> None:
-    """They were those of the old one; an account that is named is named once."""
+    """Another command drops the arguments of the old one; a service account is set once."""
     found = changed(a_body(), {"command": ["z"], "serviceAccount": "other"})
     [container] = found["template"]["spec"]["containers"]
     assert "args" not in container
@@ -124,7 +125,7 @@ def test_another_command_takes_the_arguments_away() -> None:
 
 
 def test_the_first_body_stays_as_it_was() -> None:
-    """It is the API's answer."""
+    """The first body, which is the API's answer, is not changed."""
     body = a_body()
     changed(body, {"ranks": [{"name": "worker", "count": 1, "resources": {"cpu": "2"}}], "command": ["z"]})
     assert body == a_body()
@@ -138,13 +139,14 @@ def test_the_first_body_stays_as_it_was() -> None:
     ],
 )
 def test_a_change_without_one_place_is_refused(body: Any, changes: Any, said: str) -> None:
-    """Which of several roles is meant cannot be guessed; a template would lie under what is complete already."""
+    """A change that is ambiguous is refused: with several roles the role is unknown, and a template would have no
+    effect below a complete body."""
     with pytest.raises(InvalidError, match=said):
         changed(body, changes)
 
 
 async def test_attach_is_what_run_shows(world: ApiWorld, desk: Desk) -> None:
-    """The same output and exit code as `follow`, by another name; a shell is said to have a terminal."""
+    """`attach` has the same output and exit code as `follow`."""
     await desk.run(*RUN, "--", "true")
     await world.step("first", Event.TERMINATED, result=Result.FAILED, reason="RankFailed")
     attached, followed = await desk.run("attach", "first"), await desk.run("follow", "first")
@@ -159,7 +161,7 @@ async def test_attach_is_what_run_shows(world: ApiWorld, desk: Desk) -> None:
 async def test_another_user_takes_the_place_of_the_first_one(
     world: ApiWorld, desk: Desk, options: tuple[str, str], ids: tuple[int, int]
 ) -> None:
-    """The launch has the user of the first time in its pod template: the option replaces it, and keeps the rest."""
+    """The option for the user replaces the user in the pod template of the first launch, and keeps the rest."""
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"allowedPrivileges": ["root"]}})
     await desk.run(*RUN, "--run-as", "1001:2001", "--", "true")
     done = await desk.run("rerun", "first", "--detach", *options)

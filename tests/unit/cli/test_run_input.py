@@ -1,4 +1,4 @@
-"""`slipway run` and what was put into its standard input, which reaches no rank."""
+"""`slipway run` and its standard input, which reaches no rank."""
 
 import os
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 async def test_input_in_a_pipe_is_not_lost_silently(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]
 ) -> None:
-    """What was piped into it is said to reach no rank, and what does; an empty pipe is nothing."""
+    """Input in a pipe causes a note that it reaches no rank, and how to send it; an empty pipe causes none."""
     with os.fdopen(pipe[0], closefd=False) as given:
         monkeypatch.setattr("sys.stdin", given)
         empty = await desk.run("run", "-d", "--image", "i", "--", "cat")
@@ -38,7 +38,8 @@ async def test_input_in_a_pipe_is_not_lost_silently(
 async def test_input_from_a_file_is_not_lost_silently(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, read: int, is_told: bool
 ) -> None:
-    """Unless something else reads it, as a shell its script: then it is not at its beginning."""
+    """Input from a file causes the same note, unless another program reads the file, as a shell reads its script: then
+    the position is not at the start."""
     file = tmp_path / "input"
     file.write_text("data\n", "utf-8")
     with file.open(encoding="utf-8") as given:

@@ -1,4 +1,4 @@
-"""docs/workloads.md: the table of files that run lists those that the tests play, and no other."""
+"""docs/workloads.md: the table of runnable files lists exactly the files that the tests run."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ ROW = re.compile(r"^\| (.+?) \| \[`(.+?)`\]\(\.\./tests/imports/(.+?)\) \|", re.
 
 
 def test_the_page_lists_the_files_that_are_played() -> None:
-    """Twelve kinds, each with a file of its own that is there."""
+    """The page lists twelve kinds, each with an existing file that the tests run."""
     assert len({file.kind for file in RUNNABLE}) == len(RUNNABLE) == 12
     rows = {(kind, link) for kind, text, link in ROW.findall(PAGE.read_text("utf-8")) if text == link}
     assert rows == {(file.kind, file.path) for file in RUNNABLE}

@@ -1,4 +1,4 @@
-"""WebSockets of the command and of the SDK: to the server that was named, and to no other."""
+"""WebSockets of the command and of the SDK: to the given server, and to no other."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -17,7 +17,7 @@ Connect = Callable[[str], Awaitable[Any]]
 
 @asynccontextmanager
 async def answering(head: str) -> AsyncGenerator[tuple[str, list[str]]]:
-    """(its address, first lines of requests) of a server that gives one answer to all."""
+    """Yield (address, first lines of its requests) of a server that gives the same answer to every request."""
     asked: list[str] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -55,8 +55,8 @@ async def by_the_client(url: str) -> None:
 
 @pytest.mark.parametrize("connect", [by_the_command, by_the_async_client, by_the_client])
 async def test_no_redirect_is_followed(connect: Connect) -> None:
-    """A workload, or a server that is taken over, leads nothing that is typed or copied elsewhere, and asks nothing of
-    another path or server with the user's login: neither of its own origin nor of another one."""
+    """No redirect is followed, to the same origin or another. A workload, or a hostile server, cannot send typed or
+    copied data elsewhere, nor make a request to another path or server with the user's login."""
     async with answering("500 No") as (elsewhere, asked_elsewhere):
         for location in (f"{elsewhere.replace('http', 'ws', 1)}/taken", "/api/v1/allocations/b/ranks/0/exec"):
             async with answering(f"302 Found\r\nLocation: {location}") as (url, asked):

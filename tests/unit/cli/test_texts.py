@@ -1,4 +1,4 @@
-"""What people read: words, tables, waterfalls, errors."""
+"""Texts for users: states, tables, waterfalls, errors."""
 
 import io
 from datetime import UTC, datetime
@@ -55,12 +55,12 @@ def a_view(**changes: Any) -> Json:
     ],
 )
 def test_states(changes: Json, state: str) -> None:
-    """One word: the phase, or better what it means."""
+    """A state is one word: the phase, or a word that is clearer."""
     assert labels.state_of(a_view(**changes)) == state
 
 
 def test_ranks_and_notes() -> None:
-    """How many run; where; and what is wrong."""
+    """The columns show how many ranks run, on which nodes, and what is wrong."""
     assert labels.running_of(a_view()) == "1/2"
     assert labels.note_of(a_view()) == "node-0"
     waiting = [{"type": "Admitted", "status": "False", "reason": "NoFit", "message": "no room"}]
@@ -76,7 +76,7 @@ def test_ranks_and_notes() -> None:
     [
         ({"result": "Succeeded"}, [{"exitCode": 0}], 0),
         ({"result": "Failed", "reason": "RankFailed"}, [{"exitCode": 7, "reason": "RankFailed"}], 7),
-        # The rank that ended it, and not those that were stopped for it.
+        # The code of the rank that ended the allocation, not of the ranks that were stopped for it.
         (
             {"result": "Failed", "reason": "RankFailed", "message": "rank 1 on node-a: exit code 7"},
             [{"exitCode": 143}, {"exitCode": 7, "reason": "RankFailed"}],
@@ -87,24 +87,24 @@ def test_ranks_and_notes() -> None:
             [{"exitCode": 143}, {"exitCode": 9, "reason": "RankFailed"}],
             9,
         ),
-        # No code of a program: the image, the node.
+        # There is no exit code of a program: the image or the node failed.
         ({"result": "Failed", "reason": "ImagePullBackOff"}, [{"exitCode": None, "reason": "ImagePullBackOff"}], 1),
         ({"result": "Failed", "reason": "NodeLost", "message": "rank 5: the node is gone"}, [], 1),
-        # What others ended says nothing of the program.
+        # An end by others is no result of the program.
         ({"result": "Canceled", "reason": "Killed"}, [{"exitCode": 143}], 1),
         ({"result": "TimedOut", "reason": "MaxRuntime"}, [{"exitCode": 137}], 1),
         ({"result": "Preempted", "reason": "Preempted"}, [{"exitCode": 0}], 1),
-        # What no process can exit with.
+        # No process can exit with this code.
         ({"result": "Failed", "reason": "RankFailed"}, [{"exitCode": 256, "reason": "RankFailed"}], 1),
     ],
 )
 def test_following_ends_with_the_exit_code_of_the_rank(end: Json, ranks: list[Json], code: int) -> None:
-    """That of the rank that ended it; 1 for every other end."""
+    """Following exits with the exit code of the rank that ended the allocation; with 1 for every other end."""
     assert labels.exit_code_of(a_view(phase="Terminated", status={"ranks": ranks}, **end)) == code
 
 
 def test_tables() -> None:
-    """Columns are aligned; where the terminal is too narrow the last one is cut."""
+    """The columns of tables are aligned; when the terminal is too narrow, the last one is cut."""
     text = table.render(["A", "NOTE"], [["long cell", "x" * 50], ["b", ""]], width=40)
     assert [len(line) for line in text.splitlines()] == [15, 40, 1]
     assert text.splitlines()[1].endswith("…")
@@ -112,12 +112,13 @@ def test_tables() -> None:
 
 
 def test_pairs_leave_out_what_is_empty() -> None:
-    """Names are aligned."""
+    """Pairs with an empty value are left out, and the names are aligned."""
     assert table.pairs([("A", "1"), ("Long", ""), ("Bcd", "2")]) == "A:    1\nBcd:  2"
 
 
 def test_facts_keep_to_the_columns_of_a_terminal() -> None:
-    """A long reason goes on below itself, and loses no word; a name of more columns than there are stays whole."""
+    """A long reason continues on the next line below itself and loses no word; a name that is wider than the terminal
+    stays whole."""
     reason = "no node of pool default has room for a rank of 4 cpu, 8Gi and 2 nvidia.com/gpu now"
     shown = table.pairs([("ID", "a"), ("Why", reason), ("Page", "x" * 50)], width=40).splitlines()
     assert [line[:7] for line in shown] == ["ID:    ", "Why:   ", *[" " * 7] * (len(shown) - 3), "Page:  "]
@@ -127,13 +128,13 @@ def test_facts_keep_to_the_columns_of_a_terminal() -> None:
 
 
 def test_a_command_that_is_copied_has_its_words_quoted() -> None:
-    """A name from a server is one word of it, whatever the name is."""
+    """In a command that a user copies, a name from a server is quoted as one word."""
     assert command_line("follow", "run-a-12345678") == "slipway follow run-a-12345678"
     assert command_line("follow", "a; rm -rf ~", "$(id)") == "slipway follow 'a; rm -rf ~' '$(id)'"
 
 
 def test_ages() -> None:
-    """Short, and never negative."""
+    """Ages are short and never negative."""
     moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert table.age("2026-01-02T03:01:05Z", moment) == "3m"
     assert table.age("2026-01-02T03:04:09Z", moment) == "0ms"
@@ -141,7 +142,7 @@ def test_ages() -> None:
 
 
 def test_pipes_get_plain_lines() -> None:
-    """No colour, no line that rewrites itself, each progress once."""
+    """A pipe gets plain lines: no color, no rewritten line, each progress once."""
     out, err = io.StringIO(), io.StringIO()
     terminal = Terminal(out, err)
     terminal.live("waits")
@@ -160,7 +161,7 @@ class Tty(io.StringIO):
 
 
 def test_a_terminal_gets_colour_and_one_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Progress replaces itself, and gives way to a line of output."""
+    """A terminal gets color and one live line: progress is rewritten, and is removed for a line of output."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     out, err = Tty(), Tty()
@@ -174,7 +175,7 @@ def test_a_terminal_gets_colour_and_one_live_line(monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NO_COLOR switches it off, whatever its value."""
+    """NO_COLOR switches color off, whatever its value."""
     monkeypatch.setenv("NO_COLOR", "")
     assert Terminal(Tty(), Tty()).state("Failed") == "Failed"
 
@@ -185,7 +186,7 @@ def a_span(id_: str, parent: str, start_ms: int, end_ms: int, *, is_ok: bool = T
 
 
 def test_waterfall() -> None:
-    """Children follow their parents on one axis; what failed is marked."""
+    """In a waterfall children follow their parents on one axis; failed spans are marked."""
     spans = [a_span("c", "a", 50, 100, is_ok=False), a_span("a", "", 0, 100), a_span("b", "a", 0, 50)]
     lines = waterfall.render(spans, width=60).splitlines()
     assert [line.split()[2] for line in lines[:3]] == ["a", "b", "c"]
@@ -198,7 +199,7 @@ def test_waterfall() -> None:
 
 
 def test_waterfall_of_strangers_and_rings() -> None:
-    """A parent that is missing, a span that is its own parent, and spans that are each other's hide nothing."""
+    """A missing parent, a span that is its own parent, and spans that are each other's parents hide no span."""
     spans = [a_span("a", "gone", 0, 1), a_span("b", "b", 0, 1)]
     assert len(waterfall.in_order(spans)) == 2
     ring = [a_span("x", "z", 0, 9), a_span("y", "x", 1, 2), a_span("z", "y", 3, 4), a_span("child", "z", 5, 6)]
@@ -214,21 +215,21 @@ def test_waterfall_of_strangers_and_rings() -> None:
 
 
 def test_events() -> None:
-    """One line; objects are spelled shortly."""
+    """An event is one line, with objects in a short form."""
     data = {"seq": 2, "phase": "Assigned", "nodes": {"node-0": 3}, "uid": "x"}
     event = {"type": "dev.slipway.allocation.assigned", "time": "2026-01-02T03:04:05.678Z", "data": data}
     assert event_text(event) == "03:04:05.678    2  assigned     Assigned     nodes=node-0:3"
 
 
 def test_a_preemption_says_for_whom() -> None:
-    """Before the rest of what is known of it."""
+    """The event of a preemption names the beneficiary first."""
     data = {"seq": 7, "phase": "Running", "reason": "Preempted", "by": "default/urgent", "requeue": True}
     event = {"type": "dev.slipway.allocation.preempting", "time": "2026-01-02T03:04:05.678Z", "data": data}
     assert event_text(event) == "03:04:05.678    7  preempting   Running      Preempted for default/urgent requeue=True"
 
 
 def test_explanations() -> None:
-    """The gate, the place, and what would help; or where it stands."""
+    """An explanation has the gate, the position and what would help; or the placement."""
     why: Json = {
         "id": "a",
         "phase": "Pending",
@@ -261,7 +262,7 @@ def test_explanations() -> None:
 
 
 def test_who_holds_what_is_waited_for() -> None:
-    """One line each, and how many others do."""
+    """The allocations that occupy the required resources are listed, one line each, with the number of further ones."""
     holders = [{"id": "b", "user": "ada", "slots": 8, "since": "2026-01-02T03:04:05Z"}]
     why: Json = {"id": "a", "phase": "Pending", "code": "NoFit", "message": "no room", "holders": holders}
     assert explain_text({**why, "othersHolding": 2}).splitlines()[2:] == [
@@ -286,7 +287,7 @@ def test_an_explanation_keeps_to_the_columns_of_a_terminal() -> None:
 
 
 def test_timelines() -> None:
-    """The longest stretch has the longest bar; an open one says so."""
+    """In a timeline the longest phase has the longest bar; an open phase is marked."""
     spans = [
         {
             "from": "2026-01-02T03:04:05Z",
@@ -320,7 +321,7 @@ def test_exit_codes(error: Any, code: int) -> None:
 
 
 def test_errors_name_every_field() -> None:
-    """Pointers are spelled as people write them."""
+    """An error names every field, with pointers in the form that users write."""
     fields = (FieldError("/ranks/0/count", "too many"), FieldError("/labels/a~1b", "not yours"))
     text = describe(InvalidError("2 problems in the launch; each is listed under errors", fields=fields))
     assert text.splitlines() == ["2 problems in the launch:", "  ranks[0].count: too many", "  labels.a/b: not yours"]
@@ -328,7 +329,8 @@ def test_errors_name_every_field() -> None:
 
 
 def test_what_the_planner_foresees_is_told() -> None:
-    """The GPUs ahead, the smallest change in the planner's words, and the start, or that nobody knows it."""
+    """The forecast has the GPUs ahead, the smallest change in the planner's words, and the start, or that it is
+    unknown."""
     told = {"aheadSlots": 8, "helps": ["uncordon node n3"], "estimatedStart": {"latest": "2026-01-01T00:01:40Z"}}
     assert foreseen_text(told) == [
         "GPUs ahead: 8",
@@ -355,14 +357,15 @@ def test_what_the_planner_foresees_is_told() -> None:
     ],
 )
 def test_a_likely_start_is_told_or_why_it_is_unknown(start: dict[str, Any], line: str) -> None:
-    """In 80 columns, below what explains it."""
+    """A likely start, or why it is unknown, is shown in 80 columns below the explanation."""
     assert foreseen_text({"estimatedStart": start}) == [line]
     why = {"id": "a", "phase": "Pending", "message": "no room", "foreseen": {"estimatedStart": start}}
     assert all(len(part) <= 80 for part in explain_text(why, width=80).splitlines())
 
 
 def test_the_rank_that_failed_is_named_before_those_that_were_stopped_for_it() -> None:
-    """Whatever its number; without a rank that is the cause all are named."""
+    """The rank that failed is named before those that were stopped for it, whatever its number; without a causing rank
+    all are named."""
     stopped = {"phase": "Failed", "exitCode": 143, "reason": "BelowMinimum"}
     failed = {"phase": "Failed", "exitCode": 1, "reason": "RankFailed"}
     view = {"id": "run-a-12345678", "phase": "Terminated", "result": "Failed", "reason": "RankFailed"}
@@ -375,7 +378,8 @@ def test_the_rank_that_failed_is_named_before_those_that_were_stopped_for_it() -
 
 
 def test_what_was_killed_says_so_and_not_how_each_rank_ended_for_it() -> None:
-    """Only a rank that ended in another way than by the kill's own signal is worth a word."""
+    """A killed allocation is shown as killed; only ranks that ended in another way than by the kill's signal are
+    listed."""
     ranks = [{"phase": "Failed", "exitCode": code, "reason": "Killed"} for code in (143, 137, 143)]
     killed = {"id": "run-a-12345678", "phase": "Terminated", "result": "Canceled", "reason": "Killed"}
     gang = killed | {"status": {"ranks": ranks}}
@@ -388,7 +392,8 @@ def test_what_was_killed_says_so_and_not_how_each_rank_ended_for_it() -> None:
 
 
 def test_the_rank_that_failed_is_told_in_the_words_that_were_recorded_of_it() -> None:
-    """They say more than its code: that the program is not there, or what it said at last."""
+    """The failed rank is shown with its recorded message, which says more than its code: that the program does not
+    exist, or its last output."""
     failed = {"phase": "Failed", "exitCode": 128, "reason": "RankFailed"}
     view = {"id": "run-a-12345678", "phase": "Terminated", "result": "Failed", "reason": "RankFailed"}
     said = "rank 1 on n1: python4 could not be started: no such file in $PATH"

@@ -1,4 +1,4 @@
-"""`slipway top`: what stands on the page, what is left out of it, and how the terminal is left."""
+"""`slipway top`: what the page shows and leaves out, and the state of the terminal afterwards."""
 
 import asyncio
 import signal
@@ -19,7 +19,7 @@ from tests.support.pty_command import on_a_terminal
 Json = dict[str, Any]
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LEFT = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-"""What puts the terminal back."""
+"""The sequences that restore the terminal."""
 
 
 def a_node(name: str, *, used: int = 0, ready: bool = True, ranks: tuple[tuple[str, int], ...] = ()) -> Json:
@@ -50,7 +50,8 @@ def a_look(*, nodes: int = 2, queues: int = 1, work: int = 2, user: str = "ada",
 
 
 def test_the_page_shows_nodes_queues_and_ones_work() -> None:
-    """GPUs used and there, what runs on a node with its GPUs, what a queue uses and owns, and how the work stands."""
+    """The page shows used and existing GPUs, what runs on a node with its GPUs, the use and quota of a queue, and the
+    state of the caller's allocations."""
     look = ClusterLook(
         [a_node("n1", used=6, ranks=(("run-b", 2), ("run-a", 1), ("run-a", 3), ("nb", 0)))],
         [a_queue("research", pending=3, used=6, owned="8")],
@@ -72,7 +73,7 @@ def test_the_page_shows_nodes_queues_and_ones_work() -> None:
 
 
 def test_an_empty_cluster_has_a_page() -> None:
-    """It says of each table that there is nothing."""
+    """On an empty cluster each table of the page says that it is empty."""
     lines = overview.page(ClusterLook([], [], [], "ada"), MOMENT, width=80, height=24)
     assert [line for line in lines if line and line.islower()] == [
         "there are no nodes",
@@ -84,7 +85,8 @@ def test_an_empty_cluster_has_a_page() -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 14), (80, 50), (200, 60)])
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (300, 3, 2), (2, 100, 2), (2, 1, 400), (300, 100, 400), (300, 0, 0)])
 def test_the_page_fits_the_terminal(width: int, height: int, sizes: tuple[int, int, int]) -> None:
-    """However much there is; what is left out is counted, and nothing is left out while there is room."""
+    """The page fits the terminal, however many rows exist; rows that are left out are counted, and none is left out
+    while there is room."""
     nodes, queues, work = sizes
     lines = overview.page(a_look(nodes=nodes, queues=queues, work=work), MOMENT, width=width, height=height)
     assert len(lines) <= height
@@ -98,7 +100,7 @@ def test_the_page_fits_the_terminal(width: int, height: int, sizes: tuple[int, i
 
 
 def test_long_names_leave_room_for_the_rest() -> None:
-    """At 80 columns the state and the numbers stand, whatever the names are."""
+    """At 80 columns the state and the numbers are shown, however long the names are."""
     look = ClusterLook([a_node("n" * 60, used=8)], [a_queue("q" * 60)], [a_work("w" * 49)], "u" * 60)
     lines = overview.page(look, MOMENT, width=80, height=24)
     assert max(map(width_of, lines)) <= 80
@@ -106,7 +108,7 @@ def test_long_names_leave_room_for_the_rest() -> None:
 
 
 def test_what_is_shown_first() -> None:
-    """Nodes that do not work, then the fullest; queues where most waits."""
+    """The page shows first the nodes that do not work, then the fullest; and the queues in which most waits."""
     nodes = [a_node("idle"), a_node("full", used=8), a_node("broken", ready=False)]
     queues = [a_queue("quiet"), a_queue("busy", used=5), a_queue("waiting", pending=2)]
     lines = overview.page(ClusterLook(nodes, queues, [], "ada"), MOMENT)
@@ -117,7 +119,7 @@ def test_what_is_shown_first() -> None:
 
 
 async def test_in_a_pipe_it_is_printed_once(world: ApiWorld, desk: Desk) -> None:
-    """One's own work, another user's, or that of all."""
+    """In a pipe the page is printed once, for the caller's allocations, another user's, or all."""
     await world.launch(name="mine", headers={"X-Slipway-User": "ada"})
     await world.launch(name="hers", headers={"X-Slipway-User": "eve"})
     mine = await desk.run("top", "--user", "ada")
@@ -129,7 +131,7 @@ async def test_in_a_pipe_it_is_printed_once(world: ApiWorld, desk: Desk) -> None
 
 
 async def test_a_server_that_is_not_there_is_an_error_in_a_pipe() -> None:
-    """As of every verb."""
+    """In a pipe a missing server is an error, as for every verb."""
     done = await Desk("http://127.0.0.1:1").run("top")
     assert (done.code, "no Slipway answers" in done.err) == (main.FAILED, True)
 
@@ -138,7 +140,7 @@ async def test_a_server_that_is_not_there_is_an_error_in_a_pipe() -> None:
     ("leave", "code"), [("q", main.OK), (signal.SIGINT, main.OK), (signal.SIGTERM, 128 + signal.SIGTERM)]
 )
 async def test_the_terminal_is_left_as_it_was(world: ApiWorld, desk: Desk, leave: str | int, code: int) -> None:
-    """With a key, Ctrl-C or when it is ended: the screen, the cursor and the echo of keys."""
+    """After a key, Ctrl-C or a signal the terminal is restored: the screen, the cursor and the echo of keys."""
     await world.launch(name="mine")
     with on_a_terminal("top", "--server", desk.url, "--owner", "*", rows=14) as command:
         await asyncio.to_thread(command.wait_for, "mine-")
@@ -154,7 +156,7 @@ async def test_the_terminal_is_left_as_it_was(world: ApiWorld, desk: Desk, leave
 
 
 async def test_a_server_that_is_away_is_waited_for(world: ApiWorld) -> None:
-    """Before there are tables and after: the last ones stay, with their age."""
+    """A server that is away is waited for, before the first tables and after: the last ones stay, with their age."""
     await world.launch(name="first")
     port = free_port()
     with on_a_terminal("top", "--server", f"http://127.0.0.1:{port}", "--owner", "*", columns=120) as command:

@@ -31,7 +31,7 @@ def unpacked(folder: Path, *entries: bytes) -> Unpacked:
 
 
 def test_files_folders_and_links(tmp_path: Path) -> None:
-    """Come as they are, with their modes; nobody becomes somebody else by one."""
+    """Files, folders and links are unpacked with their modes, but without setuid and setgid bits."""
     found = unpacked(
         tmp_path,
         an_entry("./", type_=tarfile.DIRTYPE, mode=0o755),
@@ -78,7 +78,7 @@ def test_files_folders_and_links(tmp_path: Path) -> None:
     ],
 )
 def test_what_leads_outside_is_refused(tmp_path: Path, entries: list[bytes]) -> None:
-    """The whole archive is, and outside nothing has changed."""
+    """An archive with an entry that leads outside is refused whole, and nothing outside has changed."""
     folder = tmp_path / "folder"
     folder.mkdir()
     with pytest.raises(PermanentError):
@@ -88,7 +88,8 @@ def test_what_leads_outside_is_refused(tmp_path: Path, entries: list[bytes]) -> 
 
 @pytest.mark.parametrize("target", ["/etc", "..", "../..", "a/../../x", "a/..", "./a/./../x"])
 def test_a_link_that_leads_out_is_left_out(tmp_path: Path, target: str) -> None:
-    """It is said; and a file below its name is written into a folder of ours, not through it."""
+    """A link that leads outside is left out and reported; a file below its name is written into a new folder, not
+    through the link."""
     folder = tmp_path / "folder"
     folder.mkdir()
     found = unpacked(folder, an_entry("link", type_=tarfile.SYMTYPE, link=target), an_entry("a", b"x"))
@@ -98,7 +99,8 @@ def test_a_link_that_leads_out_is_left_out(tmp_path: Path, target: str) -> None:
 
 
 def test_links_do_not_lead_out_through_each_other(tmp_path: Path) -> None:
-    """`..` behind a link leads up from where that link leads, whatever the text of the path says."""
+    """Links cannot lead outside through each other: `..` after a link leads up from the target of the link, whatever
+    the text of the path is."""
     (tmp_path / "secret").write_text("mine")
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -116,7 +118,7 @@ def test_links_do_not_lead_out_through_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", hostile_tars())
 def test_what_takes_memory_is_refused(tmp_path: Path, what: str) -> None:
-    """The headers of a rank's archive have the limits that those of an upload have."""
+    """Headers that need much memory are refused: an archive of a rank has the same limits as an upload."""
     archive = hostile_tars()[what] + END
     tracemalloc.start()
     try:
@@ -130,7 +132,7 @@ def test_what_takes_memory_is_refused(tmp_path: Path, what: str) -> None:
 
 
 def test_what_is_implied_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders that stand only in paths are entries too."""
+    """Folders that appear only in paths count as entries."""
     monkeypatch.setattr(unpacking, "ENTRIES_MAX", 4)
     assert unpacked(tmp_path, an_entry("a/b/c", b"x"), an_entry("a/d", b"x")).files == 2
     with pytest.raises(PermanentError, match="more than 4 files, links and folders; copy its parts"):
@@ -139,7 +141,7 @@ def test_what_is_implied_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("type_", [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE])
 def test_names_that_are_remembered_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_: bytes) -> None:
-    """Of folders, links and what is left out; the names of files are not remembered."""
+    """The stored names of folders, links and left-out entries have a limit; the names of files are not stored."""
     monkeypatch.setattr(unpacking, "KEPT_BYTES_MAX", 150)
     assert unpacked(tmp_path, *(an_entry(f"{number}" * 90, b"x") for number in range(3))).files == 3
     with pytest.raises(PermanentError, match="more than 150 bytes"):
@@ -148,7 +150,7 @@ def test_names_that_are_remembered_have_a_limit(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("name", ["a/" * unpacking.STEPS_MAX + "f", "/".join(["n" * 200] * 21)])
 def test_a_path_has_a_limit(tmp_path: Path, name: str) -> None:
-    """Of its steps and its bytes."""
+    """A path has a limit of steps and of bytes."""
     with pytest.raises(PermanentError, match="steps or"):
         unpacked(tmp_path, a_header(tarfile.GNUTYPE_LONGNAME, name.encode() + b"\0"), an_entry("f"))
 
@@ -164,7 +166,8 @@ def test_a_path_has_a_limit(tmp_path: Path, name: str) -> None:
     ids=["link", "folder", "two", "none"],
 )
 def test_where_a_file_was_asked_for_only_a_file_is_kept(tmp_path: Path, entries: list[bytes]) -> None:
-    """A link that stays in the copy would lead to a file beside it, once the copy has its name."""
+    """When a file was requested, only a file is kept: a link in the copy could lead to a file beside it, once the copy
+    has its name."""
     (tmp_path / "secret").write_text("mine")
     staging = tmp_path / "staging"
     staging.mkdir()
@@ -175,20 +178,20 @@ def test_where_a_file_was_asked_for_only_a_file_is_kept(tmp_path: Path, entries:
 
 
 def test_a_file_is_never_written_through_a_link(tmp_path: Path) -> None:
-    """An archive that has both under one name is refused, in whatever order."""
+    """A file is never written through a link: an archive with both under one name is refused, in any order."""
     with pytest.raises(PermanentError, match="twice"):
         unpacked(tmp_path, an_entry("d", type_=tarfile.SYMTYPE, link="."), an_entry("d/a", b"x"))
 
 
 @pytest.mark.parametrize("type_", [tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE])
 def test_devices_are_left_out(tmp_path: Path, type_: bytes) -> None:
-    """And said."""
+    """Devices are left out and reported."""
     assert unpacked(tmp_path, an_entry("dev", type_=type_)).left_out == ("dev (a device, a socket or a pipe)",)
     assert not list(tmp_path.iterdir())
 
 
 def test_it_tells_how_far_it_is(tmp_path: Path) -> None:
-    """In bytes of files."""
+    """The progress is reported in bytes of files."""
     told: list[int] = []
     moved: Callable[[int], None] = told.append
     unpack(io.BytesIO(an_entry("a", b"x" * 700_000) + b"\0" * 1024), tmp_path, moved)

@@ -1,4 +1,4 @@
-"""`-c` and `-i`: small folders travel in the launch, larger ones are uploaded once; what goes wrong is said."""
+"""`-c` and `-i`: small folders are sent in the launch, larger ones are uploaded once; failures are reported."""
 
 import os
 from pathlib import Path
@@ -12,14 +12,14 @@ RUN = ("run", "--image", "a", "-d")
 
 
 def a_large_folder(root: Path) -> Path:
-    """More than a launch takes."""
+    """A folder that is too large for a launch."""
     root.mkdir()
     (root / "noise").write_bytes(os.urandom(300_000))
     return root
 
 
 async def test_a_small_folder_goes_with_the_launch(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """As `files`; nothing is uploaded."""
+    """A small folder is sent with the launch as `files`; nothing is uploaded."""
     (tmp_path / "train.py").write_text("print(1)")
     ran = await desk.run(*RUN, "--name", "small", "-c", str(tmp_path), "--", "python", "train.py")
     assert ran.code == 0, ran.err
@@ -29,7 +29,7 @@ async def test_a_small_folder_goes_with_the_launch(world: ApiWorld, desk: Desk, 
 
 
 async def test_a_large_one_is_uploaded_once(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """The second launch finds it there; `notebook start` takes the option too."""
+    """A large folder is uploaded once, and the second launch finds it; `notebook start` has the option too."""
     root = a_large_folder(tmp_path / "in")
     first = await desk.run(*RUN, "--name", "first", "-c", str(root), "--", "true")
     again = await desk.run(*RUN, "--name", "again", "-c", str(root), "--", "true")
@@ -43,7 +43,7 @@ async def test_a_large_one_is_uploaded_once(world: ApiWorld, desk: Desk, tmp_pat
 
 
 async def test_a_dry_run_uploads_nothing(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """It says so."""
+    """A dry run uploads nothing and says so."""
     root = a_large_folder(tmp_path / "in")
     ran = await desk.run(*RUN, "--dry-run", "-c", str(root), "--", "true")
     assert ran.code == 0, ran.err
@@ -51,7 +51,7 @@ async def test_a_dry_run_uploads_nothing(world: ApiWorld, desk: Desk, tmp_path: 
 
 
 async def test_what_the_api_refuses_is_said(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """Exit 2 with the API's words."""
+    """A folder that the API refuses causes exit code 2 with the API's message."""
     root = a_large_folder(tmp_path / "in")
     ran = await desk.run(*RUN, "-n", "nowhere", "-c", str(root), "--", "true")
     assert ran.code == 2
@@ -59,13 +59,14 @@ async def test_what_the_api_refuses_is_said(world: ApiWorld, desk: Desk, tmp_pat
 
 
 async def test_an_empty_folder(desk: Desk, tmp_path: Path) -> None:
-    """There is nothing to bring."""
+    """An empty folder is refused, because there is nothing to send."""
     ran = await desk.run(*RUN, "-c", str(tmp_path), "--", "true")
     assert (ran.code, "it is empty" in ran.err) == (2, True)
 
 
 async def test_a_server_that_takes_less(tmp_path: Path) -> None:
-    """It answers before it has read everything: its words count, not the broken connection."""
+    """A server that refuses the size answers before it has read everything: its message is shown, not the broken
+    connection."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "noise").write_bytes(os.urandom(8_000_000))
     async with (

@@ -11,7 +11,7 @@ from tests.support.cli import Desk
 
 
 async def test_what_runs_is_summed_listed_and_written_as_csv(world: ApiWorld, desk: Desk) -> None:
-    """By user as a table with a total; raw with ids; CSV for spreadsheets; JSON for programs."""
+    """Usage is summed by user in a table with a total, and listed raw with ids, as CSV and as JSON."""
     ids: list[str] = []
     for user in ("ada", "bob"):
         launched = await world.launch(headers={"x-slipway-user": user})
@@ -34,7 +34,7 @@ async def test_what_runs_is_summed_listed_and_written_as_csv(world: ApiWorld, de
 
 
 async def test_by_gpu_type_it_tells_gpu_time_alone(world: ApiWorld, desk: Desk) -> None:
-    """What is counted for an allocation as a whole is not in this table."""
+    """The table by GPU type contains only GPU time, not the values of a whole allocation."""
     launched = await world.launch()
     await world.step(launched["name"], Event.ASSIGNED, admission=Admission(decision_id="d1", epoch=1, flavor="h100"))
     await world.step(launched["name"], Event.RUNNING, slots=1)
@@ -45,7 +45,7 @@ async def test_by_gpu_type_it_tells_gpu_time_alone(world: ApiWorld, desk: Desk) 
 
 
 async def test_bad_words_say_what_would_do(desk: Desk) -> None:
-    """The parameter and its values."""
+    """A bad argument is refused with the parameter and its values."""
     wrong = await desk.run("usage", "--by", "colour")
     assert (wrong.code, "user" in wrong.err) == (main.USAGE, True)
     assert (await desk.run("usage", "--csv", "-o", "json")).code == main.USAGE

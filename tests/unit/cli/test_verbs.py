@@ -29,7 +29,7 @@ RUN = ("run", "--image", "python:3.11", "--detach", "--name", "train")
 
 
 async def ended(world: ApiWorld, name: str, *, code: int = 0) -> None:
-    """Let it run, and end with `code` in every rank."""
+    """Let the allocation run, and end with `code` in every rank."""
     found = await world.run(name)
     state = RankState.FAILED if code else RankState.SUCCEEDED
     uids = found.status.release.pod_uids if found.status.release else []
@@ -62,7 +62,7 @@ async def test_a_launch_says_its_id(world: ApiWorld, desk: Desk) -> None:
 async def test_a_variable_without_a_value_has_the_callers(
     world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--env NAME` takes the value along, also an empty one; a `$` in it stays what it is."""
+    """`--env NAME` uses the caller's value, also an empty one; a `$` in it is not expanded."""
     monkeypatch.setenv("HF_TOKEN", "x=y")
     monkeypatch.setenv("EMPTY", "")
     monkeypatch.setenv("PASSWORD", "a$$b$(C)")
@@ -75,7 +75,7 @@ async def test_a_variable_without_a_value_has_the_callers(
 
 
 async def test_a_secret_travels_by_name(world: ApiWorld, desk: Desk) -> None:
-    """The object says where the value is, and never what it is."""
+    """A secret is sent by name: the object refers to the value and never contains it."""
     done = await desk.run("run", "--image", "a", "--detach", "--secret", "HF_TOKEN=hub/token", "--", "true")
     assert done.code == main.OK, done.err
     (name,) = await world.names()
@@ -87,7 +87,8 @@ async def test_a_secret_travels_by_name(world: ApiWorld, desk: Desk) -> None:
 async def test_a_secret_without_a_reference_takes_its_value_from_here(
     world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The value is in the Secret of the allocation, and in nothing that is shown; a dry run makes none."""
+    """A secret without a reference takes its value from the caller's environment. The value is only in the Secret of
+    the allocation and is never shown; a dry run creates none."""
     monkeypatch.setenv("HF_TOKEN", "canary-7d1f")
     words = ("run", "--image", "a", "--name", "train", "--secret", "HF_TOKEN")
     looked = await desk.run(*words, "--dry-run", "--", "true")
@@ -104,7 +105,7 @@ async def test_a_secret_without_a_reference_takes_its_value_from_here(
 async def test_a_rerun_needs_the_secret_values_again(
     world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are kept nowhere from where it could take them; `config` says so too."""
+    """A rerun needs the values of secrets again, because it cannot read them; `config` says so too."""
     monkeypatch.setenv("HF_TOKEN", "canary-7d1f")
     await desk.run("run", "--image", "a", "--detach", "--name", "train", "--secret", "HF_TOKEN", "--", "true")
     refused = await desk.run("rerun", "train", "--detach")
@@ -153,7 +154,8 @@ async def test_a_service_is_an_option_and_its_address_is_described(world: ApiWor
 
 
 async def test_run_follows_with_the_flag_and_without(world: ApiWorld, desk: Desk) -> None:
-    """To the end, which is the exit code; the same key launches once, so that this follows what has ended."""
+    """`run` follows to the end with `--follow` and without, and exits with the program's code; the same key launches
+    once, so that the second command follows the ended allocation."""
     words = ("run", "--image", "a", "--name", "train", "--key", "k")
     await desk.run(*words, "--detach", "--", "true")
     await ended(world, "train", code=3)
@@ -169,7 +171,7 @@ async def test_run_follows_with_the_flag_and_without(world: ApiWorld, desk: Desk
 async def test_what_follows_nothing_is_refused_beside_follow(
     world: ApiWorld, desk: Desk, other: tuple[str, ...]
 ) -> None:
-    """Before anything is launched."""
+    """Options that do not follow are refused beside `--follow`, before anything is launched."""
     refused = await desk.run("run", "--image", "a", "--follow", *other, "--", "true")
     assert refused.code == main.USAGE
     assert "--follow" in refused.err
@@ -177,7 +179,7 @@ async def test_what_follows_nothing_is_refused_beside_follow(
 
 
 async def test_the_setup_is_an_option(world: ApiWorld, desk: Desk) -> None:
-    """As it was typed; without a command it is refused with the option's name."""
+    """`--setup` is sent as it was typed; without a command it is refused with the option's name."""
     assert (await desk.run(*RUN, "--setup", "pip install $X", "--", "true")).code == main.OK
     assert (await world.stored("train")).spec.setup == "pip install $X"
     assert "Setup:      pip install $X\n" in (await desk.run("describe", "train")).out
@@ -187,7 +189,7 @@ async def test_the_setup_is_an_option(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_what_it_waits_for_is_an_option(world: ApiWorld, desk: Desk) -> None:
-    """`--after ID`, with how that has to end; what cannot be read is refused before anything is sent."""
+    """`--after ID` names a dependency and its required end; an invalid one is refused before anything is sent."""
     await world.launch(name="prep")
     await world.post("/jobs", {"name": "sweep"})
     await world.launch(name="part", job="sweep")
@@ -210,7 +212,7 @@ async def test_what_it_waits_for_is_an_option(world: ApiWorld, desk: Desk) -> No
     [("rack", "required"), ("example.com/block=required", "required"), ("rack=preferred", "preferred")],
 )
 async def test_where_all_ranks_belong_together_is_an_option(world: ApiWorld, desk: Desk, text: str, mode: str) -> None:
-    """`--topology KEY` is the topology of the whole allocation; what is not preferred is required."""
+    """`--topology KEY` is the topology of the whole allocation; without `preferred` it is required."""
     assert (await desk.run(*RUN, "--topology", text, "--", "true")).code == main.OK
     spec = (await world.stored("train")).spec
     assert spec.topology is not None
@@ -219,7 +221,8 @@ async def test_where_all_ranks_belong_together_is_an_option(world: ApiWorld, des
 
 
 async def test_a_topology_that_cannot_be_read_is_refused(desk: Desk) -> None:
-    """With what to write instead; what is no label of nodes the API refuses, and the option is named."""
+    """An invalid topology is refused with what to write instead; an invalid node label is refused by the API, and the
+    error names the option."""
     for text in ("", "=required", "rack=near", "rack="):
         refused = await desk.run(*RUN, "--topology", text, "--", "true")
         assert (refused.code, "is not KEY, KEY=required or KEY=preferred" in refused.err) == (main.USAGE, True), text
@@ -229,13 +232,14 @@ async def test_a_topology_that_cannot_be_read_is_refused(desk: Desk) -> None:
 
 @pytest.mark.parametrize("option", ["--retry", "--max-restarts"])
 async def test_how_often_it_is_tried_again_is_an_option(world: ApiWorld, desk: Desk, option: str) -> None:
-    """By either name."""
+    """The number of restarts is an option with two names."""
     assert (await desk.run(*RUN, option, "3", "--", "true")).code == main.OK
     assert (await world.stored("train")).spec.max_restarts == 3
 
 
 async def test_what_an_exit_code_means_is_an_option(world: ApiWorld, desk: Desk) -> None:
-    """`--on-exit`, in the order in which it is given; what is wrong is refused with its name and what to write."""
+    """`--on-exit` sets rules for exit codes, in the order of the options; an invalid one is refused with its name and
+    what to write."""
     options = ("--retry", "2", "--on-exit", "75=notCounted", "--on-exit", "2,64-78=fail")
     assert (await desk.run(*RUN, *options, "--", "true")).code == main.OK
     policy = (await world.stored("train")).spec.failure_policy
@@ -252,7 +256,7 @@ async def test_what_an_exit_code_means_is_an_option(world: ApiWorld, desk: Desk)
 
 
 async def test_who_runs_it_is_an_option(world: ApiWorld, desk: Desk) -> None:
-    """User, group or both, by number; what is no number is refused before anything is sent."""
+    """`--run-as` sets the user, the group or both by number; other values are refused before anything is sent."""
     for number, (text, user, group) in enumerate(
         (("1001", 1001, None), ("1001:2001", 1001, 2001), (":2001", 1000, 2001))
     ):
@@ -267,7 +271,7 @@ async def test_who_runs_it_is_an_option(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_volumes_and_privileges_are_options(world: ApiWorld, desk: Desk) -> None:
-    """Each claim at its path, and each privilege that the pool allows by name."""
+    """Volumes and privileges are options: each claim with its path, and each privilege that the pool allows."""
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"allowedPrivileges": ["hostNetwork", "IPC_LOCK"]}})
     volumes = ("--volume", "dataset:/data:ro", "--volume", "home:/home/ada")
     privileges = ("--privilege", "hostNetwork", "--privilege", "IPC_LOCK")
@@ -293,7 +297,7 @@ async def test_volumes_and_privileges_are_options(world: ApiWorld, desk: Desk) -
 async def test_a_wrong_volume_or_privilege_is_named_by_its_option(
     desk: Desk, option: tuple[str, str], words: str
 ) -> None:
-    """With what to write, or whom to ask."""
+    """A wrong volume or privilege is refused with its option, and what to write or whom to ask."""
     refused = await desk.run(*RUN, *option, "--", "true")
     assert refused.code == main.USAGE
     assert words in refused.err
@@ -301,7 +305,7 @@ async def test_a_wrong_volume_or_privilege_is_named_by_its_option(
 
 
 async def test_a_refused_service_account_is_named_by_its_option(desk: Desk) -> None:
-    """With the words that would allow it."""
+    """A refused service account is reported with its option and the setting that would allow it."""
     refused = await desk.run(*RUN, "--service-account", "reader", "--", "true")
     assert refused.code == main.USAGE
     assert "--service-account: the workspace does not allow the service account 'reader'" in refused.err
@@ -320,7 +324,7 @@ async def test_the_type_of_gpus_is_named_by_an_option(world: ApiWorld, desk: Des
 
 
 async def test_a_refused_type_of_gpus_is_named_by_its_option(desk: Desk) -> None:
-    """With what the pool has."""
+    """A refused type of GPUs is reported with its option and the types of the pool."""
     for option, name in (("--gpu-type", "--gpu-type"), ("--flavor", "flavors[0]")):
         refused = await desk.run(*RUN, option, "h100", "--", "true")
         assert refused.code == main.USAGE
@@ -328,7 +332,7 @@ async def test_a_refused_type_of_gpus_is_named_by_its_option(desk: Desk) -> None
 
 
 async def test_describe_shows_the_flavor_of_its_gpus(world: ApiWorld, desk: Desk) -> None:
-    """That of the admission; where the pool has none there is no such line."""
+    """`describe` shows the flavor of the admission; in a pool without flavors there is no such line."""
     for name, flavor in (("train", "h100"), ("plain", "")):
         await world.launch(name=name)
         await world.step(name, Event.ASSIGNED, admission=Admission(decision_id="d1", epoch=1, flavor=flavor))
@@ -337,7 +341,7 @@ async def test_describe_shows_the_flavor_of_its_gpus(world: ApiWorld, desk: Desk
 
 
 async def test_describe_shows_what_it_waits_for(world: ApiWorld, desk: Desk) -> None:
-    """How each has to end, and how it did; of many the first."""
+    """`describe` shows the dependencies, with the required and the actual end of each; of many only the first."""
     ids = [(await world.launch(name=f"p{number}"))["id"] for number in range(6)]
     await world.step("p0", Event.TERMINATED, result=Result.SUCCEEDED)
     await world.launch(name="train", after=[{"allocation": id_, "when": "ended"} for id_ in ids])
@@ -347,7 +351,7 @@ async def test_describe_shows_what_it_waits_for(world: ApiWorld, desk: Desk) -> 
 
 
 async def test_describe_shows_the_command_as_it_was_typed(world: ApiWorld, desk: Desk) -> None:
-    """Not as a pod template has to write it."""
+    """`describe` shows the command as it was typed, not as the pod template contains it."""
     await desk.run("run", "--image", "a", "--detach", "--", "sh", "-c", "echo $$ $(RANK)")
     (name,) = await world.names()
     assert "sh -c 'echo $$ $(RANK)'" in (await desk.run("describe", name)).out
@@ -362,7 +366,7 @@ async def test_names_say_the_kind(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_files_travel(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """Text as text, bytes as base64, under the name that is asked for."""
+    """Files are sent with the launch, text as text and bytes as base64, under the requested name."""
     (tmp_path / "a.py").write_text("print(1)\n")
     (tmp_path / "b.bin").write_bytes(b"\xff\x00")
     files = ("--file", f"{tmp_path}/a.py", "--file", f"{tmp_path}/b.bin:data/b")
@@ -372,7 +376,8 @@ async def test_files_travel(world: ApiWorld, desk: Desk, tmp_path: Path) -> None
 
 
 async def test_variables_of_files(world: ApiWorld, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As other tools write them; a `$` has no meaning there, a later file and `--env` replace what a file sets."""
+    """Files of variables have the format of other tools; a `$` has no meaning in them, and a later file and `--env`
+    override them."""
     monkeypatch.setenv("FROM_HERE", "mine")
     (tmp_path / "base").write_text(
         "# a comment\n\nA=1\nexport B=\"two words\"\nC='#3'\nPASSWORD=p$(HOME)w=\nEMPTY=\nFROM_HERE\n",
@@ -403,7 +408,7 @@ async def test_variables_of_files(world: ApiWorld, desk: Desk, tmp_path: Path, m
 async def test_a_bad_file_of_variables_is_named_with_its_line(
     world: ApiWorld, desk: Desk, tmp_path: Path, content: bytes | None, said: str
 ) -> None:
-    """Nothing is launched."""
+    """A bad file of variables is refused with its line, and nothing is launched."""
     path = tmp_path / "file"
     if content is not None:
         path.write_bytes(content)
@@ -413,7 +418,7 @@ async def test_a_bad_file_of_variables_is_named_with_its_line(
 
 
 async def test_dry_run_launches_nothing(world: ApiWorld, desk: Desk) -> None:
-    """It shows the complete spec."""
+    """A dry run shows the complete spec and launches nothing."""
     done = await desk.run(*RUN, "--dry-run", "-o", "json", "--", "true")
     assert (done.code, done.json["dryRun"], done.json["spec"]["minAvailable"]) == (0, True, 1)
     assert await world.names() == []
@@ -469,21 +474,22 @@ async def test_what_is_wrong_is_named(desk: Desk, words: tuple[str, ...], said: 
 async def test_what_is_not_there_is_named_with_the_verb_that_lists_it(
     desk: Desk, words: tuple[str, ...], said: str
 ) -> None:
-    """The API names a route there; Kubernetes its own name of the kind."""
+    """A missing object is reported with the verb that lists it; the API's own message names a route, or Kubernetes'
+    name of the kind."""
     done = await desk.run(*words)
     assert (done.code, done.out) == (main.NOT_FOUND, "")
     assert said in done.err
 
 
 async def test_no_command(desk: Desk) -> None:
-    """It says how one is written."""
+    """A `run` without a command is refused with an example of one."""
     done = await desk.run("run")
     assert done.code == main.USAGE
     assert "slipway run -- python train.py" in done.err
 
 
 async def test_a_gang_larger_than_the_pool_is_taken_with_a_warning(desk: Desk) -> None:
-    """It waits; the warning says why, at once."""
+    """A gang that is larger than the pool is accepted with a warning that says at once why it waits."""
     done = await desk.run(*RUN, "--gpus", "64", "--", "true")
     assert done.code == 0
     assert "warning:" in done.err
@@ -491,7 +497,7 @@ async def test_a_gang_larger_than_the_pool_is_taken_with_a_warning(desk: Desk) -
 
 
 async def test_ps(world: ApiWorld, desk: Desk) -> None:
-    """The table, ids only, and the REST body unchanged."""
+    """`ps` prints a table, ids only, or the unchanged REST body."""
     await desk.run(*RUN, "--", "true")
     await world.explain("train", "NoFit", "no room")
     table = await desk.run("ps")
@@ -507,14 +513,14 @@ async def test_ps(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_ps_of_nothing(desk: Desk) -> None:
-    """Nothing on stdout, a hint on stderr."""
+    """An empty `ps` prints nothing on stdout and a hint on stderr."""
     done = await desk.run("ps")
     assert (done.code, done.out) == (0, "")
     assert "slipway run" in done.err
 
 
 async def test_ps_filters(world: ApiWorld, desk: Desk) -> None:
-    """By kind, by phase, by label; what ended long ago only with -a."""
+    """`ps` filters by kind, phase and label, and shows what ended long ago only with `-a`."""
     await desk.run(*RUN, "--label", "team=vision", "--", "true")
     await desk.run("notebook", "start", "--detach", "--name", "nb")
     await ended(world, "nb")
@@ -526,21 +532,21 @@ async def test_ps_filters(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_get_is_the_body(world: ApiWorld, desk: Desk) -> None:
-    """Unchanged; the id may be shortened."""
+    """`get` prints the unchanged body; the id may be shortened."""
     await desk.run(*RUN, "--", "true")
     done = await desk.run("get", "tra")
     assert done.out == (await world.get("/allocations/train")).text + "\n"
 
 
 async def test_what_is_not_there(desk: Desk) -> None:
-    """Exit code 3, and where to look."""
+    """An unknown allocation causes exit code 3 and a hint where to look."""
     done = await desk.run("describe", "nosuch")
     assert done.code == main.NOT_FOUND
     assert "nosuch" in done.err
 
 
 async def test_an_ambiguous_id(desk: Desk) -> None:
-    """The candidates are named."""
+    """An ambiguous id is refused with the candidates."""
     for name in ("train-a", "train-b"):
         await desk.run("run", "--image", "a", "--detach", "--name", name, "--", "true")
     done = await desk.run("get", "train")
@@ -550,7 +556,7 @@ async def test_an_ambiguous_id(desk: Desk) -> None:
 
 
 async def test_describe(world: ApiWorld, desk: Desk) -> None:
-    """Facts, pods and events."""
+    """`describe` shows facts, pods and events."""
     await desk.run(*RUN, "--ranks", "2", "--label", "team=vision", "--", "python", "-c", "print(1)")
     await world.run("train")
     done = await desk.run("describe", "train")
@@ -566,7 +572,7 @@ async def test_describe(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_explain(world: ApiWorld, desk: Desk) -> None:
-    """The gate, the place in the queue, and what would help."""
+    """`explain` shows the gate, the position in the queue, and what would help."""
     await desk.run(*RUN, "--", "true")
     await world.explain("train", "NoFit", "no room")
     done = await desk.run("explain", "train")
@@ -577,7 +583,7 @@ async def test_explain(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_timeline_and_trace(world: ApiWorld, desk: Desk) -> None:
-    """Both show something for what has just begun."""
+    """`timeline` and `trace` show an allocation that was just launched."""
     await desk.run(*RUN, "--", "true")
     await world.run("train")
     assert "Running" in (await desk.run("timeline", "train")).out
@@ -585,7 +591,7 @@ async def test_timeline_and_trace(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_kill(world: ApiWorld, desk: Desk) -> None:
-    """It commits the cancel; once ended it is no mistake."""
+    """`kill` commits the cancel; for an ended allocation it succeeds."""
     await desk.run(*RUN, "--", "true")
     done = await desk.run("kill", "train")
     assert (done.code, "is being ended" in done.out) == (0, True)
@@ -597,7 +603,7 @@ async def test_kill(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_changes(world: ApiWorld, desk: Desk) -> None:
-    """Hold, resume, priority and preempt arrive."""
+    """`hold`, `resume`, `priority` and `preempt` change the allocation."""
     await desk.run(*RUN, "--", "true")
     assert (await desk.run("hold", "train")).code == 0
     assert (await world.stored("train")).spec.hold
@@ -615,7 +621,7 @@ async def test_changes(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_what_is_held_is_given_other_work(world: ApiWorld, desk: Desk) -> None:
-    """`update` sends what was named; what is not held is refused with the way."""
+    """`update` changes the named fields of a held allocation; one that is not held is refused with the next step."""
     await desk.run(*RUN, "--env", "A=1", "--", "true")
     refused = await desk.run("update", "train", "--image", "b")
     assert (refused.code != 0, "slipway hold" in refused.err) == (True, True)
@@ -635,14 +641,14 @@ async def test_what_is_held_is_given_other_work(world: ApiWorld, desk: Desk) -> 
     [(0, "terminated", 0), (3, "terminated", 1), (0, "ready", 1), (0, "running", 0)],
 )
 async def test_wait(world: ApiWorld, desk: Desk, code: int, goal: str, expected: int) -> None:
-    """0 when it got there, 1 when it ended otherwise."""
+    """`wait` exits with 0 when the phase is reached, with 1 when the allocation ended otherwise."""
     await desk.run(*RUN, "--", "true")
     await ended(world, "train", code=code)
     assert (await desk.run("wait", "train", "--for", goal)).code == expected
 
 
 async def test_wait_gives_up(desk: Desk) -> None:
-    """124 when the time is over, with what to ask next."""
+    """`wait` exits with 124 when the time is over, and names the next command."""
     await desk.run(*RUN, "--", "true")
     done = await desk.run("wait", "train", "--timeout", "50ms")
     assert done.code == main.TIMED_OUT
@@ -651,7 +657,7 @@ async def test_wait_gives_up(desk: Desk) -> None:
 
 
 async def followed(desk: Desk, world: ApiWorld, code: int) -> Any:
-    """A run that is followed while it starts, prints and ends."""
+    """Run a command that is followed while it starts, prints and ends."""
     task = asyncio.ensure_future(desk.run("run", "--image", "a", "--name", "train", "--ranks", "2", "--", "true"))
     while "train" not in await world.names():  # noqa: ASYNC110 - the world tells nobody
         await asyncio.sleep(0.005)
@@ -669,7 +675,7 @@ async def test_run_follows_to_the_end(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_a_run_that_fails(world: ApiWorld, desk: Desk) -> None:
-    """The failed ranks and their exit codes are said; the exit code is 1."""
+    """For a failed run the failed ranks and their exit codes are printed; the exit code is 1."""
     done = await followed(desk, world, 3)
     assert done.code == 3
     assert "Failed (RankFailed): rank 0 exited with 3; rank 1 exited with 3" in done.err
@@ -691,7 +697,7 @@ async def test_all_events_are_shown(world: ApiWorld, desk: Desk, monkeypatch: py
 
 
 async def test_events(world: ApiWorld, desk: Desk) -> None:
-    """A page, the stream to its end, and the body unchanged."""
+    """`events` prints a page, the stream to its end, or the unchanged body."""
     await desk.run(*RUN, "--", "true")
     await ended(world, "train")
     page, stream = await desk.run("events", "train"), await desk.run("events", "-f", "train")
@@ -703,7 +709,7 @@ async def test_events(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_logs(world: ApiWorld, desk: Desk) -> None:
-    """With the rank in front when there are several; of one rank, without."""
+    """`logs` prints the rank before each line when there are several ranks."""
     world.pod_logs.is_talking = True
     await desk.run(*RUN, "--ranks", "2", "--", "true")
     await world.run("train")
@@ -717,7 +723,7 @@ async def test_logs(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_open_says_where(world: ApiWorld, desk: Desk) -> None:
-    """The address of its page; nothing to open once it has ended."""
+    """`open` prints the address of the allocation's page; after the end there is none to open."""
     await desk.run("notebook", "start", "--detach", "--name", "nb")
     done = await desk.run("open", "nb")
     assert done.out.startswith(f"{desk.url}/proxy/nb-")
@@ -726,7 +732,7 @@ async def test_open_says_where(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_a_queue_of_flavors_shows_its_use_of_each(world: ApiWorld, desk: Desk) -> None:
-    """Above those who wait."""
+    """The page of a queue shows its use of each flavor, above the waiting allocations."""
     flavors = [{"name": name, "nodeLabels": {"gpu": name}} for name in ("h100", "a100")]
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
     own = [{"name": "h100", "nominal": {"nvidia.com/gpu": "1500m"}}]
@@ -740,7 +746,8 @@ async def test_a_queue_of_flavors_shows_its_use_of_each(world: ApiWorld, desk: D
 
 
 async def test_a_queue_shows_when_its_work_is_left_alone(world: ApiWorld, desk: Desk) -> None:
-    """How long it runs before it makes room, and what is left of the limits on evictions; nothing where neither is."""
+    """The page of a queue shows how long an allocation runs before it can be evicted, and the rest of the limits on
+    evictions; without these settings it shows nothing."""
     limit = {"count": 6, "per": "1h", "burst": 2}
     await world.kube.patch(QUEUES, "default", {"spec": {"minRuntime": "10m", "evictionLimit": limit}})
     shown = (await desk.run("queue", "show", "default")).out.splitlines()
@@ -753,7 +760,7 @@ async def test_a_queue_shows_when_its_work_is_left_alone(world: ApiWorld, desk: 
 
 
 async def test_a_queue_shows_its_past(world: ApiWorld, desk: Desk) -> None:
-    """Of the queue beside its siblings; nothing where the pool does not count it."""
+    """The page of a queue shows its past usage beside its siblings'; nothing when the pool does not record it."""
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"fairShare": {"halfLife": "7d"}}})
     shown = (await desk.run("queue", "show", "default")).out.splitlines()
     assert shown[:2] == [
@@ -763,7 +770,7 @@ async def test_a_queue_shows_its_past(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_cluster_lists(desk: Desk) -> None:
-    """Queues, pools and nodes."""
+    """The lists of the cluster are queues, pools and nodes."""
     await desk.run(*RUN, "--", "true")
     assert (await desk.run("queue")).out.splitlines()[1].split() == ["default", "default", "1", "0", "0"]
     shown = (await desk.run("queue", "show", "default")).out
@@ -797,7 +804,7 @@ async def test_a_word_that_is_not_utf8(desk: Desk, words: tuple[str, ...], said:
 def test_a_list_that_is_watched_survives_a_restart_of_the_server(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`ps -w` says once that no answer comes, and goes on; Ctrl-C ends it."""
+    """`ps -w` reports once that the server does not answer, and continues; Ctrl-C ends it."""
     view: dict[str, Any] = {
         "id": "a-1",
         "phase": "Pending",
@@ -837,20 +844,20 @@ async def test_one_pool(desk: Desk) -> None:
 
 @pytest.mark.parametrize("verb", ["pool", "token", "context", "node", "job", "webhook", "dead", "template"])
 async def test_a_name_that_a_list_does_not_take(desk: Desk, verb: str) -> None:
-    """A word that has no effect is refused: the list would seem to be of that one only."""
+    """A word that has no effect is refused: otherwise the list would seem to be filtered by it."""
     refused = await desk.run(verb, "ls", "thing")
     assert (refused.code, f"{verb} ls: takes no name, but got 'thing'" in refused.err) == (main.USAGE, True)
 
 
 async def test_dead_letters(desk: Desk) -> None:
-    """None yet; one that is not there cannot be sent again."""
+    """The list of dead letters is empty at first; an unknown letter cannot be sent again."""
     assert (await desk.run("dead", "ls")).code == 0
     assert (await desk.run("dead", "replay", "1-1")).code == main.NOT_FOUND
     assert (await desk.run("dead", "replay")).code == main.USAGE
 
 
 async def test_doctor(desk: Desk) -> None:
-    """All that is needed is there."""
+    """`doctor` finds no problem in a complete installation."""
     done = await desk.run("doctor")
     assert done.code == 0
     assert "API" in done.out
@@ -859,7 +866,8 @@ async def test_doctor(desk: Desk) -> None:
 
 
 async def test_doctor_for_machines(desk: Desk) -> None:
-    """The same findings, with how many there are of each state; the page is 80 columns wide but for commands."""
+    """`doctor` as JSON has the same findings and their number by state; its page is 80 columns wide, except for
+    commands."""
     told = (await desk.run("doctor", "-o", "json")).json
     assert told["ok"] is True
     assert sum(told["counts"].values()) == len(told["findings"])
@@ -877,7 +885,7 @@ async def test_curl(desk: Desk) -> None:
 
 
 async def test_a_list_that_is_empty_because_of_a_filter_says_so(world: ApiWorld, desk: Desk) -> None:
-    """Something waits, although nothing is Running, and nothing that ended is as new as that."""
+    """A list that is empty because of a filter says so, and names the filter."""
     await desk.run(*RUN, "--", "true")
     assert (await desk.run("ps", "--phase", "Running")).err.strip() == "no workload with phase Running"
     assert (await desk.run("ps", "--owner", "ada")).err.strip() == "no workload of user ada"
@@ -888,7 +896,8 @@ async def test_a_list_that_is_empty_because_of_a_filter_says_so(world: ApiWorld,
 
 
 async def test_a_filter_that_names_what_does_not_exist_is_refused(world: ApiWorld, desk: Desk) -> None:
-    """An exit code of its own use, and the names there are, instead of an empty list that reads as an idle queue."""
+    """A filter with an unknown name is a usage error with the existing names, because an empty list would look like an
+    idle queue."""
     for words in (("ps",), ("history",), ("history", "--at", "1s"), ("usage",), ("usage", "--raw"), ("job", "ls")):
         done = await desk.run(*words, "--queue", "nosuch")
         assert (done.code, done.out) == (main.USAGE, ""), words
@@ -899,14 +908,14 @@ async def test_a_filter_that_names_what_does_not_exist_is_refused(world: ApiWorl
 
 
 async def test_memory_without_a_unit_is_asked_back(desk: Desk) -> None:
-    """8 bytes are a slip: the option and what to write are named."""
+    """Memory without a unit is refused, because 8 bytes are a mistake: the error names the option and what to write."""
     done = await desk.run("run", "--image", "a", "--memory", "8", "--", "true")
     assert done.code == main.USAGE
     assert "--memory: 8 is 8 bytes; write the unit, such as 8Gi or 8Mi" in done.err
 
 
 async def test_follow_shows_what_run_shows(world: ApiWorld, desk: Desk) -> None:
-    """Also of what has ended: how, and that as the exit code."""
+    """`follow` shows what `run` shows, also for an ended allocation: its result, and its exit code."""
     await desk.run("run", "--image", "a", "--name", "train", "--detach", "--", "true")
     world.pod_logs.is_talking = True
     await ended(world, "train", code=3)

@@ -1,4 +1,5 @@
-"""Which versions there are: said on a terminal once a day for each server, and by `slipway version`."""
+"""The versions of command and server: a difference is reported on a terminal once a day for each server, and by
+`slipway version`."""
 
 import asyncio
 import io
@@ -20,7 +21,7 @@ URL = "http://server.example"
 
 
 class Screen(io.StringIO):
-    """What a person reads."""
+    """A terminal."""
 
     def isatty(self) -> bool:
         """It is a terminal."""
@@ -29,14 +30,14 @@ class Screen(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own, and a terminal without colours."""
+    """Use a new cache, and a terminal without colors."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("NO_COLOR", "1")
     return tmp_path / "slipway/versions.json"
 
 
 def told(version: str, url: str = URL, *, screen: io.StringIO | None = None) -> str:
-    """What a command prints about a server of this version."""
+    """The text that a command prints about a server of this version."""
     err = Screen() if screen is None else screen
     versions.tell(Terminal(io.StringIO(), err), url, version)
     return err.getvalue()
@@ -56,14 +57,14 @@ def told(version: str, url: str = URL, *, screen: io.StringIO | None = None) -> 
     ],
 )
 def test_which_versions_fit(own: str | None, server: str, word: str) -> None:
-    """Those of the same minor version; else it is said which side to upgrade and how, on one line."""
+    """Versions with the same minor version fit; otherwise one line says which side to upgrade and how."""
     said = mismatch(own, server, URL)
     assert (word in said) if word else (said == "")
     assert "\n" not in said
 
 
 def test_it_is_said_once_a_day_for_each_server(cache: Path) -> None:
-    """And again when the server has another version, or on another day."""
+    """The message is printed once a day for each server, and again when the server has another version."""
     assert "helm upgrade" in told("0.0.1")
     assert told("0.0.1") == ""
     assert "0.0.1" in told("0.0.1", "http://other.example")
@@ -73,7 +74,7 @@ def test_it_is_said_once_a_day_for_each_server(cache: Path) -> None:
 
 
 def test_nothing_is_said_where_nobody_reads_or_all_fits(cache: Path) -> None:
-    """In a pipe nothing is even kept."""
+    """Nothing is printed in a pipe or when the versions fit; in a pipe nothing is stored either."""
     assert told("0.0.1", screen=io.StringIO()) == ""
     assert told("") == ""
     assert not cache.exists()
@@ -81,7 +82,7 @@ def test_nothing_is_said_where_nobody_reads_or_all_fits(cache: Path) -> None:
 
 
 def test_what_cannot_be_read_or_written_is_no_failure(cache: Path) -> None:
-    """Then it is said each time."""
+    """A cache that cannot be read or written is no failure; the message is then printed each time."""
     cache.parent.mkdir()
     cache.write_text("no json", encoding="utf-8")
     assert told("0.0.1")
@@ -92,7 +93,7 @@ def test_what_cannot_be_read_or_written_is_no_failure(cache: Path) -> None:
 
 
 def test_the_file_stays_small(cache: Path) -> None:
-    """The servers that were asked last are kept."""
+    """The file stays small: it keeps the servers that were called last."""
     for number in range(versions.SERVERS_MAX + 5):
         told("0.0.1", f"http://{number}.example")
     kept = json.loads(cache.read_text("utf-8"))
@@ -107,7 +108,8 @@ async def answer(request: Request) -> Response:
 
 
 async def test_version_shows_both() -> None:
-    """The command's and the server's, and what to do when they do not fit; with one request."""
+    """`slipway version` shows the versions of the command and the server, and the next step when they do not fit, with
+    one request."""
     async with serve(answer) as stub:
         ran = await Desk(stub.url).run("version")
         only = await Desk(stub.url).run("version", "--client")
@@ -119,14 +121,15 @@ async def test_version_shows_both() -> None:
 
 
 def test_a_server_that_is_not_there_is_no_failure() -> None:
-    """The version of the command is what was asked for."""
+    """`slipway version` succeeds without a server, and shows the version of the command."""
     ran = run_here("version", "--server", "http://127.0.0.1:1")
     assert (ran.code, ran.out) == (0, f"slipway {installed_version()}\n")
     assert "server unknown: no Slipway answers" in ran.err
 
 
 async def test_any_verb_says_it_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal, with no request of its own; a second command on that day says nothing."""
+    """On a terminal any verb prints the message at its end, without an extra request; a second command on that day does
+    not."""
     async with serve(answer) as stub:
         monkeypatch.setenv("SLIPWAY_SERVER", stub.url)
 

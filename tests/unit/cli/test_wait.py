@@ -1,4 +1,4 @@
-"""`slipway wait`: for one, for several, for what is in a job."""
+"""`slipway wait`: for one allocation, for several, for those of a job."""
 
 import pytest
 
@@ -10,7 +10,8 @@ from tests.support.cli import Desk
 
 
 async def test_it_waits_for_all_of_them(world: ApiWorld, desk: Desk) -> None:
-    """A line for each, in their order; one that failed is the exit code."""
+    """`wait` waits for all given allocations and prints a line for each, in their order; a failed one sets the exit
+    code."""
     good, bad = await world.launch(), await world.launch()
     await world.step(good["name"], Event.TERMINATED, result=Result.SUCCEEDED)
     assert (await desk.run("wait", good["id"])).code == main.OK
@@ -21,7 +22,7 @@ async def test_it_waits_for_all_of_them(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_it_waits_for_what_is_in_a_job(world: ApiWorld, desk: Desk) -> None:
-    """As for the launches of an array."""
+    """`wait` waits for the allocations of a job, such as the launches of an array."""
     await world.post("/jobs", {"name": "sweep"})
     inside = [await world.launch(job="sweep") for _ in range(2)]
     other = await world.launch()
@@ -32,7 +33,8 @@ async def test_it_waits_for_what_is_in_a_job(world: ApiWorld, desk: Desk) -> Non
 
 
 async def test_the_time_is_that_of_all_together(world: ApiWorld, desk: Desk) -> None:
-    """Each that has not come so far is named; the exit code says that the time was over."""
+    """The timeout is for all together: the allocations that did not reach the phase are named, and the exit code is
+    that of a timeout."""
     ids = [(await world.launch())["id"] for _ in range(2)]
     ran = await desk.run("wait", *ids, "--timeout", "50ms")
     assert ran.code == main.TIMED_OUT

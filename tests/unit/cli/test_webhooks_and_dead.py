@@ -58,7 +58,7 @@ async def test_a_webhook_is_created_listed_changed_and_removed(desk: Desk) -> No
 
 
 async def test_a_key_of_ones_own_comes_from_a_file(desk: Desk, tmp_path: Path) -> None:
-    """Not from the command line, which everybody on the machine can read."""
+    """A user's own key comes from a file, not from the command line, which every user on the machine can read."""
     key = "whsec_" + base64.b64encode(b"k" * 32).decode()
     (tmp_path / "key").write_text(f"{key}\n")
     made = await desk.run("webhook", "create", URL, "--key-file", f"{tmp_path}/key", "-o", "json")
@@ -68,7 +68,7 @@ async def test_a_key_of_ones_own_comes_from_a_file(desk: Desk, tmp_path: Path) -
 
 
 async def test_a_webhook_is_tried(desk: Desk) -> None:
-    """The exit code says whether the receiver took it."""
+    """A webhook is tested; the exit code shows whether the receiver accepted the event."""
     status = 204
 
     async def answer(_request: Request) -> Response:
@@ -84,7 +84,7 @@ async def test_a_webhook_is_tried(desk: Desk) -> None:
 
 
 async def test_what_is_wrong_with_a_webhook_is_named(desk: Desk) -> None:
-    """The field, the reason, what to do."""
+    """A bad webhook is refused with the field, the reason and the next step."""
     for words, code, said in (
         (("create",), main.USAGE, "slipway webhook create URL"),
         (("rm",), main.USAGE, "slipway webhook rm NAME"),
@@ -99,7 +99,7 @@ async def test_what_is_wrong_with_a_webhook_is_named(desk: Desk) -> None:
 
 
 async def bury(world: ApiWorld) -> list[str]:
-    """A dead hint and a dead delivery; their ids."""
+    """Make a dead hint and a dead delivery; return their ids."""
     await world.streams.hints.send([WorkHint(namespace="default", allocation=AllocationId("llm-0123abcd"))])
     queue = world.streams.work_queue("w")
     [claimed] = await queue.claim(limit=1, block_s=0)
@@ -110,7 +110,7 @@ async def bury(world: ApiWorld) -> list[str]:
 
 
 async def test_dead_letters_are_listed_for_people(desk: Desk, world: ApiWorld) -> None:
-    """What each was about, at eighty columns; the whole cause is in `show`."""
+    """Dead letters are listed with their subjects in eighty columns; the whole cause is in `show`."""
     first, second = await bury(world)
     listed = (await desk.run("dead")).out
     assert f"{first}  work on default/llm-0123abcd   " in listed
@@ -124,7 +124,7 @@ async def test_dead_letters_are_listed_for_people(desk: Desk, world: ApiWorld) -
 
 
 async def test_every_page_of_dead_letters_is_listed(desk: Desk, world: ApiWorld) -> None:
-    """However many there are; also where a page has none of the source that is asked for."""
+    """Every page of dead letters is listed, also when a page has none of the requested source."""
     for number in range(520):
         delivery = Delivery(webhook="pager", entry_id="1-1", fields={"id": b"llm-0123abcd/%d" % number})
         await world.streams.webhooks("a").bury(delivery, cause="answered 500", tries=12)
@@ -135,7 +135,7 @@ async def test_every_page_of_dead_letters_is_listed(desk: Desk, world: ApiWorld)
 
 
 async def test_dead_letters_are_sent_again_and_dropped(desk: Desk, world: ApiWorld) -> None:
-    """One by one, or all of a source; what nobody would get is said."""
+    """Dead letters are sent again or dropped, one by one or all of a source; one without a receiver is reported."""
     first, second = await bury(world)
     assert (await desk.run("dead", "replay", first)).out == f"{first} is sent again\n"
     refused = await desk.run("dead", "replay", second)
@@ -149,7 +149,7 @@ async def test_dead_letters_are_sent_again_and_dropped(desk: Desk, world: ApiWor
 
 
 async def test_what_is_no_letter_is_said(desk: Desk) -> None:
-    """An id that is none, one that is not there, none at all, and both ways to choose at once."""
+    """An invalid id, an unknown id, no id, and ids together with a source are refused."""
     for words, code, said in (
         (("show", "nonsense"), main.USAGE, "is no id of a dead letter"),
         (("drop", "1-1"), main.NOT_FOUND, "there is no dead letter 1-1"),

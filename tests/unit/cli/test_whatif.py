@@ -1,4 +1,4 @@
-"""`slipway simulate --live`: a question to the API, and its answer for people."""
+"""`slipway simulate --live`: a request to the API, and its answer as text."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ async def ask(desk: Desk, *words: str) -> tuple[int, str, str]:
 
 
 async def test_what_a_node_would_change(world: ApiWorld, desk: Desk) -> None:
-    """One line for what differs, and a sum; the same as data; only names."""
+    """The result of an added node has one line for each difference and a sum, as text, as data, or as names only."""
     await world.launch(name="large", ranks=[{"resources": {"cpu": "64"}}])
     words = ("--add-nodes", "name=big,count=1,cpu=96,memory=256Gi,labels.rack=r1")
     code, out, err = await ask(desk, *words)
@@ -25,7 +25,7 @@ async def test_what_a_node_would_change(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_changes_of_allocations_and_a_file(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """Options go behind what the file says."""
+    """Changes of allocations come from options and a file; the options are applied after the file."""
     for name, priority in (("first", 60), ("second", 40)):
         await world.launch(name=name, priority=priority, ranks=[{"count": 2, "resources": {"cpu": "8"}}])
     code, out, _ = await ask(desk, "--priority", "second=70")
@@ -38,7 +38,7 @@ async def test_changes_of_allocations_and_a_file(world: ApiWorld, desk: Desk, tm
 
 
 async def test_bad_questions_name_what_is_wrong(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """Here or there."""
+    """A bad question is refused by the command or by the API, with what is wrong."""
     for words, told in (
         (("--add-nodes", "cpu"), "name=value"),
         (("--add-nodes", "count=two"), "whole number"),
@@ -56,7 +56,7 @@ async def test_bad_questions_name_what_is_wrong(world: ApiWorld, desk: Desk, tmp
 
 
 def test_a_file_still_needs_no_server(tmp_path: Path) -> None:
-    """Without --live it is the planner on this machine."""
+    """A simulation of a file needs no server: without `--live` the planner runs on this machine."""
     file = tmp_path / "s.yaml"
     file.write_text("nodes: [{name: n, cpu: 1}]\nallocations: [{name: a, ranks: [{cpu: 1}]}]\n")
     ran = run_here("simulate", str(file), "-o", "json")

@@ -1,4 +1,4 @@
-"""`slipway pool` and `slipway queue show`: times in which nodes of a pool are reserved."""
+"""`slipway pool` and `slipway queue show`: the time windows in which nodes of a pool are reserved."""
 
 from slipway.kube.resources import RESOURCE_POOLS
 from slipway.model.times import format_time
@@ -7,7 +7,8 @@ from tests.support.cli import Desk
 
 
 async def test_windows_stand_below_the_pools_and_above_those_that_wait(world: ApiWorld, desk: Desk) -> None:
-    """For whom, how much, from when until when, and what is doubtful; nothing where the pool has none."""
+    """The windows are listed below the pools and above the waiting allocations: the beneficiary, the amount, the start
+    and end, and doubts; nothing for a pool without windows."""
     assert "WINDOW" not in (await desk.run("pool")).out
     begun, later = (format_time(world.clock.now() + each, "seconds") for each in (-60, 3600))
     windows = [

@@ -1,4 +1,4 @@
-"""IDs and names of the command line become steps of a path: what cannot be one is refused before anything is asked."""
+"""IDs and names of the command line become steps of a path: an invalid one is refused before any request."""
 
 import pytest
 
@@ -22,7 +22,7 @@ OF_OTHERS = (
 @pytest.mark.parametrize("word", ["a/b", "../queues/default", "x y", "a?b=1", "a#b", "%2e%2e", ".."])
 @pytest.mark.parametrize("verb", OF_ALLOCATIONS, ids=" ".join)
 def test_what_cannot_be_an_id_is_refused(verb: tuple[str, ...], word: str) -> None:
-    """In words that name it and say where IDs are; no server is asked."""
+    """An invalid id is refused with a message that names it and says how to find ids; no server is called."""
     more = {"priority": ["5"], "port-forward": ["1:1"], "limit": ["--max-runtime", "1h"], "update": ["--image", "i"]}
     ran = run_here(verb[0], *NO_SERVER, *verb[1:], word, *more.get(verb[0], []))
     assert ran.code == main.USAGE
@@ -32,20 +32,21 @@ def test_what_cannot_be_an_id_is_refused(verb: tuple[str, ...], word: str) -> No
 @pytest.mark.parametrize("word", ["a/b", "x y", "a?b=1"])
 @pytest.mark.parametrize("verb", OF_OTHERS, ids=" ".join)
 def test_what_cannot_be_a_name_is_refused(verb: tuple[str, ...], word: str) -> None:
-    """The same of names."""
+    """An invalid name is refused in the same way."""
     ran = run_here(verb[0], *NO_SERVER, *verb[1:], word)
     assert ran.code == main.USAGE
     assert f"{word!r} cannot be a name" in ran.err
 
 
 def test_a_job_in_the_place_of_an_id_says_how_to_list_it() -> None:
-    """`--after` takes job/NAME, and people write it elsewhere too."""
+    """For job/NAME in the place of an id the error names the command that lists the job: `--after` accepts it, so users
+    write it elsewhere too."""
     ran = run_here("logs", *NO_SERVER, "job/sweep")
     assert (ran.code, "slipway ps --job sweep" in ran.err) == (main.USAGE, True)
 
 
 async def test_an_empty_id_is_refused_and_an_empty_name_left_out(world: ApiWorld, desk: Desk) -> None:
-    """As a variable of the shell that is not set leaves it."""
+    """An empty id, as from an unset shell variable, is refused; an empty name is ignored."""
     await world.launch()
     assert (await desk.run("kill", "-y", "")).code == main.USAGE
     assert (await desk.run("queue", "show", "")).code == main.OK

@@ -8,7 +8,7 @@ from tests.support.cli import Desk
 
 
 async def test_a_workspace_from_the_command(world: ApiWorld, desk: Desk) -> None:
-    """Made with defaults and a quota, listed, changed, removed."""
+    """A workspace is created with defaults and a quota, listed, changed and removed."""
     made = await desk.run("workspace", "create", "team", "--pool", "default", "--quota", "nvidia.com/gpu=8")
     assert (made.code, "slipway run -n team" in made.out) == (main.OK, True)
     listed = await desk.run("workspace", "ls")
@@ -22,7 +22,7 @@ async def test_a_workspace_from_the_command(world: ApiWorld, desk: Desk) -> None
 
 
 async def test_secrets_for_images_from_the_command(world: ApiWorld, desk: Desk) -> None:
-    """Named one by one, and taken away with none."""
+    """Secrets for images are set one by one, and removed by an empty value."""
     assert (await desk.run("workspace", "create", "team", "--pull-secret", "a", "--pull-secret", "b")).code == main.OK
     assert (await desk.run("workspace", "show", "team", "-o", "json")).json["imagePullSecrets"] == ["a", "b"]
     assert (await desk.run("workspace", "set", "team", "--pull-secret", "none")).code == main.OK
@@ -42,13 +42,13 @@ async def test_secrets_for_images_from_the_command(world: ApiWorld, desk: Desk) 
     ],
 )
 async def test_what_goes_wrong(desk: Desk, words: tuple[str, ...], code: int, said: str) -> None:
-    """The exit code, and why."""
+    """A failure has its exit code and the reason."""
     ran = await desk.run("workspace", *words)
     assert (ran.code, said in ran.err) == (code, True), ran.err
 
 
 async def test_homes_are_an_option_of_a_workspace_and_of_a_launch(world: ApiWorld, desk: Desk) -> None:
-    """Size, class and mode; `none` takes them away, and what is no size is refused with the option."""
+    """Homes have a size, class and mode; `none` removes them, and an invalid size is refused with the option."""
     assert (await desk.run("workspace", "create", "team", "--home", "5Gi:fast:ReadWriteMany")).code == 0
     shown = (await world.get("/workspaces/team")).json()["home"]
     assert shown == {"size": "5Gi", "storageClass": "fast", "accessMode": "ReadWriteMany"}

@@ -1,4 +1,4 @@
-"""Files that people write: what is ambiguous is refused, with the file, the document and the line."""
+"""Files that users write: ambiguous content is refused, with the file, the document and the line."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
 )
 def test_what_is_refused(text: str, said: str) -> None:
-    """With the line, and what to write instead."""
+    """Bad content is refused with the line and what to write instead."""
     with pytest.raises(InvalidError) as caught:
         yamlfile.documents(text, "launch.yaml")
     assert str(caught.value).startswith("--filename: launch.yaml")
@@ -54,7 +54,7 @@ def test_what_is_refused(text: str, said: str) -> None:
 
 
 def test_what_is_taken() -> None:
-    """Several documents, empty ones between, anchors that stay small, dates as words, JSON with tabs."""
+    """Several documents, empty ones between them, small anchors, dates as text, and JSON with tabs are accepted."""
     text = "---\na: &x [1]\nb: *x\n---\n---\nday: 2026-01-02\nword: 'no'\n"
     assert yamlfile.documents(text) == [{"a": [1], "b": [1]}, {"day": "2026-01-02", "word": "no"}]
     assert yamlfile.documents('{\n\t"a": 1\n}') == [{"a": 1}]
@@ -62,7 +62,7 @@ def test_what_is_taken() -> None:
 
 
 def test_files_that_can_not_be_read(tmp_path: Path) -> None:
-    """Not there, a folder, no text, too large: each names the file."""
+    """A missing file, a folder, a file that is no text, and one that is too large are refused with the file's name."""
     (tmp_path / "latin").write_bytes(b"a: 1\nb: \xe4\n")
     (tmp_path / "large").write_bytes(b" " * (MANIFEST.bytes + 1))
     for name, said in (
@@ -76,7 +76,7 @@ def test_files_that_can_not_be_read(tmp_path: Path) -> None:
 
 
 async def test_the_document_of_a_refusal_is_named(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """Of several, the one that the API refuses; `render` says the same."""
+    """Of several documents the one that the API refuses is named; `render` says the same."""
     path = tmp_path / "two.yaml"
     path.write_text("kind: command\nimage: a\ncommand: [x]\n---\nkind: command\nimagee: a\n")
     for words in (("apply", "-f"), ("render", "-f")):
@@ -88,7 +88,7 @@ async def test_the_document_of_a_refusal_is_named(world: ApiWorld, desk: Desk, t
 
 @pytest.mark.parametrize("part", ["metadata: words", "spec: [1]"])
 async def test_a_manifest_of_odd_parts(desk: Desk, tmp_path: Path, part: str) -> None:
-    """Metadata and spec are objects."""
+    """A manifest whose metadata or spec is no object is refused."""
     path = tmp_path / "odd.yaml"
     path.write_text(f"apiVersion: slipway.dev/v1alpha1\nkind: Allocation\n{part}\n")
     ran = await desk.run("apply", "-f", str(path))
