@@ -22,7 +22,7 @@ async def test_a_workspace_from_the_command(world: ApiWorld, desk: Desk) -> None
 
 
 async def test_secrets_for_images_from_the_command(world: ApiWorld, desk: Desk) -> None:
-    """Secrets for images are set one by one, and removed by an empty value."""
+    """Secrets for images are set one by one, and removed by `none`."""
     assert (await desk.run("workspace", "create", "team", "--pull-secret", "a", "--pull-secret", "b")).code == main.OK
     assert (await desk.run("workspace", "show", "team", "-o", "json")).json["imagePullSecrets"] == ["a", "b"]
     assert (await desk.run("workspace", "set", "team", "--pull-secret", "none")).code == main.OK

@@ -1,4 +1,4 @@
-"""What `slipway up` finds in a cluster, and what it makes of it."""
+"""How `slipway up` treats the objects that a cluster already has."""
 
 import copy
 from typing import Any, cast
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def older(manifest: Json) -> Json:
-    """The definition as a version had it that did not know `home` of an allocation."""
+    """The definition as of an earlier version, without `home` of an allocation."""
     found = copy.deepcopy(manifest)
     if found["metadata"]["name"] == "allocations.slipway.dev":
         schema = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -26,7 +26,8 @@ def older(manifest: Json) -> Json:
 
 @pytest.mark.parametrize(("is_ours", "kept"), [(True, True), (False, False)])
 def test_data_of_an_older_version_takes_new_fields(is_ours: bool, kept: bool) -> None:
-    """In a cluster of our own. The definitions of another cluster are its administrators'."""
+    """Data of an older version gets the new fields in our own cluster. The definitions of another cluster belong to its
+    administrators."""
 
     async def story() -> None:
         clock = VirtualClock()

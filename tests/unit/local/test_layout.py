@@ -1,4 +1,4 @@
-"""The folder of a local stack: who can open it, and how the command finds its token by an address."""
+"""The folder of a local stack: which accounts can open it, and how the command finds its token by an address."""
 
 import os
 import stat
@@ -38,7 +38,7 @@ def _loose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[None]: 
 
 
 def a_stack(folder: Path, *, pid: int | None = None) -> Layout:
-    """A folder as a running stack leaves it; its api is this very process."""
+    """A folder as a running stack leaves it; its api is this process."""
     layout = Layout(folder)
     layout.make()
     access.make_token(layout, NOW)
@@ -52,7 +52,7 @@ def a_stack(folder: Path, *, pid: int | None = None) -> Layout:
 
 
 def test_no_other_account_can_open_anything(tmp_path: Path) -> None:
-    """Whatever the umask is, and also when the folder is of an earlier version."""
+    """No other account can open anything in the folder, with any umask, also when an earlier version created it."""
     folder = tmp_path / "data"
     (folder / "logs").mkdir(parents=True)
     (folder / "logs/api.log").write_text("")
@@ -65,7 +65,7 @@ def test_no_other_account_can_open_anything(tmp_path: Path) -> None:
 
 
 def test_the_command_finds_the_token_by_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the folder is; it goes to the number of the address, and to no other server."""
+    """The command finds the token by the numeric address, wherever the folder is, and sends it to no other server."""
     token = a_stack(tmp_path / "anywhere").token.read_text()
     monkeypatch.setenv("SLIPWAY_SERVER", f"http://localhost:{PORT}")
     found = address.find()
@@ -76,7 +76,7 @@ def test_the_command_finds_the_token_by_the_address(tmp_path: Path, monkeypatch:
 
 
 def test_a_token_is_given_to_a_stack_that_runs(tmp_path: Path) -> None:
-    """Another program may have the port of one that has ended."""
+    """A token is sent only to a running stack, because another program may have the port of an ended one."""
     folder = tmp_path / "data"
     a_stack(folder, pid=2**22 + 1)
     assert token_at(PORT) == ""
@@ -89,7 +89,8 @@ def test_a_token_is_given_to_a_stack_that_runs(tmp_path: Path) -> None:
 
 
 def test_browsers_stay_logged_in_over_a_restart(tmp_path: Path) -> None:
-    """The key that seals their cookies is made once, for this account alone, and the api can use it."""
+    """The key that seals cookies is created once, readable by this account only, and the api can use it, so that
+    browsers stay logged in."""
     layout = Layout(tmp_path)
     layout.make()
     access.make_session_key(layout)
@@ -102,7 +103,7 @@ def test_browsers_stay_logged_in_over_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_folder_keeps_its_token_and_its_names(tmp_path: Path) -> None:
-    """Another folder has others; a token without its record is made anew."""
+    """A folder keeps its token and names, another folder has others; a token without its record is created anew."""
     layout, other = Layout(tmp_path / "one"), Layout(tmp_path / "two")
     for each in (layout, other):
         each.make()

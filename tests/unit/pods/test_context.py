@@ -1,4 +1,4 @@
-"""A context in the manifests: one more init container, a working directory that can be written, nothing asked for."""
+"""A context in the manifests: one more init container, a writable working directory, no further requests."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def spec_of(**spec: Any) -> dict[str, Any]:
 
 
 def a_main(**container: Any) -> dict[str, Any]:
-    """A template with more said of its main container."""
+    """A template with these fields of its main container."""
     template = a_template()
     template["spec"]["containers"][0] |= container
     return template
@@ -34,7 +34,7 @@ def mounts_of(container: dict[str, Any]) -> dict[str, str]:
 
 
 def test_the_program_travels_in_the_configmap() -> None:
-    """The init container runs the text that stands there, with the folder and the digest as its words."""
+    """The program of the init container is in the ConfigMap; its arguments are the folder and the digest."""
     manifests = made(context=DIGEST)
     assert manifests.configmap["data"] == {PROGRAM_KEY: PROGRAM}
     pod = manifests.pods[0].manifest["spec"]
@@ -48,7 +48,8 @@ def test_the_program_travels_in_the_configmap() -> None:
 
 
 def test_both_containers_share_the_working_directory() -> None:
-    """The main container works where the files are; a directory of its own is kept."""
+    """Both containers share the working directory: the main container works where the files are, unless it sets its own
+    directory."""
     pod = spec_of()
     main = pod["containers"][0]
     assert main["workingDir"] == "/run/slipway/work"
@@ -60,7 +61,7 @@ def test_both_containers_share_the_working_directory() -> None:
 
 
 def test_files_lie_on_top_of_it() -> None:
-    """Small files and an archive go together: one working directory, each file in it."""
+    """Small files and an archive can be combined: one working directory contains all files."""
     pod = spec_of(files=FILES)
     mounts = mounts_of(pod["containers"][0])
     assert mounts["/run/slipway/work"] == "slipway-work"
@@ -70,7 +71,8 @@ def test_files_lie_on_top_of_it() -> None:
 
 
 def test_it_needs_no_more_than_the_main_container() -> None:
-    """Neither devices nor more CPU: what was planned for the pod holds it. Nor another user."""
+    """The init container needs neither devices, more CPU nor another user than the main container, so the planned
+    resources are enough."""
     role = {"name": "worker", "count": 1, "resources": {"cpu": "2", "memory": "1Gi", "nvidia.com/gpu": 1}}
     pod = made(context=DIGEST, roles=[role]).pods[0].manifest["spec"]
     first, main = pod["initContainers"][0], pod["containers"][0]
@@ -80,7 +82,8 @@ def test_it_needs_no_more_than_the_main_container() -> None:
 
 
 def test_image_and_python_are_settings() -> None:
-    """Else the rank's own image and `python3`; a token is there when ranks have one."""
+    """Image and Python are settings; the defaults are the rank's own image and `python3`. The container has a token
+    when ranks have one."""
     options = TaskOptions(api_url="http://api", token_audience="slipway", context_image="tools:1", context_python="/py")
     first = made(context=DIGEST, options=options).pods[0].manifest["spec"]["initContainers"][0]
     assert (first["image"], first["command"][0]) == ("tools:1", "/py")
@@ -88,7 +91,7 @@ def test_image_and_python_are_settings() -> None:
 
 
 def test_it_goes_before_the_users_own() -> None:
-    """An init container of the user's may use the files."""
+    """The container runs before the user's init containers, which may use the files."""
     template = a_template()
     template["spec"]["initContainers"] = [{"name": "prepare", "image": "a", "command": ["true"]}]
     assert [item["name"] for item in spec_of(template=template)["initContainers"]] == [CONTAINER, "prepare"]
@@ -102,7 +105,8 @@ def test_without_a_context_nothing_changes() -> None:
 
 
 def test_the_working_directory_must_be_free() -> None:
-    """A volume of the user's at the same place is refused with its pointer; so is the root."""
+    """A volume of the user at the working directory is refused with its pointer; so is the root as working
+    directory."""
 
     def pointers(template: dict[str, Any]) -> list[str]:
         story = an_allocation(context=DIGEST, template=template)

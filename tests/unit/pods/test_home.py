@@ -1,4 +1,4 @@
-"""Home directories that are kept: whose they are, and where a rank finds its own."""
+"""Persistent home directories: their users, and where a rank finds its own."""
 
 import pytest
 
@@ -13,14 +13,15 @@ ALIKE = ["ada", "ada@lab.org", "Ada", "system:serviceaccount:team:ada", "aDa", "
 
 
 def test_a_name_of_a_claim_says_whose_it_is() -> None:
-    """And is always the same."""
+    """The name of a claim identifies its user, and is always the same."""
     assert claim_name("Ada.Lovelace@lab.org") == claim_name("Ada.Lovelace@lab.org")
     assert claim_name("Ada.Lovelace@lab.org").startswith("home-ada-lovelace-")
 
 
 @pytest.mark.parametrize("user", [*ALIKE, "", "☃", "-", "x" * 300])
 def test_a_name_of_a_claim_is_one_of_kubernetes(user: str) -> None:
-    """Whatever a user is called; users who are called alike have claims of their own."""
+    """The name of a claim is valid for Kubernetes with any user name; users with similar names have different
+    claims."""
     name = claim_name(user)
     assert name.replace("-", "a").isalnum()
     assert name.isascii()
@@ -31,7 +32,7 @@ def test_a_name_of_a_claim_is_one_of_kubernetes(user: str) -> None:
 
 @pytest.mark.parametrize("kind", ["training", "notebook"])
 def test_home_is_the_claim_of_the_user(kind: str) -> None:
-    """In the main container, for our own programs too."""
+    """HOME is the claim of the user in the main container, for our own programs too."""
     manifests = made(1, kind=kind, home=True)
     pod = manifests.pods[0].manifest["spec"]
     assert env_of(manifests)["HOME"] == HOME_PATH
@@ -41,7 +42,7 @@ def test_home_is_the_claim_of_the_user(kind: str) -> None:
 
 
 def test_home_is_kept_for_root_too() -> None:
-    """Who has a home in every image, which does not outlive the pod."""
+    """Root has the persistent home too: its home in the image would be lost with the pod."""
     root = a_template({"name": "main", "image": "i", "command": ["c"], "securityContext": {"runAsUser": 0}})
     manifests = made(1, pool={"privilegedTemplates": True}, home=True, template=root)
     assert env_of(manifests)["HOME"] == HOME_PATH

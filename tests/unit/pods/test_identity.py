@@ -31,7 +31,7 @@ def test_the_main_container_has_a_name_and_a_home_that_its_uid_can_write() -> No
 
 
 def test_the_name_is_that_of_who_launched_it() -> None:
-    """So that trackers of experiments, which ask for it, name a person."""
+    """The user name is that of the launching user, so that experiment trackers, which read it, name a person."""
     story = an_allocation(template=a_template()).with_spec()
     allocation = story.assigned().it
     allocation.metadata.annotations["slipway.dev/user"] = "ada@lab.org"
@@ -53,12 +53,12 @@ def test_the_name_is_that_of_who_launched_it() -> None:
     ],
 )
 def test_a_caller_becomes_a_plain_user_name(user: str, login: str) -> None:
-    """Letters, digits, dots, hyphens: what a path and a shell can bear."""
+    """A caller becomes a user name of letters, digits, dots and hyphens, which is safe in a path and a shell."""
     assert login_of(user) == login
 
 
 def test_what_the_template_or_the_launch_sets_wins() -> None:
-    """And without our HOME there is no volume of ours."""
+    """A name or home in the template or the launch wins; without our HOME there is no volume for it."""
     container = {**MAIN, "env": [{"name": "HOME", "value": "/data"}]}
     manifests = made(1, template=a_template(container), env={"USER": "me"})
     env = env_of(manifests)
@@ -69,14 +69,14 @@ def test_what_the_template_or_the_launch_sets_wins() -> None:
 
 
 def test_values_of_the_user_may_refer_to_the_home() -> None:
-    """Kubernetes replaces `$(HOME)` only after HOME."""
+    """HOME is before the user's variables, because Kubernetes expands `$(HOME)` only after HOME."""
     listed = made(1, env={"CACHE": "$(HOME)/cache"}).pods[0].manifest["spec"]["containers"][0]["env"]
     names = [item["name"] for item in listed]
     assert names.index("HOME") < names.index("CACHE")
 
 
 def test_a_volume_mounted_as_a_home_is_the_home() -> None:
-    """One claim below /home is what the user means by `~`; of several, or of one to read, nothing is concluded."""
+    """One writable claim below /home is the home; with several, or a read-only one, the home is unchanged."""
     volumes: list[dict[str, Any]] = [{"name": "a", "emptyDir": {}}]
 
     def home(*mounts: dict[str, Any]) -> str:
@@ -93,7 +93,7 @@ def test_a_volume_mounted_as_a_home_is_the_home() -> None:
 
 
 def test_a_user_of_the_image_and_root_keep_their_home() -> None:
-    """Where a pool lets the image choose the user, the image knows its home; root's is in every image."""
+    """A user of the image keeps its home, which the image defines; so does root, whose home is in every image."""
     pool = {"privilegedTemplates": True}
     for context in ({}, {"runAsUser": 0}):
         env = env_of(made(1, pool=pool, template=a_template({**MAIN, "securityContext": context})))
@@ -104,8 +104,8 @@ def test_a_user_of_the_image_and_root_keep_their_home() -> None:
 
 @pytest.mark.parametrize("setup", ["", "pip install x"])
 def test_a_program_of_ours_looks_for_the_home_of_the_image_first(setup: str) -> None:
-    """A notebook gets the folder and no variable: Jupyter's images have a home with settings. One that runs a program
-    of the user's gets the variable."""
+    """A notebook gets the folder without the variable, because Jupyter's images have a home with settings. A pod that
+    runs the user's program gets the variable."""
     ours = made(1, kind="notebook", template={}, setup=setup)
     pod = ours.pods[0].manifest["spec"]
     assert "HOME" not in env_of(ours)
@@ -116,7 +116,7 @@ def test_a_program_of_ours_looks_for_the_home_of_the_image_first(setup: str) -> 
 
 
 def test_other_containers_keep_what_their_images_say() -> None:
-    """A sidecar is somebody's finished program."""
+    """Other containers keep the settings of their images, because a sidecar is a finished program."""
     manifests = made(1, template=a_template(MAIN, {"name": "side", "image": "s"}))
     assert "HOME" not in env_of(manifests, container=1)
     assert HOME_PATH not in mounts_of(manifests.pods[0].manifest["spec"], 1)

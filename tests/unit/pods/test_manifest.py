@@ -17,7 +17,7 @@ TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 OPTIONS = TaskOptions(api_url="http://api:8080")
 
 DEFAULTS = {"cpu": "100m", "memory": "256Mi"}
-"""what a rank of this kind asks for beside what is said"""
+"""the default requests of a rank of this kind"""
 
 
 def made(
@@ -28,7 +28,7 @@ def made(
     options: TaskOptions = OPTIONS,
     **spec: Any,
 ) -> Manifests:
-    """The objects of an admitted allocation of `ranks` alike ranks, or of `roles`."""
+    """The objects of an admitted allocation of `ranks` equal ranks, or of `roles`."""
     spec.setdefault("template", a_template())
     wanted = roles or [{"name": "worker", "count": ranks}]
     story = an_allocation(**spec).with_spec(ranks=msgspec.convert(wanted, list[RoleSpec]))
@@ -52,7 +52,7 @@ def env_of(manifests: Manifests, rank: int = 0, container: int = 0) -> dict[str,
 
 
 def test_names_follow_from_id_attempt_and_rank() -> None:
-    """`<id>-<attempt>` for what is shared, `<id>-<attempt>-<rank>` for the pods."""
+    """The names are `<id>-<attempt>` for shared objects and `<id>-<attempt>-<rank>` for the pods."""
     manifests = made(2)
     assert manifests.configmap["metadata"]["name"] == "run-0123abcd-1"
     assert manifests.service is not None
@@ -61,7 +61,7 @@ def test_names_follow_from_id_attempt_and_rank() -> None:
 
 
 def test_a_rank_is_told_who_it_is() -> None:
-    """The contract with what runs inside."""
+    """A rank gets its identity in variables, which are a contract with the programs inside."""
     env = env_of(made(2), rank=1)
     assert env["SLIPWAY_ALLOCATION_ID"] == "run-0123abcd"
     assert (env["SLIPWAY_ATTEMPT"], env["SLIPWAY_RANK"], env["SLIPWAY_ROLE"]) == ("1", "1", "worker")
@@ -72,7 +72,8 @@ def test_a_rank_is_told_who_it_is() -> None:
 
 
 def test_the_main_container_is_told_where_its_checkpoints_are() -> None:
-    """From the annotation of the template of its role; no other container, and no rank without the annotation."""
+    """The main container gets the path of its checkpoints from the annotation of its role's template; other containers,
+    and ranks without the annotation, get none."""
     noted = {"metadata": {"annotations": {"slipway.dev/checkpoint-dir": "/checkpoints/$(SLIPWAY_ALLOCATION_ID)"}}}
     template = {**noted, "spec": {"containers": [{"name": "main", "image": "a"}, {"name": "side", "image": "b"}]}}
     roles = [{"name": "a", "template": template}, {"name": "b"}]
@@ -86,7 +87,8 @@ def test_the_main_container_is_told_where_its_checkpoints_are() -> None:
 
 
 def test_autoscalers_leave_ranks_alone_that_cannot_be_preempted() -> None:
-    """They would evict a rank to remove its node, and with it the work of its gang. A template may say otherwise."""
+    """Ranks that cannot be preempted are marked as not evictable for autoscalers, which would evict a rank to remove
+    its node and so lose the work of its gang. A template may override the mark."""
     evict, disrupt = "cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"
 
     def said(**spec: Any) -> tuple[str | None, str | None]:
@@ -102,7 +104,7 @@ def test_autoscalers_leave_ranks_alone_that_cannot_be_preempted() -> None:
 
 
 def test_a_rank_that_serves_is_told_which_pod_it_is() -> None:
-    """A request of the proxy names the pod that is meant; without ports there is none."""
+    """A rank with ports gets the name of its pod, because a request of the proxy names the pod."""
     serving = env_of(made(1, ports=[{"name": "http", "port": 8080}]))
     assert serving["SLIPWAY_POD_UID"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
     assert "SLIPWAY_POD_UID" not in env_of(made(1))
@@ -120,7 +122,7 @@ def test_torchrun_style_rendezvous_works_out_of_the_box() -> None:
 
 
 def test_users_may_set_everything_but_our_own_variables() -> None:
-    """Theirs come after ours, so that they may refer to them."""
+    """Users may set every variable except ours; theirs follow ours, so that they may refer to them."""
     container = {"name": "main", "image": "i", "command": ["c"], "env": [{"name": "A", "value": "template"}]}
     manifests = made(1, template=a_template(container), env={"A": "spec", "B": "$(SLIPWAY_RANK)", "MASTER_PORT": "1"})
     env = env_of(manifests)
@@ -130,7 +132,8 @@ def test_users_may_set_everything_but_our_own_variables() -> None:
 
 
 def test_sidecars_and_init_containers_know_their_rank_too() -> None:
-    """But only the main container gets the resources, the files in its working directory and the user's variables."""
+    """Sidecars and init containers get the variables of the rank, but only the main container gets the resources, the
+    files in its working directory and the user's variables."""
     main, side = {"name": "main", "image": "i", "command": ["c"]}, {"name": "side", "image": "s"}
     manifests = made(
         template=a_template(side, main, initContainers=[{"name": "init", "image": "x"}]),
@@ -150,7 +153,7 @@ def test_sidecars_and_init_containers_know_their_rank_too() -> None:
 
 
 def test_the_pod_is_ours_to_place_and_never_restarts() -> None:
-    """Whatever the template says."""
+    """The pod has our scheduler and is never restarted, whatever the template says."""
     spec = made(1).pods[0].manifest["spec"]
     assert spec["schedulerName"] == "slipway"
     assert "nodeName" not in spec
@@ -160,7 +163,7 @@ def test_the_pod_is_ours_to_place_and_never_restarts() -> None:
 
 
 def test_selectors_and_tolerations_of_pool_template_and_role_come_together() -> None:
-    """The role says the last word where two name one label."""
+    """Node selectors and tolerations of pool, template and role are merged; for one label the role wins."""
     toleration = {"key": "gpu", "operator": "Exists"}
     manifests = made(
         pool={"nodeSelector": {"pool": "a", "zone": "p"}, "tolerations": [toleration]},
@@ -175,7 +178,7 @@ def test_selectors_and_tolerations_of_pool_template_and_role_come_together() -> 
 
 
 def test_roles_have_templates_and_ranks_of_their_own() -> None:
-    """Ranks count through the roles in their order."""
+    """Roles have their own templates; ranks are numbered through the roles in order."""
     other = a_template({"name": "main", "image": "other", "command": ["c"]})
     manifests = made(
         roles=[{"name": "launcher", "count": 1, "template": other}, {"name": "worker", "count": 2}],
@@ -191,7 +194,7 @@ def test_roles_have_templates_and_ranks_of_their_own() -> None:
 
 
 def test_files_appear_below_a_writable_working_directory() -> None:
-    """Unless the template names a directory of its own."""
+    """Files appear below a writable working directory, unless the template sets its own directory."""
     files = [{"path": "train.py", "content": "x", "mode": 0o755}]
     main = made(1, files=files).pods[0].manifest["spec"]["containers"][0]
     assert main["workingDir"] == "/run/slipway/work"
@@ -208,7 +211,8 @@ def test_files_appear_below_a_writable_working_directory() -> None:
 
 
 def test_every_container_has_the_files_that_it_is_told_of() -> None:
-    """Also those that prepare the pod and those beside the main one; one that mounts its own folder there keeps it."""
+    """Every container has the files that its variables name, init containers and sidecars too; a container that mounts
+    its own folder there keeps it."""
     main = {"name": "main", "image": "a", "command": ["b"]}
     own = {"name": "own", "mountPath": "/run/slipway/files"}
     others = {"name": "beside", "image": "a"}, {"name": "keeps", "image": "a", "volumeMounts": [own]}
@@ -228,7 +232,7 @@ def test_an_allocation_without_files_is_told_of_none() -> None:
 
 
 def test_a_token_is_projected_only_when_an_audience_is_set() -> None:
-    """An API without authentication needs none."""
+    """A token is projected only when an audience is set, because an API without authentication needs none."""
     assert "SLIPWAY_TOKEN_FILE" not in env_of(made(1))
     manifests = made(1, options=TaskOptions(token_audience="slipway"))
     assert env_of(manifests)["SLIPWAY_TOKEN_FILE"] == "/run/slipway/token/token"
@@ -239,7 +243,8 @@ def test_a_token_is_projected_only_when_an_audience_is_set() -> None:
 
 
 def test_every_container_has_the_token_that_it_is_told_of() -> None:
-    """Also those that prepare the pod and those beside the main one, next to what they mount themselves."""
+    """Every container has the token that its variables name, init containers and sidecars too, beside their own
+    mounts."""
     own = {"name": "scratch", "mountPath": "/scratch"}
     main = {"name": "main", "image": "a", "command": ["b"]}
     beside = {"name": "beside", "image": "a", "volumeMounts": [own]}
@@ -252,7 +257,7 @@ def test_every_container_has_the_token_that_it_is_told_of() -> None:
 
 
 def on_devices(*device: int, **resources: Any) -> Manifests:
-    """The objects of one rank that was given `device`; its template has an own idea of what is visible."""
+    """The objects of one rank with the devices `device`; its template sets the visible devices itself."""
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     template = a_template({"name": "main", "image": "python:3.11", "command": ["python"], "env": env})
     story = an_allocation(template=template).with_spec(ranks=[RoleSpec(name="worker", resources=resources)]).assigned()
@@ -264,7 +269,8 @@ def on_devices(*device: int, **resources: Any) -> Manifests:
 
 
 def test_the_first_rank_of_those_that_run_stands_behind_the_service() -> None:
-    """That of MASTER_ADDR, also where rank 0 was not placed; the pods of two Services differ in their hash."""
+    """The Service of MASTER_ADDR selects the first placed rank, also when rank 0 was not placed; pods of two Services
+    differ in their hash."""
     story = an_allocation(3, template=a_template(), minAvailable=1, service={"name": "llm", "port": 80}).assigned()
     assert story.it.status.admission is not None
     placed = story.it.status.admission.placements[1:]
@@ -275,7 +281,7 @@ def test_the_first_rank_of_those_that_run_stands_behind_the_service() -> None:
 
 
 def test_devices_reach_the_pod() -> None:
-    """The scheduler chose them: the containers see just these, and the device plugin is asked for none."""
+    """The containers see exactly the devices that the scheduler chose, and request none from the device plugin."""
     manifests = on_devices(1, 3, **{"cpu": 1, "nvidia.com/gpu": 2})
     assert env_of(manifests)["SLIPWAY_DEVICES"] == "1,3"
     assert env_of(manifests)["NVIDIA_VISIBLE_DEVICES"] == "1,3"
@@ -286,7 +292,7 @@ def test_devices_reach_the_pod() -> None:
 
 
 def test_a_part_of_a_device_reaches_the_pod() -> None:
-    """No node offers parts, so nobody is asked for them."""
+    """A part of a device reaches the pod without a request, because no node offers parts."""
     manifests = on_devices(2, **{"slipway.dev/gpu-milli": 300})
     (pod,) = manifests.pods
     assert env_of(manifests)["NVIDIA_VISIBLE_DEVICES"] == "2"
@@ -304,7 +310,7 @@ def test_where_the_device_plugin_chooses_it_is_asked() -> None:
 
 
 def test_the_hash_tells_content_and_not_the_trace() -> None:
-    """Two replicas that mean the same adopt each other's pods."""
+    """The hash covers the content without the trace, so that two replicas adopt each other's pods."""
     allocation = an_allocation(2, template=a_template()).assigned().it
     one, two = manifests_of(allocation), manifests_of(allocation, trace="")
     assert [pod.spec_hash for pod in one.pods] == [pod.spec_hash for pod in two.pods]
@@ -322,8 +328,8 @@ def test_an_admission_for_ranks_that_do_not_exist_is_invalid() -> None:
 
 
 def test_shared_memory_is_a_bounded_volume_in_memory() -> None:
-    """Of all containers, which share it without a volume too; a rank without a memory limit has what the runtime
-    gives."""
+    """Shared memory is a bounded volume in memory for all containers, which share it without a volume too; a rank
+    without a memory limit has the default of the runtime."""
     limited = {"requests": {"memory": "4Gi"}, "limits": {"memory": "4Gi"}}
     side = {"name": "side", "image": "s"}
     own = {"name": "own", "image": "o", "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm/"}]}
@@ -348,7 +354,7 @@ def test_shared_memory_is_a_bounded_volume_in_memory() -> None:
 
 
 def test_a_working_directory_in_shared_memory_is_mounted_once() -> None:
-    """A pod with two volumes at one path is refused."""
+    """A working directory in shared memory is mounted once, because a pod with two volumes at one path is refused."""
     limited = {"requests": {"memory": "4Gi"}, "limits": {"memory": "4Gi"}}
     container = {"name": "main", "image": "i", "command": ["c"], "workingDir": "/dev/shm"}
     roles = [{"name": "worker", "count": 1, "resources": limited}]
@@ -358,7 +364,8 @@ def test_a_working_directory_in_shared_memory_is_mounted_once() -> None:
 
 
 def test_secret_values_are_references_to_the_secret_of_the_allocation() -> None:
-    """In the main container only, before any value that may refer to them, and in the place of others of their name."""
+    """Secret values are references in the main container only, before any value that may refer to them; they replace
+    other variables of their name."""
     main = {"name": "main", "image": "i", "command": ["c"], "env": [{"name": "TOKEN", "value": "old"}]}
     template = a_template(main, {"name": "side", "image": "s"}, initContainers=[{"name": "first", "image": "a"}])
     manifests = made(1, template=template, env={"TOKEN": "older", "URL": "$(TOKEN)"}, secretVariables=["TOKEN"])

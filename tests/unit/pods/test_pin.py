@@ -35,7 +35,8 @@ NARROWED: list[tuple[tuple[RawObject, ...], list[RawObject]]] = [
 
 @pytest.mark.parametrize(("before", "after"), NARROWED)
 def test_every_term_gets_the_node(before: tuple[RawObject, ...], after: list[RawObject]) -> None:
-    """Terms are alternatives: one without the node would let the pod go elsewhere. An empty one matches nothing."""
+    """Every term gets the node, because terms are alternatives: a term without it would admit other nodes. An empty
+    term matches nothing."""
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(before)}}}
     narrowed = pinned(affinity if before else {}, "n1")
     assert _terms(narrowed) == after
@@ -44,7 +45,7 @@ def test_every_term_gets_the_node(before: tuple[RawObject, ...], after: list[Raw
 
 
 def test_everything_else_is_kept() -> None:
-    """Preferences, and what concerns other pods."""
+    """Preferences and pod affinity are kept."""
     away = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]}}
     prefers: list[RawObject] = [{"weight": 1, "preference": {"matchExpressions": [SSD]}}]
     affinity = {**away, "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": prefers}}
@@ -58,5 +59,5 @@ def test_everything_else_is_kept() -> None:
     [{}, {"nodeAffinity": {}}, _required({"matchFields": [HERE]}, {"matchExpressions": [SSD]}), _required({})],
 )
 def test_what_admits_another_node_or_none_is_not_pinned(affinity: RawObject) -> None:
-    """One open alternative is enough."""
+    """An affinity with one term that admits another node is not pinned; neither is one that admits none."""
     assert not is_pinned({**affinity}, "n1")

@@ -1,4 +1,4 @@
-"""The group of an attempt: which of its pods name it, and what it asks for."""
+"""The group of an attempt: which of its pods name it, and what it requires."""
 
 import msgspec
 
@@ -14,13 +14,13 @@ HERE = ObjectMeta(name="c", namespace="default", uid="config-map-uid")
 
 
 def test_a_pod_that_is_bound_by_us_is_in_no_group() -> None:
-    """Nor is one that is alone."""
+    """A pod that we bind, and a single pod, are in no group."""
     for manifests in (made(3), made(1, pool=DELEGATED)):
         assert grouped(manifests) is manifests
 
 
 def test_a_pod_is_the_same_with_and_without_its_group() -> None:
-    """Replicas of two versions adopt each other's pods: the hash does not have the name of the group."""
+    """Replicas of two versions adopt each other's pods: so the hash does not cover the name of the group."""
     plain = made(3, pool=DELEGATED)
     found = grouped(plain)
     assert [pod.spec_hash for pod in found.pods] == [pod.spec_hash for pod in plain.pods]
@@ -31,7 +31,8 @@ def test_a_pod_is_the_same_with_and_without_its_group() -> None:
 
 
 def test_a_rank_that_starts_again_is_in_no_group_and_is_not_counted() -> None:
-    """Its gang has started: kube-scheduler would wait for mates that may have ended."""
+    """A restarted rank is in no group and is not counted: its gang has started, and kube-scheduler would wait for pods
+    that may have ended."""
     story = an_allocation(3, template=a_template()).assigned()
     status = msgspec.structs.replace(story.it.status, restarted_ranks=[RankRestart(rank=1, n=1)])
     allocation = msgspec.structs.replace(story.it, status=status)
@@ -41,7 +42,8 @@ def test_a_rank_that_starts_again_is_in_no_group_and_is_not_counted() -> None:
 
 
 def test_the_group_has_our_labels_and_belongs_to_the_config_map() -> None:
-    """What we write in a workspace carries them, and nobody has to delete it."""
+    """The group has our labels, like all our objects in a workspace, and the ConfigMap owns it, so it needs no
+    delete."""
     allocation = an_allocation(2, template=a_template()).assigned().it
     manifests = grouped(manifests_of(allocation, pool=DELEGATED))
     metadata = body_of(manifests, allocation.spec, HERE)["metadata"]

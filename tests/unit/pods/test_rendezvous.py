@@ -1,4 +1,4 @@
-"""The environment of a rank, read by the rules of the launchers that run there."""
+"""The environment of a rank, read by the rules of the launchers that use it."""
 
 import re
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def a_gang(
 
 
 def read(manifests: Manifests, rank: int = 0, *arguments: str) -> TorchrunOptions:
-    """What torchrun makes of the main container's environment and `arguments`."""
+    """The options that torchrun reads from the main container's environment and `arguments`."""
     return torchrun_options(environment_of(manifests, rank), arguments)
 
 
@@ -55,7 +55,8 @@ def test_torchrun_without_options_joins_the_gang(gpus: int, processes: int) -> N
 
 
 def test_torchrun_in_an_elastic_gang_meets_at_a_store_that_admits_fewer() -> None:
-    """From what it needs to what it asks for: it may grow, and its agents admit those that come."""
+    """In an elastic gang torchrun gets the range from the minimum to the requested number of nodes: the gang may grow,
+    and its agents admit new ranks."""
     gang = a_gang(4, minimum=2, launched=3)
     for rank in range(3):
         options = read(gang, rank)
@@ -66,14 +67,15 @@ def test_torchrun_in_an_elastic_gang_meets_at_a_store_that_admits_fewer() -> Non
 
 
 def test_an_elastic_gang_of_one_is_still_elastic() -> None:
-    """One of four was placed: it trains alone, and three more may come."""
+    """An elastic gang with one of four ranks placed is still elastic: it trains alone, and three more may join."""
     options = read(a_gang(4, minimum=1, launched=1))
     assert (options.min_nodes, options.max_nodes, options.rdzv_backend) == (1, 4, "c10d")
 
 
 @pytest.mark.parametrize(("gpus", "extra"), [(0, []), (1, []), (8, ["PET_NPROC_PER_NODE"])])
 def test_a_rank_that_is_alone_is_told_only_what_is_not_the_default(gpus: int, extra: list[str]) -> None:
-    """Each variable is bytes of every pod."""
+    """A single rank gets only variables that differ from the default, because each variable takes space in every
+    pod."""
     told = environment_of(a_gang(1, gpus=gpus))
     assert [name for name in told if name.startswith("PET_")] == extra
     assert read(a_gang(1, gpus=gpus)).nproc_per_node == max(1, gpus)
@@ -81,14 +83,15 @@ def test_a_rank_that_is_alone_is_told_only_what_is_not_the_default(gpus: int, ex
 
 @pytest.mark.parametrize(("gpus", "told"), [(0, "0"), (1, "0"), (8, None)])
 def test_local_rank_is_there_where_one_process_is_meant(gpus: int, told: str | None) -> None:
-    """Lightning starts the processes of a rank itself unless it finds LOCAL_RANK, and then waits for them for ever."""
+    """LOCAL_RANK is set where one process is meant: without it Lightning starts the processes of a rank itself, and
+    waits for them for ever."""
     env = environment_of(a_gang(2, gpus=gpus), 1)
     assert env.get("LOCAL_RANK") == told
     assert (env["RANK"], env["WORLD_SIZE"], env["NODE_RANK"]) == ("1", "2", "1")
 
 
 def test_a_part_of_a_gpu_is_one_process() -> None:
-    """As is a rank without one."""
+    """A rank with a part of a GPU, and one without GPUs, has one process."""
     story = an_allocation(template=a_template())
     ranks = msgspec.convert([{"name": "w", "count": 2, "resources": {"slipway.dev/gpu-milli": 500}}], list[RoleSpec])
     env = environment_of(objects_of(story.with_spec(ranks=ranks).assigned("n0", "n1").it, a_pool()))
@@ -96,7 +99,7 @@ def test_a_part_of_a_gpu_is_one_process() -> None:
 
 
 def test_each_role_has_the_processes_of_its_own_gpus() -> None:
-    """A rank without GPUs beside ranks with them."""
+    """Each role has one process per own GPU, also a role without GPUs beside one with them."""
     roles = [
         {"name": "chief", "count": 1, "resources": {"cpu": 1}},
         {"name": "worker", "count": 1, "resources": {GPU: 4}},
@@ -107,7 +110,7 @@ def test_each_role_has_the_processes_of_its_own_gpus() -> None:
 
 
 def test_a_users_master_port_moves_the_whole_set() -> None:
-    """Whether the launch or the template sets it; the set never disagrees with itself."""
+    """A user's MASTER_PORT, from the launch or the template, changes the whole set of variables consistently."""
     for gang in (
         a_gang(2, minimum=1, env={"MASTER_PORT": "4444"}),
         a_gang(2, minimum=1, template_env=[{"name": "MASTER_PORT", "value": "4444"}]),
@@ -134,7 +137,8 @@ def test_a_users_master_port_moves_the_whole_set() -> None:
     ],
 )
 def test_a_users_own_value_of_one_variable_wins(name: str, value: str) -> None:
-    """And the others of the set stay; a repeated name would be refused by the API server."""
+    """A user's value of one variable wins, and the others of the set stay; the name is not repeated, which the API
+    server would refuse."""
     plain, changed = environment_of(a_gang(2, minimum=1)), environment_of(a_gang(2, minimum=1, env={name: value}))
     assert changed[name] == value
     assert {key: each for key, each in changed.items() if key != name} == {
@@ -145,7 +149,7 @@ def test_a_users_own_value_of_one_variable_wins(name: str, value: str) -> None:
 
 
 def test_options_on_the_command_line_win_over_the_environment() -> None:
-    """As they do in torchrun."""
+    """Options on the command line win over the environment, as in torchrun."""
     options = read(a_gang(4), 2, "--nnodes=2", "--nproc-per-node", "3", "--node_rank=1")
     assert (options.max_nodes, options.nproc_per_node, options.node_rank) == (2, 3, 1)
 
@@ -176,12 +180,12 @@ def test_the_page_on_launchers_names_what_a_rank_finds() -> None:
 
 
 def test_only_the_main_container_starts_the_launcher() -> None:
-    """A sidecar knows its rank, and joins nothing."""
+    """Only the main container has the variables of the launcher; a sidecar knows its rank but does not join."""
     names = {item["name"] for item in container_of(a_gang(2), 0, 1)["env"]}
     assert "RANK" in names
     assert not any(name.startswith("PET_") for name in names)
 
 
 def test_pods_of_another_set_are_not_adopted() -> None:
-    """A gang in which half of the pods know of the others would never meet."""
+    """Pods with another set of variables are not adopted, because a gang with two sets would never meet."""
     assert a_gang(4).pods[0].spec_hash != a_gang(4, minimum=2).pods[0].spec_hash

@@ -1,4 +1,4 @@
-"""The setup of a rank: in the same container and the same log, before the program, and not without it."""
+"""The setup of a rank: in the same container and the same log, before the program."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ def words_of(container: dict[str, Any], variables: dict[str, str]) -> list[str]:
 
 
 def ran(setup: str, command: list[str], folder: Path, env: dict[str, str] | None = None) -> Ended:
-    """The container with that setup and command, run as its node would run it."""
+    """Run the container with that setup and command, as its node would."""
     variables = env or {}
     message = folder / "message"
     container = with_setup({"command": command, "terminationMessagePath": str(message)}, setup)
@@ -46,14 +46,16 @@ def ran(setup: str, command: list[str], folder: Path, env: dict[str, str] | None
 
 
 def test_the_setup_runs_first_and_the_program_in_its_place(tmp_path: Path) -> None:
-    """Both write to one log. The program has its words as they were, and of the setup the files, not the variables."""
+    """The setup runs first, and the program then replaces it; both write to one log. The program has its arguments
+    unchanged, and sees the files of the setup, not its variables."""
     setup = "echo setup; echo kept > file; export LEFT=behind; cd /"
     ended = ran(setup, ["sh", "-c", 'echo "$@" $(cat file) [$LEFT]', "sh", "a  b", "*"], tmp_path)
     assert ended == Ended(0, ["setup", "a  b * kept []"], "")
 
 
 def test_the_home_of_a_setup_can_be_written(tmp_path: Path) -> None:
-    """That of its container, else the rank's, where a program of ours finds it too; the program's HOME is untouched."""
+    """The setup has a writable home: that of its container, else the rank's, which our own programs use too. The
+    program's HOME is unchanged."""
     ours, rank, nowhere = tmp_path / "home", tmp_path / "rank", tmp_path / "none"
     ours.mkdir()
     rank.mkdir()
@@ -72,13 +74,14 @@ def test_the_exit_code_of_the_program_is_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("setup", ["echo begun; exit 7", "echo begun\n(exit 7)\necho never", "echo begun && (exit 7)"])
 def test_a_setup_that_fails_ends_the_rank_and_says_so(tmp_path: Path, setup: str) -> None:
-    """At its first command that fails, with its exit code; the program never runs."""
+    """A setup ends the rank at its first failed command, with that exit code and a message; the program never runs."""
     ended = ran(setup, PROGRAM, tmp_path)
     assert ended == Ended(7, ["begun", f"slipway: {SETUP_FAILED} with exit code 7"], f"{SETUP_FAILED}\n")
 
 
 def test_a_setup_that_cannot_say_why_it_ends_still_ends(tmp_path: Path) -> None:
-    """An image may have no file for the message of its end: the exit code and the log are the same."""
+    """A setup that cannot write its message, because the image has no file for it, ends with the same exit code and
+    log."""
     container = with_setup({"command": PROGRAM, "terminationMessagePath": str(tmp_path / "no" / "folder")}, "exit 4")
     done = subprocess.run(words_of(container, {}), capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (4, "", f"slipway: {SETUP_FAILED} with exit code 4\n")
@@ -93,7 +96,8 @@ def test_what_was_typed_is_what_the_shell_gets(tmp_path: Path) -> None:
 
 
 def test_variables_of_the_user_reach_the_program_as_they_were(tmp_path: Path) -> None:
-    """Whatever their names are: the script between has none of its own that a user would use."""
+    """The user's variables reach the program unchanged, with any name: the script of the setup uses no variable names
+    that a user would use."""
     names = {"setup": "1", "code": "2", "child": "3", "said": "4", "shell": "5"}
     ended = ran("true", ["sh", "-c", "echo $setup $code $child $said $shell"], tmp_path, names)
     assert ended.lines == ["1 2 3 4 5"]
@@ -113,7 +117,8 @@ def test_a_rank_that_is_asked_to_end_ends_within_its_setup(tmp_path: Path) -> No
 
 
 def test_a_run_script_ends_at_what_fails(tmp_path: Path) -> None:
-    """It is one process with its shell, so that signals reach it, and it has no words of its own."""
+    """A run script ends at its first failed command. It is one process with its shell, so that signals reach it, and
+    gets no arguments."""
     done = subprocess.run(
         command_of("echo one $#\nfalse\necho two"),
         cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=30, check=False,

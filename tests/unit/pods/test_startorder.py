@@ -28,7 +28,8 @@ def pods_of(**spec: Any) -> list[dict[str, Any]]:
 
 
 def test_only_the_ranks_of_the_role_that_waits_have_it() -> None:
-    """It runs the text that travels in the ConfigMap, as the user of the main container."""
+    """Only the ranks of the waiting role have the init container, which runs the program in the ConfigMap as the user
+    of the main container."""
     manifests = made(roles=[SERVER, GPU_WORKER])
     assert manifests.configmap["data"] == {PROGRAM_KEY: PROGRAM}
     first, *workers = [pod.manifest["spec"] for pod in manifests.pods]
@@ -45,13 +46,14 @@ def test_only_the_ranks_of_the_role_that_waits_have_it() -> None:
 
 
 def test_it_needs_no_more_than_the_main_container() -> None:
-    """Nor a device: what was planned for the pod holds it."""
+    """The init container needs no more than the main container, and no device, so the planned resources are enough."""
     (waiting,) = pods_of()[1]["initContainers"]
     assert waiting["resources"]["requests"] == {"cpu": "2", "memory": "1Gi"}
 
 
 def test_files_are_put_in_place_before_it_waits() -> None:
-    """So that all is done when the others are so far. One volume has both programs."""
+    """Files are put in place before the wait, so that everything is ready when the other roles are. One volume has both
+    programs."""
     pod = pods_of(context="ab" * 32)[1]
     assert [each["name"] for each in pod["initContainers"]] == ["slipway-context", WAITING_CONTAINER]
     (volume,) = [each for each in pod["volumes"] if each["name"] == "slipway-inside"]
@@ -59,7 +61,8 @@ def test_files_are_put_in_place_before_it_waits() -> None:
 
 
 def test_image_and_python_are_settings() -> None:
-    """Those of the container that brings files: else the rank's own image and `python3`."""
+    """Image and Python are the settings of the container that fetches files; the defaults are the rank's own image and
+    `python3`."""
     options = TaskOptions(api_url="http://api", token_audience="slipway", context_image="tools:1", context_python="/py")
     (waiting,) = pods_of(options=options)[1]["initContainers"]
     assert (waiting["image"], waiting["command"][0]) == ("tools:1", "/py")
@@ -87,7 +90,7 @@ def test_image_and_python_are_settings() -> None:
     ],
 )
 def test_a_role_depends_on_roles_above_it(roles: list[dict[str, Any]], pointer: str, detail: str) -> None:
-    """So no two wait for each other, and none for itself."""
+    """A role depends only on roles above it, so that no two wait for each other, and none for itself."""
     story = an_allocation().with_spec(ranks=msgspec.convert(roles, list[RoleSpec]))
     errors = [each for each in resolve(story.it, a_pool()).errors if "dependsOn" in each.pointer]
     assert [(each.pointer, each.detail.startswith(detail)) for each in errors] == [(pointer, True)]

@@ -1,4 +1,4 @@
-"""Tokens on a clock that the test moves, and the doors of the server in its different modes."""
+"""Tokens on a clock that the test moves, and the access checks of the server in its different modes."""
 
 import httpx2
 import pytest
@@ -17,7 +17,7 @@ def _token(accounts: ServiceAccountTokens, seconds: int = 600) -> str:
 
 
 def test_token_expires() -> None:
-    """Good to its last second, void after it."""
+    """A token is valid to its last second and invalid after it."""
     clock = HandClock()
     accounts = ServiceAccountTokens(a_core(clock), b"key")
     token = _token(accounts)
@@ -29,7 +29,7 @@ def test_token_expires() -> None:
 
 
 def test_other_key_makes_other_tokens() -> None:
-    """A token of one cluster is nonsense in another; one of the same key survives a restart."""
+    """A token of one cluster is invalid in another; a token of the same key survives a restart."""
     core = a_core()
     token = _token(ServiceAccountTokens(core, b"one"))
     assert ServiceAccountTokens(core, b"one").read(token)[1]
@@ -38,7 +38,7 @@ def test_other_key_makes_other_tokens() -> None:
 
 
 def test_token_of_a_deleting_pod_counts_a_little_longer() -> None:
-    """Until a minute after the pod's time: it still has to say goodbye."""
+    """The token of a pod that is being deleted is valid until a minute after the pod's grace, for its last calls."""
     clock = HandClock()
     core = a_core(clock)
     spec = {"containers": [{"name": "m", "image": "i:1"}], "terminationGracePeriodSeconds": 30}
@@ -69,7 +69,7 @@ def test_token_of_a_deleting_pod_counts_a_little_longer() -> None:
     ],
 )
 async def test_doors(token: str, authorization: str, sent: str, codes: tuple[int, int]) -> None:
-    """Who gets to the pods and who sees the health, in each mode."""
+    """In each mode certain callers may read the pods and the health."""
     app = create_app(a_core(), token=token, authorization=authorization)  # pyright: ignore[reportArgumentType]
     headers = {"authorization": f"Bearer {sent}"} if sent else {}
     async with _client(app) as client:
@@ -78,7 +78,7 @@ async def test_doors(token: str, authorization: str, sent: str, codes: tuple[int
 
 
 async def test_account_in_open_mode_is_known_and_free() -> None:
-    """It is told who it is, and may do everything all the same."""
+    """In open mode an account is identified, and may do everything."""
     core: ClusterCore = a_core()
     app = create_app(core, token="t", accounts_key=b"key")
     headers = {"authorization": f"Bearer {_token(ServiceAccountTokens(core, b'key'))}"}

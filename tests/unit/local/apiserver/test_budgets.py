@@ -25,7 +25,7 @@ def _status(core: ClusterCore) -> Json:
 
 
 def test_pod_that_was_let_go_and_stays_counts_again_after_a_while() -> None:
-    """Two minutes after the eviction the budget no longer waits for it."""
+    """A pod whose eviction was allowed but which stays counts again two minutes after the eviction."""
     clock = HandClock()
     core = a_core(clock)
     core.create("nodes", "", {"metadata": {"name": "n"}})
@@ -43,7 +43,8 @@ def test_pod_that_was_let_go_and_stays_counts_again_after_a_while() -> None:
 
 
 def test_shares_are_of_the_controllers_scale() -> None:
-    """maxUnavailable 50% of a Deployment's four, found through its ReplicaSet; shares are rounded up."""
+    """Percentages are of the controller's scale: maxUnavailable 50% of a Deployment's four, found through its
+    ReplicaSet; they are rounded up."""
     core = a_core()
     template = {"metadata": {"labels": APP}, "spec": {"containers": [{"name": "m", "image": "i:1"}]}}
     spec: Json = {"replicas": 5, "selector": {"matchLabels": APP}, "template": template}
@@ -58,7 +59,7 @@ def test_shares_are_of_the_controllers_scale() -> None:
 
 
 def test_settled_budgets_write_nothing() -> None:
-    """At rest nothing changes."""
+    """Settled budgets are not written again."""
     core = a_core()
     _pod(core, "p")
     core.create(BUDGETS, "default", _budget(minAvailable=1))

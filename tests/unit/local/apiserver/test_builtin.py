@@ -7,7 +7,7 @@ from slipway.local.apiserver.custom import DefinitionStrategy
 
 
 def test_each_kind_is_in_the_table_once() -> None:
-    """Of two rows for one resource the second is never used."""
+    """Each kind is in the table once, because a second row for a resource is never used."""
     kinds = builtin_kinds(DefinitionStrategy({}, str, allow_unknown_rules=False))
     rows = Counter((kind.group, kind.version, kind.plural) for kind in kinds)
     assert [row for row, count in rows.items() if count > 1] == []

@@ -33,7 +33,7 @@ def test_a_settled_world_stays_as_it_is() -> None:
 
 
 def test_collection_follows_chains_of_owners() -> None:
-    """An allocation's pods and their dependents go too."""
+    """The garbage collection follows chains of owners: an allocation's pods and their dependents are deleted too."""
     core = with_widgets(a_core())
     widget = core.create(WIDGETS, "default", a_widget())
     pod = core.create("pods", "default", a_pod(meta={"ownerReferences": [owned_by(widget)]}))
@@ -44,7 +44,8 @@ def test_collection_follows_chains_of_owners() -> None:
 
 
 def test_owner_in_another_namespace_is_absent() -> None:
-    """Owners are looked for beside their dependents."""
+    """An owner in another namespace is treated as absent, because owners are looked up in the namespace of their
+    dependents."""
     core = a_core()
     owner = core.create("configmaps", "kube-public", a_config("owner"))
     core.create("configmaps", "default", a_config("child", ownerReferences=[owned_by(owner)]))
@@ -53,7 +54,8 @@ def test_owner_in_another_namespace_is_absent() -> None:
 
 
 def test_pod_of_a_gone_node_fails_and_goes_after_the_delay() -> None:
-    """PodGC: not before the delay, and not when the node comes back."""
+    """PodGC fails and deletes the pod of a deleted node after the delay, not before, and not when the node comes
+    back."""
     clock = HandClock()
     core = a_core(clock, pod_gc_delay_s=60.0)
     core.create("nodes", "", NODE)
@@ -89,7 +91,7 @@ def test_old_events_expire() -> None:
 
 
 def test_a_quota_of_many_petabytes_is_no_obstacle() -> None:
-    """Thousandths of the amount need more than 64 bits."""
+    """A quota of many petabytes is enforced, although the thousandths of the amount need more than 64 bits."""
     core = a_core()
     core.create("resourcequotas", "default", {"metadata": {"name": "q"}, "spec": {"hard": {"requests.memory": "20Pi"}}})
     pod = a_pod()
@@ -100,7 +102,7 @@ def test_a_quota_of_many_petabytes_is_no_obstacle() -> None:
 
 
 def test_quota_status_follows_the_pods() -> None:
-    """used and hard are shown, ended pods use nothing."""
+    """The status of a quota has `used` and `hard`; ended pods use nothing."""
     core = a_core()
     core.create("resourcequotas", "default", {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "2"}}})
     core.create("pods", "default", a_pod())
@@ -112,7 +114,8 @@ def test_quota_status_follows_the_pods() -> None:
 
 
 def test_namespace_with_a_bound_pod_waits_for_the_kubelet() -> None:
-    """The pod is marked with its grace; the namespace goes after the kubelet's delete."""
+    """In a namespace with a bound pod the pod is marked with its grace; the namespace is deleted after the kubelet's
+    delete."""
     core = a_core()
     core.create("namespaces", "", {"metadata": {"name": "team"}})
     core.create("pods", "team", a_pod())

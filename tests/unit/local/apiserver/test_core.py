@@ -1,4 +1,4 @@
-"""The core as a plain object: determinism, history, what it shares and what it copies."""
+"""The core as a plain object: determinism, history, shared and copied data."""
 
 import msgspec
 import pytest
@@ -22,7 +22,7 @@ def _story(core: ClusterCore) -> bytes:
 
 
 def test_equal_calls_give_equal_worlds() -> None:
-    """Nothing but the injected clock and uids decides: two runs are equal to the byte."""
+    """Only the injected clock and uids affect the result: two equal runs are equal to the byte."""
     assert _story(a_core()) == _story(a_core())
 
 
@@ -36,7 +36,7 @@ def test_input_is_copied() -> None:
 
 
 def test_a_stored_version_never_changes() -> None:
-    """An object read before a write still shows what it showed."""
+    """An object that was read before a write does not change."""
     core = a_core()
     before = core.create("configmaps", "default", a_config(data={"a": "1"}))
     kept = msgspec.json.encode(before)
@@ -79,7 +79,8 @@ def test_version_out_of_history_is_expired() -> None:
 
 @pytest.mark.parametrize("objects", [0, 1])
 def test_a_watch_from_before_its_kind_was_served_is_expired(objects: int) -> None:
-    """410, whether there are objects of the kind or not; from then on it works, and a list of before has nothing."""
+    """A watch from a version before its kind was served gets 410, whether objects of the kind exist or not; from that
+    version on it works, and an older list is empty."""
     core = a_core()
     before = core.version
     with_widgets(core)
@@ -94,7 +95,8 @@ def test_a_watch_from_before_its_kind_was_served_is_expired(objects: int) -> Non
 
 
 def test_a_watch_from_before_its_definition_was_made_again_is_expired() -> None:
-    """What was of the kind has gone with the old definition: 410, and not silence about it."""
+    """A watch from a version before its definition was created again gets 410, because the old definition's objects are
+    gone."""
     core = with_widgets(a_core())
     core.create(WIDGETS, "default", a_widget())
     seen = core.version
@@ -109,7 +111,7 @@ def test_a_watch_from_before_its_definition_was_made_again_is_expired() -> None:
 
 
 def test_history_is_bounded() -> None:
-    """Old changes go by themselves; the newest `history_limit` stay readable."""
+    """The history is bounded: old changes are dropped; the newest `history_limit` stay readable."""
     core = a_core(history_limit=10)
     core.create("configmaps", "default", a_config())
     for number in range(100):
@@ -128,7 +130,8 @@ def test_future_version_is_a_timeout() -> None:
 
 
 def test_rule_without_a_twin_is_refused_at_registration() -> None:
-    """Nothing is silently unchecked, unless the core was told so."""
+    """A rule without a twin is refused at registration, so that no rule is silently unchecked, unless the core allows
+    it."""
     body = definition("gears", "Gear")
     schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     schema["x-kubernetes-validations"] = [{"rule": "self.spec.size != 13", "message": "bad luck"}]
@@ -140,7 +143,7 @@ def test_rule_without_a_twin_is_refused_at_registration() -> None:
 
 
 def test_transition_rule_on_an_atomic_list_is_refused() -> None:
-    """Items of an atomic list have no old value."""
+    """A transition rule on an atomic list is refused, because its items have no old value."""
     body = definition("gears", "Gear")
     spec = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     spec["properties"]["parts"]["items"]["x-kubernetes-validations"] = [{"rule": "self == oldSelf"}]
@@ -184,7 +187,7 @@ def test_deletion_time_is_the_clocks() -> None:
 
 
 def test_delete_options_that_do_not_parse_are_refused() -> None:
-    """A negative grace is no grace."""
+    """Delete options that do not parse are refused, such as a negative grace."""
     core = a_core()
     core.create("configmaps", "default", a_config())
     with pytest.raises(StatusError) as refused:

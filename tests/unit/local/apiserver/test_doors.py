@@ -1,4 +1,5 @@
-"""Web pages at the door of the local API server: other host names, other origins, and what a browser sends unasked."""
+"""Requests of web pages to the local API server: with other host names, from other origins, and those that a browser
+sends without a preflight."""
 
 import httpx2
 import pytest
@@ -51,7 +52,7 @@ async def test_only_own_names_are_served(host: str, code: int) -> None:
     ],
 )
 async def test_pages_of_other_origins_may_do_nothing(headers: dict[str, str]) -> None:
-    """Neither read nor change nor upgrade, whatever token comes along."""
+    """Pages of other origins can neither read nor change nor upgrade, with any token."""
     async with _client() as client:
         read = await client.get(CONFIGS, headers={**OPENS, **headers})
         made = await client.post(CONFIGS, content=BODY, headers={**OPENS, **JSON, **headers})
@@ -61,7 +62,7 @@ async def test_pages_of_other_origins_may_do_nothing(headers: dict[str, str]) ->
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 async def test_a_body_says_what_it_is(kind: str) -> None:
-    """What a browser sends for any page without asking first is no object; deletion has a body too."""
+    """A body requires a content type that a browser cannot send without a preflight, also for a delete."""
     headers = {**OPENS, **({"content-type": kind} if kind else {})}
     async with _client() as client:
         for method, path in (
@@ -76,7 +77,7 @@ async def test_a_body_says_what_it_is(kind: str) -> None:
 
 @pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", "Bearer t2", "Basic dDp0", "t2"])
 async def test_without_the_token_there_is_health_and_nothing_else(given: str) -> None:
-    """Discovery, OpenAPI and the version neither."""
+    """Without the token only the health is served, not discovery, OpenAPI or the version."""
     headers = {"authorization": given} if given else {}
     async with _client() as client:
         for path in (CONFIGS, "/", "/api", "/apis", "/version", "/openapi/v3", "/metrics"):

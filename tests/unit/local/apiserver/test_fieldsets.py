@@ -1,4 +1,4 @@
-"""The algebra of claimed fields is that of sets of paths, and a set that nothing is taken from is itself."""
+"""The operations on claimed fields are those of sets of paths, and a set that loses nothing stays the same object."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ def is_above(path: Path, other: Path) -> bool:
 
 @given(PATHS, PATHS)
 def test_sets_are_sets_of_paths(one: set[Path], other: set[Path]) -> None:
-    """Union, intersection and difference look at a path alone; `without` takes what is below one too."""
+    """Union, intersection and difference compare paths only; `without` also removes the paths below one."""
     left, right = a_set(one), a_set(other)
     assert set(left.union(right).paths()) == one | other
     assert set(left.intersection(right).paths()) == one & other
@@ -32,13 +32,13 @@ def test_sets_are_sets_of_paths(one: set[Path], other: set[Path]) -> None:
 
 @given(PATHS, PATHS)
 def test_only_a_set_that_loses_something_is_made_anew(one: set[Path], other: set[Path]) -> None:
-    """Who asks whether a claim is as it was asks whether it is the same object."""
+    """Only a set that loses something becomes a new object, because callers detect a change by identity."""
     left = a_set(one)
     assert (left.difference(a_set(other)) is left) == one.isdisjoint(other)
 
 
 @given(PATHS, PATHS)
 def test_what_is_left_reads_back_as_itself(one: set[Path], other: set[Path]) -> None:
-    """FieldsV1 and back, with no empty branch in it."""
+    """The rest of a set is equal after a conversion to FieldsV1 and back, without empty branches."""
     for made in (a_set(one).difference(a_set(other)), a_set(one).intersection(a_set(other))):
         assert of_json(made.to_json()) == made

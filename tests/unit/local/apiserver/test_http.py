@@ -48,7 +48,7 @@ async def kube(url: str) -> AsyncIterator[KubeHttp]:
 
 
 async def test_bookmarks_tell_how_far_the_watch_is(kube: KubeHttp) -> None:
-    """With allowWatchBookmarks an idle watch learns the newest version of everything."""
+    """With allowWatchBookmarks an idle watch receives the newest version of all resources."""
     version = (await kube.get(CONFIGS)).version
     async with kube.watch(CONFIGS, resourceVersion=version, allowWatchBookmarks="true") as events:
         other = await kube.post(PODS, a_pod())
@@ -61,7 +61,7 @@ async def test_bookmarks_tell_how_far_the_watch_is(kube: KubeHttp) -> None:
 
 
 async def test_expired_version_is_an_error_event(kube: KubeHttp) -> None:
-    """HTTP 200, one ERROR event with a 410 Status, and the end."""
+    """A watch of an expired version gets HTTP 200, one ERROR event with a 410 Status, and the end."""
     version = (await kube.post(CONFIGS, a_config())).version
     for number in range(20):
         await kube.patch(f"{CONFIGS}/c", {"data": {"a": str(number)}})
@@ -73,7 +73,7 @@ async def test_expired_version_is_an_error_event(kube: KubeHttp) -> None:
 
 
 async def test_watch_as_a_table(kube: KubeHttp) -> None:
-    """What `kubectl get -w` asks for: each event holds a Table of one row."""
+    """For `kubectl get -w` each event contains a Table of one row."""
     version = (await kube.get(CONFIGS)).version
     await kube.post(CONFIGS, a_config(data={"a": "1"}))
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -105,7 +105,7 @@ async def _bound_pod(kube: KubeHttp) -> None:
 
 
 async def test_log_is_read_from_the_pods_node(kube: KubeHttp) -> None:
-    """The query is handed on; a refusal before the first chunk is an answer of its own."""
+    """A log is read from the pod's node with the query; a refusal before the first chunk has its own status."""
     await _bound_pod(kube)
     answer = await kube.get(f"{PODS}/p/log", tailLines="2")
     refused = await kube.get(f"{PODS}/p/log", container="none")
@@ -115,13 +115,13 @@ async def test_log_is_read_from_the_pods_node(kube: KubeHttp) -> None:
 
 
 async def test_log_of_an_unbound_pod_is_no_content(kube: KubeHttp) -> None:
-    """It runs nowhere: 204."""
+    """The log of an unbound pod is 204, because it runs on no node."""
     await kube.post(PODS, a_pod())
     assert (await kube.get(f"{PODS}/p/log")).code == 204
 
 
 async def test_log_endpoint_that_is_away_is_a_server_error(core: ClusterCore) -> None:
-    """A dead node answers 502, not an empty log."""
+    """When the log endpoint of a node is away the answer is 502, not an empty log."""
     with serving(core) as url:
         kube = KubeHttp(Target(url=url))
         await _bound_pod(kube)
@@ -131,7 +131,7 @@ async def test_log_endpoint_that_is_away_is_a_server_error(core: ClusterCore) ->
 
 
 async def test_objects_as_metadata_only(kube: KubeHttp) -> None:
-    """as=PartialObjectMetadataList."""
+    """Objects are returned as metadata with as=PartialObjectMetadataList."""
     await kube.post(CONFIGS, a_config(data={"a": "1"}))
     accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
     answer = await kube.get(CONFIGS, accept=accept)
@@ -140,20 +140,21 @@ async def test_objects_as_metadata_only(kube: KubeHttp) -> None:
 
 
 async def test_yaml_bodies_are_read(kube: KubeHttp) -> None:
-    """application/yaml."""
+    """Bodies with application/yaml are read."""
     body = b"metadata:\n  name: y\ndata:\n  a: '1'\n"
     answer = await kube.send_raw("POST", CONFIGS, body, "application/yaml")
     assert (answer.code, answer.body["data"]) == (201, {"a": "1"})
 
 
 async def test_unknown_method_is_not_allowed(kube: KubeHttp) -> None:
-    """405 with a Status."""
+    """An unknown method gets 405 with a Status."""
     answer = await kube.send_raw("OPTIONS", CONFIGS, b"", "application/json")
     assert (answer.code, answer.reason) == (405, "MethodNotAllowed")
 
 
 async def test_a_command_in_a_container_needs_a_websocket(kube: KubeHttp) -> None:
-    """As a real API server says it: a client of SPDY alone is told at once."""
+    """A command in a container requires a WebSocket: a client with only SPDY gets the refusal of a real API server at
+    once."""
     await kube.post(PODS, a_pod())
     name = a_pod()["metadata"]["name"]
     for answer in (await kube.get(f"{PODS}/{name}/exec"), await kube.post(f"{PODS}/{name}/exec", {})):
@@ -162,7 +163,7 @@ async def test_a_command_in_a_container_needs_a_websocket(kube: KubeHttp) -> Non
 
 @pytest.mark.parametrize("way", ["attach", "portforward"])
 async def test_there_is_no_other_way_into_a_container(kube: KubeHttp, way: str) -> None:
-    """As docs/local-cluster.md says: the answer is a refusal, at once, not a connection that waits."""
+    """Other ways into a container are refused at once, as docs/local-cluster.md says, and do not wait."""
     await kube.post(PODS, a_pod())
     name = a_pod()["metadata"]["name"]
     for answer in (await kube.get(f"{PODS}/{name}/{way}"), await kube.post(f"{PODS}/{name}/{way}", {})):
@@ -170,7 +171,7 @@ async def test_there_is_no_other_way_into_a_container(kube: KubeHttp, way: str) 
 
 
 async def test_bad_numbers_are_refused(kube: KubeHttp) -> None:
-    """limit, timeoutSeconds and resourceVersion are numbers."""
+    """Values of limit, timeoutSeconds and resourceVersion that are no numbers are refused."""
     for name in ("limit", "resourceVersion"):
         assert (await kube.get(CONFIGS, **{name: "x"})).code == 400
     assert (await kube.get(CONFIGS, watch="1", timeoutSeconds="x")).code == 400

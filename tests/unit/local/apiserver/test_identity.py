@@ -10,5 +10,6 @@ from slipway.local.apiserver.identity import is_admin_token
     [("t", "t", True), ("tt", "t", False), ("", "", False), ("t", "", False), ("ü", "ü", True), ("\ud800", "t", False)],
 )
 def test_the_administrators_token_is_the_whole_of_it(given: str, token: str, is_admin: bool) -> None:
-    """A server without one has no administrator; text that is no UTF-8 is another token."""
+    """Only the exact token is the administrator's. A server without a token has no administrator; text that is not
+    UTF-8 is another token."""
     assert is_admin_token(given, token) is is_admin

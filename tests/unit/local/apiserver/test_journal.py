@@ -1,4 +1,4 @@
-"""Persistence: what was answered survives the end of the process."""
+"""Persistence: every answered write survives the end of the process."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def _filled(folder: Path, snapshot_every: int = 20_000) -> ClusterCore:
 
 
 def test_restart_finds_everything_and_the_same_versions(tmp_path: Path) -> None:
-    """Objects, versions and the counter are as they were; the custom kind is served again."""
+    """After a restart objects, versions and the counter are the same, and the custom kind is served again."""
     before = _filled(tmp_path)
     after = _empty()
     Journal(tmp_path, after).close()
@@ -53,7 +53,7 @@ def test_restart_finds_everything_and_the_same_versions(tmp_path: Path) -> None:
 
 
 def test_snapshots_in_between_lose_nothing(tmp_path: Path) -> None:
-    """However often the log is folded into the snapshot, the result is the same."""
+    """Snapshots lose nothing: however often the log is merged into a snapshot, the result is the same."""
     before = _filled(tmp_path, snapshot_every=3)
     after = _empty()
     Journal(tmp_path, after).close()
@@ -62,7 +62,7 @@ def test_snapshots_in_between_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_torn_tail_is_forgotten(tmp_path: Path) -> None:
-    """A last line that was cut short was never answered."""
+    """An incomplete last line is dropped, because its write was never answered."""
     before = _filled(tmp_path)
     with (tmp_path / "log.jsonl").open("ab") as log:
         log.write(b'[999,"ADDED","configmaps",{"metadata":{"na')
@@ -72,7 +72,7 @@ def test_torn_tail_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_garbage_collection_continues_after_a_restart(tmp_path: Path) -> None:
-    """An owner deleted just before the end still takes its dependents along."""
+    """The dependents of an owner that was deleted just before the end are deleted after the restart."""
     core = a_core()
     journal = Journal(tmp_path, core)
     owner = core.create("configmaps", "default", a_config("owner"))

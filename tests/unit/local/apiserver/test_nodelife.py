@@ -1,4 +1,4 @@
-"""The life of nodes on a clock that the test moves: silence, patience, and machines that are gone for good."""
+"""The life of nodes on a clock that the test moves: silence, grace periods, and machines that are gone for good."""
 
 from slipway.local.apiserver.core import ClusterCore
 from tests.contract.kube.samples import Json, a_pod
@@ -38,7 +38,7 @@ def _ready(obj: Json) -> str:
 
 
 def test_renewed_lease_keeps_a_node_ready() -> None:
-    """Nothing happens, for as long as it is renewed; nothing is written."""
+    """While its lease is renewed a node stays ready, and nothing is written."""
     clock = HandClock()
     core = _with_node(clock)
     for _ in range(20):
@@ -50,7 +50,7 @@ def test_renewed_lease_keeps_a_node_ready() -> None:
 
 
 def test_silent_node_is_unknown_and_unreachable() -> None:
-    """After the grace: conditions Unknown, both taints, and its pods are not ready."""
+    """After the grace a silent node has conditions Unknown and both taints, and its pods are not ready."""
     clock = HandClock()
     core = _with_node(clock)
     _wait(core, clock, 40)
@@ -62,7 +62,8 @@ def test_silent_node_is_unknown_and_unreachable() -> None:
 
 
 def test_pods_of_a_silent_node_are_deleted_after_their_patience() -> None:
-    """300 seconds by default; they stay Terminating, as nobody confirms their end."""
+    """Pods of a silent node are deleted after their toleration, 300 seconds by default; they stay Terminating, because
+    no kubelet confirms their end."""
     clock = HandClock()
     core = _with_node(clock)
     _wait(core, clock, 41)
@@ -77,7 +78,7 @@ def test_pods_of_a_silent_node_are_deleted_after_their_patience() -> None:
 
 
 def test_node_that_speaks_again_keeps_its_pods() -> None:
-    """Its own report takes the taints away, and with them what was due."""
+    """A node that reports again keeps its pods: its report removes the taints and cancels the pending deletions."""
     clock = HandClock()
     core = _with_node(clock)
     _wait(core, clock, 41)
@@ -92,7 +93,7 @@ def test_node_that_speaks_again_keeps_its_pods() -> None:
 
 
 def test_node_without_a_lease_is_left_alone() -> None:
-    """Nobody promised to speak for it."""
+    """A node without a lease is left alone, because no kubelet is expected to report for it."""
     clock = HandClock()
     core = a_core(clock)
     core.create("nodes", "", {"metadata": {"name": "n"}, "status": {"conditions": [READY]}})
@@ -102,7 +103,7 @@ def test_node_without_a_lease_is_left_alone() -> None:
 
 
 def test_out_of_service_ends_the_waiting() -> None:
-    """The taint says that the machine is gone: terminating pods go at once."""
+    """The taint out-of-service means that the machine is gone, so terminating pods are deleted at once."""
     clock = HandClock()
     core = _with_node(clock)
     _wait(core, clock, 41)
@@ -114,7 +115,7 @@ def test_out_of_service_ends_the_waiting() -> None:
 
 
 def test_report_of_trouble_is_not_silence() -> None:
-    """Ready=False from the node itself: not-ready, not unreachable."""
+    """A node that itself reports Ready=False gets the taint not-ready, not unreachable."""
     clock = HandClock()
     core = _with_node(clock)
     core.patch("nodes", "", "n", {"status": {"conditions": [{**READY, "status": "False"}]}}, subresource="status")

@@ -36,28 +36,28 @@ def _refused(core: ClusterCore, change: Json, subresource: str = "") -> str:
 
 
 def test_new_allocation_has_a_selectable_phase(core: ClusterCore, allocation: Json) -> None:
-    """Defaults of spec and status are stored, so that selectors and watches meet them."""
+    """A new allocation is stored with the defaults of spec and status, so that selectors and watches see its phase."""
     assert allocation["status"]["phase"] == "Pending"
     assert allocation["spec"]["desired"] == "Running"
 
 
 @pytest.mark.usefixtures("allocation")
 def test_stopped_is_final(core: ClusterCore) -> None:
-    """Stopped does not go back to Running."""
+    """`desired` cannot change from Stopped back to Running."""
     core.patch(ALLOCATIONS, "default", "a", {"spec": {"desired": "Stopped"}})
     assert "spec" in _refused(core, {"spec": {"desired": "Running"}})
 
 
 @pytest.mark.usefixtures("allocation")
 def test_spec_is_immutable(core: ClusterCore) -> None:
-    """But for the fields that say so."""
+    """The spec is immutable, except the fields that are documented as mutable."""
     _refused(core, {"spec": {"pool": "other"}})
     core.patch(ALLOCATIONS, "default", "a", {"spec": {"priority": 70}})
 
 
 @pytest.mark.usefixtures("allocation")
 def test_sequence_and_attempt_never_fall(core: ClusterCore) -> None:
-    """A stale observer cannot turn the clock back, fenced or not."""
+    """`seq` and `attempt` never decrease: a stale writer cannot reset them, with or without a fence."""
     core.patch(ALLOCATIONS, "default", "a", {"status": {"seq": 3, "attempt": 2}}, subresource="status")
     _refused(core, {"status": {"seq": 2}}, "status")
     _refused(core, {"status": {"attempt": 1}}, "status")
@@ -65,14 +65,14 @@ def test_sequence_and_attempt_never_fall(core: ClusterCore) -> None:
 
 @pytest.mark.usefixtures("allocation")
 def test_release_needs_desire(core: ClusterCore) -> None:
-    """A cancel committed before the release never starts."""
+    """After a committed cancel a release is refused, so the allocation never starts."""
     core.patch(ALLOCATIONS, "default", "a", {"spec": {"desired": "Stopped"}})
     release = {"release": {"attempt": 1, "podUIDs": ["u"]}}
     _refused(core, {"status": release}, "status")
 
 
 def test_long_names_are_refused(core: ClusterCore) -> None:
-    """At most 40 characters."""
+    """Names of more than 40 characters are refused."""
     with pytest.raises(StatusError) as refused:
         core.create(ALLOCATIONS, "default", {"metadata": {"name": "a" * 41}, "spec": {"kind": "command"}})
     assert refused.value.code == 422

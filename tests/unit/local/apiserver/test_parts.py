@@ -27,7 +27,7 @@ Json = dict[str, Any]
     ],
 )  # fmt: skip
 def test_ages_are_abbreviated_as_kubectl_does(seconds: int, text: str) -> None:
-    """k8s.io/apimachinery/pkg/util/duration HumanDuration."""
+    """Ages have the form of k8s.io/apimachinery/pkg/util/duration HumanDuration."""
     assert table.age(seconds) == text
 
 
@@ -51,18 +51,18 @@ DOCUMENT: Json = {
     ],
 )
 def test_json_paths(path: str, found: list[Any]) -> None:
-    """The subset that printer columns use."""
+    """The JSON paths that printer columns use are supported."""
     assert jsonpath.find(DOCUMENT, jsonpath.parse(path)) == found
 
 
 def test_bad_json_path_is_an_error() -> None:
-    """It does not parse; it is not an empty answer."""
+    """A bad JSON path is a parse error, not an empty result."""
     with pytest.raises(ValueError, match="not a JSONPath"):
         jsonpath.parse(".a[?(broken")
 
 
 def test_selectors_join_labels_and_fields() -> None:
-    """Both must hold."""
+    """A label selector and a field selector must both match."""
     matches = selector("a=1", "phase!=Done", {"phase": ("status", "phase")})
     assert matches is not None
     assert matches({"metadata": {"labels": {"a": "1"}}, "status": {"phase": "New"}})
@@ -99,7 +99,7 @@ def test_protobuf_integers_and_flags() -> None:
 
 
 def test_protobuf_fixed_width_fields_are_stepped_over() -> None:
-    """Fields that are not in the table are left out, whatever their wire type."""
+    """Fields that are not in the table are skipped, with any wire type."""
     content = bytes([15 << 3 | 1]) + struct.pack("<q", 5) + bytes([14 << 3 | 5]) + struct.pack("<i", 5)
     found = wire.decode(_envelope("Namespace", content + _field(1, _field(1, b"n"))))
     assert found["metadata"] == {"name": "n"}
@@ -107,7 +107,7 @@ def test_protobuf_fixed_width_fields_are_stepped_over() -> None:
 
 @pytest.mark.parametrize("body", [b"{}", wire.MAGIC + b"\x0a\xff", _envelope("Namespace", b"\x0a\x7f")])
 def test_broken_protobuf_is_a_bad_request(body: bytes) -> None:
-    """400, not a crash."""
+    """Broken protobuf is refused with 400."""
     with pytest.raises(StatusError) as refused:
         wire.decode(body)
     assert refused.value.code == 400
@@ -143,7 +143,7 @@ TWINS: dict[str, RuleTwin] = {
 
 
 def test_items_of_a_list_map_are_compared_by_key() -> None:
-    """A transition rule meets the old item of the same key, wherever it stood."""
+    """A transition rule compares an item with the old item of the same key, at any position."""
     schema = compile_schema(SCHEMA)
     old: Json = {"ranks": [{"id": 1, "code": 5}, {"id": 2, "code": 6}]}
     moved: Json = {"ranks": [{"id": 2, "code": 6}, {"id": 1, "code": 5}, {"id": 3, "code": 0}]}
@@ -153,26 +153,26 @@ def test_items_of_a_list_map_are_compared_by_key() -> None:
 
 
 def test_rule_that_meets_a_missing_field_refuses() -> None:
-    """As CEL does: `no such key` is a failure."""
+    """A rule that reads a missing field refuses, as in CEL, where `no such key` is a failure."""
     schema = compile_schema(SCHEMA)
     causes = validate(schema, {"ranks": [{"id": 1}]}, {"ranks": [{"id": 1, "code": 5}]}, TWINS)
     assert [cause.field for cause in causes] == ["ranks[0]"]
 
 
 def test_rule_of_a_scalar_is_worded_with_its_type() -> None:
-    """`Invalid value: "string": message`."""
+    """The message of a rule on a scalar has its type: `Invalid value: "string": message`."""
     (cause,) = validate(compile_schema(SCHEMA), {"name": "x"}, None, TWINS)
     assert str(cause) == 'name: Invalid value: "string": no x'
 
 
 def test_rules_wait_for_a_valid_structure() -> None:
-    """With a wrong type elsewhere no rule runs."""
+    """Rules run only for a valid structure: with a wrong type elsewhere none runs."""
     causes = validate(compile_schema(SCHEMA), {"name": "x", "ranks": 1}, None, TWINS)
     assert "no x" not in " ".join(str(cause) for cause in causes)
 
 
 def test_strategic_merge_deletes_and_replaces_by_directive() -> None:
-    """$patch: delete and $patch: replace."""
+    """A strategic merge patch deletes by `$patch: delete` and replaces by `$patch: replace`."""
     current: Json = {"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "2"}]}}
     dropped = strategic.merge(POD, current, {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}})
     assert dropped == {"spec": {"containers": [{"name": "b", "image": "2"}]}}

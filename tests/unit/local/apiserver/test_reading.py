@@ -1,4 +1,4 @@
-"""What is in shape already is told at a glance, and comes out as if it had been read field by field."""
+"""A fast check recognizes valid objects, and its result is the same as of reading field by field."""
 
 from copy import deepcopy
 from typing import Any
@@ -25,7 +25,8 @@ READY = {"type": "Ready", "status": "True", "lastProbeTime": None, "lastTransiti
     ],
 )
 def test_a_glance_finds_what_reading_finds(given: dict[str, Any]) -> None:
-    """A field that the kind does not have makes all of it be read; but for its name the answers are equal."""
+    """The fast check and the full reading have the same result; an object with an unknown field is read in full, and
+    differs only by that field."""
     glanced, read_whole = deepcopy(given), {**deepcopy(given), "unknown": 1}
     assert (read(POD, glanced), read(POD, read_whole)) == ([], ["unknown"])
     assert glanced == read_whole

@@ -1,4 +1,4 @@
-"""The store: what was there at a version, in order and from any key on."""
+"""The store: the objects at any version, in order and from any key on."""
 
 import random
 
@@ -12,7 +12,8 @@ NAMES = ("x", "x-y", "y", "z")
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_list_of_any_version_begins_at_any_key(seed: int) -> None:
-    """Whatever was made, changed and deleted since: the same as if all of it had been written down at that version."""
+    """A list at any version, from any key on, equals a copy that was made at that version, whatever was created,
+    changed and deleted since."""
     chance, store = random.Random(seed), ApiStore()
     there: dict[ObjectKey, int] = {}
     written = {store.version: dict(there)}

@@ -1,4 +1,4 @@
-"""Claims of the local cluster are bound at once: a launch that waits for its volume goes on."""
+"""Claims of the local cluster are bound at once, so that launches do not wait for volumes."""
 
 from tests.unit.local.apiserver.support import a_core
 
@@ -9,7 +9,7 @@ CLAIM = {
 
 
 def test_claim_is_bound_to_a_volume_of_its_own() -> None:
-    """With what it asked for, once; nothing is written after that."""
+    """A claim is bound once, to its own volume with the requested size; nothing is written after that."""
     core = a_core()
     made = core.create("persistentvolumeclaims", "default", CLAIM)
     assert made["status"]["phase"] == "Pending"
@@ -22,7 +22,7 @@ def test_claim_is_bound_to_a_volume_of_its_own() -> None:
 
 
 def test_claim_that_is_going_is_left_alone() -> None:
-    """It waits for its finalizer only."""
+    """A claim that is being deleted is left alone; it only waits for its finalizer."""
     core = a_core()
     core.create("persistentvolumeclaims", "default", {**CLAIM, "metadata": {"name": "data", "finalizers": ["a/b"]}})
     core.delete("persistentvolumeclaims", "default", "data")

@@ -1,4 +1,4 @@
-"""To a real API server, nodes serve logs as a kubelet does: over TLS, at its path, to clients with a certificate."""
+"""Nodes serve logs to a real API server as a kubelet does: over TLS, at its path, to clients with a certificate."""
 
 import asyncio
 import ssl
@@ -15,7 +15,7 @@ from slipway.runtime.clock import SeededRandom, SystemClock
 
 
 class OnePod:
-    """A shelf with one pod, whose log says what was asked."""
+    """A store with one pod, whose log contains the request."""
 
     def uid_of(self, namespace: str, name: str) -> str:
         if (namespace, name) != ("default", "p"):
@@ -64,7 +64,7 @@ async def fetch(endpoint: LogEndpoint, authority: trustme.CA, path: str, *, know
 
 
 async def test_a_log_is_found_by_the_pod_s_name(served: tuple[LogEndpoint, trustme.CA]) -> None:
-    """And its parameters mean what they mean elsewhere."""
+    """A log is found by the pod's name, with the usual parameters."""
     endpoint, authority = served
     answer = await fetch(endpoint, authority, "/containerLogs/default/p/main?tailLines=2&previous=true")
     assert answer.startswith("HTTP/1.1 200")
@@ -74,7 +74,7 @@ async def test_a_log_is_found_by_the_pod_s_name(served: tuple[LogEndpoint, trust
 
 @pytest.mark.parametrize("path", ["/containerLogs/default/other/main", "/logs/default/p/main", "/"])
 async def test_nothing_else_is_there(served: tuple[LogEndpoint, trustme.CA], path: str) -> None:
-    """404, as of a kubelet."""
+    """Every other path returns 404, as from a kubelet."""
     assert (await fetch(*served, path)).startswith("HTTP/1.1 404")
 
 

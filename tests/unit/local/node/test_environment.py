@@ -41,12 +41,12 @@ def made(*env: dict[str, Any], **more: Any) -> dict[str, str]:
     ],
 )
 def test_expansion(text: str, result: str):
-    """Known names only; a doubled dollar is one."""
+    """Only known names are expanded; a doubled dollar becomes one."""
     assert expand(text, {"A": "1", "B": "2"}) == result
 
 
 def test_a_value_sees_what_stands_before_it():
-    """Order counts, and a later one wins."""
+    """A value can use the variables before it; of two variables of one name the later wins."""
     env = made({"name": "A", "value": "1"}, {"name": "B", "value": "$(A)$(C)"}, {"name": "C", "value": "3"})
     assert env == {"A": "1", "B": "1$(C)", "C": "3"}
 
@@ -65,7 +65,8 @@ def test_a_value_sees_what_stands_before_it():
     ],
 )
 def test_references(ref: dict[str, Any], value: str):
-    """Fields, secrets and resources in the units that are asked for; no limit means all of the node."""
+    """References to fields, secrets and resources are resolved, in the requested units; a missing limit means the whole
+    node."""
     resources = {"limits": {"memory": "64Mi"}, "requests": {"cpu": "250m"}}
     assert made({"name": "A", "valueFrom": ref}, resources=resources) == {"A": value}
 
@@ -82,13 +83,13 @@ def test_references(ref: dict[str, Any], value: str):
     ],
 )
 def test_what_leads_nowhere_is_refused(ref: dict[str, Any]):
-    """With the reason of a kubelet."""
+    """A reference that cannot be resolved is refused with the message of a kubelet."""
     with pytest.raises(NotConfiguredError) as caught:
         made({"name": "A", "valueFrom": ref})
     assert caught.value.reason == "CreateContainerConfigError"
 
 
 def test_sources_come_before_variables():
-    """envFrom first, with its prefix; a missing optional one is nothing."""
+    """envFrom is applied before the variables, with its prefix; a missing optional source is ignored."""
     sources = [{"prefix": "C_", "configMapRef": {"name": "c"}}, {"secretRef": {"name": "no", "optional": True}}]
     assert made({"name": "A", "value": "$(C_k)"}, envFrom=sources) == {"C_k": "1", "A": "1"}

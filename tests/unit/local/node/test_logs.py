@@ -17,7 +17,7 @@ def count_files(folder: Path) -> int:
 
 
 async def test_lines_have_times_that_rise_though_the_clock_stands(tmp_path: Path):
-    """Also when it goes back."""
+    """The times of lines rise while the clock stands still, and when it goes back."""
     clock = FakeClock()
     writer = ContainerLog(tmp_path, clock)
     writer.feed("stdout", b"a\nb\n")
@@ -31,7 +31,7 @@ async def test_lines_have_times_that_rise_though_the_clock_stands(tmp_path: Path
 
 
 async def test_a_line_is_whole_when_its_end_comes(tmp_path: Path):
-    """Pieces are put together per stream; the last one may have no end."""
+    """A line is complete when its end arrives: pieces are joined per stream, and the last line may have no end."""
     writer = ContainerLog(tmp_path, FakeClock())
     writer.feed("stdout", b"hel")
     writer.feed("stderr", b"oops\n")
@@ -42,7 +42,7 @@ async def test_a_line_is_whole_when_its_end_comes(tmp_path: Path):
 
 
 async def test_a_long_line_is_joined_again(tmp_path: Path):
-    """Also with times, of which it has one."""
+    """A long line is joined again, also when times are requested: it has one time."""
     writer = ContainerLog(tmp_path, FakeClock())
     writer.feed("stdout", b"x" * (LINE_BYTES * 2 + 5) + b"\n")
     writer.close()
@@ -52,7 +52,8 @@ async def test_a_long_line_is_joined_again(tmp_path: Path):
 
 @pytest.mark.parametrize("times", [True, False])
 async def test_lines_beside_a_progress_bar_are_lines_of_their_own(tmp_path: Path, times: bool):
-    """The bar's line ends where the other stream writes, and goes on behind it; each line has a time of its own."""
+    """A line of another stream ends the line of a progress bar, which continues after it; each line has its own
+    time."""
     writer = ContainerLog(tmp_path, FakeClock())
     for number in range(2):
         writer.feed("stderr", b"\r%d: 10%%" % number)
@@ -70,7 +71,7 @@ async def test_lines_beside_a_progress_bar_are_lines_of_their_own(tmp_path: Path
 
 
 async def test_old_files_go(tmp_path: Path):
-    """The size is bounded; the newest lines are kept."""
+    """Old files are removed: the size is bounded, and the newest lines are kept."""
     writer = ContainerLog(tmp_path, FakeClock(), file_bytes=1000)
     for number in range(200):
         writer.feed("stdout", b"line %d\n" % number)
@@ -82,7 +83,7 @@ async def test_old_files_go(tmp_path: Path):
 
 
 async def test_a_reader_finds_each_line_while_files_begin_and_end(tmp_path: Path):
-    """Also of a flood that it reads in many parts."""
+    """A reader finds each line while files begin and end, also in a flood that it reads in many parts."""
     writer = ContainerLog(tmp_path, FakeClock(), file_bytes=400_000)
     count, found = 30_000, list[bytes]()
     for number in range(count // 2):
@@ -99,7 +100,7 @@ async def test_a_reader_finds_each_line_while_files_begin_and_end(tmp_path: Path
 
 
 async def test_a_reader_that_is_late_is_told_what_was_removed(tmp_path: Path):
-    """In the place of the lines, with what the node keeps; the newest lines follow."""
+    """A late reader gets a note in place of the removed lines, with what the node keeps; the newest lines follow."""
     writer = ContainerLog(tmp_path, FakeClock(), file_bytes=1000)
     writer.feed("stdout", b"first\n")
     reading = read(tmp_path, LogQuery(follow=True, timestamps=True), writer)
@@ -115,7 +116,7 @@ async def test_a_reader_that_is_late_is_told_what_was_removed(tmp_path: Path):
 
 
 async def test_a_time_is_found_without_the_files_before_it(tmp_path: Path):
-    """What is asked for since a time is the same, wherever its file begins."""
+    """The lines since a time are the same, wherever the file of that time begins."""
     clock = FakeClock()
     writer = ContainerLog(tmp_path, clock, file_bytes=300)
     for number in range(30):
@@ -128,7 +129,7 @@ async def test_a_time_is_found_without_the_files_before_it(tmp_path: Path):
 
 
 async def test_a_log_goes_on_after_a_restart_of_the_node(tmp_path: Path):
-    """A second writer appends."""
+    """After a restart of the node a second writer appends to the log."""
     for word in (b"one\n", b"two\n"):
         writer = ContainerLog(tmp_path, FakeClock())
         writer.feed("stdout", word)
@@ -137,7 +138,7 @@ async def test_a_log_goes_on_after_a_restart_of_the_node(tmp_path: Path):
 
 
 async def test_a_limit_of_bytes_is_kept(tmp_path: Path):
-    """Exactly."""
+    """A limit of bytes is kept exactly."""
     writer = ContainerLog(tmp_path, FakeClock())
     writer.feed("stdout", b"one\ntwo\n")
     writer.close()
@@ -147,7 +148,7 @@ async def test_a_limit_of_bytes_is_kept(tmp_path: Path):
 
 
 async def test_a_log_that_is_not_there_is_empty(tmp_path: Path):
-    """As that of a container which was never started."""
+    """A missing log is empty, as for a container that was never started."""
     assert await text_of(tmp_path / "no") == ""
 
 
@@ -161,11 +162,11 @@ async def test_a_log_that_is_not_there_is_empty(tmp_path: Path):
     ],
 )
 def test_times_compare_as_text(given: str, normal: str):
-    """To the nanosecond, in any zone."""
+    """Times of any zone can be compared as text, to the nanosecond."""
     assert normal_time(given) == normal
 
 
 def test_a_time_that_is_none_is_refused():
-    """Before it is compared."""
+    """An invalid time is refused before it is compared."""
     with pytest.raises(ValueError, match="RFC 3339"):
         normal_time("yesterday")

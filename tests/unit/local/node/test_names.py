@@ -35,23 +35,24 @@ def test_every_form_of_a_name_is_resolved(peers: PeerNames, name: str):
     ["example.org", "run-1-0.run-2.team.svc", "my.run-1-0.run-1x", "1.5", "v1.2.3", "run-1-0", "a.run-1.other.svc"],
 )
 def test_other_names_stay_and_are_not_waited_for(peers: PeerNames, text: str):
-    """They may be somebody's real host."""
+    """Other names stay unchanged and are not waited for, because they may be real hosts."""
     assert peers.resolve(text, RANK) == (text, set())
 
 
 def test_a_peer_that_is_not_there_is_missing(peers: PeerNames):
-    """Below the own subdomain a name can be nothing but a peer."""
+    """An unknown name below the own subdomain is a missing peer."""
     assert peers.resolve("run-1-7.run-1.team.svc", RANK) == ("run-1-7.run-1.team.svc", {"run-1-7.run-1.team.svc"})
 
 
 def test_a_pod_that_is_gone_is_not_found(peers: PeerNames):
-    """Its name is missing again."""
+    """The name of a deleted pod is missing again."""
     peers.drop(RANK)
     assert peers.resolve("run-1-0.run-1", RANK)[1] == {"run-1-0.run-1"}
 
 
 def test_addresses_are_stable_and_never_shared():
-    """A function of the uid; another one where that is taken; free again after the release."""
+    """An address is a function of the pod's uid, or another one when it is in use; after the release it is free
+    again."""
     addresses = Addresses(several=True)
     first = addresses.claim("a")
     assert addresses.claim("a") == first
@@ -66,6 +67,6 @@ def test_addresses_are_stable_and_never_shared():
 
 
 def test_a_machine_with_one_address_shares_it():
-    """As on systems that answer on 127.0.0.1 only."""
+    """On a machine with one address all pods share it, as on systems that answer only on 127.0.0.1."""
     addresses = Addresses(several=False)
     assert {addresses.claim("a"), addresses.claim("b", "127.70.0.1")} == {SHARED}

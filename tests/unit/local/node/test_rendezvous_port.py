@@ -10,7 +10,7 @@ from slipway.pods.rendezvous import MASTER_PORT
 
 
 def a_pod(gang: str, rank: int = 0) -> NodePod:
-    """A rank of a gang; a gang without a name is a rank that is alone."""
+    """A rank of a gang; without a name of the gang, a single rank."""
     name = f"{gang or 'alone'}-{rank}"
     return NodePod(
         metadata=ObjectMeta(name=name, namespace="team", uid=f"uid-{name}"),
@@ -27,7 +27,8 @@ def told(ports: RendezvousPorts, pod: NodePod, value: str = str(MASTER_PORT)) ->
 
 
 def test_the_ranks_of_a_gang_share_a_port_and_two_gangs_do_not() -> None:
-    """Otherwise the second gang would reach the store of the first."""
+    """The ranks of a gang share a port, and two gangs have different ports; otherwise the second gang would reach the
+    store of the first."""
     ports = RendezvousPorts()
     first = {told(ports, a_pod("a", rank)) for rank in range(3)}
     second = {told(ports, a_pod("b", rank)) for rank in range(3)}
@@ -36,13 +37,13 @@ def test_the_ranks_of_a_gang_share_a_port_and_two_gangs_do_not() -> None:
 
 
 def test_ranks_that_are_alone_have_ports_of_their_own() -> None:
-    """Each of them may start several processes."""
+    """Single ranks have their own ports, because each may start several processes."""
     ports = RendezvousPorts()
     assert told(ports, a_pod("", 0)) != told(ports, a_pod("", 1))
 
 
 def test_a_port_is_free_again_when_the_last_rank_is_gone() -> None:
-    """And not before."""
+    """A port is free again when the last rank is gone, not before."""
     ports = RendezvousPorts()
     port = told(ports, a_pod("a", 0))
     told(ports, a_pod("a", 1))
@@ -53,7 +54,8 @@ def test_a_port_is_free_again_when_the_last_rank_is_gone() -> None:
 
 
 def test_a_port_on_which_another_program_listens_is_passed_over() -> None:
-    """Also when it listens on one address only: the usual stores want all of them."""
+    """A port on which another program listens is skipped, also when it listens on one address only, because the usual
+    stores listen on all."""
     ports = RendezvousPorts()
     port = int(told(ports, a_pod("a")))
     ports.release(a_pod("a").metadata.uid)
@@ -62,6 +64,6 @@ def test_a_port_on_which_another_program_listens_is_passed_over() -> None:
 
 
 def test_a_port_that_a_user_names_stays() -> None:
-    """It is the user's."""
+    """A port that a user sets stays."""
     ports = RendezvousPorts()
     assert {told(ports, a_pod("a"), "4444"), told(ports, a_pod("b"), "4444")} == {"4444"}

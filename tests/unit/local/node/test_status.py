@@ -1,4 +1,4 @@
-"""The status that follows from the containers, and what a node takes in."""
+"""The status that follows from the containers, and the pods that a node admits."""
 
 from slipway.crd.meta import ObjectMeta, RawObject
 from slipway.crd.roleresources import objects_of
@@ -32,7 +32,7 @@ def mains(*states: State) -> list[RunningContainer]:
 
 
 def test_phases():
-    """As a kubelet's getPhase, by policy."""
+    """The phase is that of a kubelet's getPhase, by restart policy."""
     never, always, again = pod(), pod("Always"), pod("OnFailure")
     init = [RunningContainer(spec={"name": "init"}, is_init=True, state=RUNS)]
     crash = [RunningContainer(spec={"name": "c"}, state=WaitingState(reason="CrashLoopBackOff"), last=BAD)]
@@ -47,7 +47,7 @@ def test_phases():
 
 
 def test_a_terminal_pod_waits_for_its_sidecars():
-    """What runs is not over."""
+    """A terminal pod waits for its sidecars: it has not ended while a container runs."""
     side = RunningContainer(spec={"name": "s", "restartPolicy": "Always"}, is_init=True, state=RUNS)
     assert phase_of(pod(), [side, *mains(GOOD)]) == "Running"
 
@@ -70,7 +70,7 @@ def test_conditions_of_others_are_kept_and_times_move_only_with_the_status():
 
 
 def test_a_verdict_overrules():
-    """A shutdown fails the pod whatever its containers did, and says that it was the node's doing."""
+    """A shutdown of the node fails the pod, whatever its containers did, and the status names the node as the cause."""
     verdict = PodVerdict(reason="Terminated", message="m", is_failed=True, is_disruption=True)
     status = status_of(
         pod(), mains(GOOD), pod_ip="i", host_ip="h", started_at=NOW, now=NOW, verdict=verdict, is_final=True
@@ -81,13 +81,13 @@ def test_a_verdict_overrules():
 
 
 def test_an_unknown_end_is_said_to_be_unknown():
-    """137 and ContainerStatusUnknown, as a kubelet reports what it lost."""
+    """An unknown end is reported as 137 and ContainerStatusUnknown, as a kubelet reports a lost container."""
     lost = exited(None, started_at=NOW, finished_at=NOW)
     assert (lost.exit_code, lost.reason) == (137, "ContainerStatusUnknown")
 
 
 def test_a_node_takes_what_fits():
-    """What is released can be had again; a pod is not counted against itself."""
+    """A node admits pods that fit. Released resources are free again, and a pod is not counted against itself."""
     capacity = Capacity(Resources.parse({"cpu": 2, "pods": 2}))
     one = Resources.parse({"cpu": 1, "pods": 1})
     assert capacity.admit("a", one) is None

@@ -1,4 +1,4 @@
-"""The tokens in a pod's volumes are renewed in place before they end, and stay as they are when that cannot be."""
+"""The tokens in a pod's volumes are renewed in place before they end, and stay unchanged when that fails."""
 
 import asyncio
 import uuid
@@ -22,7 +22,7 @@ TOKEN: dict[str, Any] = {"audience": "slipway", "expirationSeconds": 3600, "path
 
 
 class Steps(FakeClock):
-    """Tells how long each sleep was to be, and lets the test end it."""
+    """Records the length of each sleep, and lets the test end it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def a_kube(clock: Steps) -> CoreKube:
 
 
 async def after(clock: Steps, count: int) -> None:
-    """Waits until it has gone to sleep so often."""
+    """Wait until the clock has started `count` sleeps."""
     async with asyncio.timeout(5):
         while len(clock.slept) < count:  # noqa: ASYNC110 - the fake clock has no event for that
             await asyncio.sleep(0)
@@ -60,7 +60,8 @@ async def after(clock: Steps, count: int) -> None:
 
 @pytest.mark.parametrize("are_fresh", [True, False])
 async def test_tokens_are_renewed_in_place(tmp_path: Path, *, are_fresh: bool) -> None:
-    """At four fifths of their life; at once where nobody knows how old they are; never while the API is away."""
+    """Tokens are renewed in place at four fifths of their life, at once when their age is unknown, and never while the
+    API is away."""
     clock = Steps()
     kube = a_kube(clock)
     pod = await a_pod(kube, {"name": "t", "projected": {"sources": [{"serviceAccountToken": TOKEN}]}})
@@ -100,7 +101,7 @@ async def test_tokens_are_renewed_in_place(tmp_path: Path, *, are_fresh: bool) -
 
 
 async def test_a_pod_without_tokens_costs_nothing(tmp_path: Path) -> None:
-    """No call, no wait."""
+    """A pod without tokens causes no call and no wait."""
     clock = Steps()
     kube = a_kube(clock)
     pod = await a_pod(kube)

@@ -1,4 +1,4 @@
-"""Scalars from the files that training programs write."""
+"""Scalars from the files of training programs."""
 
 import json
 import struct
@@ -26,7 +26,7 @@ def varint(value: int) -> bytes:
 
 
 def record(step: int, *values: bytes) -> bytes:
-    """One record of an event file; checksums are not looked at."""
+    """One record of an event file; checksums are not checked."""
     summary = b"".join(sized(1, value) for value in values)
     event = field(1, 1, struct.pack("<d", 1.0)) + field(2, 0, varint(step)) + sized(5, summary)
     return struct.pack("<QI", len(event), 0) + event + b"\0" * 4
@@ -41,7 +41,7 @@ def tensor(tag: str, value: float) -> bytes:
 
 
 def test_event_files_are_read(tmp_path: Path):
-    """Old and new writers; a run is a folder; large steps too."""
+    """Event files of old and new writers are read, with large steps too; a folder is a run."""
     run = tmp_path / "train"
     run.mkdir()
     content = record(1, simple("loss", 2.5), tensor("acc", 0.5)) + record(70_000, simple("loss", 1.5))
@@ -50,14 +50,14 @@ def test_event_files_are_read(tmp_path: Path):
 
 
 def test_a_file_that_is_being_written_is_read_so_far(tmp_path: Path):
-    """The last record may be half there."""
+    """A file that is being written is read up to its last complete record."""
     content = record(1, simple("loss", 2.0)) + record(2, simple("loss", 1.0))[:-9]
     (tmp_path / "events.out.tfevents.1").write_bytes(content)
     assert read_runs(tmp_path) == {".": {"loss": [(1, 2.0)]}}
 
 
 def test_lines_of_json_are_read(tmp_path: Path):
-    """Numbers only; a line that is none is left out; without a step the line counts."""
+    """Lines of JSON are read for their numbers; other lines are skipped; without a step the line number is the step."""
     rows = [json.dumps({"step": 5, "loss": 1, "note": "x", "done": True}), "{half", json.dumps({"loss": float("nan")})]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*rows, json.dumps({"loss": 3})]))
     assert read_runs(tmp_path) == {".": {"loss": [(3, 3.0), (5, 1.0)]}}
@@ -77,19 +77,19 @@ def test_lines_of_json_are_read(tmp_path: Path):
     ],
 )
 def test_a_line_with_a_value_that_is_no_number_is_left_out(tmp_path: Path, line: str):
-    """Such a step or value, or such a line, takes nothing from the other lines."""
+    """A line whose step or value is no number is skipped, and the other lines are read."""
     (tmp_path / "m.jsonl").write_text("\n".join(['{"step": 1, "loss": 2}', line, '{"step": 3, "loss": 1}']))
     assert read_runs(tmp_path) == {".": {"loss": [(1, 2.0), (3, 1.0)]}}
 
 
 def test_a_step_that_is_null_is_no_step(tmp_path: Path):
-    """The line counts."""
+    """A step that is null is replaced by the line number."""
     (tmp_path / "m.jsonl").write_text('{"step": 1, "loss": 2}\n{"loss": 3}\n{"step": null, "loss": 1}')
     assert read_runs(tmp_path) == {".": {"loss": [(1, 2.0), (1, 3.0), (2, 1.0)]}}
 
 
 def test_long_curves_are_thinned(tmp_path: Path):
-    """First and last stay."""
+    """Long curves are thinned; the first and the last point stay."""
     rows = [json.dumps({"step": step, "loss": step}) for step in range(5000)]
     (tmp_path / "m.jsonl").write_text("\n".join(rows))
     points = read_runs(tmp_path)["."]["loss"]
@@ -98,7 +98,7 @@ def test_long_curves_are_thinned(tmp_path: Path):
 
 
 def test_rubbish_is_left_out(tmp_path: Path):
-    """Whatever is in a file of that name."""
+    """Invalid content in a file of that name is ignored."""
     (tmp_path / "events.out.tfevents.1").write_bytes(b"\xff" * 200)
     (tmp_path / "events.out.tfevents.2").write_bytes(struct.pack("<QI", 3, 0) + b"\x2a\xff\xff" + b"\0" * 4)
     assert read_runs(tmp_path) == {}

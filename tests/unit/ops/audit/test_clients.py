@@ -1,4 +1,5 @@
-"""Invariants of what clients are told, of hints, of secrets and of sizes: what breaks each, beside what does not."""
+"""Invariants of answers to clients, of hints, of secrets and of sizes: for each a history that breaks it, and one that
+does not."""
 
 from typing import Any
 
@@ -29,7 +30,7 @@ from tests.support.history import BEGUN, History, running
 
 
 def told(history: History, **known: Any) -> list[str]:
-    """The invariants that an audit finds broken, once each."""
+    """The invariants that an audit reports as broken, once each."""
     return list(dict.fromkeys(violation.invariant for violation in audit(history.evidence(**known))))
 
 
@@ -55,7 +56,8 @@ def keyed(history: History, name: str = "job", key: str = "k") -> Answered:
 
 
 def test_one_key_makes_one_allocation() -> None:
-    """I2: also when the first answer was lost, and when two replicas are asked at once."""
+    """I2: one key makes one allocation, also when the first answer was lost, and when two replicas are called at
+    once."""
     history = History()
     answer = keyed(history)
     lost = msgspec.structs.replace(answer, status=0, allocation="", uid="")
@@ -66,7 +68,7 @@ def test_one_key_makes_one_allocation() -> None:
 
 
 def test_a_key_is_for_one_body() -> None:
-    """I2: another body is refused with 422, the same one never."""
+    """I2: a key with another body is refused with 422, with the same body never."""
     history = History()
     answer = keyed(history)
     later = {"asked_at": answer.at + 1, "at": answer.at + 2}
@@ -79,7 +81,7 @@ def test_a_key_is_for_one_body() -> None:
 
 
 def test_an_acknowledged_launch_exists() -> None:
-    """I1 by the clients' own log."""
+    """I1: an acknowledged launch exists, by the clients' own log."""
     history = History()
     answer = keyed(history)
     assert told(history, answers=[msgspec.structs.replace(answer, uid="nobody", idempotency_key="")]) == ["I1"]
@@ -103,7 +105,7 @@ def read(seq: int, at: float, **changes: Any) -> Answered:
 
 
 def test_nobody_reads_an_older_state() -> None:
-    """I19: of one client, one after the other; what was asked side by side may cross."""
+    """I19: successive reads of one client never return an older state; parallel reads may."""
     history = History()
     assert told(history, answers=[read(3, 1), read(3, 2), read(4, 3)]) == []
     assert told(history, answers=[read(4, 1), read(3, 2)]) == ["I19"]
@@ -113,7 +115,7 @@ def test_nobody_reads_an_older_state() -> None:
 
 
 def test_a_cancel_is_seen_by_all() -> None:
-    """I19: after the 2xx every replica tells every client."""
+    """I19: after the 2xx of a cancel every replica shows it to every client."""
     history = History()
     cancel = read(3, 1, verb="cancel", desired="Stopped")
     stopped = read(3, 2, client="c2", replica="api-2", desired="Stopped")
@@ -124,7 +126,7 @@ def test_a_cancel_is_seen_by_all() -> None:
 
 
 def test_a_launch_is_found_by_all() -> None:
-    """I19: nobody is told that there is none while it exists."""
+    """I19: no client gets 404 for an existing launch."""
     history = History()
     answer = keyed(history)
     missing = msgspec.structs.replace(answer, verb="get", status=404, uid="", asked_at=answer.at + 1, at=answer.at + 2)
@@ -133,7 +135,7 @@ def test_a_launch_is_found_by_all() -> None:
 
 
 def test_workspaces_keep_apart() -> None:
-    """I22: no string of one in an answer to the other, nor in what is kept for it."""
+    """I22: no string of one workspace is in an answer to another, nor in its stored data."""
     history = History()
     canary = Canary(text="canary-of-a", workspace="a", planted="a label")
     to_a = Answered(at=1, client="c1", workspace="a", verb="list", status=200, text="... canary-of-a ...")
@@ -144,7 +146,7 @@ def test_workspaces_keep_apart() -> None:
 
 
 def test_secrets_stay_where_they_are() -> None:
-    """I23: not in ConfigMaps, logs, urls, events; and what tells of it does not tell it."""
+    """I23: secrets are not in ConfigMaps, logs, URLs or events; the violation does not contain the secret."""
     history = History()
     canary = Canary(text="hunter2hunter2", is_secret=True, planted="env of job")
     history.launch(env={"PASSWORD": canary.text})
@@ -168,7 +170,7 @@ def hint(number: int, **changes: Any) -> Delivered:
 
 
 def test_nothing_is_left_of_hints() -> None:
-    """I16: pending ones, members that went long ago, dead letters that nothing explains."""
+    """I16: pending hints, members that left long ago, and unexplained dead letters are violations."""
     history = History()
     assert told(history, has_streams=True, pending_hints=1) == ["I16"]
     member = Consumer(stream="slipway:work:0", group="podworker", name="w1", pending=0, idle_s=30.0)
@@ -180,7 +182,7 @@ def test_nothing_is_left_of_hints() -> None:
 
 
 def test_poison_is_set_aside_and_delays_nobody() -> None:
-    """I17: five deliveries, then a dead letter; the others take what they always take."""
+    """I17: an invalid hint is a dead letter after five deliveries, and does not delay the others."""
     history = History()
     poison = hint(50, is_poison=True, times=5, done_at=None, dead_at=BEGUN + 80)
     others = [hint(number) for number in range(100)]
@@ -192,7 +194,7 @@ def test_poison_is_set_aside_and_delays_nobody() -> None:
 
 
 def test_an_early_acknowledgement_is_told() -> None:
-    """ACK: nothing else asks for what is still to be done."""
+    """ACK: an acknowledgement before the work is done is a violation, when no other hint demands the work."""
     history = History()
     ack = AckedHint(allocation=AllocationId("a"), demands="the pods", others=0, process="podworker-1")
     assert told(history, acked=[ack]) == ["ACK"]
@@ -200,7 +202,7 @@ def test_an_early_acknowledgement_is_told() -> None:
 
 
 def test_whoever_writes_at_rest_is_told() -> None:
-    """I18: after the rest begins there are leases only."""
+    """I18: after the rest begins only leases may be written."""
     history = History()
     history.run()
     assert told(history, rest_from=history.now) == []
@@ -211,7 +213,7 @@ def test_whoever_writes_at_rest_is_told() -> None:
 
 
 def test_a_restart_changes_nothing() -> None:
-    """I25: no pod is written and no phase moves between its begin and its end; what nodes say of pods is not ours."""
+    """I25: no pod is written and no phase moves between its begin and its end; status writes of nodes are excluded."""
     history = History()
     history.run()
     begun = history.now

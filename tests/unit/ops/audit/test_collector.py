@@ -1,4 +1,4 @@
-"""What a live audit records: every version from its beginning on, and whether that is so."""
+"""The history that a live audit records: every version from its beginning on, and whether the history is complete."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -33,7 +33,7 @@ class Bench:
         self.collector = HistoryCollector(self.its, self.clock)
 
     def committed(self, since: int) -> list[tuple[int, str, bool]]:
-        """(version, name, is it a deletion) of what was committed after `since`, of the kinds that are recorded."""
+        """(version, name, whether it is a deletion) of each commit after `since`, for the recorded kinds."""
         return [
             (change.version, change.key[1], change.type == "DELETED")
             for change in self.changes
@@ -45,7 +45,7 @@ class Bench:
         return [(each.number, each.name, each.is_deletion) for each in found if each.number > since]
 
     async def busy(self, name: str) -> None:
-        """An allocation comes, changes and goes, and a pod and a ConfigMap of ours with it."""
+        """Create, change and delete an allocation with a pod and a ConfigMap."""
         await launch(self.kube, name)
         pod = {"metadata": {"name": name, "labels": OURS}, "spec": {"containers": [{"name": "main", "image": "i"}]}}
         await self.kube.create(PODS, pod, namespace="default")
@@ -76,7 +76,8 @@ def on_a_bench(test: Callable[[Bench], Awaitable[None]]) -> None:
 
 
 def test_every_version_is_recorded_in_order() -> None:
-    """What is committed after the beginning is there once, with what it replaced; what was there before, once."""
+    """Every commit after the beginning is recorded once, with the version that it replaced; every object that existed
+    before is recorded once."""
 
     async def test(bench: Bench) -> None:
         begun = bench.changes[-1].version
@@ -98,7 +99,7 @@ def test_every_version_is_recorded_in_order() -> None:
 
 
 def test_watches_that_end_lose_nothing() -> None:
-    """A watch that is closed goes on where it was."""
+    """A closed watch is resumed at its position, so nothing is lost."""
 
     async def test(bench: Bench) -> None:
         begun = bench.changes[-1].version
@@ -114,7 +115,8 @@ def test_watches_that_end_lose_nothing() -> None:
 
 
 def test_a_history_that_was_cut_is_said_to_be() -> None:
-    """After a compaction the kind is listed again: what is gone is told as gone, and nothing claims to be complete."""
+    """After a compaction the kind is listed again: missing objects are recorded as deleted, and the history is marked
+    as incomplete."""
 
     async def test(bench: Bench) -> None:
         await launch(bench.kube, "gone")
@@ -136,7 +138,8 @@ def test_a_history_that_was_cut_is_said_to_be() -> None:
 
 
 def test_an_object_is_as_old_as_its_server_notes() -> None:
-    """To the second, by the latest note; without notes by the latest time in it; one that is to stop is never old."""
+    """The age of an object comes from its latest managedFields entry, to the second; without entries from the latest
+    time in it. An allocation that must stop is never old."""
 
     def changed(**fields: object) -> float:
         return changed_at(msgspec.convert({"metadata": {}, **fields}, Observed), 1_000_000.0)
@@ -150,7 +153,7 @@ def test_an_object_is_as_old_as_its_server_notes() -> None:
 
 
 def test_what_a_config_map_holds_is_not_kept() -> None:
-    """Evidence is about objects, not about what users put into them."""
+    """The data of a ConfigMap is not recorded: the evidence is about objects, not about users' data."""
     read = msgspec.convert({"metadata": {"name": "x"}, "data": {"secret": "s"}}, Observed)
     assert read.body == {"metadata": {"name": "x"}}
     assert Metadata(name="x").version == 0

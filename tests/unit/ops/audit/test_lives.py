@@ -1,4 +1,4 @@
-"""Invariants of lives, gangs and ledgers: the smallest history that breaks each, beside one that does not."""
+"""Invariants of lives, gangs and ledgers: for each the smallest history that breaks it, and one that does not."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,12 +20,13 @@ Story = Callable[[History], None]
 
 
 def told(history: History, **known: Any) -> set[str]:
-    """The invariants that an audit finds broken."""
+    """The invariants that an audit reports as broken."""
     return {violation.invariant for violation in audit(history.evidence(**known))}
 
 
 def test_a_good_life_breaks_nothing() -> None:
-    """Launched, run, ended, gone; and beside it one that still runs, one that failed and one that waits."""
+    """A correct history breaks nothing: an allocation that was launched, ran, ended and was deleted; others run, failed
+    or wait."""
     history = History()
     history.queue(limit={"cpu": "8"}, nominal={"cpu": "4"}, borrowingLimit={"cpu": "4"})
     history.run("done")
@@ -274,14 +275,15 @@ def _counts_twice(history: History) -> None:
     ids=lambda value: value if isinstance(value, str) else value.__name__.strip("_").replace("_", "-"),
 )
 def test_what_breaks_it_is_told(story: Story, invariant: str) -> None:
-    """One thing goes wrong, and the invariant about it says so."""
+    """One change breaks exactly its invariant."""
     history = History()
     story(history)
     assert invariant in told(history)
 
 
 def test_a_start_that_its_node_broke_off_is_no_exit() -> None:
-    """I20: its code is the runtime's; such a pod is let go as one whose node is lost, with no exit on record."""
+    """I20: a start that its node broke off is no exit, because its code is the runtime's; such a pod may be released
+    without a recorded exit, as when its node is lost."""
     history = History()
     history.run()
     ended = exited(history.now, 128)
@@ -296,7 +298,8 @@ def test_a_start_that_its_node_broke_off_is_no_exit() -> None:
 
 @pytest.mark.parametrize("phase", [RankState.FAILED, RankState.RELEASING])
 def test_an_exit_that_is_told_after_the_loss_was_recorded_does_not_change_the_record(phase: RankState) -> None:
-    """I20: a node that was given up tells the code after all. It is broken the other way round.
+    """I20: a node that was given up reports the exit code later; the recorded loss stays. The reverse order breaks the
+    invariant.
 
     The API server deletes a pod that has no grace left with its last finalizer, whatever its node wrote meanwhile.
     """
@@ -315,7 +318,8 @@ def test_an_exit_that_is_told_after_the_loss_was_recorded_does_not_change_the_re
 
 
 def test_a_writer_that_nobody_knows_is_no_second_leader() -> None:
-    """I9: an API server that dies before it has answered does not tell who wrote; two who are known are told apart."""
+    """I9: an unknown writer is no second leader, because an API server that dies before its answer leaves the writer
+    unknown; two known writers are a violation."""
     for second, found in (("", set[str]()), ("scheduler-2", {"I9"})):
         history = History()
         for _ in range(3):
@@ -325,7 +329,7 @@ def test_a_writer_that_nobody_knows_is_no_second_leader() -> None:
 
 
 def test_a_promised_launch_that_is_nowhere_is_told() -> None:
-    """I1: it never existed, or it is gone although nobody deleted it; one that was deleted is not missed."""
+    """I1: a promised launch that never existed, or is gone without a delete, is a violation; a deleted one is not."""
     history = History()
     uid = history.launch().metadata.uid
     promise = Promised(kind="launched", uid=uid, version=3, at=history.now)
@@ -353,7 +357,7 @@ def test_what_runs_on_after_its_end_is_told() -> None:
 
 
 def test_a_stream_is_the_objects_own_history() -> None:
-    """I14, I15: an entry that never was, a hole, a second payload, and a stream that lacks its end."""
+    """I14, I15: an invented entry, a gap, a second payload, and a missing end of a stream are violations."""
     history = History()
     history.run()
     found = history.allocation()
@@ -377,7 +381,8 @@ def test_a_stream_is_the_objects_own_history() -> None:
 
 @pytest.mark.parametrize(("deleter", "expected"), [("", set[str]()), ("podworker-1", {"I5"})])
 def test_a_release_of_a_pod_that_is_gone(deleter: str, expected: set[str]) -> None:
-    """I5: ours when one of us took it away; when somebody else did, whoever released could not know."""
+    """I5: the release of a deleted pod is a violation when one of our services deleted it; when another process did,
+    the pod worker could not know."""
     history = History()
     history.launch()
     history.ledger(history.decision())
@@ -389,7 +394,7 @@ def test_a_release_of_a_pod_that_is_gone(deleter: str, expected: set[str]) -> No
 
 
 def test_the_rules_have_to_be_installed() -> None:
-    """I7: the API server itself holds the fences."""
+    """I7: the rules must be installed, because the API server itself enforces the fences."""
     history = History()
     rules = [rule.rule for rule in RULES]
     assert told(history, crd_rules=rules) == set()
@@ -397,7 +402,7 @@ def test_the_rules_have_to_be_installed() -> None:
 
 
 def test_fences_are_looked_for() -> None:
-    """A bind or a delete without a uid and a replacement without a version are told."""
+    """A bind or a delete without a uid, and a replacement without a version, are violations."""
     history = History()
     good = FencedWrite(process="watcher-1", verb="delete", resource="pods", name="p", uid="u", outcome="ok")
     assert told(history, requests=[good]) == set()
@@ -406,7 +411,7 @@ def test_fences_are_looked_for() -> None:
 
 
 def test_two_looks_may_hide_steps() -> None:
-    """A history that was sampled is judged by what can be seen of it: several attempts may have passed."""
+    """A sampled history is judged by its visible versions: several attempts may have passed between two samples."""
     history = History()
     history.launch()
     before = len(history.versions)
@@ -419,7 +424,7 @@ def test_two_looks_may_hide_steps() -> None:
 
 
 def test_what_can_not_be_judged_is_said() -> None:
-    """A verdict names what it lacked; silence about it is no promise."""
+    """An invariant that cannot be judged is reported with the missing evidence; it does not count as satisfied."""
     found = {verdict.invariant.id: verdict for verdict in verdicts(History().evidence())}
     assert list(found) == [invariant.id for invariant in INVARIANTS]
     assert found["I2"].judged == ()
@@ -428,12 +433,12 @@ def test_what_can_not_be_judged_is_said() -> None:
 
 
 def test_ids_are_stable() -> None:
-    """Gauges are named by them: I1 to I27 and our own."""
+    """The ids of invariants are stable, I1 to I27 and our own, because gauges are named by them."""
     assert list(BY_ID) == [*(f"I{number}" for number in range(1, 28)), "ACK", "FENCE"]
 
 
 def test_an_interruption_may_cost_an_attempts_work_again() -> None:
-    """I24: who was held does what others have done, and undoes it; that is no storm."""
+    """I24: an interrupted process may repeat and undo the work of others; that is no storm."""
     history = History()
     _writes_too_much(history)
     assert told(history) == {"I24"}
@@ -442,7 +447,8 @@ def test_an_interruption_may_cost_an_attempts_work_again() -> None:
 
 @pytest.mark.parametrize(("apart_s", "broken"), [(1.0, set[str]()), (0.2, {"I24"})], ids=["slow ranks", "a storm"])
 def test_news_of_ranks_may_be_written_once_a_second(apart_s: float, broken: set[str]) -> None:
-    """I24: ranks that start one by one on slow nodes cost a write each; the same within a second is a storm."""
+    """I24: ranks that start one by one on slow nodes cause one write each; as many writes within a second are a
+    storm."""
     history = History()
     history.run()
     begun = history.now
@@ -455,7 +461,7 @@ def test_news_of_ranks_may_be_written_once_a_second(apart_s: float, broken: set[
 
 @pytest.mark.parametrize("count", [0, 3], ids=["alone", "beside others"])
 def test_a_pod_that_goes_is_one_write(count: int) -> None:
-    """I24: it is marked and goes, whatever others have the server commit between the two."""
+    """I24: the mark and the removal of a pod are one write, whatever other commits are between the two."""
 
     def life(more: int, *, goes: bool) -> History:
         history = History()

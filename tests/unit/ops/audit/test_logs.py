@@ -1,4 +1,4 @@
-"""I27: the smallest logs that break it, beside those that do not."""
+"""I27: the smallest logs that break it, and those that do not."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ TEN = (Passage(number=1, printed=1, count=10),)
 
 
 def a_line(number: int, text: str, *, missing: int = 0) -> LogLine:
-    """Of the first rank."""
+    """A line of the first rank."""
     return LogLine(attempt=1, rank=0, time="2026-01-01T00:00:00Z", text=text, number=number, missing=missing)
 
 
@@ -39,7 +39,7 @@ def told(
     is_deleted: bool = False,
     **known: Any,
 ) -> list[str]:
-    """What is said of the log of a rank that printed so many lines."""
+    """The violations of the log of a rank that printed this number of lines."""
     history = History()
     history.run()
     history.finish()
@@ -81,19 +81,21 @@ def told(
 
 
 def test_a_whole_log_breaks_nothing() -> None:
-    """All lines, in their places, and the log is said to be stored to its end; so for a reader of the api."""
+    """A whole log breaks nothing: all lines are at their places, and the log is marked as stored to its end, in the
+    store and for a reader of the api."""
     assert told() == []
     assert told(marks=()) == []
 
 
 def test_a_counted_hole_breaks_nothing() -> None:
-    """Of a log that is larger than its share, lines are missing where their numbers jump, and readers are told."""
+    """A counted gap breaks nothing: in a log larger than its share, lines are missing where the numbers jump, and
+    readers get the count."""
     holed = (Passage(number=1, printed=1, count=3), Passage(number=8, printed=8, count=3))
     assert told(holed, fits=False, marks=((4, 4),)) == []
 
 
 def test_states_of_a_line_that_goes_on_have_more_than_one_number() -> None:
-    """A progress bar is one line of its rank, and as many of its log as states of it were shown."""
+    """A progress bar is one line of its rank, and one line of the log for each state that was shown."""
     lines = ["line 1", "state 2 10%", "state 2 100%", "line 3"]
     passages = folded(a_line(number, text) for number, text in enumerate(lines, 1))
     assert [(each.printed, each.count) for each in passages] == [(1, 1), (2, 1), (2, 1), (3, 1)]
@@ -117,25 +119,26 @@ def test_states_of_a_line_that_goes_on_have_more_than_one_number() -> None:
     ids=["out of order", "doubled", "uncounted", "miscounted", "late", "end missing", "left out", "empty", "absent"],
 )
 def test_a_log_that_is_not_true_is_told(passages: Sequence[Passage] | None, what: str) -> None:
-    """Each by what is wrong with it."""
+    """A false log is a violation, which names the error."""
     assert what in " ".join(told(passages))
 
 
 def test_a_log_that_is_not_said_to_be_whole_is_told() -> None:
-    """A reader that follows would wait for ever."""
+    """A log that is not marked as complete is a violation, because a follower would wait for ever."""
     assert "not said" in " ".join(told(is_ended=False))
     assert "is said to end with 12" in " ".join(told(end=12))
 
 
 def test_a_reader_who_is_not_told_of_a_hole_is_told() -> None:
-    """Or who is told of another one."""
+    """A reader who does not get a gap's count, or gets a wrong one, is a violation."""
     holed = (Passage(number=1, printed=1, count=3), Passage(number=8, printed=8, count=3))
     assert "it has the holes" in " ".join(told(holed, fits=False, marks=()))
     assert "it has the holes" in " ".join(told(holed, fits=False, marks=((4, 3),)))
 
 
 def test_what_the_store_has_lost_is_not_asked_for() -> None:
-    """A container that had ended by then may have no log, but no false one; a later one is stored to its end."""
+    """After a loss of the store, a container that had ended by then may have no log, but no false one; the log of a
+    later one must be complete."""
     assert told(None, ended_at=BEGUN + 10.0, store_losses=LOST) == []
     assert told((Passage(number=6, printed=6, count=5),), ended_at=BEGUN + 10.0, store_losses=LOST) == []
     assert "is missing" not in " ".join(told((Passage(number=1, printed=1),), store_losses=LOST))
@@ -149,8 +152,8 @@ def test_what_the_store_has_lost_is_not_asked_for() -> None:
 
 
 def test_nothing_is_asked_of_a_log_that_the_store_lost_and_nobody_can_read() -> None:
-    """Its lines were lost, its pod went away before they were read again, and so did its allocation. Each of them
-    alone excuses nothing."""
+    """A log may be missing when the store lost its lines, and the pod and the allocation were gone before they could be
+    read again. Each of these alone is no excuse."""
     lost = ((0.0, BEGUN + 5.0),)
     was_killed: dict[str, Any] = {"passages": None, "interruptions": 1}
     assert told(**was_killed, store_losses=lost, is_deleted=True) == []
@@ -160,7 +163,8 @@ def test_nothing_is_asked_of_a_log_that_the_store_lost_and_nobody_can_read() -> 
 
 
 def test_a_log_whose_place_was_lost_is_stored_again_and_read_once() -> None:
-    """Under the same numbers, so that readers tell; without a loss, or for a reader, it is doubled."""
+    """A log whose position was lost is stored again under the same numbers, so that readers recognize repeats; without
+    a loss, or for a reader, it is a repeat."""
     again = (Passage(number=1, printed=1, count=6), Passage(number=1, printed=1, count=10))
     assert told(again, store_losses=LOST, ended_at=BEGUN + 12.0) == []
     assert "stored after" in " ".join(told(again))
@@ -170,8 +174,8 @@ def test_a_log_whose_place_was_lost_is_stored_again_and_read_once() -> None:
 
 
 def test_an_end_that_could_not_be_read_is_told_to_readers_only_after_a_fault() -> None:
-    """Where nothing interrupted us, an end that is marked as unread is missing all the same; so is that of a pod that
-    ended by itself: its node keeps the log until we delete the pod."""
+    """An end that is marked as unread is allowed only after a fault. Without one it is missing, also for a pod that
+    ended by itself, because its node keeps the log until the pod is deleted."""
     short = (Passage(number=1, printed=1, count=4),)
     assert told(short, is_unread=True, interruptions=1) == []
     assert "ends with line 4" in " ".join(told(short, is_unread=True))
@@ -180,14 +184,16 @@ def test_an_end_that_could_not_be_read_is_told_to_readers_only_after_a_fault() -
 
 
 def test_a_pod_of_which_the_store_lost_every_line_keeps_its_numbers() -> None:
-    """The next pod of the rank begins with its first line, under the next number; a rank that began once does not."""
+    """When the store lost every line of a pod, the next pod of the rank begins with its first line under the next
+    number; a rank that started once does not."""
     tail = [Passage(number=15, printed=1, count=10)]
     assert told(tail, more_starts=1) == []
     assert told(tail) != []
 
 
 def test_the_log_of_a_rank_that_came_back_goes_on_with_a_first_line() -> None:
-    """Once for each start more; what the pod before said again of a line that goes on is no start."""
+    """The log of a restarted rank continues with a first line, once for each restart; a repeated state of a rewritten
+    line of the previous pod is no start."""
     first = (
         Passage(number=1, printed=1, count=5),
         Passage(number=6, printed=5, count=1, is_state=True),

@@ -1,4 +1,4 @@
-"""What the page of the invariants says of each place is what the code of the place gives to the audit."""
+"""The page of the invariants lists for each place exactly the evidence that the code of the place provides."""
 
 import ast
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ BEST: dict[str, Any] = {
     "rest_from": 0.0,
     "canaries": [Canary(text="a", is_secret=True), Canary(text="b", workspace="w")],
 }
-"""The best value of a field that the code computes; for the other fields, something."""
+"""The best value of a field that the code computes; for the other fields, any value."""
 CANARIES = {"chaos": spoken.CANARIES}
 
 
@@ -59,7 +59,7 @@ def test_each_kind_of_evidence_is_needed_by_a_check() -> None:
 
 
 def test_without_streams_nobody_says_that_no_hint_is_pending() -> None:
-    """An audit without Redis reads no queue: its number of pending hints is no observation."""
+    """An audit without Redis does not report zero pending hints, because it reads no queue."""
     found = {verdict.invariant.id: verdict for verdict in verdicts(AuditEvidence(versions=(), has_streams=False))}
     assert found["I16"].judged == ()
     assert Need.STREAMS in found["I16"].missing

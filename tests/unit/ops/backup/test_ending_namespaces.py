@@ -1,4 +1,4 @@
-"""What was in a namespace that was being deleted is left out of a restore with it."""
+"""A restore leaves out a namespace that was being deleted, and its objects."""
 
 import msgspec
 
@@ -10,13 +10,13 @@ from tests.support.api_world import api_world
 
 
 def ending(line: BackupLine) -> BackupLine:
-    """The line, of a namespace that was on its way out."""
+    """The line, for a namespace that was being deleted."""
     metadata = msgspec.structs.replace(line.object.metadata, deletion_timestamp="2026-11-30T00:00:00Z")
     return msgspec.structs.replace(line, object=msgspec.structs.replace(line.object, metadata=metadata))
 
 
 async def test_what_is_in_a_namespace_that_was_going_is_left_out_with_it() -> None:
-    """It is no failure of the restore: nothing of it was to stay."""
+    """Objects of a namespace that was being deleted are left out with it, without a failure of the restore."""
     async with api_world() as world:
         await world.launch(name="run")
         lines = await Taker(world.kube, "slipway-system", with_secrets=False).take()

@@ -1,4 +1,4 @@
-"""The file of a backup: what is damaged is said, with the name of the file or the number of the line."""
+"""The file of a backup: damage is reported with the name of the file or the number of the line."""
 
 import gzip
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["middle", "end", "head", "checksum"])
 def test_a_damaged_file_is_refused_in_words(damage: str, tmp_path: Path) -> None:
-    """Whatever part of the compression it is in."""
+    """A damaged file is refused with a message, whichever part of the compression is damaged."""
     path = a_file(tmp_path)
     content = bytearray(path.read_bytes())
     match damage:
@@ -48,7 +48,7 @@ def test_a_damaged_file_is_refused_in_words(damage: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("at", range(0, 240, 8))
 def test_bytes_that_were_changed_are_no_traceback(at: int, tmp_path: Path) -> None:
-    """The library of the compression has an error of its own for some of them."""
+    """Changed bytes cause no traceback, although the compression library raises its own error for some of them."""
     path = a_file(tmp_path)
     content = bytearray(path.read_bytes())
     place = 20 + at * (len(content) - 60) // 240

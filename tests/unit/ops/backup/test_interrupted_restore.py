@@ -21,7 +21,7 @@ ALLOCATIONS_KIND = kinds.kind_of(kinds.KEPT_ALLOCATIONS)
 
 
 async def a_backup() -> list[BackupLine]:
-    """Of a pool whose ledger is in a later epoch, and of an allocation that has ended."""
+    """Make a backup of a pool whose ledger is in a later epoch, and of an allocation that has ended."""
     async with api_world() as world:
         made = await world.kube.create(RESOURCE_POOLS, {"metadata": {"name": "reserve"}, "spec": {}})
         for name in ("reserve", "default"):
@@ -46,7 +46,7 @@ async def fence_of(world: ApiWorld, pool: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("is_done", [False, True])
 async def test_the_epoch_of_a_pool_is_written_again_after_a_failure(is_done: bool) -> None:
-    """Also when the write was done and only its answer was lost."""
+    """The epoch of a pool is written again after a failure, also when only the answer was lost."""
     lines = await a_backup()
     async with api_world() as world:
         hook = failing(Verb.UPDATE, "resourcepools", 2)
@@ -68,7 +68,8 @@ async def test_no_pool_stays_without_its_epoch() -> None:
 
 
 async def test_the_ledger_of_a_pool_that_exists_continues_at_the_epoch_of_the_backup() -> None:
-    """The setup may have made the pool, or a restore that was killed; a later epoch stays."""
+    """The ledger of an existing pool, from the setup or a killed restore, continues at the epoch of the backup; a later
+    epoch stays."""
     lines = await a_backup()
     async with api_world() as world:
         outcome = (await given(world, lines))[POOLS, "default"]
@@ -79,7 +80,7 @@ async def test_the_ledger_of_a_pool_that_exists_continues_at_the_epoch_of_the_ba
 
 @pytest.mark.parametrize("plural", ["resourcepools", "allocations"])
 async def test_an_object_whose_creation_was_not_answered_gets_its_status(plural: str) -> None:
-    """The create was done and its answer was lost."""
+    """An object gets its status also when the answer of its creation was lost."""
     lines = await a_backup()
     async with api_world() as world:
         world.kube.after = failing(Verb.CREATE, plural, 1)
@@ -90,7 +91,8 @@ async def test_an_object_whose_creation_was_not_answered_gets_its_status(plural:
 
 
 async def test_a_status_whose_write_was_not_answered_stays() -> None:
-    """The version that the repeated write names is its own predecessor's; the allocation is not deleted for that."""
+    """A status whose write got no answer stays: the conflict of the repeated write is caused by the first one, and the
+    allocation is not deleted for it."""
     lines = await a_backup()
     async with api_world() as world:
         world.kube.after = failing(Verb.UPDATE, "allocations", 1)
@@ -99,7 +101,8 @@ async def test_a_status_whose_write_was_not_answered_stays() -> None:
 
 
 async def test_a_second_restore_completes_an_allocation_that_the_first_left_without_its_status() -> None:
-    """The first could neither write the status nor delete the allocation again: it would run as a new one."""
+    """A second restore completes an allocation that the first one left without its status, because it could not delete
+    it again; without the status it would run as a new one."""
     lines = await a_backup()
     async with api_world() as world:
         strike = failing(Verb.UPDATE, "allocations", TRIES)

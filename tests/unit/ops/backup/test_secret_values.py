@@ -1,4 +1,5 @@
-"""A backup and secret values of launches: they are not in it, and what needs them is put back cancelled."""
+"""A backup and secret values of launches: the values are not in the backup, and allocations that need them are restored
+as cancelled."""
 
 import msgspec
 import pytest
@@ -16,7 +17,8 @@ CANARY = "canary-7d1f"
 
 
 async def a_backup(world: ApiWorld) -> list[BackupLine]:
-    """Of one that waits, one that has ended, both with secret values, and one without; all Secrets asked for."""
+    """Make a backup, with all Secrets requested, of a waiting and an ended allocation with secret values, and one
+    without."""
     for name in ("waits", "ended"):
         await world.launch(name=name, secretValues={"TOKEN": CANARY})
     await world.launch(name="plain")
@@ -27,7 +29,7 @@ async def a_backup(world: ApiWorld) -> list[BackupLine]:
 
 
 async def test_the_values_are_not_in_a_backup() -> None:
-    """Also where their Secret is asked for by name, in the namespace of the services."""
+    """The values are not in a backup, also when their Secret in the namespace of the services is requested by name."""
     async with api_world() as world:
         lines = await a_backup(world)
         text = str([msgspec.to_builtins(each.object) for each in lines])
@@ -39,7 +41,8 @@ async def test_the_values_are_not_in_a_backup() -> None:
 
 @pytest.mark.parametrize("is_dry", [True, False])
 async def test_what_needs_its_values_is_put_back_cancelled_and_told_of(is_dry: bool) -> None:
-    """It could only wait for a Secret that nobody makes; what has ended and what needs none stay as they were."""
+    """A waiting allocation that needs its secret values is restored as cancelled and reported, because no process would
+    create its Secret. Ended ones, and those without secret values, stay as they were."""
     async with api_world() as world:
         lines = await a_backup(world)
     async with api_world() as other:

@@ -1,4 +1,4 @@
-"""The doctor looks whether the kind is installed by which pools ask an autoscaler for nodes."""
+"""The doctor checks whether the kind is installed by which pools request nodes from an autoscaler."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.support.virtual_time import VirtualClock, run_virtual
 
 
 def findings(mode: str | None, *, has_kind: bool) -> list[Finding]:
-    """What is found where the pool asks in that way."""
+    """The findings when the pool requests nodes in this mode."""
     found: list[Finding] = []
 
     async def main() -> None:
@@ -31,18 +31,18 @@ def findings(mode: str | None, *, has_kind: bool) -> list[Finding]:
 
 @pytest.mark.parametrize("mode", [None, "PlaceholderPods"])
 def test_pools_that_need_no_kind_are_no_finding(mode: str | None) -> None:
-    """Nothing is asked, or by pods."""
+    """Pools that request no nodes, or request them by pods, cause no finding."""
     assert findings(mode, has_kind=False) == []
 
 
 def test_a_kind_that_is_missing_is_named_with_what_to_do() -> None:
-    """Such a pool asks in vain."""
+    """A missing kind is reported with the fix, because requests of the pool have no effect."""
     (found,) = findings("ProvisioningRequest", has_kind=False)
     assert "pools ask by ProvisioningRequests (default), and the kind is not installed" in str(found)
     assert "install it with the Cluster Autoscaler" in str(found)
 
 
 def test_a_kind_that_is_there_is_fine() -> None:
-    """With the pools that use it."""
+    """An installed kind is fine, and the finding names the pools that use it."""
     (found,) = findings("ProvisioningRequest", has_kind=True)
     assert "ProvisioningRequests: default" in str(found)

@@ -1,4 +1,4 @@
-"""The table that the doctor asks about is what the chart gives."""
+"""The doctor's table of rights equals the rights that the chart grants."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 
 def granted(documents: list[Json], service: str) -> set[Right]:
-    """The rights that the chart's roles of that service give."""
+    """The rights that the chart's roles grant to that service."""
     found: set[Right] = set()
     for role in documents:
         if role["kind"] not in ("Role", "ClusterRole") or not role["metadata"]["name"].startswith(f"slipway-{service}"):
@@ -33,13 +33,15 @@ def granted(documents: list[Json], service: str) -> set[Right]:
 
 @pytest.mark.parametrize("service", chart.SERVICES)
 def test_the_table_is_what_the_chart_gives(service: str) -> None:
-    """Verb by verb, and where it holds: the namespaced form of the chart tells workspaces from the cluster."""
+    """The table equals the chart's rights, verb by verb and by scope: the namespaced form of the chart separates
+    workspaces from the cluster."""
     values = {"api": {"settings": {"execEnabled": False}}, "rbac": {"namespaces": ["red"]}}
     assert granted(chart.render(values), service) == set(rights_of(service))
 
 
 def test_what_settings_add() -> None:
-    """Commands in ranks, mode `kubernetes`, requests for nodes, and no list of namespaces."""
+    """Settings add rights: commands in ranks, mode `kubernetes`, requests for nodes, and the absence of a list of
+    namespaces."""
     with_exec = granted(chart.render({"rbac": {"namespaces": ["red"]}}), "api") - set(rights_of("api"))
     assert with_exec == set(optional_rights("execEnabled=true"))
     settings = {"auth": "kubernetes", "execEnabled": False}
@@ -54,5 +56,5 @@ def test_what_settings_add() -> None:
 
 
 def test_the_services_are_the_accounts() -> None:
-    """All four, and no other."""
+    """The table has the accounts of all four services, and no other."""
     assert set(ACCOUNTS) == set(chart.SERVICES)

@@ -1,4 +1,4 @@
-"""What the doctor says of the Deployments of the services."""
+"""The doctor's findings about the Deployments of the services."""
 
 from typing import Any
 
@@ -25,7 +25,8 @@ PLACE = "default"
 async def test_a_service_without_a_pod_is_a_failure(
     replicas: int, available: int, state: FindingState, said: str
 ) -> None:
-    """Also one that was scaled down, as a restore asks for: until it is scaled up again nothing is done."""
+    """A service without a pod is a failure, also when it was scaled down for a restore, because nothing works until it
+    is scaled up again."""
     core = a_core(SystemClock().now)
     core.bootstrap()
     kube = a_client(core)

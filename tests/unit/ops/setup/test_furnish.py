@@ -1,4 +1,4 @@
-"""The setup makes what is missing, changes nothing that is there, and says what it cannot make."""
+"""The setup creates missing objects, changes no existing ones, and reports what it cannot create."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -45,7 +45,7 @@ def _run(play: Callable[[World], Awaitable[None]]) -> None:
 
 
 def test_it_makes_what_is_missing() -> None:
-    """A pool, a queue, and a workspace of a namespace that keeps its other labels."""
+    """The setup creates a pool and a queue, and makes a namespace a workspace, which keeps its other labels."""
 
     async def play(world: World) -> None:
         await world.define()
@@ -74,7 +74,7 @@ def test_what_is_there_is_not_changed() -> None:
 
 
 def test_definitions_are_waited_for() -> None:
-    """They are installed at the same time, and served a moment later."""
+    """The setup waits for the definitions, which are installed at the same time and served a moment later."""
 
     async def play(world: World) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -87,7 +87,8 @@ def test_definitions_are_waited_for() -> None:
 
 
 def test_definitions_are_not_waited_for_for_ever() -> None:
-    """Then it is to be tried again, and the reason is said."""
+    """The wait for the definitions ends after a while, and the setup exits with the reason, so that it is tried
+    again."""
 
     async def play(world: World) -> None:
         began = world.clock.monotonic()
@@ -99,7 +100,7 @@ def test_definitions_are_not_waited_for_for_ever() -> None:
 
 
 def test_a_namespace_is_not_created() -> None:
-    """It belongs to somebody; until it is there, the setup is to be tried again."""
+    """The setup does not create a namespace, which belongs to a team; until it exists the setup is tried again."""
 
     async def play(world: World) -> None:
         await world.define()
@@ -110,7 +111,7 @@ def test_a_namespace_is_not_created() -> None:
 
 
 def test_a_bad_spec_is_said() -> None:
-    """Trying again would not help."""
+    """A bad spec is reported without retries."""
 
     async def play(world: World) -> None:
         await world.define()
@@ -121,7 +122,7 @@ def test_a_bad_spec_is_said() -> None:
 
 
 def test_settings_are_json_objects() -> None:
-    """As the chart writes them."""
+    """Settings are JSON objects, as the chart writes them."""
     settings = load(
         Settings,
         {

@@ -1,4 +1,4 @@
-"""After an uninstall nothing is stuck: what no service lets go of any more is let go of."""
+"""After an uninstall nothing is stuck: the removal deletes what the services no longer release."""
 
 import pytest
 
@@ -17,7 +17,7 @@ PLACE = "default"
 
 
 async def _an_allocation(kube: CoreKube, name: str, *, node: str = "") -> None:
-    """With a pod, a ConfigMap and a Service, as the services leave them when they go."""
+    """Create an allocation with a pod, a ConfigMap and a Service, as the services leave them behind."""
     made = await kube.create(
         ALLOCATIONS,
         {"metadata": {"name": name, "finalizers": [TEARDOWN_FINALIZER]}, "spec": {"kind": "command"}},
@@ -31,7 +31,7 @@ async def _an_allocation(kube: CoreKube, name: str, *, node: str = "") -> None:
 
 
 def test_nothing_is_left_of_allocations() -> None:
-    """Bound or not, deleted before or not; what bears no label of ours stays (V19)."""
+    """No object of allocations is left, bound or not, deleted before or not; objects without our label stay (V19)."""
 
     async def main() -> None:
         clock = VirtualClock()
@@ -56,7 +56,8 @@ def test_nothing_is_left_of_allocations() -> None:
 
 @pytest.mark.parametrize("verb", [Verb.LIST, Verb.DELETE, Verb.PATCH])
 def test_a_call_that_fails_is_repeated_in_the_next_round(verb: Verb) -> None:
-    """An API server that is away for a moment does not leave allocations that no service removes any more."""
+    """A failed call is repeated in the next round, so that a short outage of the API server leaves no allocations
+    behind."""
 
     async def main() -> None:
         clock = VirtualClock()

@@ -1,4 +1,4 @@
-"""What `helm test` finds out: a launch runs to its end, or an operator is told what keeps it from that."""
+"""`helm test`: a launch runs to its end, or the operator gets the reason why it does not."""
 
 import asyncio
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ def _tried(
     before: Hook | None = None,
     after: Hook | None = None,
 ) -> None:
-    """A trial on a cluster whose services write this status as soon as they see it; without one they are away. Its own
-    calls meet `before` and `after`."""
+    """Run a trial on a cluster whose services write this status as soon as they see the launch; without a status they
+    are away. `before` and `after` are hooks of its calls."""
 
     async def services(kube: CoreKube, clock: VirtualClock) -> None:
         is_written = status is None
@@ -60,7 +60,7 @@ def _tried(
 
 
 def test_a_launch_that_ends_well_is_a_success() -> None:
-    """And nothing of it is left."""
+    """A launch that succeeds is a success, and no object of it is left."""
     _tried({"phase": "Terminated", "result": "Succeeded", "reason": "Completed"})
 
 
@@ -70,20 +70,21 @@ SUCCESS = {"phase": "Terminated", "result": "Succeeded", "reason": "Completed"}
 @pytest.mark.parametrize("verb", [Verb.CREATE, Verb.GET, Verb.DELETE])
 @pytest.mark.parametrize("is_done", [False, True])
 def test_a_call_that_fails_is_repeated(verb: Verb, is_done: bool) -> None:
-    """An API server that is away for a moment is no failure of the installation, and no trial is left behind."""
+    """A failed call is repeated: a short outage of the API server is no failure of the installation, and no trial is
+    left behind."""
     hook = failing(verb, ALLOCATIONS.plural, 2)
     _tried(SUCCESS, after=hook) if is_done else _tried(SUCCESS, before=hook)
 
 
 def test_another_end_is_told_with_its_reason() -> None:
-    """An operator reads why, in the words of the services."""
+    """Another end is reported with the reason of the services."""
     failed = {"phase": "Terminated", "result": "Failed", "reason": "ImagePullFailed", "message": "no such image"}
     with pytest.raises(UnavailableError, match="Failed: ImagePullFailed no such image"):
         _tried(failed)
 
 
 def test_what_does_not_end_is_told_with_what_it_waits_for() -> None:
-    """The conditions of the object say it; it is removed all the same."""
+    """A launch that does not end is reported with its conditions, and is removed."""
     waits = {
         "phase": "Pending",
         "conditions": [
@@ -101,12 +102,12 @@ def test_what_does_not_end_is_told_with_what_it_waits_for() -> None:
 
 
 def test_services_that_are_away_are_suspected() -> None:
-    """Nobody has said anything."""
+    """Without any status the message suspects that the services are away."""
     with pytest.raises(UnavailableError, match="do they run"):
         _tried(None, TrialSettings(trial_timeout_s=5))
 
 
 def test_a_workspace_that_is_not_there_is_named() -> None:
-    """By the API server."""
+    """A missing workspace is reported with the message of the API server."""
     with pytest.raises(NotFoundError, match="nowhere"):
         _tried(None, TrialSettings(trial_workspace="nowhere"))

@@ -1,4 +1,4 @@
-"""Webhooks of an older release are brought into their own namespace, once, as old as they were."""
+"""Webhooks of an older release are moved into their own namespace, once, with their age."""
 
 import base64
 from collections.abc import Awaitable, Callable
@@ -55,7 +55,8 @@ def _run(play: Callable[[World], Awaitable[None]]) -> None:
 
 
 def test_they_are_what_they_were() -> None:
-    """With key, filter and age, so that what one was not sent yet is still its; other Secrets stay where they are."""
+    """Moved webhooks keep key, filter and age, so that they still get the events that were not sent yet; other Secrets
+    stay where they are."""
 
     async def play(world: World) -> None:
         await world.prepare("a", "b")
@@ -71,7 +72,7 @@ def test_they_are_what_they_were() -> None:
 
 
 def test_the_older_release_still_has_them() -> None:
-    """Until it is replaced, and again after a rollback: they are marked and stay."""
+    """The older release keeps its webhooks until it is replaced, and after a rollback: they are marked and stay."""
 
     async def play(world: World) -> None:
         await world.prepare("a")
@@ -98,7 +99,7 @@ def test_what_is_removed_does_not_come_back() -> None:
 
 
 def test_a_move_that_was_cut_off_goes_on() -> None:
-    """One that was copied and not marked is found there, and is marked."""
+    """An interrupted move continues: a webhook that was copied but not marked is found and marked."""
 
     async def play(world: World) -> None:
         await world.prepare("a")
@@ -113,7 +114,7 @@ def test_a_move_that_was_cut_off_goes_on() -> None:
 
 
 def test_the_namespace_is_helms() -> None:
-    """So that the upgrade takes it as its own; one that is there is left as it is."""
+    """The namespace has Helm's marks, so that the upgrade adopts it; an existing namespace is left as it is."""
 
     async def play(world: World) -> None:
         await world.prepare()
