@@ -39,7 +39,8 @@ def condition(type_: str, status: str = "True") -> Json:
 
 @pytest.mark.parametrize("phase", list(Phase))
 def test_argo_knows_every_phase(phase: Phase) -> None:
-    """What runs is healthy, what has not started is progressing; what has ended depends on its result."""
+    """Argo CD knows every phase: a running allocation is healthy, one that has not started is progressing, and an ended
+    one depends on its result."""
     wanted = {Phase.RUNNING: "Healthy", Phase.TERMINATED: "Degraded"}.get(phase, "Progressing")
     assert health_of({"phase": phase.value})[0] == wanted
 
@@ -53,7 +54,8 @@ def test_argo_knows_every_result(result: Result) -> None:
 
 
 def test_argo_shows_what_is_held_or_cannot_start() -> None:
-    """A condition that has passed, or that a later phase has left behind, is not shown."""
+    """Argo CD shows held allocations and those that cannot start; a past condition, or one of an earlier phase, is not
+    shown."""
     assert health_of(None) == ("Progressing", "not seen yet")
     assert health_of({"phase": "Pending"}, {"hold": True})[0] == "Suspended"
     for type_ in ("Stuck", "StartBlocked", "Refused", "Stalled"):
@@ -63,7 +65,7 @@ def test_argo_shows_what_is_held_or_cannot_start() -> None:
 
 
 def flux_of(status: Json) -> str:
-    """What the expressions of the page say to Flux, which asks `failed` before `current`."""
+    """The result of the page's expressions in Flux, which evaluates `failed` before `current`."""
     blocks = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     [checks] = [read["healthCheckExprs"] for read in map(yaml.safe_load, blocks) if "healthCheckExprs" in read]
     [expressions] = checks
@@ -82,7 +84,7 @@ def _is_true(expression: str, status: Json) -> bool:
 
 
 def kstatus_of(status: Json) -> str:
-    """What kstatus makes of a custom resource that is not being deleted: Stalled first, then Ready."""
+    """The status that kstatus computes for a custom resource that is not being deleted: Stalled first, then Ready."""
     known = {each["type"]: each["status"] for each in status.get("conditions", ())}
     if known.get("Stalled") == "True":
         return "Failed"
@@ -95,7 +97,8 @@ def status_of(allocation: Allocation) -> Json:
 
 
 def test_what_failed_for_good_ends_every_health_check() -> None:
-    """Argo CD, the expressions for Flux and kstatus say so alike, and at once."""
+    """A permanent failure ends every health check: Argo CD, the expressions for Flux and kstatus all report it at
+    once."""
     failed = status_of(settled(a_running().it, a_pod().exited(7)))
     assert (health_of(failed)[0], flux_of(failed), kstatus_of(failed)) == ("Degraded", "failed", "Failed")
     [stalled] = [each for each in failed["conditions"] if each["type"] == "Stalled"]
@@ -112,14 +115,14 @@ def test_a_success_and_a_running_workload_are_current() -> None:
 
 
 def test_what_waits_is_in_progress() -> None:
-    """Also before anybody has written a status."""
+    """A waiting allocation is in progress, also before its status is written."""
     assert flux_of({}) == "in progress"
     waiting: Json = {"phase": "Pending", "conditions": [condition("Admitted", "False")]}
     assert (health_of(waiting)[0], flux_of(waiting)) == ("Progressing", "in progress")
 
 
 def test_what_the_page_shows_can_be_read() -> None:
-    """Each block of Python compiles, each of YAML is YAML."""
+    """Each block of Python on the page compiles, and each block of YAML is valid."""
     for source in re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE):
         compile(source, "docs/adapters.md", "exec")
     for source in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE):
@@ -127,7 +130,8 @@ def test_what_the_page_shows_can_be_read() -> None:
 
 
 async def test_a_portal_finds_the_pods_by_the_label_that_the_launch_gives_them() -> None:
-    """The launch of the page, as a dry run shows its pods, beside what the page has Backstage select."""
+    """A portal finds the pods by their label: the selector for Backstage on the page matches the pods of the page's
+    launch in a dry run."""
     [section] = SECTION.findall(PAGE)
     values, launch, component = map(
         yaml.safe_load, re.findall(r"^```yaml\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Texts that look like numbers and are none: each reader of a text of others refuses them as any other nonsense.
+"""Texts that look like numbers but are none: each reader of foreign text refuses them like any other invalid text.
 
 `isdigit` is true for a superscript, which `int` refuses. `int` refuses a text of more than 4,300 digits too.
 """
@@ -36,25 +36,25 @@ DOCUMENTS = {
 
 @pytest.mark.parametrize("text", NO_NUMBERS, ids=NAMES)
 def test_what_is_no_number_is_none(text: str) -> None:
-    """Signs, spaces, fractions, other digits than those of ASCII, and too many of them."""
+    """Signs, spaces, fractions, digits outside of ASCII, and too many digits are no number."""
     assert number_in(text) is None
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("007", 7), ("9" * LONG_DIGITS_MAX, 10**LONG_DIGITS_MAX - 1)])
 def test_digits_are_a_number(text: str, number: int) -> None:
-    """As many digits as the reader says."""
+    """Digits are a number, up to the reader's limit."""
     assert number_in(text, LONG_DIGITS_MAX) == number
 
 
 @pytest.mark.parametrize("value", [True, -1, 10**400, float("inf"), float("nan"), "1", None, [], SECONDS_MAX * 2])
 def test_what_is_no_span_of_seconds_is_none(value: Any) -> None:
-    """A truth value is no number, and an integer may be too large for `float`."""
+    """Values that are no span of seconds are None: a bool is no number, and an integer may be too large for `float`."""
     assert seconds_in(value) is None
 
 
 @pytest.mark.parametrize("text", NO_NUMBERS, ids=NAMES)
 def test_an_exit_code_is_refused(text: str) -> None:
-    """Alone and as an end of a range."""
+    """An exit code of this text is refused, alone and as the end of a range."""
     for entry in (text, f"1-{text}"):
         with pytest.raises(ValueError, match="is not an exit code"):
             code_range(entry)
@@ -62,14 +62,15 @@ def test_an_exit_code_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", NO_NUMBERS, ids=NAMES)
 def test_a_log_of_that_name_is_none(text: str) -> None:
-    """The name comes from the archive, which others may write to."""
+    """A name with such a text is no log: the name comes from the archive, to which other programs may write."""
     assert source_of(f"{text}/0/stdout/main") is None
     assert source_of(f"1/{text}/stdout/main") is None
 
 
 @pytest.mark.parametrize("text", NO_NUMBERS, ids=NAMES)
 def test_annotations_of_a_pod_are_no_fault(text: str) -> None:
-    """Whoever may change pods may write any text there; the pod uses no device then."""
+    """Such annotations of a pod cause no error, because any user who may change pods can write them; the pod then uses
+    no device."""
     labels = {LABEL_ALLOCATION_UID: "u", LABEL_ATTEMPT: text, LABEL_RANK: text}
     annotations = {ANNOTATION_DEVICES: text, ANNOTATION_GPU_MILLI: text}
     meta = {"name": "p", "namespace": "default", "labels": labels, "annotations": annotations}
@@ -80,7 +81,7 @@ def test_annotations_of_a_pod_are_no_fault(text: str) -> None:
 @pytest.mark.parametrize("text", FAR, ids=[f"{text!r:.9}" for text in FAR])
 @pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
 def test_an_import_says_so(document: str, text: str) -> None:
-    """It is refused or reported, and never a fault."""
+    """An import refuses or reports such a text, and never crashes."""
     try:
         (made,) = convert(document.format(text), "file", ImportOptions(image="python:3.11"))
     except InvalidError:
@@ -90,7 +91,7 @@ def test_an_import_says_so(document: str, text: str) -> None:
 
 @pytest.mark.parametrize("text", NO_NUMBERS, ids=NAMES)
 def test_an_array_says_so(text: str) -> None:
-    """An index and the limit of what runs at once."""
+    """An array refuses such a text as an index and as the limit of parallel launches."""
     for given in (text, f"0-9%{text}"):
         if given != "0-9%":
             with pytest.raises(InvalidError, match="--array"):

@@ -1,4 +1,4 @@
-"""Which inputs carry secrets is a decision that somebody made, for each of them."""
+"""Each input that looks like a secret has an explicit decision whether it carries one."""
 
 from tests.support.secret_inputs import NO_SECRET, PLANTED, inputs
 
@@ -10,6 +10,6 @@ def test_each_input_that_looks_like_a_secret_is_planted_or_is_none() -> None:
 
 
 def test_no_row_is_about_an_input_that_is_gone() -> None:
-    """Nor does one stand in both tables."""
+    """Each row is about an existing input, and no input is in both tables."""
     assert PLANTED.keys() | NO_SECRET.keys() <= inputs()
     assert PLANTED.keys() & NO_SECRET.keys() == set()

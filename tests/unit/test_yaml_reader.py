@@ -1,4 +1,4 @@
-"""What YAML and JSON may say, and that whatever else they hold ends at once, with a path."""
+"""The accepted YAML and JSON; everything else is refused at once, with a path."""
 
 import time
 from typing import Any
@@ -35,7 +35,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     ],
 )
 def test_plain_values(text: str, value: Any) -> None:
-    """As YAML 1.1 has them, but that dates stay words."""
+    """Plain values are read as in YAML 1.1, except that dates stay text."""
     assert yaml_reader.parse(text, SCENARIO) == value
 
 
@@ -66,7 +66,7 @@ def test_plain_values(text: str, value: Any) -> None:
     ],
 )
 def test_what_is_refused(text: str, says: str) -> None:
-    """At once, whatever its size, and with the path."""
+    """Invalid content is refused at once, with any size, and with the path."""
     began = time.thread_time()
     with pytest.raises(InvalidError, match=says) as found:
         yaml_reader.parse(text, SCENARIO)
@@ -76,7 +76,7 @@ def test_what_is_refused(text: str, says: str) -> None:
 
 @pytest.mark.parametrize("text", ['{"a": NaN}', "a: .inf", "a: [.nan]", "a: -.inf", '{"a": Infinity}'])
 def test_numbers_that_json_has_not_are_refused(text: str) -> None:
-    """What is read can be sent on as JSON."""
+    """Numbers that JSON does not have are refused, so that a read value can be sent as JSON."""
     with pytest.raises(InvalidError, match="is no number that JSON has"):
         yaml_reader.parse(text, MANIFEST)
 
@@ -94,7 +94,7 @@ def test_documents_know_their_line() -> None:
 
 
 def test_a_large_file_is_refused_unread(tmp_path: Any) -> None:
-    """By its size, and also when it has no end."""
+    """A large file is refused unread by its size, also when it has no end."""
     path = tmp_path / "large.yaml"
     with path.open("wb") as file:
         file.truncate(200_000_000)
@@ -105,6 +105,6 @@ def test_a_large_file_is_refused_unread(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("name", ["/", "/nonexistent/x.yaml", "a\0b"])
 def test_what_is_no_file_is_refused(name: str) -> None:
-    """Folders, missing files and names that no file can have."""
+    """Folders, missing files and impossible file names are refused."""
     with pytest.raises(InvalidError, match="cannot be read"):
         yaml_reader.read_text(name, SCENARIO)

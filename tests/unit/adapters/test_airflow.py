@@ -48,7 +48,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Any:
 async def waited(
     airflow: Any, monkeypatch: pytest.MonkeyPatch, *, status: int, times: int
 ) -> tuple[dict[str, Any], int]:
-    """What the trigger fires when the first answers have this status, and the number of requests."""
+    """Return the event of the trigger when the first answers have this status, and the number of requests."""
 
     async def answer(_: Request) -> Response:
         if len(stub.requests) <= times:
@@ -62,12 +62,13 @@ async def waited(
 
 
 async def test_a_wait_survives_an_api_that_is_away(airflow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task would fail while its work goes on, and its next try would end that work and begin again."""
+    """A wait survives an API that is away; otherwise the task would fail while its allocation runs, and the next try
+    would end that and start again."""
     payload, count = await waited(airflow, monkeypatch, status=503, times=20)
     assert (payload["result"], count) == ("Succeeded", 21)
 
 
 async def test_a_refusal_ends_the_wait(airflow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that stays the same is not waited for."""
+    """A permanent refusal ends the wait."""
     payload, count = await waited(airflow, monkeypatch, status=404, times=20)
     assert (payload["result"], count) == ("", 1)

@@ -1,4 +1,4 @@
-"""What comes back from the ranks of a call: read when the rank has signed it, and never before."""
+"""The results of a call's ranks: decoded only when the rank has signed them."""
 
 import asyncio
 import base64
@@ -41,14 +41,15 @@ def text_of(told: Told) -> str:
 
 
 def test_a_result_comes_back_as_the_rank_made_it(tmp_path: Path) -> None:
-    """Also with other output on its line; lines that are none of it are passed over."""
+    """A result is returned as the rank made it, also with other output on its line; other lines are skipped."""
     lines = [f"{line} and a thread says more" for line in ran(tmp_path)]
     told = told_by(["noise", MARK, f"{MARK}[1]", f"{MARK}[[", *lines], MARK, KEY)
     assert {rank: (kind, pickle.loads(data)) for rank, (kind, data) in told.items()} == {0: ("result", 42)}
 
 
 def test_what_no_rank_has_signed_is_not_read(tmp_path: Path) -> None:
-    """By another key, of another rank, of another kind, or changed: it is told as a text, and what is signed counts."""
+    """A result with another key, of another rank, of another kind, or changed, is treated as text and not decoded; only
+    signed results are used."""
     own = ran(tmp_path)
     strange = ran(tmp_path, key=b"s" * 32)
     moved = [line.replace(f"{MARK}[0,", f"{MARK}[1,") for line in own]
@@ -62,7 +63,7 @@ def test_what_no_rank_has_signed_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("piece", ["!", "é", ""])
 def test_pieces_of_any_form_are_no_result(piece: str) -> None:
-    """They end nothing: whoever waits is told."""
+    """Malformed pieces are no result: they do not end the call, and are reported as text."""
     line = f'{MARK}[0, 0, 1, "result", "00", "{piece}"]'
     assert told_by([line], MARK, KEY)[0][0] == "text"
     assert told_by([f'{MARK}[0, 7, 1, "result", "00", ""]', f'{MARK}[0, 0, 9, "a", "b", ""]'], MARK, KEY) == {}
@@ -70,7 +71,8 @@ def test_pieces_of_any_form_are_no_result(piece: str) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1, -1])
 async def test_a_forged_line_settles_no_call(rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line that no rank has signed, of this rank or of one that the call lacks, does not end the wait for its own."""
+    """A forged line, of this rank or of one that the call does not have, does not end the wait for the call's own
+    result."""
     monkeypatch.setattr(executor, "LOOK_S", 0.01)
     over = a_view(phase="Terminated", result="Succeeded")
 

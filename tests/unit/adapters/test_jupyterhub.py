@@ -1,4 +1,5 @@
-"""How the servers of a hub are told apart: a start ends what an earlier start of the same server left, and no other."""
+"""How the servers of a hub are distinguished: a start ends the allocation that an earlier start of the same server
+left, and no other."""
 
 import re
 from typing import Any
@@ -16,7 +17,8 @@ LABEL = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?")
 
 
 def test_no_two_servers_of_a_user_have_one_label() -> None:
-    """Names that differ in what a label cannot hold, or behind its length; and the server without a name."""
+    """No two servers of a user have one label, also when their names differ only in characters that a label cannot
+    have, or after its length; so does the server without a name."""
     names = ["", "default", "a b", "a-b", "a--b", "-a-b", "x" * 40, "x" * 41, "x" * 42, "\u00e9", "\u00e8"]
     labels = [label_of_server(name) for name in names]
     assert len(set(labels)) == len(names)
@@ -24,14 +26,14 @@ def test_no_two_servers_of_a_user_have_one_label() -> None:
 
 
 def test_a_plain_name_is_its_label() -> None:
-    """So it is found by who looks for it, and by hubs of other versions."""
+    """A plain name is its own label, so that users, and hubs of other versions, find it."""
     assert [label_of_server(name) for name in ("", "training")] == ["default", "training"]
     assert label_of("hub") == "hub"
     assert len({label_of(name) for name in ("lab 1", "lab-1")}) == 2
 
 
 async def polled(answered: Response) -> int | None:
-    """What the hub is told of a server whose allocation is answered so."""
+    """The status that the hub gets for a server when the API returns this answer."""
 
     async def answer(_: Request) -> Response:
         return answered
@@ -59,17 +61,18 @@ async def polled(answered: Response) -> int | None:
     ],
 )
 async def test_the_status_of_a_server_that_ended(result: str, ranks: list[dict[str, Any]], status: int) -> None:
-    """A server that did not end well has no status 0, also where no rank has an exit code."""
+    """A server that failed never has status 0, also when no rank has an exit code."""
     view = a_view(phase="Terminated", result=result, reason="RankFailed", status={"ranks": ranks})
     assert await polled(Response(msgspec.json.encode(view))) == status
 
 
 async def test_a_server_that_is_not_found_has_not_ended_well() -> None:
-    """An allocation that was deleted is no server that runs; nothing says that it ended well."""
+    """A deleted allocation is no running server, and its status is not 0, because its result is unknown."""
     assert await polled(Response(b"{}", status_code=404)) == 1
 
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_server_that_the_hub_may_not_see_now_is_said_to_run(status: int) -> None:
-    """The hub takes an error for the end of the server, and would start a second one beside it."""
+    """A server that the hub may not read now is reported as running: the hub treats an error as the end of the server,
+    and would start a second one."""
     assert await polled(Response(b"{}", status_code=status)) is None

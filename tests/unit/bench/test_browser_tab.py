@@ -1,4 +1,4 @@
-"""What is read of a browser's trace, and what the slow line does."""
+"""Reading a browser's trace, and the simulated slow line."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,8 @@ def mark() -> Json:
 
 
 def test_a_frame_has_the_own_time_of_the_tasks_that_began_in_it() -> None:
-    """The thread's own time counts, not that it waited for a processor; other threads do not count."""
+    """A frame has the own time of the tasks that began in it: the thread's processor time, without waits; other threads
+    do not count."""
     other = {"pid": 7, "tid": 2}
     tasks = [a_task(1, 30, own_ms=5), a_task(32, 1), a_task(2, 400, thread=other)]
     found = frames_of([mark(), *tasks], 0, 2 * FRAME_MS * 1_000, "here")
@@ -29,13 +30,14 @@ def test_a_frame_has_the_own_time_of_the_tasks_that_began_in_it() -> None:
 
 
 def test_a_task_within_a_task_counts_once() -> None:
-    """A loop that is entered again is part of the task that entered it."""
+    """A nested task counts once, as part of the outer task."""
     found = frames_of([mark(), a_task(1, 10), a_task(2, 4)], 0, FRAME_MS * 1_000, "here")
     assert found.p95_ms == 10
 
 
 async def test_the_slow_line_takes_a_round_trip_to_connect_and_one_to_answer() -> None:
-    """What is sent first is answered two round trips later, and unchanged."""
+    """The slow line needs one round trip to connect and one to answer: the first request is answered two round trips
+    later, and the bytes are unchanged."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.read(100))

@@ -4,14 +4,14 @@ from bench.capacity_page import BEGIN, END, PAGE, SIZES, stored, tables, whole
 
 
 def test_the_page_says_what_was_measured() -> None:
-    """`python -m bench.capacity_page` writes it anew after a run."""
+    """The page has the measured figures; `python -m bench.capacity_page` updates it after a run."""
     page = PAGE.read_text("utf-8")
     assert (page.count(BEGIN), page.count(END)) == (1, 1)
     assert whole(page, stored()) == page
 
 
 def test_a_size_is_the_figure_times_a_number() -> None:
-    """Live and ended ones add up."""
+    """A size is the figure times a number, summed for live and ended allocations."""
     rows = stored()
     live, ended = SIZES[1]
     wanted = (rows["CAP-live-objects"].ours * live + rows["CAP-ended-objects"].ours * ended) / 1_000 / 1e6

@@ -31,6 +31,6 @@ def test_ten_times_as_much_is_always_as_far() -> None:
 
 @pytest.mark.parametrize("points", [[], [(0, 1)], [(1, -1)]])
 def test_what_has_no_logarithm_is_refused(points: list[tuple[float, float]]) -> None:
-    """Nothing, nought and less."""
+    """Values without a logarithm are refused: none, zero and negative ones."""
     with pytest.raises(ValueError, match="above 0"):
         line_chart("t", "x", "y", [Line(name="a", points=points)])

@@ -1,11 +1,12 @@
-"""Kueue's tests as they are played: sizes, times of arrival, and the bound that nobody can beat."""
+"""Kueue's tests as this bench runs them: sizes, arrival times, and the lower bound of the duration."""
 
 import pytest
 from bench.cohorts import arrivals, work_of
 
 
 def test_the_whole_of_both_is_as_large_as_theirs() -> None:
-    """15,000 and 50,000 pieces; the work alone takes 66 s and 4 s on what all queues own."""
+    """Both tests have Kueue's sizes: 15,000 and 50,000 pieces; the work alone takes 66 s and 4 s on the quota of all
+    queues."""
     baseline, large = work_of("W7a", 1), work_of("W7b", 1)
     assert (baseline.total, baseline.cpus, round(baseline.bound_s)) == (15_000, 600, 66)
     assert (large.total, large.cpus, round(large.bound_s)) == (50_000, 20_000, 4)
@@ -32,7 +33,7 @@ def test_pieces_arrive_in_order_and_on_time() -> None:
 
 
 def test_the_bound_waits_for_the_last_arrival() -> None:
-    """Where there is little work, what comes last decides."""
+    """With little work the last arrival decides the bound."""
     work = work_of("W7a", 0.002)
     assert work.total == 30 * 3
     assert work.bound_s == pytest.approx((0.2 + 5 * 0.5 + 20 * 1.0) / 20)

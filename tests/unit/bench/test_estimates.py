@@ -1,4 +1,4 @@
-"""The bench of estimated starts: what is compared with what."""
+"""The bench of estimated starts: the compared values."""
 
 import pytest
 from bench.estimates import Asked, asked, percent, without_limits
@@ -12,13 +12,13 @@ from slipway.scheduler.simulate.forecast import Estimate
     [(15.0, True, True), (20.0, True, True), (25.0, False, True), (41.0, False, False)],
 )
 def test_a_start_is_within_the_bounds_or_not(start: float, is_within: bool, is_possible: bool) -> None:
-    """The bounds themselves are within them."""
+    """A start is within its bounds or not; the bounds themselves are within."""
     one = Asked(estimate=Estimate(earliest=5.0, latest=40.0, likely=(10.0, 20.0)), start=start)
     assert (one.is_within, one.is_possible, one.width_s) == (is_within, is_possible, 10.0)
 
 
 def test_work_without_limits_is_the_same_work() -> None:
-    """It states no run limit, and its likely bounds are there all the same."""
+    """The work without limits is the same work without run limits, and has likely bounds too."""
     document = one_queue_scenario("BestEffortFIFO", work(2)[:120])
     free = without_limits(document)
     assert [item | {"maxRuntime": 0} for item in free["allocations"]] == [
@@ -31,5 +31,5 @@ def test_work_without_limits_is_the_same_work() -> None:
 
 
 def test_percent() -> None:
-    """The part of the answers that are true, of 100."""
+    """The percentage of the answers that are true."""
     assert percent([True, False, True, True]) == 75.0

@@ -4,7 +4,8 @@ from bench.first_line import STEPS, Found, rows_of
 
 
 def test_a_step_that_a_job_does_not_have_has_no_peer() -> None:
-    """Admission and release are ours alone; the first line, and each other step, is compared."""
+    """A step that a Job does not have, admission and release, has no peer; every other step and the first line are
+    compared."""
     ours = [{step: 10.0 * number for number, step in enumerate(STEPS, 1)} | {"first": first} for first in (80, 90, 100)]
     theirs = {step: 5.0 for step in STEPS if step not in ("Assigned", "release")}
     rows = {each.id: each for each in rows_of(Found(ours, [theirs | {"first": first} for first in (30, 45, 60)]))}

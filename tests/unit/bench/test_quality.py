@@ -20,14 +20,15 @@ def in_use(pieces: Sequence[Piece], starts: dict[str, float], at: float) -> int:
 
 
 def test_the_page_says_what_was_measured() -> None:
-    """`python -m bench.quality_page` writes it anew after a run."""
+    """The page has the measured figures; `python -m bench.quality_page` updates it after a run."""
     page = PAGE.read_text("utf-8")
     assert [page.count(mark) for mark in (BEGIN, END, ESTIMATES_BEGIN, ESTIMATES_END)] == [1, 1, 1, 1]
     assert whole(page, stored()) == page
 
 
 def test_a_seed_is_one_piece_of_work() -> None:
-    """The same each time, and another one for another seed; each piece fits the pool and ends by its limit."""
+    """A seed determines the work, and another seed makes other work; each piece fits the pool and ends within its
+    limit."""
     pieces = work(3)
     assert pieces == work(3)
     assert pieces != work(4)
@@ -59,13 +60,14 @@ def test_conservative_backfill_delays_nobody_who_came_before() -> None:
 
 
 def test_reservations_move_up_when_work_ends_early() -> None:
-    """All of them, in the order of arrival."""
+    """When work ends early all reservations move up, in the order of arrival."""
     pieces = [piece("first", 0, 10, 100), piece("second", 1, 50, 50, ranks=2), piece("third", 2, 50, 150)]
     assert conservative(pieces, 2, GPUS) == {"first": 0, "second": 10, "third": 60}
 
 
 def test_each_has_a_reservation() -> None:
-    """`third` may not delay `second`, although it is not the first of those that wait: EASY would let it pass."""
+    """Each waiting piece has a reservation: `third` may not delay `second`, although `second` is not the head. EASY
+    would let `third` pass."""
     pieces = [
         piece("runs", 0, 100, 100),
         piece("head", 1, 100, 100, ranks=2),
@@ -77,7 +79,7 @@ def test_each_has_a_reservation() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_conservative_backfill_never_uses_more_than_there_is(seed: int) -> None:
-    """And nothing starts before it comes."""
+    """Conservative backfill never uses more than the pool has, and starts nothing before its arrival."""
     pieces = work(seed)[:150]
     starts = conservative(pieces, NODES, GPUS)
     assert starts.keys() == {each.name for each in pieces}
@@ -86,7 +88,7 @@ def test_conservative_backfill_never_uses_more_than_there_is(seed: int) -> None:
 
 
 def test_a_policy_plays_all_work() -> None:
-    """The scenario is one that the product reads, and all of it ends."""
+    """A policy runs the whole work to its end, in a scenario of the product."""
     figures = one_queue("Backfill")(work(5)[:40])
     assert (figures["ended"], figures["pending"]) == (40, 0)
     assert set(POLICIES) >= {"fifo", "easy", "conservative"}

@@ -1,4 +1,4 @@
-"""What a result file says of how it came to be, and what memory over time is compared with."""
+"""The recorded command and history of a result file, and the comparison of memory over time."""
 
 import msgspec
 import pytest
@@ -7,21 +7,22 @@ from bench.soak import SAMPLE_S, halves
 
 
 def test_a_shorter_run_says_so_in_its_command() -> None:
-    """Whoever runs the command again gets the same work; other variables are none of its business."""
+    """The command of a shorter run contains its variables, so that a repeat does the same work; other variables are
+    left out."""
     env = {"SLIPWAY_BENCH_PODS": "64", "SLIPWAY_BENCH_NODES": "10", "HOME": "/root", "SLIPWAY_LISTEN": "x"}
     assert command_of("growth", env) == "SLIPWAY_BENCH_NODES=10 SLIPWAY_BENCH_PODS=64 python -m bench --only growth"
     assert command_of("growth", {}) == "python -m bench --only growth"
 
 
 def test_the_warm_up_is_in_neither_half() -> None:
-    """A fifth is left out, or so many seconds where that is more; the rest is cut in the middle."""
+    """The warm-up is left out, a fifth or a minimum of seconds when that is more; the rest is split in the middle."""
     samples = [90.0, 90.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
     assert halves(samples, warm_up_s=0.0) == ([1, 2, 3, 4], [5, 6, 7, 8])
     assert halves(samples, warm_up_s=4 * SAMPLE_S) == ([3, 4, 5], [6, 7, 8])
 
 
 def test_too_short_a_run_is_no_answer() -> None:
-    """Nothing is said of memory over time from one sample."""
+    """A run with too few samples has no answer about memory over time."""
     with pytest.raises(ValueError, match="too few"):
         halves([1.0])
 
@@ -33,7 +34,7 @@ def a_row(id_: str = "P1", *, day: int, ours: float = 1.0, command: str = "pytho
 
 
 def test_another_day_is_remembered() -> None:
-    """A second run on another day stands beside the first; one on the same day takes its place."""
+    """A run on another day is added to the history; one on the same day replaces the first."""
     first = merged([a_row(day=1, ours=1)], [])
     again = merged([a_row(day=1, ours=2)], first)
     later = merged([a_row(day=3, ours=4)], merged([a_row(day=2, ours=3)], again))
@@ -45,7 +46,7 @@ def test_another_day_is_remembered() -> None:
 
 
 def test_as_many_days_are_remembered_as_are_read() -> None:
-    """The latest of them."""
+    """Only the latest days are kept."""
     rows: list[Row] = []
     for day in range(1, EARLIER_MAX + 5):
         rows = merged([a_row(day=day)], rows)
@@ -53,7 +54,8 @@ def test_as_many_days_are_remembered_as_are_read() -> None:
 
 
 def test_a_smaller_run_is_no_other_day_of_the_whole() -> None:
-    """What another command measured is not compared; rows that it alone has stay, and so does their order."""
+    """A result of another command, such as a smaller run, is no other day of the whole. Rows that only the whole run
+    has stay, in their order."""
     whole = [a_row("P2", day=1), a_row("P1", day=1), a_row("P3", day=1)]
     small = "SLIPWAY_BENCH_NODES=1 python -m bench --only planner"
     both = merged([a_row("P1", day=2, command=small), a_row("P4", day=2, command=small)], whole)

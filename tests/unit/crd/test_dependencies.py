@@ -1,4 +1,4 @@
-"""What an allocation waits for, decided from the object alone."""
+"""The dependencies that an allocation waits for, decided from the object alone."""
 
 from typing import Any
 
@@ -20,21 +20,22 @@ def after(*names: str, when: str = "succeeded", **more: Any) -> AllocationStory:
 
 
 def ended(story: AllocationStory, name: str, result: Result | None, *, at_s: float = 10.0) -> AllocationStory:
-    """The end of `name` is recorded."""
+    """The story with the recorded end of the dependency `name`."""
     record = DependencyRecord(allocation=name, id=name, result=result, recorded_at=format_time(T0 + at_s))
     return story.with_status(dependencies=[*story.it.status.dependencies, record])
 
 
 @pytest.mark.parametrize("result", [*Result, None])
 def test_how_it_has_to_end(result: Result | None) -> None:
-    """Failed means any other result than Succeeded. Of one that is gone only its end is known."""
+    """The required end decides: `failed` means any other result than Succeeded. For a deleted dependency only its end
+    is known."""
     assert is_met(DependencyEnd.ENDED, result)
     assert is_met(DependencyEnd.SUCCEEDED, result) == (result is Result.SUCCEEDED)
     assert is_met(DependencyEnd.FAILED, result) == (result not in (Result.SUCCEEDED, None))
 
 
 def test_it_waits_for_each_until_its_end_is_recorded() -> None:
-    """How it has to end does not matter for that: an end is an end."""
+    """The allocation waits for each dependency until its end is recorded, whatever end is required."""
     story = after(FIRST, SECOND)
     assert waits_for(story.it) == ((FIRST, "succeeded"), (SECOND, "succeeded"))
     one = ended(story, FIRST, Result.FAILED)
@@ -44,13 +45,14 @@ def test_it_waits_for_each_until_its_end_is_recorded() -> None:
 
 
 def test_a_record_without_an_end_only_says_which_it_is() -> None:
-    """A name got its id."""
+    """A record without an end only contains the id of a name."""
     known = DependencyRecord(allocation="prep", id=FIRST)
     assert waits_for(after("prep").with_status(dependencies=[known]).it) == (("prep", "succeeded"),)
 
 
 def test_what_had_ended_at_the_launch_is_not_waited_for() -> None:
-    """The API has looked: nothing has to be found again."""
+    """A dependency that had ended at the launch is not waited for: the API has recorded the end, and no lookup is
+    needed."""
     story = an_allocation(after=[{"allocation": FIRST, "result": "Succeeded"}])
     assert (waits_for(story.it), unmet(story.it)) == ((), "")
 
@@ -72,13 +74,14 @@ def test_what_had_ended_at_the_launch_is_not_waited_for() -> None:
     ],
 )
 def test_why_it_can_never_start(when: str, result: Result | None, why: str) -> None:
-    """A sentence that names the other allocation, how it ended, and what was asked."""
+    """The reason why it can never start names the other allocation, its end, and the required end."""
     assert unmet(after(FIRST, when=when).it) == ""
     assert unmet(ended(after(FIRST, when=when), FIRST, result).it) == why
 
 
 def test_the_time_to_start_begins_when_the_last_has_ended() -> None:
-    """Waiting for others is no waiting for room, so it uses up nothing of the pending timeout."""
+    """The pending timeout begins when the last dependency has ended, because a wait for others is no wait for
+    capacity."""
     story = after(FIRST, SECOND, pendingTimeout="10m")
     assert deadlines_of(story.it) == {}
     one = ended(story, FIRST, Result.SUCCEEDED, at_s=50)
@@ -93,7 +96,7 @@ def test_the_scheduler_sees_what_is_open() -> None:
 
 
 def test_so_many_dependencies_and_no_more() -> None:
-    """A list without a bound would make an object of any size."""
+    """The number of dependencies is bounded, so that the size of the object is bounded."""
     names = [f"p{number}-0123abcd" for number in range(AFTER_MAX + 1)]
     assert len(waits_for(after(*names[1:]).it)) == AFTER_MAX
     with pytest.raises(msgspec.ValidationError, match="after"):

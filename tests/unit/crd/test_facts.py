@@ -1,4 +1,4 @@
-"""What placement is told of an allocation's roles."""
+"""The facts about an allocation's roles that placement uses."""
 
 from typing import Any
 
@@ -48,12 +48,14 @@ def _container(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_ports_of_the_node_that_a_rank_holds_are_told(pod: dict[str, Any], held: tuple[int, ...]) -> None:
-    """So that two ranks that need the same one are not put on one node; on the host's network that is every port."""
+    """The fact contains the host ports of a rank, so that two ranks with the same one are not placed on one node; with
+    host networking all ports are host ports."""
     assert _ports([PortSpec(name="board", port=6006)], **pod) == held
 
 
 def test_the_claim_of_a_home_is_mounted_by_every_role() -> None:
-    """A plan looks where its volume is as for any other claim. Who applied it without a user gets none."""
+    """Every role mounts the claim of the home, and a plan uses the place of its volume as for any other claim. An
+    allocation that was applied without a user has no home."""
     spec = AllocationSpec(kind=Kind.COMMAND, template={"spec": {"containers": [_container()]}}, home=True)
     meta = ObjectMeta(name="job", uid="u", annotations={ANNOTATION_USER: "ada"})
     fact = allocation_fact(Allocation(metadata=meta, spec=spec), PRIVILEGED)

@@ -1,4 +1,4 @@
-"""What placement is told of labels, spreading, volumes and images, of our roles and of all pods."""
+"""The facts for placement about labels, spreading, volumes and images, of our roles and of all pods."""
 
 from typing import Any
 
@@ -37,7 +37,8 @@ def _pod(meta: dict[str, Any], spec: dict[str, Any]) -> Pod:
 
 
 def test_labels_of_a_role_are_those_that_its_pods_get() -> None:
-    """The template's; with the namespace they say whom others mean."""
+    """The labels of a role are those of its pods, from the template; with the namespace they are the target of other
+    pods' terms."""
     template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [_main()]}}
     role = _role(template)
     assert (role.namespace, role.labels) == ("team", {"app": "web"})
@@ -67,7 +68,8 @@ def test_claims_and_images_of_a_role_are_told() -> None:
 
 
 def test_containers_without_requests_count_in_scores_only() -> None:
-    """Each as 100m and 200 Mi; where every container says what it needs, nothing is told beside the requests."""
+    """Containers without requests count only in scores, each as 100m and 200 Mi; when every container has requests, the
+    fact has only the requests."""
     said = {"requests": {"cpu": 1, "memory": "1Gi"}}
     both = _pod({}, {"containers": [{"name": "a", "resources": said}, {"name": "b"}]})
     fact = pod_fact(both)
@@ -77,7 +79,8 @@ def test_containers_without_requests_count_in_scores_only() -> None:
 
 
 def test_pods_tell_what_they_want_beside_them() -> None:
-    """podAffinity and podAntiAffinity, not the node's; labels without ours; whether they are being deleted."""
+    """The fact of a pod has its podAffinity and podAntiAffinity, not its nodeAffinity; its labels without ours; and
+    whether it is being deleted."""
     beside = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}
     affinity = {"podAntiAffinity": beside, "nodeAffinity": {}, "podAffinity": None}
     labels = {"app": "web", LABEL_ALLOCATION_UID: "u", LABEL_ROLE: "worker", LABEL_MANAGED_BY: "slipway"}
@@ -92,7 +95,8 @@ def _main() -> dict[str, Any]:
 
 
 def test_chosen_devices_of_our_pods_are_what_they_use() -> None:
-    """They ask the device plugin for none; what others write on their pods says nothing."""
+    """The chosen devices of our pods count as used, because they request none from the device plugin; the same
+    annotation on other pods is ignored."""
     marks = {"slipway.dev/devices": "0,3"}
     labels = {LABEL_ALLOCATION_UID: "u"}
     whole = pod_fact(_pod({"labels": labels, "annotations": marks}, {"containers": []}))
@@ -105,7 +109,8 @@ def test_chosen_devices_of_our_pods_are_what_they_use() -> None:
 
 
 def test_labels_that_every_rank_gets_are_told_where_a_role_names_them() -> None:
-    """By `matchLabelKeys` ranks of one allocation are told from those of others; the rest look alike."""
+    """The labels that every rank gets are in the fact of a role that names them: by `matchLabelKeys` the ranks of one
+    allocation are distinguished from others; other roles stay equal."""
     own: dict[str, Any] = {**SPREAD, "labelSelector": {}, "matchLabelKeys": [LABEL_ALLOCATION_UID]}
     told = _role({"spec": {"containers": [_main()]}}, topology_spread_constraints=[own]).labels
     assert told == {

@@ -1,4 +1,4 @@
-"""Flavors as objects hold them: what the planner reads of a pool, a queue and an allocation."""
+"""Flavors in the objects: what the planner reads from a pool, a queue and an allocation."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ META = ObjectMeta(name="default")
 
 
 def a_queue(**spec: Any) -> Queue:
-    """A queue as somebody wrote it."""
+    """A queue with this spec."""
     return Queue(metadata=META, spec=msgspec.convert(spec, QueueSpec))
 
 
 def test_a_pool_lists_its_flavors_in_order() -> None:
-    """A name that stands there twice is one flavor, as the last one says."""
+    """A pool lists its flavors in order; a repeated name is one flavor, with the last definition."""
     flavors = [{"name": name, "nodeLabels": {"gpu": label}} for name, label in (("h", "1"), ("a", "2"), ("h", "3"))]
     spec = msgspec.convert({"flavors": flavors}, ResourcePoolSpec)
     fact = pool_fact(ResourcePool(metadata=META, spec=spec))
@@ -31,7 +31,8 @@ def test_a_pool_lists_its_flavors_in_order() -> None:
 
 
 def test_limits_of_flavors_stand_beside_those_of_the_queue() -> None:
-    """In `GPU_UNITS`, zeros kept; what no flavor bounds stays unbounded."""
+    """Limits of flavors are read beside those of the queue, in `GPU_UNITS`, with zeros; a flavor without a limit is
+    unbounded."""
     flavors = [
         {"name": "h", "nominal": {GPU: 4}, "borrowingLimit": {GPU: 0}},
         {"name": "a", "nominal": {GPU: "8"}, "lendingLimit": {GPU: 2}, "limit": {GPU: 9}},
@@ -46,7 +47,7 @@ def test_limits_of_flavors_stand_beside_those_of_the_queue() -> None:
 
 
 def test_when_the_next_flavor_is_tried() -> None:
-    """As the queue says; by default it borrows first and preempts last."""
+    """The queue sets when the next flavor is tried; by default the scheduler borrows first and preempts last."""
     default = queue_fact(a_queue())
     said = queue_fact(a_queue(flavorFungibility={"whenCanBorrow": "TryNextFlavor", "whenCanPreempt": "Preempt"}))
     assert (default.when_can_borrow, default.when_can_preempt) == ("Borrow", "TryNextFlavor")
@@ -61,12 +62,12 @@ def test_when_the_next_flavor_is_tried() -> None:
     ],
 )
 def test_a_limit_that_nobody_understands_sets_the_queue_aside(nominal: dict[str, Any], why: str) -> None:
-    """With the path of it."""
+    """An invalid limit excludes the queue from planning, with the path of the limit."""
     assert queue_fact(a_queue(flavors=[{"name": "h", "nominal": nominal}])).invalid.startswith(why)
 
 
 def test_an_allocation_says_which_flavors_it_accepts() -> None:
-    """In its order; each once."""
+    """An allocation lists the flavors that it accepts, in its order, each once."""
     wanted = Allocation(metadata=ObjectMeta(name="job"), spec=AllocationSpec(kind=Kind.NOTEBOOK, flavors=["h", "a"]))
     assert allocation_fact(wanted, None).flavors == ("h", "a")
     twice = msgspec.structs.replace(wanted, spec=msgspec.structs.replace(wanted.spec, flavors=["h", "h"]))

@@ -21,14 +21,14 @@ from tests.support.allocations import an_allocation
 
 
 def test_the_order_of_keys_does_not_matter() -> None:
-    """The same meaning has one spelling."""
+    """The order of keys does not change the hash."""
     assert canonical_json({"b": {"d": 1, "c": 2}, "a": [1]}) == b'{"a":[1],"b":{"c":2,"d":1}}'
     assert request_hash({"a": 1, "b": 2}) == request_hash({"b": 2, "a": 1})
     assert request_hash({"a": 1}) != request_hash({"a": 2})
 
 
 def test_a_request_hash_fits_its_field() -> None:
-    """`requestHash` takes 64 characters."""
+    """A request hash fits into `requestHash`, which has 64 characters."""
     assert re.fullmatch("[0-9a-f]{64}", request_hash({}))
     assert re.fullmatch("[0-9a-f]{64}", key_hash("k"))
 
@@ -46,14 +46,15 @@ def test_a_request_hash_fits_its_field() -> None:
     ],
 )
 def test_what_may_change_is_not_in_the_spec_hash(change: dict[str, object]) -> None:
-    """An admission pins the hash; a new priority must not void it."""
+    """Mutable fields are not in the spec hash: an admission stores the hash, and a new priority must not invalidate
+    it."""
     spec = an_allocation().spec
     assert spec_hash(msgspec.structs.replace(spec, **change)) == spec_hash(spec)
 
 
 @pytest.mark.parametrize("change", [{"env": {"A": "1"}}, {"pool": "b"}, {"template": {"spec": {}}}])
 def test_what_runs_is_in_the_spec_hash(change: dict[str, object]) -> None:
-    """Another program is another hash."""
+    """Fields that affect the program are in the spec hash: another program has another hash."""
     spec = an_allocation().spec
     assert spec_hash(msgspec.structs.replace(spec, **change)) != spec_hash(spec)
 
@@ -93,7 +94,7 @@ def test_a_key_names_an_allocation_of_its_kind(kind: Kind) -> None:
 
 
 def test_workspace_user_and_key_all_count_and_do_not_run_together() -> None:
-    """(`a`, `bc`) is not (`ab`, `c`)."""
+    """Workspace, user and key all affect the name and cannot be confused: (`a`, `bc`) differs from (`ab`, `c`)."""
     names = {
         name_from_key(workspace, user, key, Kind.COMMAND)
         for workspace, user, key in [("a", "bc", "k"), ("ab", "c", "k"), ("a", "b", "ck"), ("a", "bc", "l")]
@@ -102,5 +103,5 @@ def test_workspace_user_and_key_all_count_and_do_not_run_together() -> None:
 
 
 def test_random_names_are_as_long_as_asked() -> None:
-    """Six characters for a launch without a key."""
+    """Random names have the requested length: six characters for a launch without a key."""
     assert re.fullmatch("shell-[a-z2-7]{6}", name_from_bytes(Kind.SHELL, b"12345", characters=6))

@@ -25,20 +25,20 @@ from tests.support.images import ALLOWED, DIGEST, REFUSED
     ],
 )
 def test_an_image_name_is_completed(written: str, complete: str) -> None:
-    """Registry, `library/` and tag; a tag beside a digest decides nothing."""
+    """The name of an image is completed with registry, `library/` and tag; a tag beside a digest is ignored."""
     assert str(image_name(written)) == complete
 
 
 @pytest.mark.parametrize(("pattern", "image"), ALLOWED)
 def test_a_pattern_allows(pattern: str, image: str) -> None:
-    """Its repository and those below it; with a tag or a digest that one alone."""
+    """A pattern allows its repository and those below it; with a tag or a digest only that one."""
     assert is_allowed(image, ["other.example/x", pattern])
     assert re.search(IMAGE_PATTERN, pattern)
 
 
 @pytest.mark.parametrize(("pattern", "image"), REFUSED)
 def test_a_pattern_does_not_allow(pattern: str, image: str) -> None:
-    """What only looks alike."""
+    """A pattern does not allow images whose names are only similar."""
     assert not is_allowed(image, [pattern])
     assert re.search(IMAGE_PATTERN, pattern)
 
@@ -63,7 +63,7 @@ def test_what_is_no_pattern(pattern: str) -> None:
 
 
 def test_many_stars_take_no_time() -> None:
-    """A user chooses the image that an administrator's pattern is compared with."""
+    """A pattern with many stars is compared quickly, because a user chooses the image that is compared."""
     before = time.perf_counter()
     assert not is_allowed("reg.example/" + "a" * 4000, ["reg.example/" + "*a" * 100 + "*b"])
     assert time.perf_counter() - before < 1

@@ -14,7 +14,7 @@ from tests.support.builders import AllocationStory, an_allocation, as_json
 
 
 def a_gang(ranks: int = 4, started: int = 3) -> AllocationStory:
-    """A running gang of four that needs one; the first three were launched."""
+    """A running gang of four whose minimum is one; the first three ranks were launched."""
     story = an_allocation(ranks, minAvailable=1).assigned().released().running()
     admission, release = story.it.status.admission, story.it.status.release
     assert admission is not None
@@ -28,7 +28,7 @@ def a_gang(ranks: int = 4, started: int = 3) -> AllocationStory:
 def grown(
     story: AllocationStory, *ranks: int, pods: int = 0, left: tuple[int, ...] = (), n: int = 1
 ) -> AllocationStory:
-    """The same after a growth by `ranks`, of which the first `pods` are released."""
+    """The story after a growth by `ranks`, of which the first `pods` are released."""
     return story.with_status(
         growth=Growth(
             n=n,
@@ -45,7 +45,8 @@ def uids(allocation: Allocation) -> dict[int, str]:
 
 
 def test_an_added_rank_stands_beside_its_own_pod() -> None:
-    """Those of the release keep theirs; one without a pod yet has an empty uid."""
+    """An added rank has its own pod; the ranks of the release keep theirs, and a rank without a pod yet has an empty
+    uid."""
     found = grown(a_gang(), 3).it
     assert uids(found) == {0: "first-0", 1: "first-1", 2: "first-2", 3: ""}
     assert [member.rank for member in unreleased(found)] == [3]
@@ -53,14 +54,14 @@ def test_an_added_rank_stands_beside_its_own_pod() -> None:
 
 
 def test_a_rank_that_left_is_there_again_once_it_was_added() -> None:
-    """Under its number, with the new pod; the pod before was released too."""
+    """A rank that left and was added again has its old number and the new pod; its previous pod was released too."""
     found = grown(a_gang(), 1, 3, pods=2, left=(1, 2)).it
     assert uids(found) == {0: "first-0", 1: "added-1", 3: "added-3"}
     assert pod_uids(found) == {"first-0", "first-1", "first-2", "added-1", "added-3"}
 
 
 def test_a_growth_of_another_attempt_says_nothing() -> None:
-    """The next attempt begins without."""
+    """A growth of another attempt is ignored."""
     story = grown(a_gang(), 3, pods=1)
     again = record(story.it, Event.RESTARTED, now=0.0)
     assert again.status.growth is None
@@ -68,7 +69,8 @@ def test_a_growth_of_another_attempt_says_nothing() -> None:
 
 
 def test_ranks_that_made_room_have_left_once_all_of_them_are_told_of() -> None:
-    """Before that a place may still be used."""
+    """Ranks that made room have left only when all of them are reported, because before that their nodes may still be
+    in use."""
     shrink = Shrink(ranks=[1, 2], attempt=1, told=0)
     assert left_ranks(a_gang().with_status(shrink=shrink).it) == ()
     done = a_gang().with_status(shrink=msgspec.structs.replace(shrink, told=2))
@@ -77,7 +79,7 @@ def test_ranks_that_made_room_have_left_once_all_of_them_are_told_of() -> None:
 
 
 def test_no_two_ranks_are_told_the_same_position() -> None:
-    """Who was launched keeps its position, whoever comes or goes."""
+    """No two ranks get the same position: a launched rank keeps its own when others join or leave."""
     story = a_gang()
     admission = story.it.status.admission
     assert admission is not None
@@ -88,7 +90,8 @@ def test_no_two_ranks_are_told_the_same_position() -> None:
 
 
 def test_what_a_rank_was_before_it_came_back_is_not_its_end() -> None:
-    """Else the planner would give its place to others."""
+    """The earlier end of a rank that came back is not its current end; otherwise the planner would give its place to
+    others."""
     ranks = [
         RankStatus(pod_uid="first-0", phase=RankState.RUNNING),
         RankStatus(pod_uid="first-1", phase=RankState.FAILED, exit_code=143),
@@ -99,7 +102,8 @@ def test_what_a_rank_was_before_it_came_back_is_not_its_end() -> None:
 
 
 def test_a_rank_that_starts_again_stands_beside_its_next_pod() -> None:
-    """None yet, until that is committed; its place and the other ranks are as they were."""
+    """A rank that starts again has no pod until its next one is committed; its placement and the other ranks do not
+    change."""
     waiting = a_gang().with_status(restarted_ranks=[RankRestart(rank=1, n=1)])
     assert uids(waiting.it) == {0: "first-0", 1: "", 2: "first-2"}
     assert [member.rank for member in restarting(waiting.it)] == [1]
@@ -112,7 +116,7 @@ def test_a_rank_that_starts_again_stands_beside_its_next_pod() -> None:
 
 @pytest.mark.parametrize("uid", ["", "next-1"], ids=["waiting", "made"])
 def test_a_failed_rank_that_may_start_again_keeps_its_place(uid: str) -> None:
-    """From its failure until its attempt is over; a rank that has ended well needs it no more."""
+    """A failed rank that may start again keeps its place until its attempt is over; a rank that succeeded does not."""
     ranks = [
         RankStatus(pod_uid="first-0", phase=RankState.SUCCEEDED, exit_code=0),
         RankStatus(pod_uid="first-1", phase=RankState.FAILED, exit_code=1),
@@ -127,14 +131,14 @@ def test_a_failed_rank_that_may_start_again_keeps_its_place(uid: str) -> None:
 
 
 def test_a_gang_below_its_count_says_what_it_waits_for() -> None:
-    """One sentence; a gang that has all its ranks says nothing."""
+    """A gang below its count has a sentence about what it waits for; a complete gang has none."""
     assert below_count(a_gang().it, [2, 2, 2, 2]) == "3 of 4 ranks; grows when 2 more GPUs are free"
     assert below_count(a_gang().it) == "3 of 4 ranks; grows when there is room for 1 more"
     assert below_count(grown(a_gang(), 3, pods=1).it) == ""
 
 
 def test_a_growth_that_failed_says_until_when_it_waits() -> None:
-    """And why."""
+    """A failed growth has a message with the reason and the end of its wait."""
     growth = Growth(n=2, attempt=1, not_before="2026-01-01T00:10:00Z", reason="rank 3 on n: no such image")
     said = below_count(a_gang().with_status(growth=growth).it)
     assert said.endswith("not before 2026-01-01T00:10:00Z (rank 3 on n: no such image)")
@@ -146,7 +150,7 @@ def messages(now: AllocationStory, before: AllocationStory) -> list[str]:
 
 
 def test_a_growth_is_not_forgotten() -> None:
-    """Whoever does not know the field is refused, and loses nothing."""
+    """A writer that does not know the field of a growth is refused, so that the growth is not lost."""
     story = grown(a_gang(), 3, pods=1)
     assert any("growth" in message for message in messages(a_gang(), story))
     assert any("growth" in message for message in messages(grown(a_gang(), 3), story))
@@ -154,21 +158,21 @@ def test_a_growth_is_not_forgotten() -> None:
 
 
 def test_no_rank_is_added_to_what_is_stopped() -> None:
-    """A cancel that was committed before the pods of a growth were named keeps them from being named."""
+    """No rank is added to a stopped allocation: after a cancel the pods of a growth cannot be named."""
     before = grown(a_gang(), 3).killed()
     assert any("no more ranks" in message for message in messages(grown(a_gang(), 3, pods=1).killed(), before))
     assert messages(before, grown(a_gang(), 3)) == []
 
 
 def test_only_a_growth_takes_back_who_made_room() -> None:
-    """Without one the list of those that go only gets longer."""
+    """Only a growth removes ranks from the list of those that made room; otherwise the list only gets longer."""
     story = a_gang().with_status(shrink=Shrink(ranks=[2], attempt=1, told=1))
     assert any("make room" in message for message in messages(a_gang(), story))
     assert messages(grown(a_gang(), 2, left=(2,)), story) == []
 
 
 def test_an_exit_is_followed_by_another_pod_only_with_a_growth() -> None:
-    """It is never rewritten."""
+    """A recorded exit is followed by another pod only with a growth, and is never rewritten."""
     ended = [RankStatus(pod_uid="first-0", phase=RankState.FAILED, exit_code=143)]
     other = [RankStatus(pod_uid="added-0", phase=RankState.RUNNING)]
     before = grown(a_gang(), 0, pods=1, left=(0,)).with_status(ranks=ended)

@@ -1,4 +1,4 @@
-"""What the pods of a pool may ask for: each refusal names the field, the pool, what is allowed and the next step."""
+"""What the pods of a pool may request: each refusal names the field, the pool, what is allowed and the next step."""
 
 import pytest
 
@@ -17,13 +17,14 @@ def an_image(name: str, image: str) -> Json:
 
 
 def test_a_pool_without_rules_allows_every_image() -> None:
-    """Also one whose list is empty."""
+    """A pool without rules, or with an empty list, allows every image."""
     for pool in (a_pool(), a_pool(allowedImages=[])):
         assert resolve(an_allocation(template=a_template()), pool).errors == ()
 
 
 def test_a_pool_says_which_images_run_in_it() -> None:
-    """The refusal names the field, the image, the pool, what it allows, and who can change that."""
+    """A pool defines which images run in it; the refusal names the field, the image, the pool, the allowed images, and
+    who can change them."""
     pool = a_pool(allowedImages=["reg.example/team", "python:3.11"])
     assert resolve(an_allocation(template=a_template()), pool).errors == ()
     found = refusals(resolve(an_allocation(template=a_template(an_image("main", "evil/x"))), pool))
@@ -34,7 +35,8 @@ def test_a_pool_says_which_images_run_in_it() -> None:
 
 
 def test_every_image_of_a_pod_is_judged() -> None:
-    """Of side containers, init containers, sidecars, volumes, and of each role's own template."""
+    """Every image of a pod is checked: of all containers, init containers, sidecars and volumes, and in each role's own
+    template."""
     template = a_template(
         an_image("main", "reg.example/team/a"),
         an_image("side", "evil/a"),
@@ -54,7 +56,7 @@ def test_every_image_of_a_pod_is_judged() -> None:
 
 
 def test_a_default_image_is_judged_too() -> None:
-    """The refusal says where an image comes from that nobody wrote."""
+    """A default image is checked too; the refusal says where it comes from, because the user did not write it."""
     pool = a_pool(allowedImages=["reg.example/team"], defaults={"notebook": {"image": "jupyter/base"}})
     [detail] = refusals(resolve(an_allocation(kind="notebook"), pool)).values()
     assert "'jupyter/base'" in detail
@@ -62,7 +64,7 @@ def test_a_default_image_is_judged_too() -> None:
 
 
 def test_long_lists_are_shown_in_part() -> None:
-    """A refusal is read by a person."""
+    """Long lists are shown in part, because users read the refusal."""
     pool = a_pool(allowedImages=[f"r.example/{number}" for number in range(12)])
     [detail] = refusals(resolve(an_allocation(template=a_template(an_image("main", "x" * 5000))), pool)).values()
     assert "r.example/9 and 2 more" in detail
@@ -79,12 +81,12 @@ NAMED: list[tuple[str, Json, str]] = [
         "volumes/0/projected/sources/0/serviceAccountToken/audience",
     ),
 ]
-"""A field of the pool, what names `vault` in a pod, and where."""
+"""(a field of the pool, a part of a pod that names `vault`, its path)."""
 
 
 @pytest.mark.parametrize(("field", "pod", "at"), NAMED, ids=[field for field, _, _ in NAMED])
 def test_a_template_names_what_the_pool_lists(field: str, pod: Json, at: str) -> None:
-    """Everything when the list is absent, nothing when it is empty."""
+    """A template may name what the pool lists: everything when the list is absent, nothing when it is empty."""
     wanted = an_allocation(template=a_template(**pod))
     cases: list[tuple[bool, Json]] = [
         (True, {}),
@@ -113,7 +115,7 @@ def test_a_template_names_what_the_pool_lists(field: str, pod: Json, at: str) ->
     ],
 )
 def test_annotations_of_claims_are_those_of_the_pool(key: str, rules: Json, is_fine: bool) -> None:
-    """As those of pods: a controller of volumes takes them as orders."""
+    """Annotations of claims are limited like those of pods, because a volume controller acts on them."""
     claim = {"metadata": {"annotations": {key: "x"}}, "spec": {}}
     template = a_template(volumes=[{"name": "v", "ephemeral": {"volumeClaimTemplate": claim}}])
     found = refusals(resolve(an_allocation(template=template), a_pool(**rules)))
@@ -124,7 +126,8 @@ def test_annotations_of_claims_are_those_of_the_pool(key: str, rules: Json, is_f
 
 
 def test_users_and_groups_are_within_the_ranges_of_the_pool() -> None:
-    """Those of the pod and of each container; where the pool limits groups, the primary one has to be named."""
+    """Users and groups, of the pod and of each container, must be within the pool's ranges; a pool that limits groups
+    requires an explicit primary group."""
     pool = a_pool(allowedUsers=["1000-1999", "5"], allowedGroups=["2000-2999"])
     context = {"runAsUser": 5, "runAsGroup": 2001, "supplementalGroups": [2002, 3]}
     main = {**an_image("main", "a"), "securityContext": {"runAsUser": 4, "runAsGroup": 1}}
@@ -140,7 +143,7 @@ def test_users_and_groups_are_within_the_ranges_of_the_pool() -> None:
 
 
 def test_a_pool_says_as_whom_pods_run() -> None:
-    """Where the template does not say; also in a pool that fills in nothing else."""
+    """The pool sets the user of pods whose template sets none, also in a pool that fills in nothing else."""
     run_as = {"user": 1001, "group": 2001, "fsGroup": 2002, "groups": [2003]}
     template = a_template(securityContext={"runAsGroup": 9})
     for privileged in (False, True):
@@ -155,7 +158,8 @@ def test_a_pool_says_as_whom_pods_run() -> None:
 
 
 def test_a_pod_whose_image_chooses_the_user_is_not_within_a_range() -> None:
-    """A privileged template may leave the user out: the pool that limits users wants to see one."""
+    """A pod whose image chooses the user is outside of any range: a privileged template may omit the user, but a pool
+    that limits users requires one."""
     pool = a_pool(allowedUsers=["1000-1999"], privilegedTemplates=True)
     [detail] = refusals(resolve(an_allocation(template=a_template()), pool)).values()
     assert "needs the user to be set" in detail
@@ -163,7 +167,8 @@ def test_a_pod_whose_image_chooses_the_user_is_not_within_a_range() -> None:
 
 @pytest.mark.parametrize("rule", podrules.RULES, ids=lambda rule: rule.field)
 def test_each_rule_is_in_the_policy(rule: podrules.PodRule) -> None:
-    """With its expression, and words that name the field of the pool; every variable that it uses is there."""
+    """Each rule is in the policy, with its expression and a message that names the field of the pool; every variable
+    that it uses exists."""
     policy = podrules.policy()
     [validation] = [item for item in policy["validations"] if rule.expression in item["expression"]]
     assert rule.field in validation["message"]
@@ -173,7 +178,8 @@ def test_each_rule_is_in_the_policy(rule: podrules.PodRule) -> None:
 
 
 def test_the_policy_judges_pods_of_ours_only() -> None:
-    """No pod of others waits until the API server knows the pools: it asks for them before it asks whose a pod is."""
+    """The policy selects our pods by their label, so that other pods never wait until the API server has loaded the
+    pools: it loads them before it evaluates any condition."""
     [term] = podrules.policy()["objectSelector"]["matchExpressions"]
     assert term == {"key": "slipway.dev/allocation-uid", "operator": "Exists"}
 
@@ -192,13 +198,15 @@ EVERYTHING: Json = {"tolerations": [{"operator": "Exists"}]}
     ],
 )
 def test_a_toleration_of_everything_needs_a_star(rules: Json, is_fine: bool) -> None:
-    """It has no key; a prefix does not allow it, and what the pool itself tolerates is on all its pods."""
+    """A toleration of everything requires `*`: it has no key, so no prefix allows it; the pool's own tolerations are on
+    all its pods."""
     found = refusals(resolve(an_allocation(template=a_template(**EVERYTHING)), a_pool(**rules)))
     assert list(found) == ([] if is_fine else ["/template/spec/tolerations/0"])
 
 
 def test_tolerations_of_roles_are_judged() -> None:
-    """As those of templates; by name and by prefix; those of the pool are allowed."""
+    """Tolerations of roles are checked like those of templates, by name and by prefix; those of the pool are
+    allowed."""
     pool = a_pool(allowedTolerations=["spot", "nvidia.com/*"], tolerations=[{"key": "team", "operator": "Exists"}])
     named = ("spot", "nvidia.com/gpu", "team", "other")
     role = {"name": "r", "tolerations": [{"key": key, "operator": "Exists"} for key in named]}
@@ -221,7 +229,8 @@ def test_tolerations_of_roles_are_judged() -> None:
     ],
 )
 def test_a_token_is_for_somebody(audience: object) -> None:
-    """Not for the Kubernetes API, as one without an audience is, whatever the pool says; no other identities either."""
+    """A projected token requires an audience, because one without is for the Kubernetes API, which is refused in every
+    pool; so are other identities."""
     sources: list[Json] = [{"serviceAccountToken": {"path": "t", "audience": audience}}, {"podCertificate": {}}]
     template = a_template(volumes=[{"name": "t", "projected": {"sources": sources}}])
     found = refusals(resolve(an_allocation(template=template), a_pool(privilegedTemplates=True)))
@@ -233,14 +242,14 @@ def test_a_token_is_for_somebody(audience: object) -> None:
     "audience", ["slipway", "sts.amazonaws.com", "kubernetes-dashboard", "https://vault.default.svc"]
 )
 def test_a_token_for_others_passes(audience: str) -> None:
-    """The policy `identities` knows who they may be."""
+    """A token for another audience passes here; the policy `identities` knows the allowed audiences."""
     sources = [{"serviceAccountToken": {"path": "t", "audience": audience}}]
     template = a_template(volumes=[{"name": "t", "projected": {"sources": sources}}])
     assert refusals(resolve(an_allocation(template=template), a_pool())) == {}
 
 
 def test_a_token_is_for_those_whom_the_installation_allows() -> None:
-    """Those that the chart lists, where it says so: another one is refused with the list and who may extend it."""
+    """When the chart lists audiences, a token for another one is refused with the list and who may extend it."""
     sources = [{"serviceAccountToken": {"path": "t", "audience": name}} for name in ("slipway-api", "vault")]
     template = a_template(volumes=[{"name": "t", "projected": {"sources": sources}}])
     found = refusals(resolve(an_allocation(template=template), a_pool(), audiences=("slipway", "vault")))
@@ -251,7 +260,7 @@ def test_a_token_is_for_those_whom_the_installation_allows() -> None:
 
 
 def naming(secret: str) -> tuple[Json, list[str]]:
-    """A template that names a Secret everywhere, and where."""
+    """A template that names a Secret at every place, and the paths."""
     main = {
         **an_image("main", "a"),
         "env": [
@@ -294,7 +303,8 @@ def naming(secret: str) -> tuple[Json, list[str]]:
     ],
 )
 def test_a_template_names_secrets_that_its_workspace_releases(released: ReleasedSecrets | None, refused: int) -> None:
-    """Wherever it names them; without an annotation every one. What images are pulled with is for that alone."""
+    """A template may name only Secrets that its workspace releases, at every place; without an annotation it may name
+    all. A pull secret may be used only for pulls."""
     template, places = naming("team")
     found = refusals(resolve(an_allocation(template=template), a_pool(), secrets=released))
     assert list(found) == [f"/template/spec/{place}" for place in places[:refused]]
@@ -307,7 +317,8 @@ def test_a_template_names_secrets_that_its_workspace_releases(released: Released
     "key", ["secretNamespace", "secretnamespace", "csi.storage.k8s.io/node-publish-secret-namespace"]
 )
 def test_no_template_tells_a_driver_where_secrets_are(key: str) -> None:
-    """It could name another workspace; refused whatever the own one releases. An empty one names none."""
+    """A template must not give a driver a reference to Secrets, which could be in another workspace; it is refused
+    whatever its workspace releases. An empty reference names none."""
     for namespace, is_fine in (("other", False), ("", True)):
         volume = {"name": "v", "csi": {"driver": "d", "volumeAttributes": {key: namespace, "share": "s"}}}
         for released in (None, ReleasedSecrets(names=("*",))):
@@ -317,7 +328,8 @@ def test_no_template_tells_a_driver_where_secrets_are(key: str) -> None:
 
 
 def test_no_template_names_secret_values_of_an_allocation() -> None:
-    """Whatever the workspace releases; each role's own template is judged."""
+    """No template may name the secret values of an allocation, whatever the workspace releases; each role's own
+    template is checked."""
     template, places = naming("slipway-values-1234")
     role = {"name": "r", "template": template}
     allocation = an_allocation(template=a_template(), ranks=[{"name": "q"}, role])
@@ -343,12 +355,12 @@ PRIVILEGES: list[tuple[str, Json, str]] = [
     ("root", a_template(a_privileged(runAsNonRoot=False)), "containers/0/securityContext/runAsNonRoot"),
     ("root", a_template(**{"securityContext": {"runAsUser": 0}}), "securityContext/runAsUser"),
 ]
-"""A privilege, a template that asks for it, and where."""
+"""(a privilege, a template that uses it, its path)."""
 
 
 @pytest.mark.parametrize(("privilege", "template", "at"), PRIVILEGES)
 def test_a_pool_allows_privileges_by_name(privilege: str, template: Json, at: str) -> None:
-    """That one and no other; what is refused is refused once, and the refusal says who can change that."""
+    """A pool allows privileges by name, each one alone; a refusal appears once, and says who can change it."""
     wanted = an_allocation(template=template)
     assert resolve(wanted, a_pool(allowedPrivileges=[privilege])).errors == ()
     assert resolve(wanted, a_pool(privilegedTemplates=True)).errors == ()
@@ -372,13 +384,14 @@ def test_a_pool_allows_privileges_by_name(privilege: str, template: Json, at: st
     ],
 )
 def test_no_name_allows_what_would_open_the_node(template: Json) -> None:
-    """Not in a pool that allows everything that has a name."""
+    """No privilege allows what would open the node, even in a pool that allows every named privilege."""
     pool = a_pool(allowedPrivileges=["root", "hostIPC", "hostNetwork", "IPC_LOCK", "SYS_ADMIN"])
     assert resolve(an_allocation(template=template), pool).errors != ()
 
 
 def test_root_that_is_allowed_is_root_and_nothing_more() -> None:
-    """All capabilities are still dropped, and nothing escalates. It does not say non-root, so a kubelet starts it."""
+    """A pod with the privilege root is root and nothing more: all capabilities are dropped, and escalation is off.
+    `runAsNonRoot` is not set, so that a kubelet starts it."""
     template = a_template(a_privileged(runAsUser=0, capabilities={"add": ["IPC_LOCK"]}))
     result = resolve(an_allocation(template=template), a_pool(allowedPrivileges=["root", "IPC_LOCK"]))
     assert result.errors == ()

@@ -1,4 +1,4 @@
-"""The allow-list for pod templates: each forbidden thing is refused where it stands, with what to do instead."""
+"""The allow-list for pod templates: each forbidden field is refused at its path, with what to do instead."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def with_main(**fields: object) -> Json:
 
 
 def test_an_ordinary_template_passes() -> None:
-    """What jobs really say."""
+    """An ordinary template, as real jobs use it, passes."""
     template = a_template(
         {
             "name": "main",
@@ -62,7 +62,7 @@ def test_an_ordinary_template_passes() -> None:
 
 
 def test_a_folder_of_checkpoints_is_a_whole_path() -> None:
-    """It is an annotation of the template."""
+    """A folder of checkpoints, which is an annotation of the template, must be an absolute path."""
     for folder, at in (("/data/llm", []), ("llm", ["/template/metadata/annotations/slipway.dev~1checkpoint-dir"])):
         template = with_main()
         template["metadata"] = {"annotations": {"slipway.dev/checkpoint-dir": folder}}
@@ -105,7 +105,8 @@ def test_a_pod_stays_in_our_hands_and_in_its_box(field: str, value: object) -> N
     [((), False), (("reader",), True), (("other", "read*"), True), (("read",), False), (("*",), True), (None, True)],
 )
 def test_a_service_account_is_one_that_the_workspace_allows(accounts: tuple[str, ...] | None, is_allowed: bool) -> None:
-    """By its name or by a prefix, in a privileged pool too; `default` always; None is judged elsewhere."""
+    """A service account must be one that the workspace allows, by name or prefix, in a privileged pool too; `default`
+    always passes; None is checked elsewhere."""
     for privileged in (False, True):
         findings = Findings()
         template = a_template(serviceAccountName="reader")
@@ -152,7 +153,7 @@ CONTAINER: list[tuple[Json, str]] = [
 
 @pytest.mark.parametrize(("fields", "at"), CONTAINER)
 def test_a_container_asks_for_no_more_than_restricted(fields: Json, at: str) -> None:
-    """Each refusal points at the very value."""
+    """A container requests no more than "restricted" allows; each refusal points at the exact value."""
     assert refused(with_main(**fields)) == [f"/template/spec/containers/0/{at}"]
 
 
@@ -166,7 +167,7 @@ def test_a_container_asks_for_no_more_than_restricted(fields: Json, at: str) -> 
     ],
 )
 def test_volumes_are_of_the_restricted_kinds(volume: Json, at: str) -> None:
-    """And their names do not collide with ours."""
+    """Volumes are of the restricted kinds, and their names do not collide with ours."""
     assert refused(a_template(volumes=[volume])) == [f"/template/spec/volumes/0/{at}"]
 
 
@@ -175,7 +176,7 @@ def with_claim(claim: Json) -> Json:
 
 
 def test_an_ephemeral_volume_says_how_much_of_which_class() -> None:
-    """With notes of the user's."""
+    """An ephemeral volume states its size and class, and may have annotations of the user."""
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "fast"}
     metadata = {"labels": {"team": "a"}, "annotations": {"note": "x"}}
     assert refused(with_claim({"metadata": metadata, "spec": {**spec, "volumeMode": "Filesystem"}})) == []
@@ -199,7 +200,8 @@ def test_an_ephemeral_volume_says_how_much_of_which_class() -> None:
     ],
 )  # fmt: skip
 def test_an_ephemeral_volume_holds_nothing_of_others(claim: Json, at: str) -> None:
-    """No volume or data that is somebody's, no raw device, no name of ours; in a privileged pool too."""
+    """An ephemeral volume must not refer to an existing volume or data, a raw device, or a name of ours, in a
+    privileged pool too."""
     for privileged in (False, True):
         found = refused(with_claim(claim), privileged=privileged)
         assert found == [f"/template/spec/volumes/0/ephemeral/volumeClaimTemplate/{at}"]
@@ -231,7 +233,7 @@ def test_the_pods_security_context(context: Json, at: str) -> None:
     ],
 )
 def test_our_labels_are_ours(metadata: Json, at: str) -> None:
-    """A pod that could name another allocation's uid would be swept with it."""
+    """Our labels are refused in a template: a pod with another allocation's uid would be deleted with that."""
     assert refused({"metadata": metadata}) == [f"/template/metadata/{at}"]
 
 
@@ -253,7 +255,8 @@ APPARMOR = "container.apparmor.security.beta.kubernetes.io/main"
     ],
 )
 def test_annotations_are_an_allow_list(key: str, passes: bool) -> None:
-    """A kubelet or a controller may do what one says: only the harmless pass, and those that the pool names."""
+    """Annotations have an allow-list, because a kubelet or a controller may act on one: only harmless ones pass, and
+    those that the pool names."""
     template = {"metadata": {"annotations": {key: "unconfined"}}}
     at = f"/template/metadata/annotations/{key.replace('/', '~1')}"
     assert refused(template) == ([] if passes else [at])
@@ -275,12 +278,12 @@ def test_annotations_are_an_allow_list(key: str, passes: bool) -> None:
     ],
 )
 def test_a_misshapen_template_is_told_so(template: object, at: str) -> None:
-    """Never a traceback."""
+    """A malformed template is refused with a message, never a traceback."""
     assert refused(template)[0] == f"/template{at}"
 
 
 def test_containers_have_names_of_their_own() -> None:
-    """Over containers and init containers."""
+    """Containers have different names, across containers and init containers."""
     template = a_template({"name": "a"}, {"name": "a"}, {}, initContainers=[{"name": "a"}])
     assert refused(template) == [
         "/template/spec/containers/1/name",
@@ -290,13 +293,13 @@ def test_containers_have_names_of_their_own() -> None:
 
 
 def test_there_are_not_endless_containers() -> None:
-    """A bound like every other."""
+    """The number of containers is bounded."""
     template = a_template(*({"name": f"c{index}"} for index in range(33)))
     assert refused(template) == ["/template/spec/containers"]
 
 
 def test_a_privileged_pool_lifts_restricted_only() -> None:
-    """Placement, accounts and restarts stay ours."""
+    """A privileged pool lifts only "restricted"; placement, accounts and restarts stay under our control."""
     template = a_template(
         {"name": "main", "securityContext": {"privileged": True, "runAsUser": 0}},
         volumes=[{"name": "v", "hostPath": {"path": "/"}}],
@@ -309,7 +312,7 @@ def test_a_privileged_pool_lifts_restricted_only() -> None:
 
 
 def test_a_template_without_a_security_context_gets_one_that_is_restricted() -> None:
-    """It is not refused."""
+    """A template without a security context gets a restricted one, and is not refused."""
     result = resolve(an_allocation(template=a_template(initContainers=[{"name": "i", "image": "x"}])), a_pool())
     spec = result.spec.template["spec"]
     assert result.errors == ()
@@ -324,7 +327,7 @@ def test_a_template_without_a_security_context_gets_one_that_is_restricted() -> 
 
 
 def test_a_security_context_is_filled_in_not_replaced() -> None:
-    """What the user says within "restricted" stays."""
+    """A security context is completed, not replaced: the user's settings within "restricted" stay."""
     main = {
         "name": "main",
         "image": "x",
@@ -337,7 +340,8 @@ def test_a_security_context_is_filled_in_not_replaced() -> None:
 
 
 def test_resource_claims_pass_in_every_pool() -> None:
-    """Whoever binds its pods: those with claims are left to kube-scheduler."""
+    """Resource claims pass in every pool, whichever scheduler binds its pods: pods with claims are left to
+    kube-scheduler."""
     template = a_template(
         {"name": "main", "image": "x", "command": ["x"], "resources": {"claims": [{"name": "gpu"}]}},
         resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
@@ -347,7 +351,8 @@ def test_resource_claims_pass_in_every_pool() -> None:
 
 
 def test_claims_of_a_container_are_no_amounts() -> None:
-    """They stand beside requests and limits; a role has none, because it is about amounts."""
+    """Claims of a container are no amounts: they are beside requests and limits. A role has none, because its resources
+    are amounts."""
     template = a_template(
         {"name": "main", "image": "x", "command": ["x"], "resources": {"claims": [{"name": "c"}]}},
         resourceClaims=[{"name": "c", "resourceClaimName": "c"}],

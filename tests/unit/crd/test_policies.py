@@ -1,4 +1,4 @@
-"""Which rule decides on a failure, and when enough ranks have ended well."""
+"""Which rule decides on a failure, and when enough ranks have succeeded."""
 
 import re
 from typing import Any
@@ -26,7 +26,7 @@ def a_policy(*rules: dict[str, Any], **more: Any) -> FailurePolicy:
 
 
 def state(ends: dict[str, str], *targets: dict[str, Any], operator: str = "All") -> SuccessState:
-    """The state of a policy; `ends` has one character for each rank of a role: `+` ended well, `-` badly, `.` runs."""
+    """The state of a policy; `ends` has one character for each rank of a role: `+` succeeded, `-` failed, `.` runs."""
     policy = msgspec.convert({"operator": operator, "targets": list(targets)}, SuccessPolicy)
     known = {"+": True, "-": False, ".": None}
     ranks = [
@@ -55,21 +55,22 @@ def state(ends: dict[str, str], *targets: dict[str, Any], operator: str = "All")
 def test_a_rule_matches_a_role_and_how_the_rank_ended(
     rule: dict[str, Any], matched: list[dict[str, Any]], passed: list[dict[str, Any]]
 ) -> None:
-    """No exit codes mean every failure of the program; a loss is matched by `disruption` alone."""
+    """A rule matches a role and the end of its rank: without exit codes every failure of the program; a loss only by
+    `disruption`."""
     policy = a_policy({"action": "fail", **rule})
     assert [deciding_rule(policy, role="worker", **each) for each in matched] == [0] * len(matched)
     assert [deciding_rule(policy, role="worker", **each) for each in passed] == [None] * len(passed)
 
 
 def test_the_first_rule_that_matches_decides() -> None:
-    """The narrow one stands before the wide one."""
+    """The first matching rule decides, so a narrow rule is listed before a wide one."""
     policy = a_policy({"action": "retry", "exitCodes": [75]}, {"action": "fail", "exitCodes": ["1-127"]})
     assert [deciding_rule(policy, role="worker", code=code) for code in (75, 1, 137)] == [0, 1, None]
     assert said_by(policy, 1) == "failurePolicy.rules[1] says fail"
 
 
 def test_without_a_policy_nothing_is_said() -> None:
-    """Nor of a rule that there is not."""
+    """Without a policy, or without the rule, there is no message."""
     assert deciding_rule(None, role="worker", code=1) is None
     assert (action_of(None, 0), action_of(a_policy(), 0), said_by(a_policy(), None)) == (None, None, "")
 
@@ -86,7 +87,7 @@ def test_without_a_policy_nothing_is_said() -> None:
     ],
 )
 def test_what_is_no_exit_code_says_what_to_write(entry: int | str, said: str) -> None:
-    """And a rule that holds it all the same matches nothing by it."""
+    """An invalid exit code is refused with what to write; in a stored rule it matches nothing."""
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         code_range(entry)
     assert deciding_rule(a_policy({"action": "fail", "exitCodes": [entry]}), role="worker", code=1) is None
@@ -109,7 +110,7 @@ def test_what_is_no_exit_code_says_what_to_write(entry: int | str, said: str) ->
 def test_a_target_names_ranks_and_how_many_of_them(
     targets: list[dict[str, Any]], met: str, open_: str, lost: str
 ) -> None:
-    """It is met, still open, or can never be met any more."""
+    """A target names ranks and their number; it is met, still open, or impossible."""
     found = [state({"worker": each}, *targets) for each in (met, open_, lost)]
     assert [(each.is_met, each.is_out_of_reach) for each in found] == [(True, False), (False, False), (False, True)]
 
@@ -125,7 +126,7 @@ def test_a_target_names_ranks_and_how_many_of_them(
     ],
 )
 def test_all_targets_or_any_of_them(ends: dict[str, str], all_: str, any_: str) -> None:
-    """One that is lost loses them all, or none of them."""
+    """With All one impossible target makes the policy impossible; with Any it does not."""
     targets = [{"role": "driver"}, {"role": "worker"}]
     for operator, expected in (("All", all_), ("Any", any_)):
         found = state(ends, *targets, operator=operator)
@@ -133,20 +134,22 @@ def test_all_targets_or_any_of_them(ends: dict[str, str], all_: str, any_: str) 
 
 
 def test_a_target_without_a_role_passes_over_daemons() -> None:
-    """Servers do not end by themselves."""
+    """A target without a role ignores daemons, because servers do not end by themselves."""
     assert state({"worker": "++", "server": ".."}, {}).is_met
     assert not state({"worker": "+.", "server": "+"}, {"count": 2}).is_met
 
 
 def test_a_target_asks_for_no_more_ranks_than_are_placed() -> None:
-    """An elastic gang may run with fewer; a role of which nothing is placed decides nothing."""
+    """A target requires no more ranks than are placed, because an elastic gang may run with fewer; a role without
+    placed ranks decides nothing."""
     assert state({"worker": "++"}, {"role": "worker", "count": 4}).is_met
     assert state({"worker": "++"}, {"role": "driver"}) == SuccessState()
     assert state({"worker": "++"}, {"role": "driver"}, {"role": "worker"}).is_met
 
 
 def test_what_is_met_is_said_with_its_numbers() -> None:
-    """For people; `target` is for programs, where one target alone decides."""
+    """The message of a met policy has its numbers, for users; `target` is for programs, when one target alone
+    decides."""
     one = state({"driver": "+", "worker": "+-."}, {"role": "driver"}, operator="Any")
     assert (one.target, one.text) == (0, "successPolicy.targets[0]: 1 of 1 rank of driver ended well")
     both = state({"driver": "+", "worker": "+-."}, {"role": "driver"}, {"count": 2})

@@ -1,4 +1,4 @@
-"""Policies that name nothing, or that can never match, are refused with what to write."""
+"""Policies that refer to nothing, or can never match, are refused with what to write."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ def refused(**spec: Any) -> list[tuple[str, str]]:
 
 
 def test_the_examples_of_the_documentation_pass() -> None:
-    """What a reader copies is accepted, and means something."""
+    """The examples of the documentation are accepted and have an effect."""
     page = (Path(__file__).parents[3] / "docs/launching.md").read_text("utf-8")
     _, _, text = page.partition("## What a failure means, and when it is enough\n")
     examples = re.findall(r"```yaml\n(.*?)```", text.partition("\n## ")[0], re.DOTALL)
@@ -74,7 +74,7 @@ def test_every_form_of_a_rule_and_a_target_passes() -> None:
     ],
 )
 def test_a_rule_that_is_wrong_by_itself(rule: dict[str, Any], at: str, said: str) -> None:
-    """The field, the reason, and what to write."""
+    """A rule that is invalid by itself is refused with the field, the reason, and what to write."""
     [(pointer, detail)] = refused(failurePolicy={"rules": [{"action": "fail", **rule}]})
     assert (pointer, said in detail) == (f"/failurePolicy/rules/0/{at}", True), detail
 
@@ -92,7 +92,7 @@ def test_a_rule_that_is_wrong_by_itself(rule: dict[str, Any], at: str, said: str
     ],
 )
 def test_a_rule_that_can_never_match(rules: list[dict[str, Any]], said: str) -> None:
-    """The earlier rules are named that decide before it."""
+    """A rule that can never match is refused with the earlier rules that decide before it."""
     found = refused(failurePolicy={"rules": [{"action": "fail", **rule} for rule in rules]})
     [(pointer, detail)] = found
     assert pointer == f"/failurePolicy/rules/{len(rules) - 1}"
@@ -110,12 +110,13 @@ def test_a_rule_that_can_never_match(rules: list[dict[str, Any]], said: str) -> 
     ],
 )
 def test_a_wider_rule_after_a_narrow_one_is_right(rules: list[dict[str, Any]]) -> None:
-    """Something is left for it: another code, another role, an end without a code, a lost rank."""
+    """A wider rule after a narrow one is valid when something is left for it: another code, another role, an end
+    without a code, or a lost rank."""
     assert not refused(failurePolicy={"rules": [{"action": "fail", **rule} for rule in rules]})
 
 
 def test_a_retry_without_retries_is_a_warning() -> None:
-    """The launch is right, but its author expects another attempt."""
+    """A retry without retries is a warning: the launch is valid, but its author expects another attempt."""
     [warning] = findings_of(failurePolicy={"rules": [{"action": "retry"}]}).warnings
     assert "maxRestarts is 0" in warning
     assert not findings_of(maxRestarts=1, failurePolicy={"rules": [{"action": "retry"}]}).warnings
@@ -135,18 +136,18 @@ def test_a_retry_without_retries_is_a_warning() -> None:
     ],
 )
 def test_a_target_that_no_ranks_can_meet(target: dict[str, Any], at: str, said: str) -> None:
-    """Daemons never end by themselves, so none of them may be waited for."""
+    """A target that no ranks can meet is refused, such as one on daemons, which never end by themselves."""
     [(pointer, detail)] = refused(successPolicy={"targets": [target]})
     assert (pointer, said in detail) == (f"/successPolicy/targets/0/{at}", True), detail
 
 
 def test_a_success_policy_names_a_target() -> None:
-    """An empty one would never be met."""
+    """A success policy must have a target, because an empty one would never be met."""
     assert [pointer for pointer, _ in refused(successPolicy={})] == ["/successPolicy/targets"]
 
 
 def test_the_role_of_a_launch_without_roles_is_worker() -> None:
-    """As its rank is called everywhere else."""
+    """The role of a launch without roles is `worker`, as everywhere else."""
     policies: dict[str, Any] = {
         "failurePolicy": {"rules": [{"action": "fail", "roles": ["worker"]}]},
         "successPolicy": {"targets": [{"role": "worker", "indexes": [0]}]},
@@ -163,19 +164,19 @@ def test_the_role_of_a_launch_without_roles_is_worker() -> None:
     ids=["gang", "role"],
 )
 def test_single_ranks_of_an_elastic_gang_do_not_start_again(spec: dict[str, Any], at: str) -> None:
-    """They leave and return by other rules."""
+    """`restart: rank` is refused for elastic gangs, whose ranks leave and return by other rules."""
     detail = "an elastic gang does not start single ranks again; leave minAvailable out, or restart: rank"
     assert refused(restart="rank", maxRestarts=2, **spec) == [(at, detail)]
     assert refused(restart="gang", maxRestarts=2, **spec) == []
 
 
 def test_a_minimum_of_all_ranks_is_none() -> None:
-    """So does a gang say that is not elastic."""
+    """A minimum of all ranks is accepted with `restart: rank`, because such a gang is not elastic."""
     assert refused(restart="rank", maxRestarts=2, minAvailable=6) == []
 
 
 def test_restarts_of_ranks_need_a_limit_above_zero() -> None:
-    """Else nothing starts again, which is a slip rather than a wish."""
+    """`restart: rank` with a limit of zero is a warning: nothing would start again, which is probably a mistake."""
     (warning,) = findings_of(restart="rank").warnings
     assert warning == "restart: rank starts no rank again while maxRestarts is 0; set maxRestarts"
     rules = [{"action": "notCounted", "exitCodes": [75]}]

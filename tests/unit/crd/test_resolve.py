@@ -1,4 +1,4 @@
-"""Defaults of kind and pool, and the verdict on the whole."""
+"""Defaults of kind and pool, and the validation of the result."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def pointers(result: Resolved) -> list[str]:
 
 @pytest.mark.parametrize("kind", [Kind.NOTEBOOK, Kind.SHELL, Kind.TENSORBOARD])
 def test_service_kinds_need_nothing_but_their_kind(kind: Kind) -> None:
-    """`slipway notebook start` takes no argument."""
+    """Service kinds need nothing but their kind: `slipway notebook start` needs no argument."""
     result = resolved(kind=kind)
     defaults = KIND_DEFAULTS[kind]
     assert result.errors == ()
@@ -45,21 +45,21 @@ def test_service_kinds_need_nothing_but_their_kind(kind: Kind) -> None:
 
 
 def test_a_tensorboard_takes_no_slot() -> None:
-    """0 GPUs by default."""
+    """A TensorBoard uses no slot: it has 0 GPUs by default."""
     result = resolved(kind="tensorboard")
     assert role_requests(result.spec.ranks[0], result.spec.template).gpus() == 0
     assert result.spec.env == {"TENSORBOARD_LOGDIR": "/tmp/tensorboard"}
 
 
 def test_images_name_no_registry() -> None:
-    """Where images come from is the cluster's choice."""
+    """Default images name no registry, because the cluster chooses the registry."""
     for defaults in KIND_DEFAULTS.values():
         assert "." not in defaults.image.split("/")[0] or "/" not in defaults.image
 
 
 @pytest.mark.parametrize("kind", ["command", "training"])
 def test_a_missing_image_or_command_says_the_next_step(kind: str) -> None:
-    """These kinds run what the user brings."""
+    """A missing image or command is refused with the next step, for kinds that run the user's program."""
     result = resolved(kind=kind)
     assert pointers(result) == ["/image", "/command"]
     assert f"defaults.{kind}.image" in result.errors[0].detail
@@ -72,7 +72,8 @@ def test_an_image_may_bring_its_entrypoint() -> None:
 
 
 def test_a_missing_image_in_a_template_is_pointed_at() -> None:
-    """In the container that lacks it, sidecars and init containers included."""
+    """A missing image in a template is refused with the path of its container, sidecars and init containers
+    included."""
     template = a_template(
         {"name": "main", "command": ["x"]}, {"name": "side"}, initContainers=[{"name": "init", "command": ["x"]}]
     )
@@ -84,13 +85,13 @@ def test_a_missing_image_in_a_template_is_pointed_at() -> None:
 
 
 def test_a_default_image_alone_has_nothing_to_run() -> None:
-    """The pool's image is a base; without a command there is no work in it."""
+    """A default image alone is refused: the pool's image is a base, and without a command it runs nothing."""
     pool = a_pool(defaults={"command": {"image": "python:3.11"}})
     assert [error.pointer for error in resolve(an_allocation(kind="command"), pool).errors] == ["/command"]
 
 
 def test_the_pool_overrides_the_kind_and_the_request_overrides_both() -> None:
-    """Field by field."""
+    """The pool overrides the kind, and the request overrides both, field by field."""
     pool = a_pool(
         defaults={
             "notebook": {
@@ -120,13 +121,13 @@ def test_the_pool_overrides_the_kind_and_the_request_overrides_both() -> None:
 
 
 def test_a_pool_may_take_the_port_away() -> None:
-    """Port 0 is no port."""
+    """A pool may remove the port: port 0 means no port."""
     result = resolve(an_allocation(kind="notebook"), a_pool(defaults={"notebook": {"port": 0}}))
     assert result.spec.ports == []
 
 
 def test_a_program_of_ones_own_is_not_mixed_with_the_default_one() -> None:
-    """Own arguments without a command go to the image's entrypoint, not to the kind's command."""
+    """The user's arguments without a command are for the image's entrypoint, not for the kind's command."""
     result = resolved(kind="notebook", template=a_template({"name": "main", "image": "lab", "args": ["--x"]}))
     assert "command" not in main_of(result)
     assert main_of(result)["args"] == ["--x"]
@@ -141,14 +142,16 @@ def test_a_default_program_of_a_pool_belongs_to_its_image() -> None:
 
 
 def test_the_templates_resources_count_as_said() -> None:
-    """Defaults of the kind fill in only where neither role nor template speak."""
+    """Resources of the template apply as written; defaults of the kind are used only when neither the role nor the
+    template sets a value."""
     template = a_template({"name": "main", "image": "x", "command": ["x"], "resources": {"requests": {"cpu": "3"}}})
     result = resolved(template=template)
     assert role_requests(result.spec.ranks[0], result.spec.template) == Resources.parse({"cpu": 3})
 
 
 def test_resources_come_out_as_requests_and_limits() -> None:
-    """One form for the pod worker. What is asked for lies over the defaults of the kind: a rank is no GPU alone."""
+    """Resources are resolved to requests and limits, one form for the pod worker. Requests override the defaults of the
+    kind one by one, so a rank has more than its GPU."""
     result = resolved(template=a_template(), ranks=[{"resources": {"cpu": 2, "nvidia.com/gpu": 1}}])
     assert result.spec.ranks[0].resources == {
         "requests": {"memory": "1Gi", "cpu": "2", "nvidia.com/gpu": "1"},
@@ -169,7 +172,8 @@ def test_resources_come_out_as_requests_and_limits() -> None:
 def test_minima_of_a_gang(
     minimum: int | None, roles: list[tuple[int, int | None]], expected: tuple[int, list[int]]
 ) -> None:
-    """A role's absent minimum is 0 if the allocation gives one, else all its ranks; the whole covers its parts."""
+    """A role's absent minimum is 0 when the allocation sets one, else all its ranks; the gang's minimum is at least the
+    sum of its roles'."""
     ranks = [
         {"name": f"r{index}", "count": count, **({} if least is None else {"minAvailable": least})}
         for index, (count, least) in enumerate(roles)
@@ -181,7 +185,7 @@ def test_minima_of_a_gang(
 
 
 def test_a_role_may_have_a_template_of_its_own() -> None:
-    """It replaces the allocation's, which need not be complete then."""
+    """A role's own template replaces the allocation's, which may then be incomplete."""
     roles = [
         {"name": "launcher", "template": a_template({"name": "main", "image": "launch", "command": ["l"]})},
         {"name": "worker", "count": 2, "template": a_template({"name": "main", "image": "work", "command": ["w"]})},
@@ -200,7 +204,7 @@ def test_errors_in_a_roles_template_point_into_it() -> None:
 
 
 def test_tolerations_of_role_template_and_pool_come_together() -> None:
-    """Each once; the planner and the pod see the same list."""
+    """Tolerations of role, template and pool are merged, each once; the planner and the pod have the same list."""
     toleration = {"key": "gpu", "operator": "Exists"}
     pool = a_pool(tolerations=[toleration, {"key": "pool", "value": "v"}])
     template = a_template(tolerations=[{"key": "t", "operator": "Exists"}, toleration])
@@ -215,7 +219,7 @@ def test_tolerations_of_role_template_and_pool_come_together() -> None:
 
 
 def test_pods_are_ended_by_us_alone_and_carry_no_service_variables() -> None:
-    """restartPolicy Never, no service links, no account token."""
+    """Pods have restartPolicy Never, no service links and no account token."""
     spec = resolved(kind="notebook").spec.template["spec"]
     assert (spec["restartPolicy"], spec["enableServiceLinks"], spec["automountServiceAccountToken"]) == (
         "Never",
@@ -225,13 +229,13 @@ def test_pods_are_ended_by_us_alone_and_carry_no_service_variables() -> None:
 
 
 def test_a_bad_name_is_an_error_of_the_name() -> None:
-    """A POST hears what the API server's rule would say, with the field of the body."""
+    """A bad name is refused with the message of the API server's rule and the field of the body."""
     result = resolve(an_allocation(name="Not_A_Name", kind="notebook"), a_pool())
     assert pointers(result) == ["/name"]
 
 
 def test_resolving_twice_changes_nothing() -> None:
-    """A resolved spec that is stored resolves to itself, with the same hash."""
+    """A resolved spec resolves to itself, with the same hash."""
     first = resolved(kind="notebook", env={"A": "1"}, ranks=[{"resources": {"cpu": 1}}])
     again = resolve(Allocation(metadata=ObjectMeta(name="llm"), spec=first.spec), a_pool())
     assert again == first
@@ -244,7 +248,7 @@ def test_the_hash_knows_the_pools_defaults() -> None:
 
 
 def test_the_callers_objects_are_not_touched() -> None:
-    """Pure: the same allocation may be resolved in many pools."""
+    """Resolving does not change the caller's objects, so the same allocation may be resolved in many pools."""
     template = a_template()
     before = msgspec.json.encode(template)
     resolved(template=template)
@@ -252,7 +256,7 @@ def test_the_callers_objects_are_not_touched() -> None:
 
 
 def test_defaults_of_a_pool_keep_a_program_whole() -> None:
-    """A pool that gives arguments only does not keep the kind's command."""
+    """Defaults of a pool replace a whole program: a pool that sets only arguments drops the kind's command."""
     pool = a_pool(defaults={"notebook": msgspec.to_builtins(KindDefaults(args=["serve"]))})
     main = main_of(resolve(an_allocation(kind="notebook"), pool))
     assert (main.get("command"), main["args"]) == (None, ["serve"])

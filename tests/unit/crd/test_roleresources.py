@@ -1,4 +1,4 @@
-"""What a rank asks for, and which container is the main one."""
+"""The requests of a rank, and which container is the main one."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def container(name: str, **fields: object) -> Json:
     ],
 )
 def test_the_main_container(names: list[str], annotation: str | None, index: int) -> None:
-    """The one that the annotation names, else `main`, else the first."""
+    """The main container is the one that the annotation names, else `main`, else the first."""
     template: Json = {"spec": {"containers": [container(name) for name in names]}}
     if annotation:
         template["metadata"] = {"annotations": {"slipway.dev/main-container": annotation}}
@@ -32,7 +32,7 @@ def test_the_main_container(names: list[str], annotation: str | None, index: int
 
 @pytest.mark.parametrize("template", [{}, {"spec": None}, {"spec": {"containers": "x"}}, {"spec": {"containers": [1]}}])
 def test_a_misshapen_template_has_a_first_container(template: Json) -> None:
-    """Whoever asks has validated it, or will."""
+    """For a malformed template the main container is the first, because the caller validates the template anyway."""
     assert main_container(template) == 0
 
 
@@ -53,7 +53,7 @@ def test_limits_fill_up_requests() -> None:
 
 
 def test_empty_resources_are_flat() -> None:
-    """Nothing is nothing in either spelling."""
+    """Empty resources are an empty flat map, in both spellings."""
     assert not is_nested({})
     assert normal({}) == {"requests": {}}
 
@@ -89,5 +89,5 @@ def test_init_containers_raise_the_peak_and_sidecars_the_sum() -> None:
 
 
 def test_a_role_without_a_template_asks_for_its_resources() -> None:
-    """Also before a template was filled in."""
+    """A role without a template requests its own resources, also before a template was filled in."""
     assert role_requests(RoleSpec(resources={"cpu": 1}), {}) == Resources.parse({"cpu": 1})

@@ -1,4 +1,4 @@
-"""Each rule of the CRDs: what it lets through and what it refuses."""
+"""Each rule of the CRDs: what it accepts and what it refuses."""
 
 import pytest
 
@@ -21,7 +21,8 @@ def messages(now: Json, before: Json | None, kind: str = "Allocation") -> list[s
 
 
 def test_every_expression_has_a_twin_and_no_two_rules_share_one_with_another_meaning() -> None:
-    """The local cluster finds each rule of a CRD by its expression."""
+    """Every expression has a twin, and equal expressions have the same meaning, because the local cluster finds each
+    rule by its expression."""
     twins: dict[str, str] = {}
     for rule in RULES:
         assert rule.rule in TWINS
@@ -29,26 +30,26 @@ def test_every_expression_has_a_twin_and_no_two_rules_share_one_with_another_mea
 
 
 def test_a_fresh_object_passes() -> None:
-    """A create runs the rules that look at one version only."""
+    """A fresh object passes the rules that look at one version only, which a create runs."""
     assert messages(a_stored(), None) == []
 
 
 def test_a_transition_rule_holds_where_there_was_nothing() -> None:
-    """Kubernetes does not run a transition rule on a value that is new."""
+    """A transition rule accepts a new value, because Kubernetes does not run it then."""
     for rule in RULES:
         if rule.is_transition:
             assert rule.holds(a_stored(), None)
 
 
 def test_an_expression_that_fails_refuses() -> None:
-    """As in CEL: a missing key is an error, and an error refuses the write."""
+    """An expression that fails refuses the write, as in CEL: a missing key is an error."""
     rule = next(rule for rule in RULES if "self.metadata.name.matches" in rule.rule)
     assert not rule.holds({}, None)
 
 
 @pytest.mark.parametrize("name", ["a", "a-1", "notebook-abc123", "a" * 40])
 def test_good_names_pass(name: str) -> None:
-    """A letter first, lower case letters, digits and hyphens, at most 40."""
+    """Good names have a letter first, then lower case letters, digits and hyphens, at most 40 characters."""
     assert messages(a_stored(name=name), None) == []
 
 
@@ -89,12 +90,13 @@ STATUS_STEPS: list[tuple[str, Json, Json, bool]] = [
 
 @pytest.mark.parametrize(("before", "now", "passes"), [pytest.param(*s[1:], id=s[0]) for s in STATUS_STEPS])
 def test_status_moves_forward_only(before: Json, now: Json, passes: bool) -> None:
-    """Terminated absorbs; seq, attempt and epoch never fall; release and exits are written once an attempt."""
+    """A status only moves forward: Terminated is final; seq, attempt and epoch never decrease; release and exits are
+    written once per attempt."""
     assert (messages(a_stored(status=now), a_stored(status=before)) == []) is passes
 
 
 def test_status_can_not_be_removed() -> None:
-    """Without this rule every transition rule of the status could be walked around in two writes."""
+    """A status cannot be removed; otherwise two writes could bypass every transition rule of the status."""
     assert "status cannot be removed" in messages(changed(a_stored(), "status", None), a_stored())
 
 
@@ -119,7 +121,8 @@ STOPPED = changed(a_stored(), "spec/desired", "Stopped")
     ],
 )
 def test_a_cancel_before_the_release_keeps_it_from_starting(before: Json, now: Json, passes: bool) -> None:
-    """With desired Stopped the release cannot change, and Stopped is one way."""
+    """After a cancel before the release nothing starts: with desired Stopped the release cannot change, and Stopped
+    cannot be undone."""
     assert (messages(now, before) == []) is passes
 
 
@@ -144,7 +147,7 @@ def test_a_cancel_before_the_release_keeps_it_from_starting(before: Json, now: J
     ],
 )
 def test_what_runs_can_not_be_changed(field: str, value: object) -> None:
-    """Neither added, changed nor removed; and the error names the field."""
+    """Fields of running work cannot be added, changed or removed; the error names the field."""
     plain, other = a_stored(), changed(a_stored(), f"spec/{field}", value)
     assert [v.pointer for v in violations("Allocation", other, plain)] == [f"/spec/{field}"]
     assert [v.pointer for v in violations("Allocation", plain, other)] == [f"/spec/{field}"]
@@ -160,7 +163,8 @@ REPLACED = [
 
 @pytest.mark.parametrize(("field", "value"), REPLACED)
 def test_what_is_held_may_be_given_other_work_until_it_is_admitted(field: str, value: object) -> None:
-    """Held before the write: a change that also lets it go passes, one that also holds it does not."""
+    """An allocation that was held before the write may get other work until it is admitted: a change that also resumes
+    it passes, one that also holds it does not."""
     held = changed(a_stored(), "spec/hold", True)
     other = changed(held, f"spec/{field}", value)
     assert messages(other, held) == []
@@ -175,20 +179,20 @@ def test_what_is_held_may_be_given_other_work_until_it_is_admitted(field: str, v
 
 @pytest.mark.parametrize(("field", "empty"), [("env", {}), ("files", []), ("ports", [])])
 def test_absent_means_empty(field: str, empty: object) -> None:
-    """An encoder that leaves defaults out must not be refused."""
+    """An absent field equals an empty one, so that an encoder that omits defaults is not refused."""
     assert messages(changed(a_stored(), f"spec/{field}", empty), a_stored()) == []
     assert messages(a_stored(), changed(a_stored(), f"spec/{field}", empty)) == []
 
 
 @pytest.mark.parametrize("field", ["priority", "hold", "queuePosition"])
 def test_what_orders_the_queue_may_be_changed(field: str) -> None:
-    """Priority, hold and position are for users to move."""
+    """The fields of the order in the queue (priority, hold and position) may be changed."""
     values = {"priority": 7, "hold": True, "queuePosition": "m"}
     assert messages(changed(a_stored(), f"spec/{field}", values[field]), a_stored()) == []
 
 
 def test_queue_moves_until_the_admission() -> None:
-    """The quota of an admitted allocation is charged to its queue."""
+    """The queue may change until the admission, because the quota of an admitted allocation is charged to its queue."""
     moved = a_stored(spec=a_spec(queue="b"))
     assert messages(moved, a_stored()) == []
     admitted = changed(a_stored(), "status/admission", ADMISSION)
@@ -216,12 +220,12 @@ SIGNALED = a_stored(spec=a_spec(signals=SIGNALS))
     ],
 )
 def test_signals_rise_within_an_attempt(path: str, value: object, passes: bool) -> None:
-    """An acknowledgement decides the result: it cannot be taken back."""
+    """Signals only rise within an attempt: an acknowledgement decides the result, so it cannot be withdrawn."""
     assert (messages(changed(SIGNALED, path, value), SIGNALED) == []) is passes
 
 
 def test_roles_have_names_of_their_own_and_minima_within_their_count() -> None:
-    """`kubectl apply` hears of it at once."""
+    """Roles have different names and a minimum within their count; `kubectl apply` gets the error at once."""
     twice = [{"name": "a", "count": 1}, {"name": "a", "count": 1}]
     assert messages(a_stored(spec=a_spec(ranks=twice)), None) == ["each role needs a name of its own"]
     large = [{"name": "a", "count": 1}, {"name": "b", "count": 1, "minAvailable": 2}]
@@ -234,7 +238,7 @@ def a_pool_with(**status: int) -> Json:
 
 
 def test_the_ledger_never_goes_back() -> None:
-    """A zombie's epoch is refused by the server even when its resourceVersion were right."""
+    """The ledger never goes back: the server refuses an old epoch even with the right resourceVersion."""
     before = a_pool_with(epoch=3, tick=9)
     assert messages(a_pool_with(epoch=4, tick=9), before, "ResourcePool") == []
     assert messages(a_pool_with(epoch=2, tick=9), before, "ResourcePool") != []
@@ -244,20 +248,21 @@ def test_the_ledger_never_goes_back() -> None:
 
 @pytest.mark.parametrize("kind", ["ResourcePool", "Queue", "Job", "Template"])
 def test_names_of_the_other_kinds_are_labels(kind: str) -> None:
-    """They stand in specs, leases and labels, where a dot or 64 characters do not fit."""
+    """Names of the other kinds are valid labels, because they are used in specs, leases and labels, where a dot or 64
+    characters are not allowed."""
     assert messages({"metadata": {"name": "a" * 63}}, None, kind) == []
     assert messages({"metadata": {"name": "a" * 64}}, None, kind) != []
     assert messages({"metadata": {"name": "a.b"}}, None, kind) != []
 
 
 def test_a_queue_is_not_its_own_parent() -> None:
-    """The tree of queues has no loop of one."""
+    """A queue is not its own parent."""
     assert messages({"metadata": {"name": "a"}, "spec": {"parent": "a"}}, None, "Queue") != []
     assert messages({"metadata": {"name": "a"}, "spec": {"parent": "b"}}, None, "Queue") == []
 
 
 def test_every_rule_refuses_something() -> None:
-    """No rule of the table is idle: this file refuses with each message."""
+    """Every rule refuses something: this file has a case for each message."""
     assert all(rule.message and rule.message[0].islower() for rule in RULES)
     assert len({(rule.kind, rule.path, rule.rule) for rule in RULES}) == len(RULES)
     assert all(isinstance(rule, ValidationRule) for rule in RULES)

@@ -50,7 +50,8 @@ def test_there_are_five_kinds_with_their_names() -> None:
 
 @pytest.mark.parametrize("kind", MANIFESTS)
 def test_schemas_are_structural(kind: str) -> None:
-    """Every node has a type, or says that it holds anything; nothing that Kubernetes forbids stands in one."""
+    """Schemas are structural: every node has a type, or preserves unknown fields; none contains what Kubernetes
+    forbids."""
     for at, node in every_node(root_of(kind)):
         is_free = node.get("x-kubernetes-preserve-unknown-fields") or node.get("x-kubernetes-int-or-string")
         assert node.get("type") in TYPES or is_free, at
@@ -60,7 +61,7 @@ def test_schemas_are_structural(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MANIFESTS)
 def test_everything_is_bounded(kind: str) -> None:
-    """The estimated cost of the rules is a product of these bounds."""
+    """Every list, map and string is bounded, because the estimated cost of the rules is a product of the bounds."""
     for at, node in every_node(root_of(kind)):
         if at in ("/apiVersion", "/kind"):
             continue
@@ -77,7 +78,7 @@ def test_everything_is_bounded(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MANIFESTS)
 def test_every_rule_is_in_its_place(kind: str) -> None:
-    """The table of rules and the CRDs are one."""
+    """Every rule of the table is at its place in the CRDs, and there are no others."""
     placed = [
         rule["rule"] for _, node in every_node(root_of(kind)) for rule in node.get("x-kubernetes-validations", [])
     ]
@@ -95,7 +96,7 @@ def test_every_rule_names_a_field_that_exists() -> None:
 
 
 def test_the_status_of_an_allocation_is_never_unset() -> None:
-    """Field selectors and rules miss what is not set."""
+    """The status of an allocation is always set, because field selectors and rules ignore an unset one."""
     status = root_of("Allocation")["properties"]["status"]
     assert status["default"] == {"phase": "Pending", "seq": 0, "attempt": 1}
     defaults = {name: status["properties"][name]["default"] for name in ("phase", "seq", "attempt", "ready", "slots")}
@@ -104,7 +105,8 @@ def test_the_status_of_an_allocation_is_never_unset() -> None:
 
 
 def test_defaults_of_the_schema_are_those_of_the_structs() -> None:
-    """Our encoder leaves defaults out; the server must put the same ones back."""
+    """Defaults of the schema equal those of the structs: our encoder omits defaults, and the server must add the same
+    ones."""
     for struct, node in (
         (AllocationSpec, root_of("Allocation")["properties"]["spec"]),
         (RoleSpec, root_of("Allocation")["properties"]["spec"]["properties"]["ranks"]["items"]),
@@ -131,7 +133,8 @@ def test_kubectl_get_shows_what_matters() -> None:
 
 
 def test_selectable_fields_exist_and_are_scalars() -> None:
-    """R0 mode lists by phase; the server takes string, boolean and integer fields only."""
+    """Selectable fields exist and are scalars: R0 mode lists by phase, and the server accepts only string, boolean and
+    integer fields."""
     paths = [field["jsonPath"] for field in version_of("Allocation")["selectableFields"]]
     assert paths == [".status.phase", ".spec.pool", ".spec.queue"]
     for path in paths:
@@ -142,7 +145,8 @@ def test_selectable_fields_exist_and_are_scalars() -> None:
 
 
 def test_shapes_that_types_alone_do_not_say() -> None:
-    """Quantities take numbers and strings, alternatives are enums, templates are free, conditions merge by type."""
+    """The schema has shapes that types alone do not express: quantities accept numbers and strings, alternatives are
+    enums, templates are free, conditions merge by type."""
     spec = root_of("Allocation")["properties"]["spec"]["properties"]
     status = root_of("Allocation")["properties"]["status"]["properties"]
     assert spec["kind"]["enum"] == ["notebook", "shell", "command", "tensorboard", "training"]
@@ -158,7 +162,7 @@ def test_shapes_that_types_alone_do_not_say() -> None:
 
 
 def test_fields_explain_themselves() -> None:
-    """`kubectl explain` shows the text that stands below the field in the source."""
+    """Fields have descriptions: `kubectl explain` shows the text below the field in the source."""
     properties = root_of("Allocation")["properties"]["spec"]["properties"]
     assert "PodTemplateSpec" in properties["template"]["description"]
     assert properties["maxRuntime"]["description"] == "such as 90s, 30m or 2h45m"
@@ -170,7 +174,7 @@ def test_the_charts_copies_are_fresh() -> None:
 
 
 def test_files_are_written_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--check` tells a missing, a changed and a left-over file."""
+    """Files are written and checked: `--check` reports missing, changed and superfluous files."""
     assert schema.main([str(tmp_path)]) == 0
     assert schema.main(["--check", str(tmp_path)]) == 0
     (tmp_path / "jobs.slipway.dev.yaml").write_text("other")
@@ -183,7 +187,7 @@ def test_files_are_written_and_checked(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_yaml_is_what_other_readers_read() -> None:
-    """kubectl reads a bare `n` as false; the files say it in quotes."""
+    """The YAML is unambiguous for other readers: kubectl reads a bare `n` as false, so the files quote it."""
     text = schema.crd_files()["allocations.slipway.dev.yaml"]
     assert text.startswith("# Generated")
     assert "'n':" in text
@@ -191,7 +195,7 @@ def test_yaml_is_what_other_readers_read() -> None:
 
 
 def test_a_struct_with_no_structural_form_is_refused() -> None:
-    """Better at generation than on the server."""
+    """A struct without a structural form is refused at generation, before the server would refuse it."""
 
     class Odd(msgspec.Struct):
         value: int | list[int]

@@ -1,4 +1,4 @@
-"""A shadow policy is the pool's own, but for what it names."""
+"""A shadow policy is the pool's own, except for the fields that it sets."""
 
 import msgspec
 
@@ -14,7 +14,8 @@ def a_pool(shadow: PolicySpec | None) -> ResourcePool:
 
 
 def test_what_it_does_not_name_is_the_pools() -> None:
-    """Nodes, topology and everything else stay; a shadow has no shadow."""
+    """Fields that the shadow does not set are the pool's: nodes, topology and everything else; a shadow has no
+    shadow."""
     fact = pool_fact(a_pool(PolicySpec(scores={"MostAllocated": 1}, aging="1h", backfill=False)))
     plain = msgspec.structs.replace(fact, shadow=None)
     assert plain == pool_fact(a_pool(None))
@@ -22,13 +23,14 @@ def test_what_it_does_not_name_is_the_pools() -> None:
 
 
 def test_an_empty_one_is_the_pool_itself() -> None:
-    """Also what is empty may be named: no topology is another policy than the pool's."""
+    """An empty shadow is the pool's own policy; an empty field may be set: no topology is another policy than the
+    pool's."""
     fact = pool_fact(a_pool(PolicySpec()))
     assert fact.shadow == pool_fact(a_pool(None))
     assert policy_changed(fact, PolicySpec(topology=[])).topology == ()
 
 
 def test_it_travels_in_the_feed() -> None:
-    """As part of its pool's fact."""
+    """The shadow policy is in the feed as part of its pool's fact."""
     fact = pool_fact(a_pool(PolicySpec(topology=["block", "rack"])))
     assert decode_fact("resourcepools", encode_fact(fact)) == fact

@@ -1,4 +1,4 @@
-"""The size of /dev/shm: who says it, and what is refused."""
+"""The size of /dev/shm: where it is set, and what is refused."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ MAIN = {"name": "main", "image": "i", "command": ["c"]}
 
 
 def verdict(resources: dict[str, Any], asked: str = "", template: dict[str, Any] | None = None) -> Any:
-    """What `resolve` says of one role."""
+    """The verdict of `resolve` on one role."""
     ranks = [{"name": "worker", "resources": resources}]
     return resolve(an_allocation(ranks=ranks, shmSize=asked, template=template or a_template(MAIN)), a_pool())
 
@@ -30,31 +30,33 @@ def size(resources: dict[str, Any], asked: str = "", pool: str = "", template: d
     [("", 8 * GI), ("25%", 4 * GI), ("100%", 16 * GI), ("2Gi", 2 * GI), ("64Gi", 16 * GI), ("0", 0)],
 )
 def test_the_pool_gives_a_share_of_the_memory_limit_or_a_size(pool: str, expected: int) -> None:
-    """Half of the limit where it says nothing; never more than the limit."""
+    """The pool sets a share of the memory limit or a size; the default is half of the limit, and it is never more than
+    the limit."""
     assert size(LIMITED, pool=pool) == expected
 
 
 @pytest.mark.parametrize(("pool", "expected"), [("", 0), ("25%", 0), ("2Gi", 2 * GI)])
 def test_without_a_memory_limit_there_is_no_share(pool: str, expected: int) -> None:
-    """The runtime's 64 MB stay, unless the pool sets a size."""
+    """Without a memory limit there is no share: the runtime's 64 MB stay, unless the pool sets a size."""
     assert size({"memory": "16Gi"}, pool=pool) == expected
 
 
 def test_the_built_in_default_makes_it_larger_only() -> None:
-    """A small container keeps the 64 MB; a share that the pool names is what it says."""
+    """The built-in default only enlarges it: a small container keeps the 64 MB; a share that the pool sets applies
+    exactly."""
     small = {"requests": {"memory": "64Mi"}, "limits": {"memory": "64Mi"}}
     assert size(small) == 0
     assert size(small, pool="25%") == 16 << 20
 
 
 def test_what_the_launch_says_wins_over_the_pool() -> None:
-    """With a memory limit and without one."""
+    """The size in the launch wins over the pool, with a memory limit and without one."""
     assert size(LIMITED, "1Gi", pool="8Gi") == GI
     assert size({"memory": "16Gi"}, "1Gi", pool="25%") == GI
 
 
 def test_a_template_with_a_volume_there_wins() -> None:
-    """A size that then has no effect is a warning."""
+    """A volume at /dev/shm in the template wins; a size without effect is a warning."""
     container = {**MAIN, "volumeMounts": [{"name": "own", "mountPath": "/dev/shm/"}]}
     template = a_template(container, volumes=[{"name": "own", "emptyDir": {"medium": "Memory"}}])
     assert size(LIMITED, template=template) == size(LIMITED, "1Gi", template=template) == 0
@@ -64,7 +66,8 @@ def test_a_template_with_a_volume_there_wins() -> None:
 
 
 def test_a_pod_in_the_ipc_namespace_of_its_node_has_that_of_the_node() -> None:
-    """A default would hide it; a size that the launch says is meant."""
+    """A pod in the IPC namespace of its node has the node's shared memory, which a default would hide; a size in the
+    launch applies."""
     template = a_template(MAIN, hostIPC=True)
     role = verdict(LIMITED).spec.ranks[0]
     assert size_of("", role, template, a_pool().spec) == 0
@@ -83,21 +86,22 @@ def test_a_pod_in_the_ipc_namespace_of_its_node_has_that_of_the_node() -> None:
     ],
 )
 def test_a_size_that_cannot_be_is_refused_with_what_to_write(asked: str, words: str) -> None:
-    """The field is named, once."""
+    """An invalid size is refused with its field, once, and what to write."""
     [error] = verdict(LIMITED, asked).errors
     assert error.pointer == "/shmSize"
     assert words in error.detail
 
 
 def test_more_than_a_rank_requests_is_a_warning_without_a_limit() -> None:
-    """Nothing reserves that memory."""
+    """Without a limit a size above the rank's request is a warning, because nothing reserves that memory."""
     [warning] = verdict({"memory": "4Gi"}, "8Gi").warnings
     assert "is above the memory that role worker requests" in warning
     assert verdict({"memory": "8Gi"}, "8Gi").warnings == ()
 
 
 def test_the_spec_hash_of_what_does_not_name_it_stays() -> None:
-    """Admissions from before stay valid: the pool's default is not part of the spec."""
+    """The spec hash without the field does not change, so that earlier admissions stay valid: the pool's default is not
+    part of the spec."""
     one, other = a_pool(), a_pool(shmSize="25%")
     assert resolve(an_allocation(template=a_template(MAIN)), one).spec_hash == (
         resolve(an_allocation(template=a_template(MAIN)), other).spec_hash

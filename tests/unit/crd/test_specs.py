@@ -1,4 +1,4 @@
-"""What specs mean, remembered: never another answer than resolving gives."""
+"""The cache of resolved specs never differs from resolving."""
 
 from typing import Any
 
@@ -49,7 +49,8 @@ def named(allocation: Allocation, **meta: str) -> Allocation:
     ],
 )
 def test_what_is_remembered_is_what_resolving_gives(other: Allocation) -> None:
-    """Each spec beside one that differs from it in one thing, in either order, and asked for twice."""
+    """A cached result equals resolving: for each spec beside one that differs in one field, in both orders, and
+    requested twice."""
     pool = a_pool()
     specs = Specs()
     for allocation in (a_spec(), other, a_spec(), other, named(other, name="again", uid="v")):
@@ -57,14 +58,14 @@ def test_what_is_remembered_is_what_resolving_gives(other: Allocation) -> None:
 
 
 def test_those_that_are_alike_are_resolved_once() -> None:
-    """They share what was understood of the first."""
+    """Equal specs are resolved once, and share the result."""
     specs, pool = Specs(), a_pool()
     first = specs.of(a_spec(), pool)
     assert specs.of(named(a_spec(priority=70), name="second", uid="u2"), pool) is first
 
 
 def test_another_pool_spec_is_another_answer() -> None:
-    """What was understood under a pool's former defaults is forgotten."""
+    """Another pool spec has another result: results under the pool's earlier defaults are dropped."""
     pools: list[ResourcePool | None] = [a_pool(), a_pool(tolerations=[{"key": "gpu", "operator": "Exists"}]), None]
     specs, allocation = Specs(), a_spec()
     for pool in [*pools, *pools]:
@@ -72,7 +73,7 @@ def test_another_pool_spec_is_another_answer() -> None:
 
 
 def test_other_limit_ranges_are_another_answer() -> None:
-    """What was understood under the former LimitRanges of its namespace is forgotten."""
+    """Other LimitRanges have another result: results under earlier LimitRanges of the namespace are dropped."""
     given = LimitRangeFact(namespace="default", name="bounds", container=RangeBounds(default_request={"cpu": "3"}))
     specs, allocation, pool = Specs(), a_spec(), a_pool()
     for ranges in ((), (given,), (), (given,)):
@@ -80,7 +81,7 @@ def test_other_limit_ranges_are_another_answer() -> None:
 
 
 def test_what_is_remembered_has_a_limit() -> None:
-    """A sweep over more specs than are remembered costs what resolving costs, not memory."""
+    """The cache has a limit: a pass over more specs costs the time of resolving, not memory."""
     specs, pool = Specs(), a_pool()
     kept = [specs.of(a_spec(env={"SEED": str(number)}), pool) for number in range(KNOWN_MAX + 1)]
     assert specs.of(a_spec(env={"SEED": "0"}), pool) is not kept[0]

@@ -22,7 +22,7 @@ def refused(**spec: Any) -> list[str]:
 
 
 def test_an_ordinary_spec_passes() -> None:
-    """The launch body of the documentation."""
+    """An ordinary spec, the launch body of the documentation, passes."""
     assert not refused(
         env={"EPOCHS": "3"},
         minAvailable=4,
@@ -43,12 +43,12 @@ def test_an_ordinary_spec_passes() -> None:
 
 
 def test_a_spec_has_a_size() -> None:
-    """Above it etcd would refuse what the status still needs."""
+    """A spec has a maximum size, because above it etcd would refuse the status, which still grows."""
     assert refused(files=[{"path": "a", "content": "x" * SPEC_BYTES_MAX}]) == [""]
 
 
 def test_a_gang_has_a_size() -> None:
-    """4,096 ranks over all roles."""
+    """A gang has at most 4,096 ranks over all roles."""
     roles = [{"name": "a", "count": 4000}, {"name": "b", "count": 97}]
     assert refused(ranks=roles) == ["/ranks"]
 
@@ -88,13 +88,13 @@ RESOURCES: list[tuple[Json, str]] = [
 
 @pytest.mark.parametrize(("resources", "at"), RESOURCES)
 def test_quantities_are_quantities(resources: Json, at: str) -> None:
-    """In both spellings; devices are whole, and limits not below requests."""
+    """Quantities are valid in both spellings; devices are whole numbers, and limits not below requests."""
     assert refused(ranks=[{}, {"name": "b", "resources": resources}]) == [f"/ranks/1/resources/{at}"]
 
 
 @pytest.mark.parametrize("milli", [{"slipway.dev/gpu-milli": 500}, {"limits": {"slipway.dev/gpu-milli": "500"}}])
 def test_whole_gpus_and_a_part_of_one_exclude_each_other(milli: Json) -> None:
-    """Also where the template asks for one and the role for the other."""
+    """Whole GPUs and a part of one exclude each other, also when the template requests one and the role the other."""
     main = {"name": "main", "image": "i", "command": ["c"], "resources": {"limits": {"nvidia.com/gpu": 1}}}
     own = a_template(main)
     spec = an_allocation(template=a_template(), ranks=[{}, {"name": "b", "resources": milli, "template": own}])
@@ -109,14 +109,14 @@ def test_a_part_of_a_gpu_is_a_slot() -> None:
 
 
 def test_a_resource_that_does_not_exist_gets_a_hint() -> None:
-    """The commonest slip."""
+    """An unknown resource that is a common mistake gets a hint."""
     (error,) = findings_of(ranks=[{"resources": {"gpu": 1}}]).errors
     assert "did you mean nvidia.com/gpu?" in error.detail
 
 
 @pytest.mark.parametrize("field", ["idleTimeout", "maxRuntime", "pendingTimeout", "preemptionGrace"])
 def test_durations_are_bounded(field: str) -> None:
-    """The type knows the grammar; here is the rest."""
+    """Durations are bounded; the type checks their grammar."""
     assert refused(**{field: "99999d"}) == [f"/{field}"]
     assert refused(**{field: "0s"}) == ([] if field == "preemptionGrace" else [f"/{field}"])
     assert refused(**{field: "90s"}) == []
@@ -124,37 +124,37 @@ def test_durations_are_bounded(field: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "1A", "A=B", "A B", "Ä", "A\n"])
 def test_bad_names_of_variables(name: str) -> None:
-    """What a pod could not carry."""
+    """Names of variables that a pod cannot have are refused."""
     assert refused(env={name: "1"}) == [pointer("env", name)]
 
 
 def test_our_own_variables_are_warned_of() -> None:
-    """They are overwritten, not refused."""
+    """Our own variables cause a warning, because they are overwritten, not refused."""
     findings = findings_of(env={"SLIPWAY_RANK": "7"})
     assert findings.errors == ()
     assert "SLIPWAY_RANK" in findings.warnings[0]
 
 
 def test_values_of_variables_hold_no_nul() -> None:
-    """No process could be started with it."""
+    """Values of variables contain no NUL, because no process could be started with one."""
     assert refused(env={"A": "x\0y"}) == ["/env/A"]
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "a//b", "a/", "a\0"])
 def test_files_stay_in_the_working_directory(path: str) -> None:
-    """Relative, without `..`."""
+    """Paths of files are relative and without `..`."""
     assert refused(files=[{"path": path, "content": ""}]) == ["/files/0/path"]
 
 
 def test_files_differ_and_decode() -> None:
-    """Each path once; base64 that is base64."""
+    """Each path of a file occurs once, and base64 content is valid."""
     assert refused(files=[{"path": "a", "content": ""}, {"path": "a", "content": ""}]) == ["/files/1/path"]
     assert refused(files=[{"path": "a", "content": "?", "encoding": "base64"}]) == ["/files/0/content"]
     assert refused(files=[{"path": "a", "content": "aGk=", "encoding": "base64"}]) == []
 
 
 def test_ports_differ() -> None:
-    """By name and by number."""
+    """Ports differ by name and by number."""
     ports = [{"name": "a", "port": 1}, {"name": "a", "port": 2}, {"name": "b", "port": 1}]
     assert refused(ports=ports) == ["/ports/1/name", "/ports/2/port"]
 
@@ -164,7 +164,8 @@ def test_ports_differ() -> None:
     [("llm", []), ("llm-0", []), ("run-0123abcd-1", ["/service/name"]), ("a-b-0123abcd-12", ["/service/name"])],
 )
 def test_a_shared_service_has_no_name_of_a_gangs_own(name: str, at: list[str]) -> None:
-    """A gang of that AllocationID would find its own name taken."""
+    """A shared Service must not have a name that a gang's own Service could have: a gang of that AllocationID would
+    find its name in use."""
     assert refused(service={"name": name, "port": 80}) == at
 
 
@@ -182,13 +183,13 @@ def test_a_shared_service_has_no_name_of_a_gangs_own(name: str, at: list[str]) -
     ],
 )
 def test_placement_wishes_are_well_formed(role: Json, at: str) -> None:
-    """A selector that no node could ever match is refused, not waited for."""
+    """Placement fields are well-formed: a selector that no node can ever match is refused."""
     assert refused(ranks=[role]) == [f"/ranks/0/{at}"]
 
 
 @pytest.mark.parametrize("resources", [{"nvidia.com/gpu": 9}, {"limits": {"nvidia.com/gpu": 9}}])
 def test_a_pool_bounds_the_slots_of_a_rank(resources: Json) -> None:
-    """No node of the pool has so many."""
+    """The pool limits the slots of a rank, because no node of the pool has more."""
     allocation = an_allocation(template=a_template(), ranks=[{"resources": resources}])
     assert [error.pointer for error in resolve(allocation, a_pool(maxSlotsPerPod=8)).errors] == ["/ranks/0/resources"]
     assert resolve(allocation, a_pool(maxSlotsPerPod=9)).errors == ()
@@ -227,7 +228,7 @@ def test_a_pool_bounds_the_grace_of_pods(at: str, of_role: bool) -> None:
 
 
 def test_what_names_no_grace_has_at_most_that_of_the_pool() -> None:
-    """Kubernetes would give it 30 seconds."""
+    """A template without a grace gets at most that of the pool, instead of Kubernetes' 30 seconds."""
     spec = resolve(an_allocation(template=a_template()), a_pool(terminationGraceMax="10s")).spec
     assert spec.template["spec"]["terminationGracePeriodSeconds"] == 10
     plain = resolve(an_allocation(template=a_template()), a_pool(terminationGraceMax="5m")).spec
@@ -235,12 +236,12 @@ def test_what_names_no_grace_has_at_most_that_of_the_pool() -> None:
 
 
 def test_an_answer_is_bounded() -> None:
-    """So many errors are enough to see what is wrong."""
+    """The number of reported errors is bounded."""
     assert len(refused(env={f"{index}": "" for index in range(200)})) == ERRORS_MAX
 
 
 def test_each_error_is_told_once() -> None:
-    """Whatever path led to it."""
+    """Each error is reported once, whichever check found it."""
     findings = Findings()
     findings.refuse("/a", "x")
     findings.refuse("/a", "x")

@@ -1,4 +1,4 @@
-"""Since when an attempt waits: what is held does not, and begins again when it is resumed."""
+"""Since when an attempt waits: a held attempt does not wait; its wait begins again when it is resumed."""
 
 from slipway.crd.facts import deadlines_of
 from slipway.crd.transitions import HELD, is_told_held, waiting_since
@@ -13,7 +13,8 @@ def waits(**spec: object) -> AllocationStory:
 
 
 def test_it_counts_from_the_request_or_the_restart() -> None:
-    """Each attempt has the whole of it; other news of a waiting one change nothing."""
+    """The wait counts from the request or the restart: each attempt has the whole pending timeout, and other events do
+    not change it."""
     story = waits()
     assert deadlines_of(story.it) == {"pending": T0 + 600}
     assert deadlines_of(story.recorded(Event.UPDATED, at_s=50).it) == {"pending": T0 + 600}
@@ -23,7 +24,8 @@ def test_it_counts_from_the_request_or_the_restart() -> None:
 
 
 def test_what_is_held_has_all_the_time() -> None:
-    """Told in the ring, because the object does not say when it was resumed; until then there is no deadline."""
+    """A held attempt has no deadline. The ring records the hold and the resume, because the object does not contain the
+    time of the resume."""
     held = waits(hold=True)
     assert deadlines_of(held.it) == {}
     told = AllocationStory(once(held.it, now=T0 + 5).allocation)
@@ -37,7 +39,7 @@ def test_what_is_held_has_all_the_time() -> None:
 
 
 def test_nobody_is_told_without_a_pending_timeout() -> None:
-    """It would be a write for nothing."""
+    """Without a pending timeout a hold is not recorded, because the write would have no use."""
     assert not once(an_allocation(hold=True).it).changed
 
 

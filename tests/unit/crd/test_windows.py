@@ -1,4 +1,4 @@
-"""Windows of a pool as they are stored: what a fact has of them, and what the API server refuses."""
+"""Windows of a pool as they are stored: their facts, and what the API server refuses."""
 
 from typing import Any
 
@@ -27,7 +27,8 @@ def fact_of(**window: Any) -> WindowFact:
 
 
 def test_a_window_says_all_of_itself() -> None:
-    """Times as epoch seconds; a lead time that is not stated is a day, and UTC is the time zone."""
+    """The fact of a window has all its fields: times as epoch seconds; the default lead time is a day, the default time
+    zone UTC."""
     assert fact_of(maintenance=True) == WindowFact(
         name="w", start=parse_time(START), duration=14_400.0, lead_s=86_400.0
     )
@@ -64,7 +65,7 @@ def test_a_window_says_all_of_itself() -> None:
     ],
 )
 def test_what_is_stored_and_cannot_be_understood_is_kept_as_such(window: dict[str, Any], words: str) -> None:
-    """The pool is read all the same: one window does not stop it."""
+    """A stored window that is invalid is kept as invalid, and the pool is read anyway."""
     assert fact_of(maintenance=True, **window).invalid.startswith(words)
 
 
@@ -84,7 +85,7 @@ def test_what_is_stored_and_cannot_be_understood_is_kept_as_such(window: dict[st
     ],
 )
 def test_the_api_server_refuses_what_contradicts_itself(window: dict[str, Any], pointer: str, words: str) -> None:
-    """Each rule names its field and what to write."""
+    """The API server refuses contradictory windows; each rule names its field and what to write."""
     (found,) = violations("ResourcePool", a_pool(**window), None)
     assert found.pointer == pointer
     assert words in found.message
@@ -95,5 +96,5 @@ def test_the_api_server_refuses_what_contradicts_itself(window: dict[str, Any], 
     [{"maintenance": True}, {"queues": ["a"], "nodes": 2, "nodeSelector": {"a": "b"}}, {"queues": ["a"], "gpus": 8}],
 )
 def test_the_api_server_takes_sound_windows(window: dict[str, Any]) -> None:
-    """No rule is in their way."""
+    """The API server accepts valid windows."""
     assert violations("ResourcePool", a_pool(**window), None) == []

@@ -1,4 +1,4 @@
-"""What a workspace says about its pods, as it is read from its annotations and laid on pod templates."""
+"""The settings of a workspace for its pods, as they are read from its annotations and applied to pod templates."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def names_of(template: Json | None) -> list[str]:
 
 
 def test_what_is_written_is_read() -> None:
-    """Each name once; an annotation without a name is none."""
+    """The annotations are read as they are written; a list without names is no annotation."""
     assert read({SECRETS: written(["a", "b"]) or ""}).pull_secrets == ("a", "b")
     assert (written([]), read({}).pull_secrets) == (None, ())
     assert read({"slipway.dev/service-accounts": "x, y*,"}).accounts == ("x", "y*")
@@ -21,21 +21,22 @@ def test_what_is_written_is_read() -> None:
 
 
 def test_without_an_annotation_every_secret_is_released() -> None:
-    """An empty one releases none."""
+    """Without an annotation every Secret is released; an empty one releases none."""
     assert read({}).released is None
     nothing = read({"slipway.dev/secrets": "", SECRETS: "pull"}).released
     assert nothing == ReleasedSecrets(names=(), for_images=("pull",))
 
 
 def test_what_an_administrator_has_mistyped_stops_no_launch() -> None:
-    """What can name no Secret is left out, and so is what is too much."""
+    """A mistyped list of an administrator stops no launch: invalid names are left out, and so are names above the
+    limit."""
     many = ",".join(f"s{number}" for number in range(99))
     assert read({SECRETS: " a ,,A B,a,b"}).pull_secrets == ("a", "b")
     assert len(read({SECRETS: many}).pull_secrets) == PULL_SECRETS_MAX
 
 
 def test_as_whom_launches_run_is_json() -> None:
-    """What cannot be read says nothing."""
+    """The user of launches is stored as JSON; an invalid value is ignored."""
     assert read({"slipway.dev/run-as": '{"user": 7, "groups": [8]}'}).run_as.context == {
         "runAsUser": 7,
         "supplementalGroups": [8],
@@ -45,7 +46,8 @@ def test_as_whom_launches_run_is_json() -> None:
 
 
 def test_every_template_names_the_secrets_after_its_own() -> None:
-    """Also the own template of a role; without Secrets nothing changes."""
+    """Every template, also a role's own, gets the workspace's Secrets after its own; without Secrets nothing
+    changes."""
     own = a_template(imagePullSecrets=[{"name": "b"}])
     spec = an_allocation(template=a_template(), ranks=[{"name": "r"}, {"name": "s", "template": own}]).spec
     made = with_pull_secrets(spec, ["a", "b"])

@@ -1,4 +1,5 @@
-"""A service and its reporter: what is use of a notebook, when a TensorBoard waits, and that the service comes first."""
+"""A service and its reporter: what counts as use of a notebook, when a TensorBoard waits, and that the service has
+priority."""
 
 import json
 import os
@@ -27,19 +28,19 @@ TERMINAL: Json = {"name": "1", "last_activity": "2026-01-01T00:00:00Z"}
 
 
 class Site:
-    """An API that notes what it is told, and a Jupyter server that answers what it is given."""
+    """An API that records its calls, and a Jupyter server with given answers."""
 
     def __init__(self) -> None:
         self.kernels: list[Json] = []
         self.terminals: list[Json] = []
         self.told: list[str] = []
         self.asked: list[str] = []
-        """The credential of each question."""
+        """The credential of each request."""
         self.opens = ""
         self.sends_to = ""
         """The address of another server to which it redirects."""
         self.says: Any = None
-        """An answer to everything, as it is."""
+        """An answer to every request, unchanged."""
         site = self
 
         class Answer(BaseHTTPRequestHandler):
@@ -123,7 +124,7 @@ def site() -> Generator[Site]:
 def test_what_is_use_of_a_notebook(
     site: Site, type_: str, kernels: list[Json], terminals: list[Json], is_use: bool
 ) -> None:
-    """As the type says; what was so at the first look already is no news."""
+    """Use of a notebook is as defined by its type; the state at the first look is no use."""
     env = site.env(NOTEBOOK_IDLE_TYPE=type_)
     notebook = Notebook(Client(env), env, str(site.server.server_port))
     site.kernels, site.terminals = kernels, terminals
@@ -134,7 +135,8 @@ def test_what_is_use_of_a_notebook(
 
 
 def test_something_new_in_a_terminal_is_use(site: Site) -> None:
-    """The times of the last activity are compared with those of the look before."""
+    """A new activity in a terminal is use: the times of the last activity are compared with those of the previous
+    look."""
     env = site.env()
     notebook = Notebook(Client(env), env, str(site.server.server_port))
     site.terminals = [TERMINAL]
@@ -146,7 +148,8 @@ def test_something_new_in_a_terminal_is_use(site: Site) -> None:
 
 
 def test_a_tensorboard_waits_for_its_first_file(site: Site, tmp_path: Path) -> None:
-    """It is said once when it begins and once when it ends; then nobody looks any more."""
+    """A TensorBoard waits for its first file: the wait is reported once at its begin and once at its end; after that
+    the folder is not checked."""
     board = Board(Client(site.env()), str(tmp_path / "logs"))
     assert board.look()
     assert board.look()
@@ -160,7 +163,7 @@ def test_a_tensorboard_waits_for_its_first_file(site: Site, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("folder", ["s3://bucket/logs", ""])
 def test_a_folder_elsewhere_is_not_waited_for(site: Site, folder: str, tmp_path: Path) -> None:
-    """What cannot be looked into is TensorBoard's own business."""
+    """A remote folder is not waited for, because the reporter cannot check it."""
     if not folder:
         (tmp_path / "a.tfevents").write_text("")
     assert not Board(Client(site.env()), folder or str(tmp_path)).look()
@@ -175,14 +178,14 @@ def start(*argv: str, env: dict[str, str] | None = None) -> "subprocess.Popen[st
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137)])
 def test_the_exit_code_is_the_services(script: str, code: int) -> None:
-    """Whatever the reporter meets: here there is no API at all."""
+    """The exit code is the service's, whatever happens to the reporter: here there is no API."""
     env = {"SLIPWAY_API": "http://127.0.0.1:1", "SLIPWAY_ALLOCATION_ID": "x-1"}
     with start("/bin/sh", "-c", script, env=env) as run:
         assert run.wait(20) == code
 
 
 def test_signals_are_passed_on() -> None:
-    """The service ends in its own way."""
+    """Signals are passed on, and the service ends in its own way."""
     with start("/bin/sh", "-c", "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.1; done") as run:
         assert run.stdout is not None
         assert run.stdout.readline() == "up\n"
@@ -192,14 +195,14 @@ def test_signals_are_passed_on() -> None:
 
 
 def test_a_service_that_is_not_there() -> None:
-    """It is said in a line, with the usual code."""
+    """A missing service is reported in one line, with the usual exit code."""
     with start("/no/such/board") as run:
         _, err = run.communicate(timeout=20)
         assert (run.returncode, "/no/such/board cannot be run" in err) == (127, True)
 
 
 def test_reports_go_on_while_it_runs(site: Site, tmp_path: Path) -> None:
-    """Beside the service, from its beginning."""
+    """Reports are sent while the service runs, from its beginning."""
     env = site.env(TENSORBOARD_LOGDIR=str(tmp_path))
     with start("/bin/sh", "-c", "exec sleep 60", env=env) as run:
         wait_until(lambda: "waiting=True" in site.told, "it to say that it waits")
@@ -209,7 +212,8 @@ def test_reports_go_on_while_it_runs(site: Site, tmp_path: Path) -> None:
 
 
 def test_jupyter_answers_the_proxy_only_where_there_is_a_token() -> None:
-    """In its environment, because every account of a machine reads the words of a process."""
+    """Jupyter requires the token of the proxy when there is one, from its environment, because every account of a
+    machine can read the arguments of a process."""
     words = ["jupyter", "lab", "--IdentityProvider.token=", "--no-browser"]
     argv, env = opened_by_proxy(words, {"A": "1", "SLIPWAY_WORKLOAD_TOKEN": "s3cret"})
     assert argv == ["jupyter", "lab", "--no-browser"]
@@ -220,7 +224,7 @@ def test_jupyter_answers_the_proxy_only_where_there_is_a_token() -> None:
 
 
 def test_the_reporter_shows_the_token(site: Site) -> None:
-    """Else Jupyter would not tell it whether it is used."""
+    """The reporter sends the token; otherwise Jupyter would not answer whether it is used."""
     site.opens, site.kernels = "Bearer s3cret", [BUSY]
     env = site.env(SLIPWAY_WORKLOAD_TOKEN="s3cret")
     Notebook(Client(env), env, str(site.server.server_port)).look()
@@ -228,7 +232,8 @@ def test_the_reporter_shows_the_token(site: Site) -> None:
 
 
 def test_the_token_of_the_reporter_goes_to_no_other_server(site: Site) -> None:
-    """A redirect is no list: the program that the reporter asks is the user's own."""
+    """The reporter follows no redirect, so that the token goes to no other server: the program that it asks is the
+    user's own."""
     with running() as elsewhere:
         site.sends_to = f"http://127.0.0.1:{elsewhere.server.server_port}/"
         env = site.env(SLIPWAY_WORKLOAD_TOKEN="s3cret")
@@ -239,7 +244,8 @@ def test_the_token_of_the_reporter_goes_to_no_other_server(site: Site) -> None:
 
 @pytest.mark.parametrize("odd", [{"message": "no"}, ["kernel", None], [{"last_activity": None, "execution_state": 5}]])
 def test_an_odd_answer_of_a_notebook_is_no_use(site: Site, odd: Any) -> None:
-    """And what is used after it is seen: the reporter has not ended, and no odd time is the latest."""
+    """An invalid answer of a notebook is no use, and later use is seen: the reporter continues, and an invalid time is
+    not stored."""
     env = site.env()
     notebook = Notebook(Client(env), env, str(site.server.server_port))
     site.says = odd
@@ -252,7 +258,8 @@ def test_an_odd_answer_of_a_notebook_is_no_use(site: Site, odd: Any) -> None:
 
 @pytest.mark.parametrize("cut", [b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n[]"])
 def test_an_answer_that_is_cut_off_is_an_error_of_the_connection(site: Site, cut: bytes) -> None:
-    """Only such errors are passed over until the next look; the library's own class is none of them."""
+    """An answer that is cut off is a connection error, because only such errors are ignored until the next look; the
+    library's own class is not one."""
     site.says = cut
     env = site.env()
     with pytest.raises(OSError, match="no answer of the notebook"):

@@ -1,4 +1,4 @@
-"""The library for ranks, against a server that answers oddly: what passes is tried again, what is refused is told."""
+"""The library for ranks, against a server with unusual answers: temporary failures are retried, refusals are raised."""
 
 import ast
 import asyncio
@@ -35,7 +35,7 @@ def problem(status: int, code: str, detail: str = "words", after: str = "") -> R
 
 
 class Api:
-    """Answers what it is told to, in order; the last one for ever."""
+    """Returns the given answers in order, and the last one for ever."""
 
     def __init__(self) -> None:
         self.answers: list[Response] = []
@@ -64,7 +64,7 @@ def a_client(stub: HttpStub, tmp_path: Path, **more: str) -> Client:
 
 
 async def test_a_note_says_who_says_it(api: Api, stub: HttpStub, tmp_path: Path) -> None:
-    """The attempt, so that a late one is refused; the token as its file holds it now."""
+    """A note has the attempt, so that a late one is refused, and the token that its file contains now."""
     api.answers = [JSONResponse({})]
     client = a_client(stub, tmp_path)
     assert await asyncio.to_thread(client.ready)
@@ -84,7 +84,8 @@ async def test_a_note_says_who_says_it(api: Api, stub: HttpStub, tmp_path: Path)
 
 
 async def test_what_may_pass_is_tried_again(api: Api, stub: HttpStub, tmp_path: Path) -> None:
-    """Also one 401: the token in the file may be newer than the one that was read."""
+    """Temporary failures are retried, also one 401, because the token in the file may be newer than the one that was
+    read."""
     api.answers = [
         problem(503, "unavailable"),
         problem(429, "throttled"),
@@ -96,7 +97,8 @@ async def test_what_may_pass_is_tried_again(api: Api, stub: HttpStub, tmp_path: 
 
 
 async def test_the_token_goes_to_no_other_host(tmp_path: Path) -> None:
-    """A redirect is a refusal, of a note, of a download and of a start: a server on the way may write one."""
+    """A redirect is a refusal, of a note, a download and a start, so that the token goes to no other host: a server on
+    the way may send one."""
 
     async def away(_: Request) -> Response:
         return RedirectResponse(elsewhere.url, status_code=302)
@@ -117,7 +119,8 @@ async def test_the_token_goes_to_no_other_host(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab"])
 async def test_an_answer_that_is_cut_off_is_asked_for_again(cut: bytes, tmp_path: Path) -> None:
-    """Of a note, of a start and of a download: an api that ends in the middle of it is no end of the rank."""
+    """A note, a start or a download whose answer is cut off is repeated: an api that ends in the middle does not end
+    the rank."""
     answers = [cut, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"] + 2 * [cut]
 
     async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -138,7 +141,7 @@ async def test_an_answer_that_is_cut_off_is_asked_for_again(cut: bytes, tmp_path
 
 
 def test_the_folder_has_the_calls_of_its_client() -> None:
-    """Each name that a type checker is told of is there: `from slipway import inside`."""
+    """`from slipway import inside` has each call that a type checker sees."""
     tree = ast.parse(Path(inside.__file__).read_text(encoding="utf-8"))
     told = {each.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names}
     for name in told - {None}:
@@ -147,7 +150,7 @@ def test_the_folder_has_the_calls_of_its_client() -> None:
 
 
 async def test_what_is_refused_is_told(api: Api, stub: HttpStub, tmp_path: Path) -> None:
-    """With the words of the API, and at once."""
+    """A refusal is raised at once with the API's message."""
     api.answers = [problem(403, "forbidden", "not yours")]
     with pytest.raises(ApiRefusedError, match="not yours") as refused:
         await asyncio.to_thread(a_client(stub, tmp_path).ready)
@@ -155,14 +158,15 @@ async def test_what_is_refused_is_told(api: Api, stub: HttpStub, tmp_path: Path)
 
 
 async def test_nobody_answers(tmp_path: Path) -> None:
-    """The time is kept, and what was tried is said."""
+    """Without an answer the call ends in time, and the error says what was tried."""
     client = Client({"SLIPWAY_API": "http://127.0.0.1:9", "SLIPWAY_ALLOCATION_ID": "run-12345678"})
     with pytest.raises(NotInTimeError, match=r"no answer of http://127\.0\.0\.1:9/api/v1/allocations/run-12345678"):
         await asyncio.to_thread(client.rendezvous, 0.5)
 
 
 async def test_gathering_goes_on_until_all_are_there(api: Api, stub: HttpStub, tmp_path: Path) -> None:
-    """A peer that waits asks again under the same id; each call of a name is a round of its own."""
+    """Gathering continues until all peers have joined: a waiting peer asks again with the same id; each call with a
+    name is a new round."""
     missing = problem(408, "peers-missing", "1 of 2 are there", "1")
     api.answers = [missing, problem(503, "redis-unavailable"), missing, JSONResponse({"data": ["a", "b"]})]
     client = a_client(stub, tmp_path)
@@ -177,7 +181,7 @@ async def test_gathering_goes_on_until_all_are_there(api: Api, stub: HttpStub, t
 
 
 async def test_gathering_ends_in_time(api: Api, stub: HttpStub, tmp_path: Path) -> None:
-    """With what the API says of who is missing; a replaced peer is told so."""
+    """Gathering ends in time with the API's list of missing peers; a replaced peer gets an error that says so."""
     api.answers = [problem(408, "peers-missing", "rank 1 is missing")]
     with pytest.raises(NotInTimeError, match="rank 1 is missing"):
         await asyncio.to_thread(lambda: a_client(stub, tmp_path).allgather(timeout_s=0.2))
@@ -187,7 +191,7 @@ async def test_gathering_ends_in_time(api: Api, stub: HttpStub, tmp_path: Path) 
 
 
 async def test_where_the_others_are(api: Api, stub: HttpStub, tmp_path: Path) -> None:
-    """Asked again until all have an address."""
+    """The addresses of the other ranks are requested until all have one."""
     addresses = [{"rank": 0, "role": "worker", "host": "10.0.0.1"}]
     not_yet: dict[str, Any] = {"ready": False, "message": "rank 5 (Pending)", "addresses": []}
     api.answers = [JSONResponse(not_yet), JSONResponse({"ready": True, "addresses": addresses})]
@@ -199,7 +203,7 @@ async def test_where_the_others_are(api: Api, stub: HttpStub, tmp_path: Path) ->
 
 
 async def test_a_preemption_is_heard_behind_the_scenes(api: Api, stub: HttpStub, tmp_path: Path) -> None:
-    """`preempted` never waits; a thread asks, through trouble, and calls who wants to know."""
+    """`preempted` never waits: a thread asks the API, also through failures, and calls the registered functions."""
     api.answers = [problem(503, "unavailable"), JSONResponse(ASKED)]
     client, heard, calls = a_client(stub, tmp_path), threading.Event(), list[PreemptionSignal]()
     assert not client.preempted()
@@ -218,7 +222,7 @@ async def test_a_preemption_is_heard_behind_the_scenes(api: Api, stub: HttpStub,
 
 
 async def test_asking_once(api: Api, stub: HttpStub, tmp_path: Path) -> None:
-    """Without a time the answer is the moment's."""
+    """Without a time one request returns the current answer."""
     api.answers = [JSONResponse(NOT_ASKED), JSONResponse(ASKED)]
     client = a_client(stub, tmp_path)
     assert await asyncio.to_thread(client.preemption) is None
@@ -226,7 +230,7 @@ async def test_asking_once(api: Api, stub: HttpStub, tmp_path: Path) -> None:
 
 
 async def test_by_file(tmp_path: Path) -> None:
-    """A file says it too, for what can only look at files."""
+    """A file shows the preemption too, for programs that can only check files."""
     file = tmp_path / "preempted"
     client = Client({"SLIPWAY_PREEMPT_FILE": str(file)})
     assert not client.preempted()
@@ -235,7 +239,7 @@ async def test_by_file(tmp_path: Path) -> None:
 
 
 async def test_outside_of_an_allocation() -> None:
-    """The same script runs on a laptop: notes go nowhere, nobody is preempted, one meets alone."""
+    """The same script runs on a laptop: notes are dropped, there is no preemption, and a gathering has one member."""
     client = Client({})
     assert not any(
         [client.ready(), client.waiting(), client.progress(1), client.activity(), client.daemon(), client.ack()]
@@ -248,7 +252,8 @@ async def test_outside_of_an_allocation() -> None:
 
 
 def test_the_calls_stand_in_the_package() -> None:
-    """`from slipway import inside` is enough; what is no call is no attribute."""
+    """The calls are attributes of the package: `from slipway import inside` is enough; other names are no
+    attributes."""
     assert inside.preempted is client.preempted
     assert inside.allgather("x") == ["x"]
     with pytest.raises(AttributeError, match="has no unheard_of"):

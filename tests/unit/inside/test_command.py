@@ -1,4 +1,4 @@
-"""The command for shells: what is printed, and how it ends."""
+"""The command for shells: its output and exit codes."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ ASKED: dict[str, Any] = {"preempt": True, "n": 1, "reason": "maintenance", "dead
 
 
 class Api:
-    """Answers the same to everything."""
+    """Returns the same answer to every request."""
 
     status = 200
     body: dict[str, Any] = {}
@@ -57,14 +57,14 @@ async def run(*words: str) -> int:
     ],
 )
 async def test_notes(stub: HttpStub, words: list[str], path: str, body: dict[str, Any]) -> None:
-    """One call each; nothing is printed."""
+    """Each note is one call, and prints nothing."""
     assert await run(*words) == 0
     (request,) = stub.requests
     assert (request.target, request.json) == (f"/api/v1/allocations/run-12345678/{path}", body)
 
 
 async def test_preempted(api: Api, stub: HttpStub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """1 is no; yes is 0, told on the standard output and in a file that is there whole or not at all."""
+    """`preempted` exits with 1 for no and 0 for yes, which it also prints and writes atomically into a file."""
     file = tmp_path / "asked"
     api.body = {"preempt": False}
     assert await run("preempted", "--file", str(file)) == 1
@@ -76,7 +76,7 @@ async def test_preempted(api: Api, stub: HttpStub, tmp_path: Path, capsys: pytes
 
 
 async def test_exchange(api: Api, stub: HttpStub, capsys: pytest.CaptureFixture[str]) -> None:
-    """The data goes in as JSON and comes out as JSON."""
+    """`exchange` reads and prints JSON."""
     api.body = {"data": [1, {"a": 2}]}
     assert await run("allgather", '{"a": 2}', "--peers", "2", "--id", "me", "--name", "x") == 0
     assert json.loads(capsys.readouterr().out) == [1, {"a": 2}]
@@ -85,7 +85,7 @@ async def test_exchange(api: Api, stub: HttpStub, capsys: pytest.CaptureFixture[
 
 
 async def test_where_the_ranks_are(api: Api, stub: HttpStub, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each, for `while read`."""
+    """The addresses of the ranks are printed one per line, for `while read`."""
     api.body = {"ready": True, "addresses": [{"rank": 0, "role": "worker", "host": "10.0.0.1"}]}
     assert await run("rendezvous") == 0
     assert capsys.readouterr().out == "0 10.0.0.1 worker\n"
@@ -94,7 +94,7 @@ async def test_where_the_ranks_are(api: Api, stub: HttpStub, capsys: pytest.Capt
 async def test_a_hostfile(
     api: Api, stub: HttpStub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line for each rank, by rank, as MPI and DeepSpeed read it; as many slots as the rank has GPUs."""
+    """A hostfile has a line for each rank, in order, as MPI and DeepSpeed read it, with one slot per GPU."""
     addresses = [{"rank": rank, "role": "worker", "host": f"10.0.0.{rank}"} for rank in range(2)]
     api.body = {"ready": True, "addresses": addresses}
     assert await run("hostfile") == 0
@@ -107,7 +107,7 @@ async def test_a_hostfile(
 
 
 async def test_refused(api: Api, stub: HttpStub, capsys: pytest.CaptureFixture[str]) -> None:
-    """3, with the words of the API."""
+    """A refusal exits with 3 and the API's message."""
     api.status, api.body = 409, {"code": "conflict", "detail": "allocation run-12345678 has ended"}
     assert await run("ready") == 3
     assert capsys.readouterr().err == "slipway.inside: refused (409 conflict): allocation run-12345678 has ended\n"
@@ -123,13 +123,13 @@ async def test_refused(api: Api, stub: HttpStub, capsys: pytest.CaptureFixture[s
     ],
 )
 def test_not_understood(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """2, and why."""
+    """Bad arguments exit with 2 and the reason."""
     assert main(words) == 2
     assert says in capsys.readouterr().err
 
 
 def test_outside_of_an_allocation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A note that nobody hears is no success."""
+    """Outside of an allocation a note fails, because no API receives it."""
     monkeypatch.delenv("SLIPWAY_API", raising=False)
     assert main(["ready"]) == 3
     assert "this is no rank" in capsys.readouterr().err

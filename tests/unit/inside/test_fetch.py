@@ -1,4 +1,4 @@
-"""The program of the init container: it downloads, checks, unpacks, and tries again what may pass."""
+"""The program of the init container: it downloads, checks and unpacks, and retries temporary failures."""
 
 import asyncio
 import gzip
@@ -25,7 +25,7 @@ DIGEST = hashlib.sha256(ARCHIVE).hexdigest()
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    """As a rank sees it; pauses are for others."""
+    """Set the environment of a rank, without pauses."""
     monkeypatch.setattr(fetch, "PAUSE_S", 0.0)
     monkeypatch.setenv("SLIPWAY_ALLOCATION_ID", "llm-0123abcd")
     monkeypatch.delenv("SLIPWAY_TOKEN_FILE", raising=False)
@@ -39,7 +39,7 @@ async def run(stub: HttpStub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_it_downloads_and_unpacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the rank's token, around any proxy of the environment."""
+    """It downloads with the rank's token, without any proxy of the environment, and unpacks."""
 
     async def answer(_request: Request) -> Response:
         return Response(ARCHIVE, media_type="application/gzip")
@@ -56,7 +56,8 @@ async def test_it_downloads_and_unpacks(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 async def test_it_tries_again_what_may_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """503, 429, a torn answer, wrong bytes: the next try counts, and what a torn one left is written over."""
+    """Temporary failures are retried: 503, 429, a torn answer, wrong bytes; the next try overwrites the files of a torn
+    one."""
     answers = [
         JSONResponse({"detail": "not now"}, 503, {"retry-after": "0"}),
         JSONResponse({"detail": "too many"}, 429),
@@ -77,7 +78,7 @@ async def test_it_tries_again_what_may_pass(tmp_path: Path, monkeypatch: pytest.
 async def test_it_gives_up_where_nothing_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """404, 403: one try, and the API's words; a server that is never there: after some tries."""
+    """404 and 403 end it after one try with the API's message; a missing server after some tries."""
 
     async def answer(_request: Request) -> Response:
         return JSONResponse({"detail": "workspace default has no context abc"}, 404)
@@ -93,7 +94,8 @@ async def test_it_gives_up_where_nothing_helps(
 async def test_a_bad_archive_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also when its digest is right: somebody wrote it past the API."""
+    """A bad archive is not unpacked, also when its digest is right, because it may have been written without the
+    API."""
     bad = an_archive({"fine": b"1"}, kinds={"link": tarfile.SYMTYPE})
 
     async def answer(_request: Request) -> Response:
@@ -108,7 +110,7 @@ async def test_a_bad_archive_is_not_unpacked(
 
 
 def test_without_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says what is missing."""
+    """Without an address the error names what is missing."""
     monkeypatch.delenv("SLIPWAY_API", raising=False)
     assert fetch.main(["/tmp", DIGEST]) == 1
     assert "SLIPWAY_API" in capsys.readouterr().out
@@ -122,7 +124,7 @@ def test_without_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     ],
 )
 def test_limits(limits: fetch.ArchiveLimits, said: str) -> None:
-    """What is unpacked is counted while it is read."""
+    """The limits of the unpacked content are checked while it is read."""
     bomb = an_archive({"a": b"\0" * 5_000_000, "b": b""})
     assert len(bomb) < 20_000
     with pytest.raises(fetch.ArchiveError, match=said):
@@ -137,7 +139,7 @@ def test_long_names_are_not_read_into_memory() -> None:
 
 @contextmanager
 def memory_below(limit: int) -> Generator[None, None, None]:
-    """What Python holds at the most while the body runs."""
+    """Assert that Python's memory stays below `limit` while the body runs."""
     tracemalloc.start()
     try:
         yield
@@ -149,14 +151,14 @@ def memory_below(limit: int) -> Generator[None, None, None]:
 
 @pytest.mark.parametrize("what", hostile_tars())
 def test_no_header_takes_memory(what: str) -> None:
-    """What an archive says of its members is refused before it is read, kept or multiplied."""
+    """Large headers of an archive are refused before they are read, stored or multiplied."""
     packed = gzip.compress(hostile_tars()[what] + END)
     with memory_below(3 * 1024 * 1024), pytest.raises(fetch.ArchiveError):
         fetch.check(io.BytesIO(packed))
 
 
 def test_headers_for_all_members_are_not_kept() -> None:
-    """Each member may have some; what they hold is gone when the member is read."""
+    """Headers of a member are dropped when the member is read, so that many members with headers take little memory."""
     pairs = (
         a_header(tarfile.XGLTYPE, many_records(60_000)) + a_header(tarfile.REGTYPE, name=f"f{number}")
         for number in range(60)
@@ -167,7 +169,7 @@ def test_headers_for_all_members_are_not_kept() -> None:
 
 
 def test_all_headers_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where those of each member are within theirs."""
+    """All headers together have a limit, also when those of each member are within theirs."""
     monkeypatch.setattr(fetch, "HEADERS_BYTES_MAX", 100_000)
     pair = a_header(tarfile.XHDTYPE, many_records(60_000))
     packed = gzip.compress(pair + a_header(tarfile.REGTYPE, name="a") + pair + a_header(tarfile.REGTYPE, name="b"))
@@ -176,7 +178,7 @@ def test_all_headers_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class CountedReads(io.BytesIO):
-    """Counts who asks."""
+    """Counts the reads."""
 
     reads = 0
 
@@ -186,7 +188,7 @@ class CountedReads(io.BytesIO):
 
 
 def test_a_long_name_in_the_compression_costs_nothing() -> None:
-    """It is read in blocks, as all else: byte by byte its sender would keep a core busy for minutes."""
+    """A long name in the compression header is read in blocks; byte by byte it would keep a core busy for minutes."""
     name = b"A" * (8 << 20)
     plain = gzip.compress(gzip.decompress(an_archive({"a": b"x"})))
     named = CountedReads(plain[:3] + b"\x08" + plain[4:10] + name + b"\0" + plain[10:])
@@ -195,7 +197,8 @@ def test_a_long_name_in_the_compression_costs_nothing() -> None:
 
 
 def test_parts_and_padding_of_a_compressed_file() -> None:
-    """Several parts are one file, zeros at its end are padding; empty parts without end, and rubbish, are refused."""
+    """Several compressed parts are one file, and zeros at its end are padding; endless empty parts, and garbage, are
+    refused."""
     tar = gzip.decompress(an_archive({"a": b"x" * 100_000, "b": b""}))
     parts = b"".join(gzip.compress(tar[at : at + 7000]) for at in range(0, len(tar), 7000))
     assert fetch.check(io.BytesIO(parts + b"\0" * 700_000)).files == 2
@@ -209,7 +212,7 @@ def test_parts_and_padding_of_a_compressed_file() -> None:
 
 
 def test_folders_that_are_only_implied_count() -> None:
-    """Each once, however many members are in it; the refusal says the limit and what to do."""
+    """Folders that appear only in paths count, each once; the refusal has the limit and the next step."""
     archive = an_archive({"a/b/c": b"", "a/b/d": b"", "a/e/f": b""})
     assert fetch.check(io.BytesIO(archive), fetch.ArchiveLimits(members=6)).files == 3
     with pytest.raises(fetch.ArchiveError, match=r"more than 5 files and folders.*leave some out"):
@@ -217,7 +220,7 @@ def test_folders_that_are_only_implied_count() -> None:
 
 
 def test_a_path_has_only_so_many_steps() -> None:
-    """The refusal names the path, the limit and what to do."""
+    """A path has a limited depth; the refusal names the path, the limit and the next step."""
     within = "a/" * (fetch.STEPS_MAX - 1)
     assert fetch.check(io.BytesIO(an_archive({f"{within}f": b""}))).files == 1
     with pytest.raises(fetch.ArchiveError, match=rf"'{within}a/f': .*deeper than {fetch.STEPS_MAX} steps; leave it"):
@@ -225,14 +228,15 @@ def test_a_path_has_only_so_many_steps() -> None:
 
 
 def test_long_paths_are_not_kept_whole() -> None:
-    """Memory follows from how many files and folders there are, not from the length of their names."""
+    """Long paths are not stored: the memory depends on the number of files and folders, not on the length of their
+    names."""
     archive = an_archive({f"{'n' * 240}/{'n' * 240}/{'n' * 240}/{number:0240}": b"" for number in range(2000)})
     with memory_below(2 * 1024 * 1024):
         assert fetch.check(io.BytesIO(archive)).files == 2000
 
 
 def test_no_member_is_remembered() -> None:
-    """The stream is read once, and forgets what it has passed."""
+    """No member is stored: the stream is read once, and earlier members are dropped."""
     plain = b"".join(a_header(tarfile.REGTYPE, name=f"f{number}") for number in range(50)) + END
     with fetch.BoundedTar.open(fileobj=io.BytesIO(plain), mode="r|") as archive:
         assert [len(vars(archive)["members"]) for _ in archive] == [0] * 50
@@ -240,7 +244,8 @@ def test_no_member_is_remembered() -> None:
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_what_tars_make_of_ordinary_folders_is_taken(form: int, tmp_path: Path) -> None:
-    """Long names, names of other scripts, times below a second, attributes, and the comment that git writes."""
+    """Archives of ordinary folders are accepted: long names, names of other scripts, fractions of seconds, attributes,
+    and the comment of git."""
     told = {"comment": "4fa28fc8" * 5} if form == tarfile.PAX_FORMAT else {}
     attributes = {"SCHILY.xattr.user.a": "1" * 500, "LIBARCHIVE.creationtime": "1700000000.5", "mtime": "1700000000.25"}
     long = "/".join(["folder-with-a-name"] * 7)
@@ -261,7 +266,7 @@ def test_what_tars_make_of_ordinary_folders_is_taken(form: int, tmp_path: Path) 
 
 
 def test_a_size_of_a_record_counts(tmp_path: Path) -> None:
-    """Tars write sizes from 8 GiB on there; the next member begins behind it."""
+    """A size in a record is used, where tars write sizes from 8 GiB on; the next member begins after it."""
     head = a_header(tarfile.XHDTYPE, records({"size": "600"})) + a_header(tarfile.REGTYPE, name="large")
     packed = gzip.compress(head + b"x" * 600 + bytes(424) + a_header(tarfile.REGTYPE, name="next") + END)
     assert fetch.unpack(io.BytesIO(packed), str(tmp_path)) == (2, 600)
@@ -269,7 +274,7 @@ def test_a_size_of_a_record_counts(tmp_path: Path) -> None:
 
 
 def test_modes_are_plain(tmp_path: Path) -> None:
-    """No setuid; what is unpacked can be read by its owner."""
+    """Modes are plain: no setuid, and the owner can read the unpacked files."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         head = tarfile.TarInfo("run")

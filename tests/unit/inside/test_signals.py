@@ -1,4 +1,4 @@
-"""Signals to a process of ours inside a pod reach the program that it runs, whenever they come."""
+"""Signals to a process of ours inside a pod reach the program that it runs, at any time."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def handlers_of_the_tests() -> Iterator[None]:
 
 @pytest.mark.parametrize("is_early", [True, False], ids=["while-it-starts", "later"])
 def test_a_signal_is_passed_on(is_early: bool) -> None:
-    """Also one that comes before the program is there."""
+    """A signal is passed on, also one that arrives before the program has started."""
 
     def start() -> "subprocess.Popen[bytes]":
         if is_early:
@@ -37,7 +37,7 @@ def test_a_signal_is_passed_on(is_early: bool) -> None:
 
 
 def test_a_program_that_cannot_start_leaves_the_handlers_as_they_were() -> None:
-    """Nothing would take the signals."""
+    """A program that cannot start leaves the handlers unchanged, because no program would receive the signals."""
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(FileNotFoundError):
         started(lambda: subprocess.Popen(["/no/such/program"]), HOOKED)

@@ -20,7 +20,7 @@ WAITS = {"attempt": 2, "start": False, "message": "waits for role server (0 of 1
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    """As a rank sees it; pauses are for others."""
+    """Set the environment of a rank, without pauses."""
     monkeypatch.setattr(start, "PAUSE_S", 0.0)
     for name, value in WHO.items():
         monkeypatch.setenv(name, value)
@@ -36,7 +36,8 @@ async def run(stub: HttpStub, monkeypatch: pytest.MonkeyPatch) -> int:
 async def test_it_waits_until_the_api_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the rank's token, around any proxy of the environment. What it waits for is told once."""
+    """It waits until the API allows the start, with the rank's token and without any proxy of the environment. What it
+    waits for is printed once."""
     answers = [WAITS, WAITS, {"attempt": 2, "start": True}]
 
     async def answer(_request: Request) -> Response:
@@ -53,7 +54,7 @@ async def test_it_waits_until_the_api_says_so(
 
 
 async def test_an_api_that_is_away_lets_nobody_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does an answer that is none: it asks again."""
+    """While the API is away, or its answer is invalid, the rank does not start, and the program asks again."""
     answers: list[Response] = [
         Response("no", status_code=503),
         Response("[]"),
@@ -74,7 +75,7 @@ async def test_an_api_that_is_away_lets_nobody_start(monkeypatch: pytest.MonkeyP
 async def test_an_attempt_that_is_over_ends_it(
     status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the words of the API, which become the message of the container."""
+    """An attempt that is over ends the program with the API's message, which becomes the message of the container."""
 
     async def answer(_request: Request) -> Response:
         return JSONResponse({"detail": "attempt 2 is over"}, status_code=status)
@@ -93,7 +94,8 @@ def test_without_its_environment_it_says_what_is_missing(
 
 
 def test_a_request_to_end_ends_it_at_once() -> None:
-    """A first process of a container gets no signal that it did not ask for, and would wait for its kill."""
+    """SIGTERM ends it at once: without a handler the first process of a container would not get the signal, and would
+    run until it is killed."""
     environment = {**WHO, "SLIPWAY_API": "http://127.0.0.1:9"}
     program = subprocess.Popen([sys.executable, start.__file__], env=environment, stdout=subprocess.PIPE, text=True)
     try:

@@ -1,4 +1,4 @@
-"""The terminal server as a pod starts it: a process of its own, spoken to over WebSocket."""
+"""The terminal server as a pod starts it: a separate process with a WebSocket API."""
 
 import ast
 import contextlib
@@ -72,7 +72,7 @@ class Client:
         self.session: dict[str, Any] = json.loads(opened.recv(WAIT_S))
 
     def step(self) -> None:
-        """Reads one message."""
+        """Read one message."""
         message = self.socket.recv(WAIT_S)
         if isinstance(message, bytes):
             if message[0] == 1:
@@ -87,13 +87,13 @@ class Client:
             self.received = told["bytes"]
 
     def until(self, text: bytes) -> bytearray:
-        """Reads until `text` was printed."""
+        """Read until `text` was printed."""
         while text not in self.out:
             self.step()
         return self.out
 
     def to_end(self) -> int:
-        """Reads to the exit code."""
+        """Read to the exit code; return it."""
         while self.exit is None:
             self.step()
         return self.exit
@@ -143,7 +143,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
 
 
 def test_a_command_has_a_terminal_and_an_exit_code(served: Served) -> None:
-    """It is told the size, it has a controlling terminal, and how it ended is reported."""
+    """A command has the size of the terminal and a controlling terminal, and its exit code is reported."""
     with served.opened(rows=33, cols=99) as client:
         client.socket.send(b"stty size; tty >/dev/null && echo has-$((1+1))-tty; : < /dev/tty; exit 7\n")
         assert client.to_end() == 7
@@ -152,13 +152,13 @@ def test_a_command_has_a_terminal_and_an_exit_code(served: Served) -> None:
 
 
 def test_a_signal_is_an_exit_code(served: Served) -> None:
-    """As in a shell: 128 and the number of the signal."""
+    """An end by a signal is an exit code as in a shell: 128 plus the number of the signal."""
     with served.opened(command=["/bin/sh", "-c", "kill -9 $$"]) as client:
         assert client.to_end() == 137
 
 
 def test_a_resize_reaches_the_program(served: Served) -> None:
-    """The kernel is told, and tells it."""
+    """A resize is set in the kernel, which signals the program."""
     with served.opened(rows=24, cols=80) as client:
         client.say(type="resize", rows=50, cols=132)
         client.socket.send(b"stty size; exit\n")
@@ -167,7 +167,8 @@ def test_a_resize_reaches_the_program(served: Served) -> None:
 
 
 def test_a_session_outlives_its_connection(served: Served) -> None:
-    """Who comes back names the session and what it has seen, and gets the rest: no byte twice, none missing."""
+    """A session outlives its connection: a client that reconnects sends the session and its offset, and gets the rest
+    without a repeat or a gap."""
     with served.opened(client="a") as first:
         first.socket.send(b"echo one-$((1+1)); echo $$\n")
         first.until(b"one-2")
@@ -189,14 +190,15 @@ def test_a_session_outlives_its_connection(served: Served) -> None:
 
 
 def test_opening_twice_opens_once(served: Served) -> None:
-    """A client whose connection broke off before it heard of its session gets the same one."""
+    """Opening twice with the same request opens one session, for a client whose connection broke before it got the
+    session."""
     with served.opened(client="same", command=["/bin/sh"]) as one, served.opened(client="same") as two:
         assert one.session["id"] == two.session["id"]
         one.say(type="kill")
 
 
 def test_input_is_counted_per_client(served: Served) -> None:
-    """A client that comes back is told what it need not send again."""
+    """Input is counted per client: a client that reconnects gets the offset from which to send."""
     with served.opened(client="counter", command=["/bin/cat"], tty=False) as client:
         client.socket.send(b"12345")
         while client.received < 5:
@@ -219,7 +221,7 @@ def test_pipes_keep_output_and_errors_apart(served: Served) -> None:
 
 
 def test_a_slow_reader_makes_the_program_wait(served: Served) -> None:
-    """What is printed faster than it is read is neither lost nor kept without bound."""
+    """A slow reader makes the program wait: its output is neither lost nor stored without a limit."""
     size = 64 * REPLAY_BYTES
     with served.opened(tty=False, command=["/bin/sh", "-c", f"head -c {size} /dev/zero; echo end >&2"]) as client:
         assert served.sessions()[-1]["busy"] is True
@@ -228,7 +230,7 @@ def test_a_slow_reader_makes_the_program_wait(served: Served) -> None:
 
 
 def test_nobody_watching_makes_nobody_wait(served: Served) -> None:
-    """A program whose reader is gone runs on; the last of its output is kept, and it is said that there was more."""
+    """A program without a reader continues; its last output is stored, with a note that there was more."""
     script = f"read go; head -c {3 * REPLAY_BYTES} /dev/zero; echo the-end"
     with served.opened(tty=False, command=["/bin/sh", "-c", script]) as client:
         client.socket.send(b"go\n")
@@ -246,7 +248,8 @@ def test_nobody_watching_makes_nobody_wait(served: Served) -> None:
 
 
 def test_a_lost_reader_is_waited_for(served: Served) -> None:
-    """Whose connection broke off comes back to everything, however much the program had to say meanwhile."""
+    """The program waits for a lost reader: a client whose connection broke gets all output when it reconnects, however
+    much that is."""
     size = 8 * REPLAY_BYTES
     script = f"read go; head -c {size} /dev/zero; echo end >&2"
     words: dict[str, Any] = {"tty": False, "client": "lost", "acks": True}
@@ -266,7 +269,7 @@ def test_a_lost_reader_is_waited_for(served: Served) -> None:
         assert again.session["truncated"] is False
         while again.exit is None:
             again.step()
-            with contextlib.suppress(ConnectionClosed):  # it has said everything
+            with contextlib.suppress(ConnectionClosed):  # all output was sent
                 again.say(type="seen", offset=seen + len(again.out) + len(again.err))
         assert len(again.out) == size - seen
 
@@ -281,7 +284,7 @@ def test_a_lost_reader_is_waited_for(served: Served) -> None:
     ],
 )
 def test_what_can_not_be_had_is_said(served: Served, words: dict[str, Any], code: int) -> None:
-    """A text with the reason, then a close code."""
+    """A request that cannot be fulfilled gets a text with the reason, then a close code."""
     with served.opened(**words) as client:
         assert client.session["type"] == "error"
         assert client.session["message"]
@@ -292,7 +295,7 @@ def test_what_can_not_be_had_is_said(served: Served, words: dict[str, Any], code
 
 
 def test_foreign_pages_reach_nothing(served: Served) -> None:
-    """Neither another origin, nor a name that was made to resolve to us."""
+    """Pages of another origin, or of a foreign name that resolves to this machine, are refused."""
     with pytest.raises(InvalidStatus), served.socket(origin="http://evil.example"):
         pass
     assert served.get("/sessions", host="evil.example").status_code == 403
@@ -302,7 +305,8 @@ def test_foreign_pages_reach_nothing(served: Served) -> None:
 
 
 def test_the_page_finds_its_files(served: Served) -> None:
-    """They are the API's, as many steps up as the prefix is deep; the page may load nothing from elsewhere."""
+    """The page loads its files from the API, by a relative path that fits the depth of the prefix, and nothing from
+    elsewhere."""
     answer = served.get("/", **{"x-forwarded-prefix": "/proxy/shell-1/7681"})
     assert '"../../../assets/terminal/terminal.js"' in answer.text
     policy = answer.headers["content-security-policy"]
@@ -314,7 +318,7 @@ def test_the_page_finds_its_files(served: Served) -> None:
 
 
 def test_the_end_takes_the_programs_along(tmp_path: Path) -> None:
-    """SIGTERM: what runs is told to hang up, what does not listen is killed, and the server is gone in time."""
+    """SIGTERM ends the programs: they get SIGHUP, those that ignore it are killed, and the server ends in time."""
     with (
         a_server(tmp_path) as served,
         served.opened(command=["/bin/sh", "-c", "trap '' HUP; echo $$; sleep 600"]) as client,
@@ -328,7 +332,7 @@ def test_the_end_takes_the_programs_along(tmp_path: Path) -> None:
 
 
 def test_a_replay_is_bounded_and_exact() -> None:
-    """From any offset that is kept comes exactly what was printed after it."""
+    """A replay is bounded, and from any stored offset it has exactly the output after it."""
     replay = Replay()
     printed = b"".join(bytes([index % 251]) * 10_000 for index in range(100))
     for start in range(0, len(printed), 10_000):
@@ -341,7 +345,7 @@ def test_a_replay_is_bounded_and_exact() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_any_python_reads_it(name: str) -> None:
-    """Images bring old ones: the syntax is that of Python 3.9, and nothing but the standard library is imported."""
+    """Old Pythons of images can run it: the syntax is that of Python 3.9, and only the standard library is imported."""
     module = ast.parse((INSIDE / name).read_text("utf-8"), feature_version=(3, 9))
     imported = {alias.name for node in ast.walk(module) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "" for node in ast.walk(module) if isinstance(node, ast.ImportFrom)}
@@ -350,7 +354,8 @@ def test_any_python_reads_it(name: str) -> None:
 
 
 def test_with_a_token_the_proxy_only_is_answered(tmp_path: Path) -> None:
-    """Every account of a machine reaches a loopback address; that it serves is no secret."""
+    """With a token only the proxy gets answers, because every account of a machine can reach a loopback address; the
+    health check needs none."""
     with a_server(tmp_path, SLIPWAY_WORKLOAD_TOKEN="s3cret") as served:
         url = f"{served.url}/sessions"
         for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
@@ -369,7 +374,8 @@ def test_with_a_token_the_proxy_only_is_answered(tmp_path: Path) -> None:
 
 
 def test_a_request_for_another_pod_is_refused(tmp_path: Path) -> None:
-    """The proxy names the pod that it means; what names none comes by another way, such as a forwarded port."""
+    """A request that names another pod is refused; one that names none arrived another way, such as by a forwarded
+    port."""
     with a_server(tmp_path, SLIPWAY_POD_UID="mine") as served:
         named = {"X-Slipway-Pod-Uid": "another"}
         assert served.get("/sessions").status_code == 200

@@ -20,7 +20,7 @@ def stored(cursor: str, number: int, text: str = "text", *, follows: int = -1, s
 
 
 def test_lines_come_back_as_they_were() -> None:
-    """With their cursors, numbers and gaps; empty lines and lines with spaces, too."""
+    """Lines are decoded with their cursors, numbers and gaps, also empty lines and lines with spaces."""
     lines = [
         stored("1-0", 1),
         stored("1-1", 7, "", follows=1),
@@ -31,12 +31,12 @@ def test_lines_come_back_as_they_were() -> None:
 
 
 def test_the_same_lines_make_the_same_bytes() -> None:
-    """Whoever writes them, and when."""
+    """The same lines become the same bytes, in any process and at any time."""
     assert pieces.encode_piece([stored("1-0", 1)]) == pieces.encode_piece([stored("1-0", 1)])
 
 
 def test_names_sort_as_cursors_do() -> None:
-    """Also of cursors with different numbers of digits."""
+    """Names sort like their cursors, also with different numbers of digits."""
     cursors = ["0-0", "9-10", "10-2", "10-10", "1795886932254-274"]
     paths = [pieces.piece_path("team", an_id(), cursor) for cursor in cursors]
     assert sorted(paths) == paths
@@ -47,20 +47,20 @@ def test_names_sort_as_cursors_do() -> None:
     "text", [b"no line\n", b"1-0 x 1/0/stdout/ t text\n", b"1 1 1/0/stdout/ t text\n", b"1-0 1 log t text\n"]
 )
 def test_text_of_another_form_is_refused(text: bytes) -> None:
-    """An object of another program ends no reading with a fault."""
+    """Text of another format is refused, so that an object of another program does not break a reader."""
     with pytest.raises(InvalidError):
         pieces.decode_piece(gzip.compress(text))
 
 
 def test_what_is_no_gzip_or_is_cut_short_is_refused() -> None:
-    """As a piece is whose upload ended half-way."""
+    """Bytes that are no gzip, or are cut short as by an interrupted upload, are refused."""
     for data in (b"", b"text", pieces.encode_piece([stored("1-0", 1)])[:-9]):
         with pytest.raises(InvalidError):
             pieces.decode_piece(data)
 
 
 def test_a_line_is_copied_once_when_a_stream_is_told_again() -> None:
-    """By its number; what Kubernetes says has none."""
+    """When a stream is written again, a line is copied once, by its number; events of Kubernetes have none."""
     numbers = pieces.LastNumbers()
     assert len(numbers.fresh([stored("1-0", 1), stored("1-1", 2)])) == 2
     again = [stored("5-0", 1), stored("5-1", 2), stored("5-2", 3), stored("5-3", 0, stream=EVENT)]

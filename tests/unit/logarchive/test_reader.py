@@ -21,7 +21,7 @@ SMALL = 3_000
 
 
 class Shelf:
-    """A stream with a small bound, and the archive beside it."""
+    """A stream with a small bound, and its archive."""
 
     def __init__(self) -> None:
         self.server = MemoryServer(SystemClock())
@@ -33,7 +33,7 @@ class Shelf:
         self._end = START
 
     async def print(self, count: int, *, is_archived: bool = True) -> None:
-        """So many lines in packs of twenty, each archived as a piece before the bound drops it."""
+        """Store `count` lines in packs of twenty, each archived as a piece before the bound drops it."""
         for _ in range(count // 20):
             some = [a_line(number) for number in range(self._number + 1, self._number + 21)]
             await self.streams.logs.append([a_pack(an_id(), some, after=self._number, share=SMALL)])
@@ -68,7 +68,8 @@ async def whole(logs: ArchivedLogs, *, limit: int) -> list[int]:
 
 @pytest.mark.parametrize("limit", [1, 7, 20, 1000])
 async def test_lines_that_the_stream_dropped_come_from_the_archive(limit: int) -> None:
-    """In order, none twice and none missing at the seam, whatever the size of a page."""
+    """Lines that the stream dropped are read from the archive, in order, without a repeat or a gap at the boundary,
+    with any page size."""
     shelf = Shelf()
     await shelf.print(2_000)
     await shelf.print(40, is_archived=False)
@@ -77,7 +78,8 @@ async def test_lines_that_the_stream_dropped_come_from_the_archive(limit: int) -
 
 
 async def test_what_is_archived_is_not_told_as_missing() -> None:
-    """The store's own figures say that lines were dropped; a reader that begins with the last lines sees no gap."""
+    """Archived lines are not reported as missing, although the store counts them as dropped; a reader that begins with
+    the last lines sees no gap."""
     shelf = Shelf()
     await shelf.print(2_000)
     stored = await shelf.logs.tail(an_id(), limit=1_500)
@@ -87,7 +89,7 @@ async def test_what_is_archived_is_not_told_as_missing() -> None:
 
 
 async def test_the_archive_alone_is_the_log_when_the_stream_is_gone() -> None:
-    """A cursor of the stream goes on in the archive."""
+    """When the stream is gone the archive alone is the log; a cursor of the stream is valid in the archive."""
     shelf = Shelf()
     await shelf.print(400)
     [*_, last] = await shelf.streams.logs.tail(an_id(), limit=20)
@@ -101,7 +103,7 @@ async def test_the_archive_alone_is_the_log_when_the_stream_is_gone() -> None:
 
 
 async def test_a_follower_that_falls_behind_reads_on_in_the_archive() -> None:
-    """What the stream dropped while it was away is not missing."""
+    """A follower that falls behind continues in the archive: lines that the stream dropped are not missing."""
     shelf = Shelf()
     await shelf.print(400)
     found = list[int]()
@@ -115,7 +117,8 @@ async def test_a_follower_that_falls_behind_reads_on_in_the_archive() -> None:
 
 
 async def test_an_archive_that_does_not_answer_is_told() -> None:
-    """The stream is read alone; where it has nothing, the answer is an error and no empty log."""
+    """An archive that does not answer is reported: only the stream is read; when it has no lines, the answer is an
+    error instead of an empty log."""
     shelf = Shelf()
     await shelf.print(400)
     shelf.objects.is_away = True
@@ -127,7 +130,7 @@ async def test_an_archive_that_does_not_answer_is_told() -> None:
 
 
 async def test_an_archive_that_does_not_answer_is_told_in_each_log() -> None:
-    """Who reads one rank alone is told too."""
+    """An archive that does not answer is reported in each log, also to a reader of one rank."""
     shelf = Shelf()
     for rank in (0, 1):
         line = LogLine(attempt=1, rank=rank, time="2026-01-02T03:04:05Z", text="one")
@@ -139,7 +142,8 @@ async def test_an_archive_that_does_not_answer_is_told_in_each_log() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
 async def test_a_log_that_went_is_told_where_lines_went(limit: int) -> None:
-    """In each log that had lines, once, whatever the size of a page; without a list of logs in every rank."""
+    """A deleted log is reported in each log that had lines, once, with any page size; without a list of logs, in every
+    rank."""
     shelf = Shelf()
     record = ArchiveRecord(
         allocation=an_id(), workspace="team", name="a", uid="u", ranks=4, attempt=2, dropped_at="2026-01-02T03:04:05Z"
@@ -157,7 +161,7 @@ async def test_a_log_that_went_is_told_where_lines_went(limit: int) -> None:
 
 
 async def test_a_piece_that_cannot_be_read_is_a_gap() -> None:
-    """The others are read."""
+    """A piece that cannot be read is a gap, and the others are read."""
     shelf = Shelf()
     await shelf.print(2_000)
     path = (await shelf.objects.paths("v1/logs/"))[50]

@@ -1,4 +1,4 @@
-"""Tokens of the API: what is kept of one, and what a role is worth where."""
+"""Tokens of the API: what is stored of a token, and what a role permits in which workspace."""
 
 import re
 
@@ -19,7 +19,8 @@ def a_token(**fields: object) -> tuple[str, TokenRecord]:
 
 
 def test_the_secret_is_kept_nowhere() -> None:
-    """Of a token of 256 bits its digest is kept; the token names its record."""
+    """The secret is stored nowhere: only the digest of a token of 256 bits is stored, and the token names its
+    record."""
     token, record = a_token()
     assert re.fullmatch(r"slipway_0101010101010101_[\w-]{43}", token)
     assert apitokens.id_of(token) == record.id
@@ -30,7 +31,7 @@ def test_the_secret_is_kept_nowhere() -> None:
 
 @given(some.text(max_size=80))
 def test_nothing_else_is_the_token(text: str) -> None:
-    """Whatever it looks like."""
+    """Only the exact token matches its record, whatever another text looks like."""
     token, record = a_token()
     assert record.is_of(text) is (text == token)
     assert apitokens.id_of(text) in ("", record.id)
@@ -49,13 +50,14 @@ def test_nothing_else_is_the_token(text: str) -> None:
     ],
 )
 def test_the_highest_role_counts(roles: dict[str, str], workspace: str, role: str | None) -> None:
-    """Of the workspace's own and the one for all; a role in one workspace is none for what belongs to none."""
+    """The higher role of the workspace's own and the one for all workspaces applies; a role in one workspace is no role
+    for objects outside of workspaces."""
     _, record = a_token(roles={name: Role(value) for name, value in roles.items()})
     assert record.role_in(workspace) == role
 
 
 def test_roles_include_each_other() -> None:
-    """An admin may do what an editor may, and that one what a viewer may."""
+    """An admin may do everything that an editor may, and an editor everything that a viewer may."""
     assert [[one.includes(other) for other in Role] for one in Role] == [
         [True, False, False],
         [True, True, False],
@@ -64,7 +66,7 @@ def test_roles_include_each_other() -> None:
 
 
 def test_it_expires() -> None:
-    """At its very second."""
+    """A token expires at exactly its second."""
     _, record = a_token()
     assert not record.has_expired(1_769_999_999)
     assert record.has_expired(1_770_001_445)
@@ -83,7 +85,7 @@ def test_it_expires() -> None:
     ],
 )
 def test_a_bad_record_is_none(change: dict[str, object], words: str) -> None:
-    """It is said which file it is, and why; the others count."""
+    """A bad record is reported with its file and the reason; the other records are valid."""
     _, record = a_token()
     name = f"{record.id}.json"
     bad = msgspec.json.encode({**msgspec.to_builtins(record), **change})

@@ -1,4 +1,4 @@
-"""An end is told by its cause: the signal by name, and a program that is not there as such."""
+"""An end is described by its cause: a signal by its name, and a missing program as such."""
 
 import pytest
 
@@ -20,7 +20,7 @@ RUNC = "failed to create containerd task: failed to create shim task: OCI runtim
     ],
 )
 def test_an_exit_code_is_told_with_its_signal(code: int, said: str, message: str, text: str) -> None:
-    """137 of a program that was killed is not 137 of one that had no memory left."""
+    """An exit code is shown with its signal, and 137 of a killed program differs from 137 of one without memory."""
     assert ended_text(code, said=said, message=message) == text
 
 
@@ -54,7 +54,8 @@ def test_an_exit_code_is_told_with_its_signal(code: int, said: str, message: str
     ],
 )
 def test_a_program_that_could_not_be_started_is_named_with_the_reason(message: str, text: str) -> None:
-    """As a local node, runc and containerd say it; a code that the program never gave is not shown."""
+    """A program that could not be started is named with the reason, in the forms of a local node, runc and containerd;
+    an exit code that the program did not return is not shown."""
     assert ended_text(128, said="StartError", message=message) == text
     assert ended_text(127, said="ContainerCannotRun", message=message) == text
 
@@ -75,6 +76,7 @@ def test_a_program_that_could_not_be_started_is_named_with_the_reason(message: s
 def test_a_start_that_the_machine_broke_off_is_told_from_a_program_that_cannot_start(
     message: str, is_the_machines: bool
 ) -> None:
-    """A kubelet or a runtime that was restarted just then; never what names the program, nor another kind of end."""
+    """A start that the machine broke off, by a restart of the kubelet or the runtime, is recognized; a message that
+    names the program, or another kind of end, is not."""
     assert is_start_interrupted("StartError", message) is is_the_machines
     assert not is_start_interrupted("Error", message)

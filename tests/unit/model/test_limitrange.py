@@ -1,4 +1,4 @@
-"""What LimitRanges give to a pod and refuse of it, before the API server does."""
+"""The defaults and refusals of LimitRanges for a pod, computed before the API server does it."""
 
 import pytest
 
@@ -28,14 +28,15 @@ def asks(requests: Quantities | None = None, limits: Quantities | None = None, n
 def test_a_container_is_given_what_it_does_not_state(
     container: ContainerAsk, requests: Quantities, limits: Quantities
 ) -> None:
-    """Its own limit is its request before a default is."""
+    """A container gets defaults for what it does not state; its own limit is its request before a default is."""
     ranges = (a_range(default={"cpu": "1"}, default_request={"cpu": "500m"}),)
     (given,) = completed(PodAsk((container,)), ranges).containers
     assert (given.requests, given.limits) == (requests, limits)
 
 
 def test_every_container_of_a_pod_counts_as_it_will_be() -> None:
-    """Two containers and a sidecar of 500m each, and an init step that is below them."""
+    """Every container of a pod counts with its defaults: here two containers and a sidecar of 500m each, and a smaller
+    init step."""
     pod = PodAsk(
         (asks(), asks(name="second")),
         (ContainerAsk(name="beside", sidecar=True), asks(name="step")),
@@ -106,7 +107,7 @@ def test_what_is_within_its_range_is_not_refused(bounds: LimitRangeFact, contain
 
 
 def test_many_refusals_are_cut_short() -> None:
-    """Three are told, the rest is counted."""
+    """Of many refusals three are shown, and the rest is counted."""
     ranges = (a_range(min={"cpu": "1"}),)
     pod = PodAsk(tuple(asks({"cpu": "1m"}, name=f"c{number}") for number in range(5)))
     told = refusal(pod, ranges)

@@ -52,7 +52,8 @@ def part(profile: str) -> Fraction:
     ],
 )
 def test_a_slice_is_its_compute_slices_over_those_of_a_gpu(profile: str, of_a_gpu: Fraction) -> None:
-    """Of A100 and H100 a GPU has 7, of A30 and RTX PRO 6000 it has 4."""
+    """A slice counts as its compute slices divided by those of a GPU: 7 for A100 and H100, 4 for A30 and RTX PRO
+    6000."""
     assert part(profile) == of_a_gpu
 
 
@@ -68,12 +69,12 @@ def test_a_slice_is_its_compute_slices_over_those_of_a_gpu(profile: str, of_a_gp
     ],
 )
 def test_engines_do_not_count_and_compute_instances_do(profile: str, of_a_gpu: Fraction) -> None:
-    """A slice with or without media engines is as large; one compute slice of a larger slice is one."""
+    """Media engines do not change the size of a slice; a compute instance counts with its own compute slices."""
     assert part(profile) == of_a_gpu
 
 
 def test_an_unknown_profile_counts_by_its_name() -> None:
-    """Out of 7, which most GPUs have."""
+    """An unknown profile counts by its name, out of 7 compute slices, which most GPUs have."""
     assert part("3g.999gb") == Fraction(3, 7)
 
 
@@ -86,27 +87,27 @@ def test_no_profile_of_seven_slices_counts_out_of_four() -> None:
 
 @pytest.mark.parametrize("name", ["nvidia.com/gpu", "nvidia.com/mig-", "nvidia.com/mig-large", "mig-1g.10gb", "9g.9gb"])
 def test_what_is_no_slice_counts_as_nothing(name: str) -> None:
-    """Such a resource is one of its own, as any other is."""
+    """A resource that is no slice counts as no part of a GPU."""
     assert slice_units(name) == 0
     assert counted_gpus({name: 3}) == (3 * GPU_UNITS if name == GPU else 0)
 
 
 @given(st.dictionaries(st.sampled_from(sorted(FOUR_SLICES | SEVEN_SLICES)), st.integers(0, 10_000)))
 def test_sums_are_exact(counts: dict[str, int]) -> None:
-    """No part is rounded: a thousandth, a quarter and a seventh are whole units."""
+    """Sums are exact: a thousandth, a quarter and a seventh of a GPU are whole units."""
     amounts = {MIG_PREFIX + profile: count for profile, count in counts.items()}
     assert Fraction(units_in(amounts), GPU_UNITS) == sum(part(name) * count for name, count in counts.items())
     assert counted_gpus(amounts | {GPU: 2, GPU_MILLI: 1}) == units_in(amounts) + 2 * GPU_UNITS + 7
 
 
 def test_slots_of_slices_are_whole() -> None:
-    """All slices are added up, and a rest of them is a slot: 8 sevenths and a GPU are 3."""
+    """Slots of slices are whole: all slices are added, and a remainder counts as a slot: 8 sevenths and a GPU are 3."""
     asked = Resources({GPU: 1, f"{MIG_PREFIX}1g.10gb": 8})
     assert (asked.gpus(), asked.gpu_units()) == (3, 15_000)
     assert Resources({f"{MIG_PREFIX}1g.10gb": 7}).gpus() == 1
 
 
 def test_words_are_exact_where_they_can_be() -> None:
-    """In sevenths, or in thousandths; only a sum of both kinds is rounded up."""
+    """Amounts are shown exactly in sevenths or in thousandths; only a sum of both kinds is rounded up."""
     spelled = [spell_units(units) for units in (0, 14_000, 1000, 17_000, 1750, 2100, 2750)]
     assert spelled == ["0", "2", "1/7", "2 3/7", "250m", "300m", "393m"]

@@ -1,4 +1,4 @@
-"""The words for where something stands: one table for each kind of thing, and no word of a lifecycle without a row."""
+"""The words for states: one table for each kind of object, and a row for every word of a lifecycle."""
 
 from slipway.model.lifecycle import Phase, RankState
 from slipway.model.reasons import Result
@@ -21,14 +21,14 @@ def words(standings: tuple[Standing, ...]) -> list[str]:
 
 
 def test_each_word_stands_once_in_its_table() -> None:
-    """Of allocations: phases, results, and what says more; of ranks and jobs: their states."""
+    """Each word is in its table once: phases, results and further words of allocations; states of ranks and jobs."""
     assert sorted(words(STANDINGS)) == sorted([*Phase, *Result, HELD, READY, WAITING])
     assert words(RANK_STANDINGS) == list(RankState)
     assert words(JOB_STANDINGS) == list(JobState)
 
 
 def test_a_word_has_one_tone_wherever_it_is_used() -> None:
-    """What is green for an allocation is not yellow for a rank."""
+    """A word has the same tone for every kind of object: a green word of an allocation is not yellow for a rank."""
     tones = {each.word: each.tone for each in STANDINGS}
     others = (*RANK_STANDINGS, *JOB_STANDINGS)
     assert [each.word for each in others if tones.get(each.word, each.tone) is not each.tone] == []

@@ -39,14 +39,15 @@ def test_refuses_what_is_not_a_time_with_an_offset(text: str):
     ],
 )
 def test_refuses_what_cannot_be_written_in_utc(text: str):
-    """A time that was read can always be written: its year has four digits in UTC too."""
+    """A time whose year in UTC does not have four digits is refused, so that every time that was read can be
+    written."""
     with pytest.raises(ValueError, match="RFC 3339"):
         parse_time(text)
 
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.000Z"])
 def test_the_first_and_the_last_time_survive(text: str):
-    """Go writes the first one for a time that is not set."""
+    """The first and the last time can be read and written; Go writes the first one for an unset time."""
     assert format_time(parse_time(text)) == text
 
 
@@ -62,7 +63,7 @@ def test_the_first_and_the_last_time_survive(text: str):
     ],
 )
 def test_a_date_of_a_server_is_read_or_none(text: str, epoch: float | None):
-    """Whatever stands in the header."""
+    """A Date header of a server is read, or is None when it is invalid."""
     assert http_date(text) == epoch
 
 

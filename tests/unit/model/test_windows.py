@@ -1,4 +1,4 @@
-"""When windows occur, by the clocks of a time zone, and what is wrong with one or doubtful about several."""
+"""When windows occur, by the clocks of a time zone; faults of a window, and doubts about several."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def starts(window: WindowFact, since: str, most: int) -> list[str]:
 
 
 def test_a_window_occurs_once_where_it_does_not_repeat() -> None:
-    """It is found before and while it stands, and not at its end."""
+    """A window without a repeat occurs once: it is found before and during it, and not at its end."""
     window = a_window("2026-12-05T22:00:00+01:00")
     for at in ("2026-01-01T00:00:00Z", "2026-12-05T21:59:59Z"):
         found = occurrence(window, parse_time(at))
@@ -57,7 +57,7 @@ def test_no_occurrence_begins_after_until() -> None:
 
 
 def test_a_window_that_cannot_be_understood_never_occurs() -> None:
-    """It reserves nothing."""
+    """An invalid window never occurs, so it reserves nothing."""
     assert occurrence(a_window("2026-12-05T22:00:00Z", invalid="timeZone: ..."), 0.0) is None
 
 
@@ -74,7 +74,7 @@ def test_a_window_that_cannot_be_understood_never_occurs() -> None:
     ],
 )
 def test_a_fault_names_the_field_and_what_to_write(more: dict[str, Any], field: str, words: str) -> None:
-    """Each mistake by itself."""
+    """Each fault names its field and what to write."""
     fault = fault_of(a_window("2026-12-05T22:00:00Z", **{"duration": HOUR, **more}))
     assert fault is not None
     assert fault[0] == field
@@ -85,7 +85,8 @@ def test_a_fault_names_the_field_and_what_to_write(more: dict[str, Any], field: 
 @pytest.mark.parametrize("every", ["", "Daily", "Weekly"])
 @pytest.mark.parametrize("time_zone", ["Pacific/Kiritimati", "America/Los_Angeles"])
 def test_a_start_at_the_edge_of_the_calendar_is_a_fault(start: str, every: str, time_zone: str) -> None:
-    """Its day may be none in the time zone of the window, and its end may be none at all."""
+    """A start at the edge of the calendar is a fault, because its day in the window's time zone, or its end, may not
+    exist."""
     fault = fault_of(a_window(start, every=every, time_zone=time_zone))
     assert fault is not None
     assert fault[0] == "start"
@@ -96,14 +97,14 @@ def test_a_start_at_the_edge_of_the_calendar_is_a_fault(start: str, every: str, 
 @pytest.mark.parametrize("every", ["", "Daily", "Weekly"])
 @pytest.mark.parametrize("time_zone", ["Pacific/Kiritimati", "America/Los_Angeles"])
 def test_the_first_and_the_last_start_occur(start: str, every: str, time_zone: str) -> None:
-    """What has no fault can be computed."""
+    """The first and the last valid start occur, so a window without a fault can be computed."""
     window = a_window(start, every=every, time_zone=time_zone)
     assert fault_of(window) is None
     assert occurrence(window, window.start) is not None
 
 
 def test_doubts_are_told_of_queues_nodes_and_windows_at_the_same_time() -> None:
-    """An unknown queue, an unknown node, a selector without nodes, too many nodes, and two that meet."""
+    """An unknown queue, an unknown node, a selector without nodes, too many nodes, and two overlapping windows."""
     nodes = {f"n{index}": ({"rack": "a"}, 8) for index in range(4)}
     first = WindowFact(name="first", start=100.0, duration=10.0, queues=("ghost",), nodes=3)
     second = WindowFact(name="second", start=105.0, duration=10.0, gpus=64)
@@ -122,7 +123,8 @@ def test_doubts_are_told_of_queues_nodes_and_windows_at_the_same_time() -> None:
 
 
 def test_the_message_of_waiting_work_tells_by_when_it_would_have_to_end() -> None:
-    """Also in the middle of a sentence; a message without it tells nothing."""
+    """The message of waiting work contains the time by which the work would have to end, also in the middle of a
+    sentence; from other messages nothing is read."""
     message = "0 of 1 nodes fit: ...; a maxRuntime that ends it by 2026-12-05T21:00:00Z would let it start now"
     assert latest_end(message) == parse_time("2026-12-05T21:00:00Z")
     assert latest_end("0 of 1 nodes fit") is None

@@ -1,4 +1,4 @@
-"""Chance is reproducible; a clock that is wrong is corrected by what a server says."""
+"""Random numbers are reproducible; a wrong clock is corrected by the Dates of a server."""
 
 import pytest
 
@@ -6,11 +6,11 @@ from slipway.runtime.clock import SLACK_S, DisciplinedClock, Random, SeededRando
 from tests.support.clock import FakeClock
 
 SERVER_S = 1_800_000_000
-"""What the server's clock shows when a test begins."""
+"""The time of the server's clock when a test begins."""
 
 
 class Machine(FakeClock):
-    """Its wall clock is wrong by `off_s`; its monotonic clock is right."""
+    """A machine whose wall clock is wrong by `off_s` and whose monotonic clock is right."""
 
     def __init__(self, off_s: float) -> None:
         super().__init__(float(SERVER_S))
@@ -21,14 +21,14 @@ class Machine(FakeClock):
 
 
 def answered(clock: DisciplinedClock, machine: Machine, *, took_s: float = 0.01) -> None:
-    """One answer of a server whose clock is right."""
+    """Receive one answer of a server whose clock is right."""
     sent = machine.monotonic()
     machine.advance(took_s)
     clock.learn(int(machine.now() - machine.off_s), sent=sent, received=machine.monotonic())
 
 
 def error_of(clock: DisciplinedClock, machine: Machine) -> float:
-    """How far the corrected clock is from the server's."""
+    """The difference between the corrected clock and the server's."""
     return abs(clock.now() - (machine.now() - machine.off_s))
 
 
@@ -49,7 +49,8 @@ def test_a_wrong_clock_is_corrected_by_the_servers_answers(off_s: float) -> None
 
 @pytest.mark.parametrize("off_s", [-SLACK_S / 2, 0.0, SLACK_S / 2])
 def test_a_clock_that_is_right_is_not_touched(off_s: float) -> None:
-    """Whatever the Dates, which are cut to seconds, and however long an answer takes."""
+    """A right clock is not changed, whatever the Dates are, which are cut to seconds, and however long an answer
+    takes."""
     machine = Machine(off_s)
     clock = DisciplinedClock(machine)
     for number in range(200):
@@ -59,7 +60,8 @@ def test_a_clock_that_is_right_is_not_touched(off_s: float) -> None:
 
 
 def test_a_clock_that_jumps_between_two_answers_does_not_move_ours() -> None:
-    """The correction needs no answer after the jump: what was learned before it holds by the monotonic clock."""
+    """A jump of the machine's clock between two answers does not move the corrected clock, which continues by the
+    monotonic clock."""
     machine = Machine(0.0)
     clock = DisciplinedClock(machine)
     for _ in range(40):
@@ -72,7 +74,7 @@ def test_a_clock_that_jumps_between_two_answers_does_not_move_ours() -> None:
 
 
 def test_a_server_whose_clock_was_set_is_followed() -> None:
-    """An answer that contradicts all that was known replaces it."""
+    """After the server's clock was set, an answer that contradicts the earlier ones replaces them."""
     machine = Machine(0.0)
     clock = DisciplinedClock(machine)
     answered(clock, machine)
@@ -86,13 +88,13 @@ def _draws(source: Random) -> list[object]:
 
 
 def test_the_same_seed_gives_the_same_sequence():
-    """A simulation is replayed from its seed."""
+    """The same seed gives the same sequence, so that a simulation can be replayed."""
     assert _draws(SeededRandom(7)) == _draws(SeededRandom(7))
     assert _draws(SeededRandom(7)) != _draws(SeededRandom(8))
 
 
 def test_system_sources_keep_their_ranges():
-    """The real clock and the real chance fit the ports."""
+    """The real clock and the real random numbers satisfy the ports."""
     chance: Random = SystemRandom()
     assert 0 <= chance.random() < 1
     assert 1 <= chance.uniform(1, 2) <= 2

@@ -1,4 +1,4 @@
-"""Connections are counted in all and by address; of half-open ones the oldest goes."""
+"""Connections are counted in total and by address; of half-open ones the oldest is dropped."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from slipway.runtime.connections import ListenerConnection, ListenerConnections,
 def arrive(
     book: ListenerConnections, host: str = "192.0.2.1", dropped: list[str] | None = None, name: str = ""
 ) -> ListenerConnection:
-    """A connection that is admitted; its name is told when it is dropped."""
+    """Admit a connection; its name is added to `dropped` when it is dropped."""
     visit = book.admit(host)
     assert visit is not None
     told = [] if dropped is None else dropped
@@ -17,7 +17,7 @@ def arrive(
 
 
 def test_what_is_above_the_total_is_not_admitted():
-    """A connection that ends makes room, once."""
+    """A connection above the total is not admitted; one that ends makes room, once."""
     book = ListenerConnections(ListenerLimits(connections=2))
     first = arrive(book, "192.0.2.1")
     arrive(book, "192.0.2.2")
@@ -29,7 +29,7 @@ def test_what_is_above_the_total_is_not_admitted():
 
 
 def test_one_address_cannot_take_everything():
-    """Its own limit is reached, others still come in."""
+    """One address is limited, and others are still admitted."""
     book = ListenerConnections(ListenerLimits(connections_per_address=2))
     for _ in range(2):
         arrive(book, "192.0.2.1")
@@ -39,7 +39,7 @@ def test_one_address_cannot_take_everything():
 
 @pytest.mark.parametrize("other", ["2001:db8:0:1::2", "2001:db8:0:1:ffff::", "2001:db8:0:1::1%eth0"])
 def test_an_ipv6_machine_is_its_network(other: str):
-    """It may choose any address of the 64 bits that it was given."""
+    """IPv6 addresses are counted by their /64 network, because a machine may choose any address in it."""
     book = ListenerConnections(ListenerLimits(connections_per_address=1))
     arrive(book, "2001:db8:0:1::1")
     assert book.admit(other) is None
@@ -47,7 +47,7 @@ def test_an_ipv6_machine_is_its_network(other: str):
 
 
 def test_an_ipv4_address_within_ipv6_is_that_address():
-    """Listeners of both kinds tell it in this form."""
+    """An IPv4 address within IPv6 counts as that IPv4 address, because listeners for both report it in this form."""
     book = ListenerConnections(ListenerLimits(connections_per_address=1))
     arrive(book, "::ffff:192.0.2.1")
     assert book.admit("192.0.2.1") is None
@@ -55,7 +55,7 @@ def test_an_ipv4_address_within_ipv6_is_that_address():
 
 
 def test_the_oldest_half_open_connection_goes():
-    """Of its address, or of all; one whose head is whole stays."""
+    """The oldest half-open connection is dropped, of its address or of all; one with a complete head stays."""
     dropped: list[str] = []
     book = ListenerConnections(ListenerLimits(heads=3, heads_per_address=2))
     arrive(book, "192.0.2.1", dropped, "whole").head_done()
@@ -70,7 +70,7 @@ def test_the_oldest_half_open_connection_goes():
 
 
 def test_a_later_head_counts_again():
-    """A connection that is kept is half open from the first byte of its next request."""
+    """A kept connection is half open again from the first byte of its next request."""
     dropped: list[str] = []
     book = ListenerConnections(ListenerLimits(heads_per_address=1))
     kept = arrive(book, dropped=dropped, name="kept")
@@ -81,7 +81,7 @@ def test_a_later_head_counts_again():
 
 
 def test_what_is_closed_is_forgotten():
-    """It is neither dropped later nor half open again."""
+    """A closed connection is forgotten: it is neither dropped later nor half open again."""
     dropped: list[str] = []
     book = ListenerConnections(ListenerLimits(heads_per_address=1))
     gone = arrive(book, dropped=dropped, name="gone")

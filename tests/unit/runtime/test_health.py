@@ -35,7 +35,7 @@ async def _get(
 
 
 async def test_a_fresh_process_is_alive_and_ready():
-    """Nothing registered, nothing wrong."""
+    """A fresh process, without registered checks, is alive and ready."""
     app = HealthApp(ProcessHealth(FakeClock()))
     assert (await _get(app, "/livez"))[:2] == (200, {"status": "ok", "problems": {}})
     assert (await _get(app, "/readyz"))[0] == 200
@@ -77,7 +77,8 @@ def test_an_announced_pause_extends_the_bound():
 
 
 def test_a_failing_dependency_never_fails_liveness():
-    """A restart would not bring the API server back; a required loop shows in readiness only."""
+    """A failing dependency does not fail liveness, because a restart would not help; a required loop affects only
+    readiness."""
     health = ProcessHealth(FakeClock())
     with health.watch(a_loop("feed")) as feed, health.watch(a_loop("watch"), required=True) as watch:
         for pulse in (feed, watch):
@@ -90,7 +91,7 @@ def test_a_failing_dependency_never_fails_liveness():
 
 
 async def test_readiness_lists_each_failing_check_with_its_reason():
-    """Checks are asked at every probe."""
+    """Readiness lists each failing check with its reason; the checks run at every probe."""
     health = ProcessHealth(FakeClock())
     reasons: dict[str, str | None] = {"pods": "not synced", "nodes": None}
     for name in reasons:
@@ -117,14 +118,14 @@ def test_a_draining_process_is_alive_but_not_ready():
     [("/metrics", "GET", 200), ("/livez", "HEAD", 200), ("/livez", "POST", 405), ("/", "GET", 404)],
 )
 async def test_routes(path: str, method: str, status: int):
-    """Three paths, two methods; HEAD has no body."""
+    """There are three paths and two methods; HEAD has no body."""
     answered, _, body = await _get(HealthApp(ProcessHealth(FakeClock())), path, method)
     assert answered == status
     assert (body == b"") is (method == "HEAD")
 
 
 async def test_the_server_answers_on_a_free_port_until_it_is_told_to_stop():
-    """Port 0 works, the real port is known before the first request, and stopping is prompt."""
+    """The server answers on a free port, which is known before the first request, and stops promptly."""
     stop = asyncio.Event()
     with bind(ListenAddress("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
@@ -153,7 +154,7 @@ async def test_the_server_answers_on_a_free_port_until_it_is_told_to_stop():
     ],
 )
 async def test_with_a_token_the_numbers_are_not_for_everybody(path: str, headers: dict[str, str], code: int):
-    """Probes need none; web pages of other sites get neither."""
+    """With a token the metrics need it and the probes do not; web pages of other sites get neither."""
     named = {"host": "127.0.0.1:1", **headers}
     status, _, _ = await _get(HealthApp(ProcessHealth(FakeClock()), "s3cret"), path, headers=named)
     assert status == code

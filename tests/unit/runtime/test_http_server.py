@@ -1,4 +1,4 @@
-"""What comes before a request is understood has limits, over real connections; what is within them is served."""
+"""Everything before a request is parsed has limits, over real connections; requests within the limits are served."""
 
 import asyncio
 import io
@@ -25,7 +25,7 @@ KIB = 1024
 
 
 class Served(NamedTuple):
-    """A server and how many fields the requests had that it answered."""
+    """A server, and the number of fields of each request that it answered."""
 
     port: int
     fields: list[int]
@@ -33,7 +33,7 @@ class Served(NamedTuple):
 
 @asynccontextmanager
 async def server(limits: ListenerLimits | None = None, tls: ssl.SSLContext | None = None) -> AsyncGenerator[Served]:
-    """One that answers any request when its body is through, with the number of bytes, and WebSockets with an echo."""
+    """A server that answers any request after its body, with the number of bytes, and echoes over WebSockets."""
     stop, fields = asyncio.Event(), list[int]()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,7 +70,7 @@ class Line:
         self._reader, self._writer = reader, writer
 
     async def send(self, *pieces: bytes) -> None:
-        """As far as the server takes it."""
+        """Send the pieces, until the server closes the connection."""
         try:
             for piece in pieces:
                 self._writer.write(piece)
@@ -79,7 +79,7 @@ class Line:
             pass
 
     async def answer(self) -> bytes:
-        """The first line of what it answers; empty when the connection ends without a word."""
+        """The first line of the answer; empty when the connection ends without one."""
         try:
             async with asyncio.timeout(SOON_S):
                 return await self._reader.readline()
@@ -87,7 +87,7 @@ class Line:
             return b""
 
     async def is_served(self) -> bool:
-        """Whether the answer is one of the application, which is then read to its end."""
+        """Whether the answer is the application's; then read it to its end."""
         first = await self.answer()
         if first.startswith(OK):
             while await self.answer() != b"\r\n":
@@ -96,7 +96,7 @@ class Line:
         return first.startswith(OK)
 
     async def rest(self) -> bytes:
-        """What still comes, to the end of the connection."""
+        """The remaining bytes, to the end of the connection."""
         try:
             async with asyncio.timeout(SOON_S):
                 return await self._reader.read()
@@ -131,7 +131,8 @@ async def dialled(port: int) -> AsyncGenerator[Line]:
     ],
 )
 async def test_a_target_that_names_another_host_than_the_field_is_refused(target: bytes, is_served: bool) -> None:
-    """Of an absolute target a proxy before us heeds the host that is in it, and we the field."""
+    """A target with another host than the Host field is refused, because a proxy would use the host of the target, and
+    the server the field."""
     async with server() as served, dialled(served.port) as line:
         await line.send(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
         assert await line.is_served() is is_served
@@ -152,7 +153,7 @@ def fields(count: int) -> bytes:
     ],
 )
 async def test_a_head_that_is_too_large(what: str, head: bytes):
-    """431, and the connection ends; the application sees nothing of it."""
+    """A head that is too large gets 431 and the end of the connection, and does not reach the application."""
     async with server() as served, dialled(served.port) as line:
         await line.send(head + b"\r\n\r\n")
         assert b" 431 " in await line.answer(), what
@@ -173,7 +174,7 @@ async def test_a_head_that_is_too_large(what: str, head: bytes):
     ids=["value", "name", "target", "blank lines", "trailer", "chunk extension"],
 )
 async def test_what_never_ends_is_ended(start: bytes):
-    """Wherever in a request a client goes on and on, the connection ends after some kilobytes."""
+    """A request with a part that never ends is cut off after some kilobytes, whichever part it is."""
     async with server() as served, dialled(served.port) as line:
         piece = b"\r\n" * KIB if start == b"\r\n\r\n" else b"x" * 2 * KIB
         await line.send(start, *[piece] * 512)
@@ -182,7 +183,8 @@ async def test_what_never_ends_is_ended(start: bytes):
 
 
 async def test_a_head_within_the_limits_is_served():
-    """A hundred fields, sixteen kilobytes; the next request of the connection has them again."""
+    """A head within the limits is served: a hundred fields, sixteen kilobytes. The next request of the connection has
+    the same limits."""
     async with server() as served, dialled(served.port) as line:
         for _ in range(3):
             await line.send(GET + fields(98) + b"last: " + b"x" * 14 * KIB + b"\r\n\r\n")
@@ -191,7 +193,7 @@ async def test_a_head_within_the_limits_is_served():
 
 
 async def test_trailers_are_no_fields_of_the_head():
-    """What was decided by the head is not changed by what comes after the body."""
+    """Trailers are no fields of the head: they cannot change what was decided by the head."""
     async with server() as served, dialled(served.port) as line:
         head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         await line.send(head, b"3\r\nabc\r\n0\r\nX-Slipway-User: root\r\n\r\n")
@@ -200,7 +202,7 @@ async def test_trailers_are_no_fields_of_the_head():
 
 
 async def test_too_many_trailers():
-    """They have the limits of a head."""
+    """Trailers have the limits of a head."""
     async with server() as served, dialled(served.port) as line:
         await line.send(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + fields(102))
         await line.rest()
@@ -208,14 +210,14 @@ async def test_too_many_trailers():
 
 
 async def test_a_large_body_is_no_head():
-    """Only what comes before a request is limited here."""
+    """A large body is served, because only the head is limited here."""
     async with server() as served, dialled(served.port) as line:
         await line.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n", *[b"x" * 300_000] * 10)
         assert (await line.answer()).startswith(OK)
 
 
 async def test_pipelined_requests_are_answered_in_order_up_to_a_limit():
-    """Each costs memory while it waits."""
+    """Pipelined requests are answered in order up to a limit, because each takes memory while it waits."""
     async with server(ListenerLimits(pipelined=4)) as served:
         async with dialled(served.port) as line:
             await line.send((GET + b"\r\n") * 4 + GET + b"Connection: close\r\n\r\n")
@@ -228,7 +230,8 @@ async def test_pipelined_requests_are_answered_in_order_up_to_a_limit():
 
 @pytest.mark.parametrize("sent", [b"", GET, b"GET /early HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx"])
 async def test_a_head_or_the_rest_of_a_body_that_does_not_come(sent: bytes):
-    """The connection ends, also of who sends a byte now and then; what was begun is told so."""
+    """A head, or the rest of a body, that does not arrive in time ends the connection, also when the client sends a
+    byte now and then; a begun request gets an answer that says so."""
     async with server(ListenerLimits(head_s=0.3)) as served, dialled(served.port) as line:
         await line.send(sent)
         answered = await line.answer()
@@ -239,7 +242,7 @@ async def test_a_head_or_the_rest_of_a_body_that_does_not_come(sent: bytes):
 
 
 async def test_a_kept_connection_is_not_late():
-    """Between two requests there is no head that could be; when the next one begins, it has its time."""
+    """A kept connection is not late between two requests; when the next request begins, its time starts."""
     async with server(ListenerLimits(head_s=0.3)) as served, dialled(served.port) as line:
         await line.send(GET + b"\r\n")
         assert await line.is_served()
@@ -252,7 +255,8 @@ async def test_a_kept_connection_is_not_late():
 
 
 async def test_half_open_connections_do_not_keep_others_out():
-    """The oldest go; a request that is whole is served beside them."""
+    """Half-open connections do not block others: the oldest are dropped, and a complete request is served beside
+    them."""
     async with server(ListenerLimits(heads_per_address=5)) as served:
         slow = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(20)]
         for _, writer in slow:
@@ -269,7 +273,7 @@ async def test_half_open_connections_do_not_keep_others_out():
 
 
 async def test_connections_above_the_limit_are_closed():
-    """A WebSocket counts until it is closed; when one has gone there is room."""
+    """Connections above the limit are closed. A WebSocket counts until it is closed, and then makes room."""
     async with server(ListenerLimits(connections=1)) as served:
         async with connect(f"ws://127.0.0.1:{served.port}/", proxy=None) as socket:
             await socket.send("still here")
@@ -289,7 +293,8 @@ async def test_connections_above_the_limit_are_closed():
 
 
 async def test_tls_handshakes_are_heads_too():
-    """Who connects and says nothing is half open, and late; a client that speaks TLS is served beside them."""
+    """A TLS handshake counts as a head: a silent client is half open, and late; a client that speaks TLS is served
+    beside it."""
     authority = trustme.CA()
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(tls)  # pyright: ignore[reportUnknownMemberType] - of trustme
@@ -335,7 +340,7 @@ FLOOD = 40
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("kind", GARBAGE)
 async def test_a_stranger_does_not_fill_the_log(kind: str, *, is_tls: bool) -> None:
-    """Whatever comes without a request that is understood, however often: a few lines a minute say so."""
+    """Any number of invalid requests causes only a few log lines per minute."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     written = io.StringIO()

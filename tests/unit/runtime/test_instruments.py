@@ -1,4 +1,4 @@
-"""Instruments: a bounded number of series whatever is said, exemplars where the scraper can read them."""
+"""Instruments: a bounded number of series with any labels, exemplars when the scraper can read them."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -30,7 +30,8 @@ def series(registry: prometheus.CollectorRegistry, name: str) -> dict[tuple[str,
 
 
 def test_a_label_has_so_many_values_and_then_other() -> None:
-    """What was there first stays itself; nothing is lost of the sum."""
+    """A label has a limited number of values, and further ones become `other`: the first ones stay, and the sum is
+    complete."""
     registry = prometheus.CollectorRegistry()
     counter = Counter("x", "x", ("extender",), registry=registry)
     for _ in range(2):
@@ -42,7 +43,7 @@ def test_a_label_has_so_many_values_and_then_other() -> None:
 
 
 def test_an_instrument_has_so_many_series() -> None:
-    """Also where each of its labels is within its own limit."""
+    """An instrument has a limited number of series, also when each of its labels is within its own limit."""
     registry = prometheus.CollectorRegistry()
     counter = Counter("x", "x", ("a", "b"), registry=registry)
     for first in range(60):
@@ -54,7 +55,8 @@ def test_an_instrument_has_so_many_series() -> None:
 
 
 def test_a_gauge_tells_of_what_is_there() -> None:
-    """What is told no more is gone; what shares `other` is merged; other pools are left alone."""
+    """A gauge shows what exists: series that are no longer set disappear; those that share `other` are merged; other
+    pools are unchanged."""
     registry = prometheus.CollectorRegistry()
     gauge = Gauge("x", "x", ("pool", "queue"), registry=registry)
     gauge.set_all(("red",), {"a": 1, "b": 2})
@@ -70,7 +72,8 @@ def test_a_gauge_tells_of_what_is_there() -> None:
 
 
 def test_exemplars_lead_to_the_trace() -> None:
-    """In OpenMetrics, which a scraper asks for; plain text, which has no place for them, is as ever."""
+    """Exemplars lead to the trace in OpenMetrics, when a scraper requests it; the plain text format, which has no
+    exemplars, is unchanged."""
     registry = prometheus.CollectorRegistry()
     histogram = Histogram("x_seconds", "x", ("phase",), registry=registry, buckets=(1.0, 2.0))
     telemetry.setup("test", sink=Kept())
@@ -101,7 +104,7 @@ def test_exemplars_lead_to_the_trace() -> None:
 
 
 def test_everything_of_ours_can_be_read_in_both_formats() -> None:
-    """By the parsers of Prometheus' own client."""
+    """The parsers of Prometheus' own client read all our metrics in both formats."""
     for accept, read in ((OPENMETRICS, read_openmetrics), ("", read_text)):
         _, text = telemetry.render_metrics(accept)
         names = {family.name for family in read(text.decode())}

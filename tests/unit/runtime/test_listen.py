@@ -54,7 +54,7 @@ def test_knows_loopback(host: str, expected: bool):
 
 
 def test_a_taken_port_is_told_with_its_address():
-    """The message names what could not be had."""
+    """The message of a port in use names the address."""
     with bind(ListenAddress("127.0.0.1", 0)) as first:
         taken = ListenAddress("127.0.0.1", first.getsockname()[1])
         with pytest.raises(UnavailableError, match=f"cannot listen on {taken}"):
@@ -62,7 +62,8 @@ def test_a_taken_port_is_told_with_its_address():
 
 
 def test_localhost_is_both_loopback_addresses():
-    """At one port, so that no other program is found under the other address; where there is no IPv6, it is one."""
+    """`localhost` is both loopback addresses with one port, so that no other program answers at the other address;
+    without IPv6 it is one address."""
     listeners = bind_all(ListenAddress("localhost", 0))
     try:
         port = listeners[0].getsockname()[1]
@@ -74,7 +75,7 @@ def test_localhost_is_both_loopback_addresses():
 
 @pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6 loopback")
 def test_half_of_localhost_is_not_enough():
-    """A port that another program has at the other address is not taken."""
+    """A port that another program uses at one of the two addresses is not used."""
     with bind(ListenAddress("::1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(UnavailableError, match=rf"cannot listen on \[::1\]:{port}"):

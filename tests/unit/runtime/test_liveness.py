@@ -1,4 +1,4 @@
-"""A loop keeps its promise while its work moves, or while it rests and has none."""
+"""A loop is alive while its work proceeds, or while it rests and has no work."""
 
 import asyncio
 
@@ -15,13 +15,13 @@ LOOP = Loop(name="work", bound_s=60.0, moves="each step")
 
 @pytest.mark.parametrize("bound_s", [float("inf"), float("nan"), 0.0, -1.0, BOUND_MAX_S + 1])
 def test_a_loop_without_a_finite_bound_cannot_be_stated(bound_s: float) -> None:
-    """Standing still for ever was what nobody noticed."""
+    """A loop must have a finite bound; otherwise a standstill would never be noticed."""
     with pytest.raises(InvariantError, match="'work' needs a bound"):
         Loop(name="work", bound_s=bound_s, moves="nothing")
 
 
 def test_a_loop_that_rests_may_wait_for_ever() -> None:
-    """There is nothing to do."""
+    """A resting loop without work may wait for ever."""
     clock = FakeClock()
     health = ProcessHealth(clock)
     with health.watch(LOOP), liveness.rest(lambda: False):
@@ -31,7 +31,8 @@ def test_a_loop_that_rests_may_wait_for_ever() -> None:
 
 
 def test_a_loop_that_rests_beside_work_stands_still() -> None:
-    """A wake-up was lost: the work is as old as the first look that saw it."""
+    """A loop that rests while there is work stands still, as after a lost wake-up: the age of the work counts from the
+    first check that saw it."""
     clock, work = FakeClock(), list[str]()
     health = ProcessHealth(clock)
     with health.watch(LOOP):
@@ -46,7 +47,7 @@ def test_a_loop_that_rests_beside_work_stands_still() -> None:
 
 
 def test_work_that_comes_and_goes_beside_a_loop_that_rests_is_not_old() -> None:
-    """A sibling did it."""
+    """Work that appears and disappears beside a resting loop is not old, because another worker did it."""
     clock, work = FakeClock(), list[str]()
     health = ProcessHealth(clock)
     with health.watch(LOOP), liveness.rest(lambda: work):
@@ -59,7 +60,8 @@ def test_work_that_comes_and_goes_beside_a_loop_that_rests_is_not_old() -> None:
 
 
 async def test_a_task_beats_for_the_loop_that_started_it_and_for_no_other() -> None:
-    """Nothing is passed down; a task that leaves beats for none."""
+    """A task reports progress for the loop that started it and for no other, without a parameter; a detached task
+    reports for none."""
     clock = FakeClock()
     health = ProcessHealth(clock)
 
@@ -79,7 +81,8 @@ async def test_a_task_beats_for_the_loop_that_started_it_and_for_no_other() -> N
 
 
 def test_a_loop_moves_with_its_parts_and_a_part_alone_can_stand_still() -> None:
-    """Many launches of one look: the look is long, and each launch has its own bound."""
+    """A loop proceeds with its parts, and a part alone can stand still: one look may make many launches, and each has
+    its own bound."""
     clock = FakeClock()
     health = ProcessHealth(clock)
     with health.watch(LOOP):
@@ -93,7 +96,8 @@ def test_a_loop_moves_with_its_parts_and_a_part_alone_can_stand_still() -> None:
 
 
 def test_silence_counts_from_when_the_dependency_is_there() -> None:
-    """A watch on a server that is away, or has just come back, is not at fault."""
+    """Silence counts from when the dependency is available: a watch on a server that is away, or has just come back, is
+    not at fault."""
     clock, there_since = FakeClock(), float("inf")
     health = ProcessHealth(clock)
     with health.watch(LOOP, since=lambda: there_since):

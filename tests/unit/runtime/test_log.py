@@ -119,14 +119,14 @@ def test_libraries_log_through_the_same_format(lines: _Lines):
 
 
 def test_text_is_for_people(lines: _Lines):
-    """The text format shows the message first, then key=value."""
+    """The text format, for users, shows the message first, then key=value."""
     lines.setup(style="text")
     _log.warning("slow", rank=3, token="hunter2")
     assert lines.text[0].endswith("WARNING test  slow  rank=3  token=***")
 
 
 def test_the_canonical_line_has_outcome_and_duration(lines: _Lines):
-    """Exactly one line at the end, with what was learned on the way."""
+    """The canonical line is one line at the end, with outcome, duration and the fields added on the way."""
     clock = FakeClock()
     with log.canonical_line(_log, "request", clock=clock, route="/x") as line:
         clock.advance(0.25)
@@ -142,7 +142,7 @@ def test_the_canonical_line_has_outcome_and_duration(lines: _Lines):
 
 
 def test_the_canonical_line_of_a_failure_names_the_error_and_lets_it_pass(lines: _Lines):
-    """Errors are outcomes, not losses."""
+    """The canonical line of a failure names the error, which is raised on."""
     with pytest.raises(UnavailableError), log.canonical_line(_log, "request", clock=FakeClock()):
         raise UnavailableError("gone")
     (written,) = lines.parsed

@@ -1,4 +1,4 @@
-"""Lines that a stranger can cause: the first of a minute of each kind, then their number."""
+"""Log lines that any client can cause: the first ones of each kind in a minute, then their number."""
 
 import io
 import json
@@ -20,7 +20,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def stream(clock: FakeClock) -> Generator[io.StringIO]:
-    """What a process writes whose logs are set up."""
+    """The log output of a process."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     written = io.StringIO()
@@ -35,7 +35,8 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_the_first_lines_of_a_kind_are_admitted_and_the_others_counted(clock: FakeClock) -> None:
-    """One kind takes nothing from another; the next minute begins anew."""
+    """The first lines of a kind are written and the others counted; each kind has its own limit, and each minute starts
+    anew."""
     limit = LineLimit(clock.monotonic)
     assert [limit.admits("a") for _ in range(LINES_MAX + 5)] == [True] * LINES_MAX + [False] * 5
     assert limit.admits("b")
@@ -47,7 +48,8 @@ def test_the_first_lines_of_a_kind_are_admitted_and_the_others_counted(clock: Fa
 
 
 def test_kinds_without_end_count_together(clock: FakeClock) -> None:
-    """Who makes up a kind for each line gets as many lines as there are kinds, and no more memory."""
+    """Unlimited kinds count together: a client that causes a new kind with each line gets a limited number of lines,
+    and no more memory."""
     limit = LineLimit(clock.monotonic, lines_max=1)
     admitted = sum(limit.admits(f"kind {number}") for number in range(10_000))
     assert admitted == KINDS_MAX + 1
@@ -56,7 +58,8 @@ def test_kinds_without_end_count_together(clock: FakeClock) -> None:
 
 
 def test_what_a_library_says_again_and_again_is_withheld_and_told(stream: io.StringIO, clock: FakeClock) -> None:
-    """Also with other values filled in, or another rest of the message; our own lines are not limited here."""
+    """Repeated messages of a library are withheld and counted, also with other values or another end of the message;
+    our own lines are not limited here."""
     library, own = logging.getLogger("a.library"), log.get_logger("slipway.test")
     for number in range(100):
         library.warning("Unsupported request %d", number)

@@ -1,4 +1,4 @@
-"""The collector of cyclic garbage while much is read."""
+"""The collector of cyclic garbage during large reads."""
 
 import gc
 
@@ -8,7 +8,8 @@ from slipway.runtime import memory
 
 
 def test_nothing_is_collected_while_anybody_loads() -> None:
-    """Two LISTs side by side: the collector is back when the last of them has ended, also by an error."""
+    """The collector is off during a load; with two parallel LISTs it is on again when the last has ended, also by an
+    error."""
     with memory.loading():
         with pytest.raises(ValueError, match="a LIST"), memory.loading():
             raise ValueError("a LIST that failed")
@@ -17,7 +18,8 @@ def test_nothing_is_collected_while_anybody_loads() -> None:
 
 
 def test_who_does_without_a_collector_goes_on_without() -> None:
-    """A simulation collects nothing, because when it does depends on all that ran before."""
+    """A process that runs without a collector continues without one. A simulation does not collect, because the moment
+    would depend on everything that ran before."""
     gc.disable()
     try:
         with memory.loading(), memory.loading():

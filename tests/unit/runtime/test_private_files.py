@@ -1,4 +1,4 @@
-"""Files that only the own account can open, whatever the umask is."""
+"""Files that only the own account can open, with any umask."""
 
 import os
 import stat
@@ -23,7 +23,7 @@ def mode(path: Path) -> int:
 
 
 def test_what_is_made_is_closed(tmp_path: Path) -> None:
-    """A folder, a file that is written, and one that is opened."""
+    """New files are private: a folder, a file that is written, and one that is opened."""
     private_files.make_folder(tmp_path / "new")
     private_files.write(tmp_path / "new/secret", b"s")
     with open(tmp_path / "new/log", "ab", opener=private_files.opener):
@@ -32,7 +32,8 @@ def test_what_is_made_is_closed(tmp_path: Path) -> None:
 
 
 def test_what_was_open_is_mended(tmp_path: Path) -> None:
-    """A folder of an earlier version, what is in it, and a file that is replaced; links are left alone."""
+    """Open files become private: a folder of an earlier version, its content, and a replaced file; links are left
+    alone."""
     outside = tmp_path / "outside"
     outside.write_text("not ours to change")
     outside.chmod(0o644)
@@ -48,7 +49,8 @@ def test_what_was_open_is_mended(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another account")
 def test_a_folder_of_another_account_is_refused(tmp_path: Path) -> None:
-    """Its owner could replace what is in it; nor is a link of another account followed."""
+    """A folder of another account is refused, because its owner could replace its content; a link of another account is
+    not followed."""
     theirs, link = tmp_path / "theirs", tmp_path / "link"
     theirs.mkdir(mode=0o700)
     os.chown(theirs, 4242, 4242)

@@ -17,7 +17,7 @@ def test_secret_keys_hide_any_value(key: str):
 
 @pytest.mark.parametrize("key", ["allocation", "queue", "key", "idempotency_key", "author"])
 def test_ordinary_keys_pass(key: str):
-    """Ids stay readable."""
+    """Ordinary keys pass, so that ids stay readable."""
     assert redact(key, "hunter2") == "hunter2"
 
 
@@ -33,7 +33,7 @@ def test_ordinary_keys_pass(key: str):
     ],
 )
 def test_text_is_cleaned(text: str, shown: str):
-    """Passwords of URLs and credentials of headers go; hosts, ports and prose stay."""
+    """Passwords of URLs and credentials of headers are removed from text; hosts, ports and prose stay."""
     assert redact_text(text) == shown
 
 

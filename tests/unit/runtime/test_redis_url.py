@@ -1,4 +1,4 @@
-"""The URL of Redis, put together of an address for all and a login for each."""
+"""The URL of Redis, composed of one address for all services and a login for each."""
 
 import pytest
 
@@ -24,20 +24,20 @@ def login_of(url: str) -> Login:
     ],
 )
 def test_a_login_takes_the_place_of_the_one_in_the_url(url: str, whole: str) -> None:
-    """Whatever the kind of URL is, and whatever signs the password holds."""
+    """The login replaces the one in the URL, with any kind of URL and any characters in the password."""
     assert whole_url(url, user="api", password="s/x") == whole
     assert (login_of(whole).username, login_of(whole).password) == ("api", "s/x")
 
 
 def test_an_authority() -> None:
-    """It replaces one that the URL names, and goes beside other options."""
+    """The certificate authority replaces the one in the URL, and other options stay."""
     whole = whole_url("rediss://host/0?ssl_ca_certs=/old&ssl_check_hostname=false", ca_file="/run/new ca.crt")
     assert whole == "rediss://host/0?ssl_check_hostname=false&ssl_ca_certs=/run/new%20ca.crt"
     assert login_of(whole).options["ssl_ca_certs"] == "/run/new ca.crt"
 
 
 def test_what_is_not_given_stays() -> None:
-    """Nothing given, nothing changed; without a URL there is no Redis, whatever else is set."""
+    """Without a login the URL does not change; without a URL there is no Redis, whatever else is set."""
     assert whole_url("redis://u:p@host/1?a=b") == "redis://u:p@host/1?a=b"
     assert from_environment({"SLIPWAY_REDIS_USER": "api", "SLIPWAY_REDIS_PASSWORD": "x"}) == ""
     assert whole_url("redis://host", password="p") == "redis://:p@host"
@@ -51,6 +51,6 @@ def test_what_is_not_given_stays() -> None:
     ],
 )
 def test_parts_that_do_not_fit(given: dict[str, str], words: str) -> None:
-    """The error names the variable and what to do."""
+    """Parts that do not fit are refused with the variable and the next step."""
     with pytest.raises(InvalidError, match=words):
         whole_url("redis://host", **given)

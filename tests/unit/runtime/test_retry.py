@@ -68,7 +68,7 @@ async def test_the_total_time_counts_slow_calls_too():
 
 
 async def test_retry_after_is_a_lower_bound_with_jitter_on_top():
-    """The other side said when: never earlier, not all at the same instant."""
+    """Retry-After is a lower bound, with jitter added, so that callers do not retry at the same instant."""
     clock = FakeClock()
     fn = _failing(ThrottledError("slow down", retry_after_s=20.0))
     assert await retry.call(_POLICY, fn, clock=clock, random=SeededRandom(1)) == "done"
@@ -76,7 +76,7 @@ async def test_retry_after_is_a_lower_bound_with_jitter_on_top():
 
 
 async def test_a_retry_after_beyond_the_budget_gives_up_at_once():
-    """Waiting for an attempt that may not be made is pointless."""
+    """A Retry-After beyond the time budget gives up at once, because no further attempt is allowed."""
     clock = FakeClock()
     with pytest.raises(ThrottledError) as caught:
         await retry.call(
@@ -123,7 +123,7 @@ async def test_retries_are_counted_and_become_span_events():
 
 @pytest.mark.parametrize("policy", [retry.KUBE_WRITE, retry.KUBE_READ, retry.REDIS, retry.QUICK])
 async def test_ready_made_policies_end_within_their_budget(policy: RetryPolicy):
-    """Against something that never answers, every policy gives up in time."""
+    """Every ready-made policy ends within its budget against a server that never answers."""
     clock = FakeClock()
 
     async def never() -> None:

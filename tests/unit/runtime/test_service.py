@@ -1,4 +1,4 @@
-"""The loop survives everything but a broken invariant; the process drains, and its exit code tells why it ended."""
+"""The loop survives everything except a broken invariant; the process drains, and its exit code shows why it ended."""
 
 import asyncio
 import contextlib
@@ -95,7 +95,7 @@ async def test_any_error_is_survived_and_counted(error: Exception, kind: str):
 
 
 async def test_retry_after_is_honoured_beyond_the_cap():
-    """The other side said when."""
+    """Retry-After is respected beyond the limit of the backoff."""
     world = _World(ExceptionGroup("g", [ThrottledError("x", retry_after_s=60)]), None)
     await world.run()
     assert world.waits == [60.0]
@@ -105,7 +105,7 @@ async def test_retry_after_is_honoured_beyond_the_cap():
     "error", [InvariantError("x"), ExceptionGroup("g", [ExceptionGroup("h", [InvariantError("x")])])]
 )
 async def test_a_broken_invariant_ends_the_process(error: Exception):
-    """However deep it is wrapped; the loop does not go on."""
+    """A broken invariant ends the loop and the process, however deep it is wrapped."""
     world = _World(error, None)
     with pytest.raises(type(error)):
         await world.run()
@@ -114,7 +114,7 @@ async def test_a_broken_invariant_ends_the_process(error: Exception):
 
 
 async def test_a_loop_that_is_cancelled_ends():
-    """Whatever its step raises at that: one that went on would never be waited for to its end."""
+    """A cancelled loop ends, whatever its step raises then; otherwise its owner would wait for it for ever."""
     world = _World(None)
 
     async def step() -> None:
@@ -133,7 +133,8 @@ async def test_a_loop_that_is_cancelled_ends():
 
 
 async def test_a_cancellation_that_was_not_meant_for_the_loop_is_an_error_to_survive():
-    """What its step waited for was cancelled by another: the loop would be gone, and nothing would say so."""
+    """A cancellation of something that the step awaits is an error that the loop survives; otherwise the loop would end
+    unnoticed."""
     world = _World(asyncio.CancelledError(), None)
     await world.run()
     assert world.script == []
@@ -157,7 +158,7 @@ async def test_a_loop_reports_progress_and_leaves_when_it_ends():
 
 
 async def test_a_stop_ends_a_pause_at_once():
-    """Nobody waits for a sleeping loop."""
+    """A stop ends a pause of the loop at once."""
     world = _World()
 
     class Forever(FakeClock):
@@ -231,7 +232,7 @@ def test_the_exit_code_tells_why(error: Exception, code: int, capfd: pytest.Capt
 
 
 def test_bad_settings_are_told_before_anything_starts(capfd: pytest.CaptureFixture[str]):
-    """Exit 2, with the variable and what is allowed."""
+    """Bad settings end the process with 2 before anything starts, with the variable and the allowed values."""
 
     async def build(context: ServiceContext[CommonSettings]) -> None:
         raise AssertionError("must not be built")
@@ -241,7 +242,7 @@ def test_bad_settings_are_told_before_anything_starts(capfd: pytest.CaptureFixtu
 
 
 def test_a_taken_port_is_a_failure_with_a_message(capfd: pytest.CaptureFixture[str]):
-    """Exit 1, and no traceback hides the reason."""
+    """A port in use ends the process with 1 and a message without a traceback."""
     import socket
 
     async def build(context: ServiceContext[CommonSettings]) -> None:
@@ -291,7 +292,7 @@ def test_an_open_request_does_not_outlive_the_drain():
 
 
 def test_a_drain_that_takes_too_long_is_cut_and_fails():
-    """Nothing may keep the process beyond `drain_timeout_s`; what hangs is cancelled."""
+    """A drain that takes longer than `drain_timeout_s` is cut and fails: hanging tasks are cancelled."""
     cancelled: list[str] = []
 
     async def hang() -> None:
@@ -366,7 +367,7 @@ def _process(busy_s: float, tmp_path: Path) -> Generator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_first_signal_finishes_the_step_and_exits_0(number: signal.Signals, tmp_path: Path):
-    """What was begun is finished; a sleeping loop is not waited for."""
+    """The first signal finishes the current step and exits with 0; a sleeping loop is not waited for."""
     with _process(0.2, tmp_path) as process:
         process.send_signal(number)
         assert process.wait(timeout=10) == 0

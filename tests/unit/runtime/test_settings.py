@@ -1,4 +1,4 @@
-"""Settings are typed, complete in their complaints, and never print a secret."""
+"""Settings are typed, report all errors at once, and never print a secret."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -39,7 +39,7 @@ def _rows(cls: type[CommonSettings]) -> dict[str, SettingRow]:
 
 
 def test_defaults_need_no_environment():
-    """An empty environment, and empty variables, give the defaults."""
+    """An empty environment, and empty variables, result in the defaults."""
     assert load(_Settings, {}) == _Settings()
     assert load(_Settings, {"SLIPWAY_BATCH_COUNT": "", "SLIPWAY_REDIS_URL": ""}) == _Settings()
 
@@ -104,7 +104,7 @@ def test_listen_is_checked_where_the_field_says_so():
 
 
 def test_every_problem_is_reported_at_once():
-    """One start tells everything that is wrong."""
+    """One start reports every problem."""
     env = {"SLIPWAY_BATCH_COUNT": "0", "SLIPWAY_RATIO": "x", "SLIPWAY_BATCH_CUONT": "3"}
     with pytest.raises(InvalidError) as caught:
         load(_Settings, env)
@@ -119,7 +119,7 @@ def test_a_typo_is_answered_with_the_nearest_name():
 
 @pytest.mark.parametrize("name", sorted(settings.TASK_NAMES))
 def test_what_tasks_and_the_command_line_read_is_no_typo(name: str):
-    """A shared environment holds their variables, too."""
+    """Variables of tasks and of the command line are no typo, because a shared environment contains them too."""
     assert load(_Settings, {name: "x"}) == _Settings()
 
 
@@ -150,12 +150,13 @@ def _module() -> object:
     ],
 )
 def test_kubernetes_service_links_are_no_typo(name: str, value: str):
-    """A Service called slipway-api must not stop the pods beside it."""
+    """Variables of Kubernetes service links are no typo: a Service called slipway-api must not stop the pods beside
+    it."""
     assert load(_Settings, {name: value}) == _Settings()
 
 
 def test_a_missing_setting_is_named():
-    """A required field says what it is for."""
+    """A missing required setting is named with its purpose."""
     with pytest.raises(InvalidError, match="SLIPWAY_CLUSTER_NAME is required: The name of the cluster"):
         load(_Required, {})
     assert load(_Required, {"SLIPWAY_CLUSTER_NAME": "c"}).cluster_name == "c"
@@ -163,7 +164,7 @@ def test_a_missing_setting_is_named():
 
 @pytest.mark.parametrize("show", [repr, str])
 def test_secrets_are_not_printed(show: Callable[[object], str]):
-    """Neither secret fields nor passwords in URLs show; the host does."""
+    """Secret fields and passwords in URLs are not printed; the host is."""
     values = load(
         _Settings, {"SLIPWAY_REDIS_URL": "redis://u:hunter2@h:1/0", "SLIPWAY_SIGNING_SECRET": "correct horse"}
     )

@@ -1,4 +1,4 @@
-"""Groups of tasks: a cancellation from outside is never lost, and a failure inside leaves no trace of one."""
+"""Groups of tasks: a cancellation from outside is never lost, and a failure inside does not look like one."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -35,7 +35,7 @@ async def fails_soon() -> None:
 
 
 def in_a_loop(work: Work) -> Callable[[], Coroutine[Any, Any, int]]:
-    """Holds a group of `work` again and again, and goes on after each failure; answers how often."""
+    """A loop that runs a group of `work` repeatedly and survives each failure; it returns the number of runs."""
 
     async def rounds() -> int:
         for turn in range(3):
@@ -54,7 +54,8 @@ def in_a_loop(work: Work) -> Callable[[], Coroutine[Any, Any, int]]:
 
 
 def test_a_group_that_is_cancelled_ends_also_when_one_of_its_tasks_fails() -> None:
-    """Also when who holds it goes on after failures: else it would go on for ever after it was told to end."""
+    """A cancelled group ends also when one of its tasks fails, also in a loop that survives failures; otherwise the
+    loop would never end."""
 
     async def main() -> None:
         running = asyncio.ensure_future(in_a_loop(fails_at_its_end)())
@@ -67,7 +68,7 @@ def test_a_group_that_is_cancelled_ends_also_when_one_of_its_tasks_fails() -> No
 
 
 def test_a_broken_invariant_is_raised_also_by_a_group_that_is_cancelled() -> None:
-    """It has to end the process."""
+    """A cancelled group raises a broken invariant too, because that must end the process."""
 
     async def hold() -> None:
         async with TaskGroup() as tasks:
@@ -85,7 +86,7 @@ def test_a_broken_invariant_is_raised_also_by_a_group_that_is_cancelled() -> Non
 
 
 def test_a_deadline_around_a_group_is_one_also_when_a_task_fails_by_it() -> None:
-    """TimeoutError, as without the failure."""
+    """A deadline around a group raises TimeoutError, also when a task fails because of it."""
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
@@ -97,7 +98,7 @@ def test_a_deadline_around_a_group_is_one_also_when_a_task_fails_by_it() -> None
 
 @pytest.mark.parametrize("waits_in_body", [True, False])
 def test_a_failure_inside_is_no_cancellation(waits_in_body: bool) -> None:
-    """It is raised, and who holds the group does not count as cancelled afterwards."""
+    """A failure inside a group is raised, and the surrounding task is not cancelled."""
 
     async def hold() -> None:
         async with TaskGroup() as tasks:
@@ -138,7 +139,8 @@ async def fails_in_a_group() -> None:
     [(fails_alone, IndexError), (fails_in_a_group, ExceptionGroup), (is_cancelled, asyncio.CancelledError)],
 )
 def test_what_a_group_raises_stays_in_no_cycle(work: Work, kind: type[BaseException]) -> None:
-    """It is freed when nobody has it: the frames that it went through, and the group, do not hold it."""
+    """An exception of a group is in no reference cycle: it is freed with its last reference, and neither frames nor the
+    group keep it."""
 
     async def main() -> None:
         task = asyncio.ensure_future(work())

@@ -17,7 +17,7 @@ _UNSAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 
 
 class Kept:
-    """A sink that remembers."""
+    """A sink that stores its spans."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, dict[str, Any]]] = []
@@ -30,7 +30,7 @@ class Kept:
 
 
 class _Collector(BaseHTTPRequestHandler):
-    """Takes whatever is sent."""
+    """Accepts every request."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -39,7 +39,7 @@ class _Collector(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing to say."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_an_ended_span_reaches_the_sink_whole(sink: Kept):
 
 
 def test_inner_spans_belong_to_the_same_trace_and_allocation(sink: Kept):
-    """What happens inside an allocation's span is part of its waterfall."""
+    """Spans inside an allocation's span belong to the same trace and allocation."""
     with telemetry.span("outer", allocation_id="a-1") as outer:
         assert telemetry.current_traceparent() == outer.traceparent
         with telemetry.span("inner"):
@@ -100,14 +100,14 @@ def test_inner_spans_belong_to_the_same_trace_and_allocation(sink: Kept):
 
 
 def test_spans_of_no_allocation_do_not_reach_the_sink(sink: Kept):
-    """The sink is per allocation."""
+    """Spans without an allocation do not reach the sink."""
     with telemetry.span("tick"):
         pass
     assert sink.spans == []
 
 
 def test_an_exception_fails_the_span_by_its_class_only(sink: Kept):
-    """Texts of exceptions may hold secrets; they stay out of traces."""
+    """An exception fails the span by its class only: its text may contain a secret."""
     with pytest.raises(ValueError), telemetry.span("work", allocation_id="a-1"):
         raise ValueError("password hunter2")
     taken = sink.named("work")
@@ -132,7 +132,7 @@ def test_an_unsampled_parent_is_respected_and_passed_on(sink: Kept):
 
 
 def test_suppressed_work_leaves_no_span(sink: Kept):
-    """Polling does not drown the traces, nor does its context leak."""
+    """Suppressed work, such as polling, leaves no span, and its context does not leak."""
     with telemetry.suppressed(), telemetry.span("poll", allocation_id="a-1") as span:
         span.set(count=1)
         telemetry.add_event("looked")
@@ -152,7 +152,7 @@ def test_log_ids_are_those_of_the_current_span(sink: Kept):
 
 
 def test_a_sink_may_come_later_and_go(sink: Kept):
-    """Clients are built after tracing started, and closed before it ends."""
+    """A sink may be set later and removed, because clients are built after tracing starts and closed before it ends."""
     later = Kept()
     telemetry.set_sink(later)
     with telemetry.span("one", allocation_id="a-1"):
@@ -165,7 +165,8 @@ def test_a_sink_may_come_later_and_go(sink: Kept):
 
 
 def test_a_ratio_of_the_roots_is_recorded():
-    """Below an unrecorded root nothing is; what begins elsewhere was decided there."""
+    """A ratio of the roots is recorded. Below an unrecorded root nothing is recorded; a trace that begins elsewhere was
+    decided there."""
     sink = Kept()
     telemetry.setup("test", sink=sink, ratio=0.0)
     with telemetry.span("root", allocation_id="a-1") as root, telemetry.span("inner"):
@@ -179,7 +180,7 @@ def test_a_ratio_of_the_roots_is_recorded():
 
 
 def test_without_setup_a_span_still_passes_the_trace_on():
-    """A process that records nothing does not break the trace of those around it."""
+    """Without setup a span still passes the trace on, so that a process that records nothing does not break it."""
     telemetry.shutdown()
     with telemetry.span("work", parent=_REMOTE) as span:
         assert span.traceparent == _REMOTE
@@ -187,7 +188,7 @@ def test_without_setup_a_span_still_passes_the_trace_on():
 
 
 def test_long_values_and_many_attributes_are_cut(sink: Kept):
-    """A span is small whatever is put into it."""
+    """Long values and many attributes are cut, so that a span is small."""
     with telemetry.span("work", allocation_id="a-1", attributes={"text": "x" * 10_000}) as span:
         for number in range(100):
             span.event("e")
@@ -208,7 +209,7 @@ def test_instruments_have_unit_help_and_no_ids():
 
 
 def test_metrics_are_rendered_with_their_values():
-    """Prometheus finds what was counted."""
+    """Metrics are rendered with their values."""
     telemetry.LAUNCHES.labels(kind="notebook", outcome="created").inc()
     text = telemetry.render_metrics()[1].decode()
     assert 'slipway_launches_total{kind="notebook",outcome="created"}' in text
@@ -217,7 +218,8 @@ def test_metrics_are_rendered_with_their_values():
 
 
 def test_a_collector_that_is_away_costs_spans_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offering never waits, the queue has an end, what is lost is counted, and the process ends in time."""
+    """A collector that is away costs only spans: offers never wait, the queue is bounded, lost spans are counted, and
+    the process ends in time."""
     monkeypatch.setattr(otlp, "QUEUE_MAX", 600)
     monkeypatch.setattr(otlp, "FLUSH_S", 0.2)
     held, sink = threading.Event(), Kept()
@@ -227,7 +229,7 @@ def test_a_collector_that_is_away_costs_spans_only(monkeypatch: pytest.MonkeyPat
             held.wait(30)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing to say."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Hangs) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -248,7 +250,7 @@ def test_a_collector_that_is_away_costs_spans_only(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_what_a_collector_does_not_take_is_counted(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody listens."""
+    """Spans that no collector accepts, here because nothing listens, are counted as lost."""
     monkeypatch.setattr(otlp, "DEADLINE_S", 1.0)
     lost = telemetry.SPANS_DROPPED.labels(to="collector")
     before = _value(lost)
@@ -260,7 +262,7 @@ def test_what_a_collector_does_not_take_is_counted(protocol: Protocol, monkeypat
 
 
 def test_what_everybody_derives_can_be_linked_to(sink: Kept) -> None:
-    """A span may be named before it is recorded, and is recorded under that name; times are those that are told."""
+    """A derived span can be linked to before it is recorded, and is recorded under that id, with the given times."""
     root = traceparent_from_uid("uid-1")
     first, second = derived_span(root, "uid-1/1"), derived_span(root, "uid-1/2")
     assert len({root, first, second}) == 3
@@ -273,7 +275,8 @@ def test_what_everybody_derives_can_be_linked_to(sink: Kept) -> None:
 
 
 def test_of_a_crowd_of_calls_the_first_are_told(sink: Kept) -> None:
-    """Below recorded work, and with a collector only: else a call costs nothing."""
+    """Of many calls the first are recorded as spans, below a recorded span and only with a collector; otherwise a call
+    costs nothing."""
     with telemetry.span("pods", allocation_id="a-1"):
         spans = [telemetry.calling("POST", "pods", "/api/v1/pods?dryRun=All") for _ in range(20)]
         for number, span in enumerate(each for each in spans if each is not None):
@@ -289,7 +292,7 @@ def test_of_a_crowd_of_calls_the_first_are_told(sink: Kept) -> None:
 
 
 def test_a_kind_is_told(sink: Kept) -> None:
-    """Of servers, producers and consumers."""
+    """A span has the kind of servers, producers or consumers."""
     with telemetry.span("GET /", allocation_id="a-1", kind=telemetry.SpanKind.SERVER):
         pass
     assert sink.named("GET /")["kind"] == "server"

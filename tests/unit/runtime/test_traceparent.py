@@ -1,4 +1,4 @@
-"""`traceparent` is read as the W3C says, and derived from a uid when absent."""
+"""`traceparent` is read as the W3C defines it, and derived from a uid when absent."""
 
 import hashlib
 
@@ -13,7 +13,7 @@ _GOOD = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 @given(st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1), st.booleans())
 def test_round_trips(trace_id: int, span_id: int, sampled: bool):
-    """What we write, we read."""
+    """A `traceparent` that we write can be read."""
     ref = SpanRef(trace_id, span_id, sampled)
     assert parse_traceparent(str(ref)) == ref
 
@@ -44,7 +44,7 @@ def test_a_malformed_header_is_no_parent(text: str | None):
 
 
 def test_a_uid_is_a_trace():
-    """The trace id is the first 16 bytes of sha256(uid), the same for everybody."""
+    """The trace id is the first 16 bytes of sha256(uid), the same in every process."""
     ref = parse_traceparent(traceparent_from_uid("uid-1"))
     assert ref is not None
     assert f"{ref.trace_id:032x}" == hashlib.sha256(b"uid-1").hexdigest()[:32]

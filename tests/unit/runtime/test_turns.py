@@ -1,4 +1,4 @@
-"""Turns: many small pieces of one peer leave the loop to others."""
+"""Turns: many small pieces of one peer let other tasks run."""
 
 import asyncio
 from typing import cast
@@ -9,7 +9,7 @@ from slipway.runtime.turns import BYTES, UNITS, ByteTurns, UnitTurns
 
 
 class Pipe:
-    """A transport that remembers whether it reads."""
+    """A transport that records whether it reads."""
 
     def __init__(self) -> None:
         self.reads = True
@@ -29,7 +29,7 @@ class Pipe:
 
 
 async def test_units_give_a_turn_now_and_then() -> None:
-    """Whoever passes on what is there already waits for nobody, and still lets others go on."""
+    """A reader that passes on existing data never waits, so units give other tasks a turn now and then."""
     others = 0
 
     async def other() -> None:
@@ -47,7 +47,8 @@ async def test_units_give_a_turn_now_and_then() -> None:
 
 
 async def test_bytes_come_in_order_a_piece_for_each_turn() -> None:
-    """Nothing is read meanwhile; what the transport still brings comes after that."""
+    """Bytes are passed on in order, one piece for each turn; the transport does not read in that time, and its later
+    data follows."""
     pipe, taken = Pipe(), list[bytes]()
     turns = ByteTurns(lambda piece: taken.append(piece) is None, lambda: True)
     data = bytes(range(256)) * (BYTES // 64)
@@ -65,7 +66,7 @@ async def test_bytes_come_in_order_a_piece_for_each_turn() -> None:
 
 @pytest.mark.parametrize("ends", ["the parser", "the connection"])
 async def test_what_nobody_wants_is_dropped(ends: str) -> None:
-    """After a refusal, or the end of the connection, nothing more is given."""
+    """After a refusal, or the end of the connection, the remaining bytes are dropped."""
     pipe, taken = Pipe(), list[bytes]()
 
     def take(piece: bytes) -> bool:
@@ -81,7 +82,7 @@ async def test_what_nobody_wants_is_dropped(ends: str) -> None:
 
 
 async def test_who_reads_no_further_is_not_made_to() -> None:
-    """A body that waits for its application: the transport stays as that one left it."""
+    """A transport that was paused before, because a body waits for its application, stays paused."""
     pipe = Pipe()
     turns = ByteTurns(lambda _: True, lambda: False)
     turns.add(b"x" * (2 * BYTES), pipe.as_transport())

@@ -12,7 +12,7 @@ from tests.support.sdk import Shell
 
 @pytest.fixture(autouse=True)
 def _plain(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:  # pyright: ignore[reportUnusedFunction]
-    """No server, user, login or stack of the machine that the tests run on."""
+    """Hide the servers, users, logins and stacks of the machine that the tests run on."""
     for name in ("SLIPWAY_SERVER", "SLIPWAY_API_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLIPWAY_USER", "ada")
@@ -29,7 +29,7 @@ async def world() -> AsyncGenerator[ApiWorld, None]:
 
 @pytest.fixture
 async def url(world: ApiWorld) -> AsyncGenerator[str, None]:
-    """Where that api listens."""
+    """The URL of that api."""
     async with serve_app(world.app, before_stop=world.stop.set) as address:
         yield address
 

@@ -1,4 +1,5 @@
-"""Both clients over HTTP against the real api: each rule holds for the one without asyncio and for the one with it."""
+"""Both clients over HTTP against the real api: each rule is true for the client without asyncio and for the one with
+it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,7 +47,7 @@ def launching(kind: str = "command", **fields: Any) -> Any:
 
 @pytest.mark.parametrize("kind", list(Kind))
 async def test_every_kind_is_launched(shell: Shell, kind: Kind) -> None:
-    """A launch gives a run with the view that the server answered."""
+    """Every kind can be launched; a launch returns a run with the server's view."""
     run = await shell.do(launching(kind))
     assert run.view.kind is kind
     assert run.phase is Phase.PENDING
@@ -55,14 +56,14 @@ async def test_every_kind_is_launched(shell: Shell, kind: Kind) -> None:
 
 
 async def test_run_is_the_launch_of_a_command_on_ranks(shell: Shell) -> None:
-    """`run` is what `slipway run` launches."""
+    """`run` makes the same launch as `slipway run`."""
     run = await shell.do(lambda client: client.run(COMMAND, image="python:3.11", ranks=3, cpus=1))
     assert run.view.kind is Kind.TRAINING
     assert run.view.spec["ranks"][0]["count"] == 3
 
 
 async def test_the_same_key_launches_once(shell: Shell, world: ApiWorld) -> None:
-    """A key of one's own names the launch; without one each call launches."""
+    """The same key launches once; without a key each call launches."""
     first, second = [await shell.do(launching(key="mine")) for _ in range(2)]
     third = await shell.do(launching())
     assert first.id == second.id
@@ -71,14 +72,14 @@ async def test_the_same_key_launches_once(shell: Shell, world: ApiWorld) -> None
 
 
 async def test_a_preview_launches_nothing(shell: Shell, world: ApiWorld) -> None:
-    """It answers what the launch would become."""
+    """A preview returns what the launch would become, and launches nothing."""
     found = await shell.do(lambda client: client.preview("command", image="python:3.11", command=COMMAND))
     assert found["dryRun"] is True
     assert await world.names() == []
 
 
 async def test_a_refusal_is_one_exception(shell: Shell) -> None:
-    """Its class says what kind, its code, fields and next step the rest."""
+    """A refusal is one exception: its class is the kind, and it has the code, fields and next step."""
     with pytest.raises(NotFoundError) as missing:
         await shell.do(lambda client: client.get("nothing"))
     assert missing.value.code == "not-found"
@@ -89,7 +90,7 @@ async def test_a_refusal_is_one_exception(shell: Shell) -> None:
 
 
 async def test_a_list_is_read_page_after_page(shell: Shell) -> None:
-    """All of it comes, whatever the size of a page; filters are those of the API."""
+    """A list is read page after page to its end, with any size of a page; the filters are the API's."""
     for number in range(5):
         await shell.do(launching(name=f"x{number}", labels={"team": "a" if number else "b"}))
     listed = await shell.all(lambda client: client.list(limit=2, sort="name"))
@@ -99,7 +100,7 @@ async def test_a_list_is_read_page_after_page(shell: Shell) -> None:
 
 
 async def test_changes_answer_the_view(shell: Shell) -> None:
-    """Hold, release, priority and kill each give the allocation as it is now."""
+    """Hold, release, priority and kill each return the current view of the allocation."""
     run = await shell.do(launching())
     assert (await shell.do(lambda client: client.hold(run.id))).hold
     assert not (await shell.do(lambda client: client.release(run.id))).hold
@@ -110,7 +111,8 @@ async def test_changes_answer_the_view(shell: Shell) -> None:
 
 
 async def test_many_are_changed_in_one_request(shell: Shell, world: ApiWorld) -> None:
-    """Of each it is answered what became of it; one that is refused or not there raises nothing."""
+    """Many allocations are changed in one request, which returns the result of each; a refused or unknown one raises
+    nothing."""
     runs = [await shell.do(launching(labels={"sweep": "lr"})) for _ in range(2)]
     ended = await shell.do(launching())
     await world.step(ended.view.name, Event.TERMINATED, result=Result.SUCCEEDED)
@@ -126,7 +128,8 @@ async def test_many_are_changed_in_one_request(shell: Shell, world: ApiWorld) ->
 
 
 async def test_many_are_launched_in_one_request(shell: Shell, world: ApiWorld) -> None:
-    """Each with what is common and its own; one that is refused raises nothing, and a key launches each name once."""
+    """Many launches are made in one request, each with the common and its own fields; a refused one raises nothing, and
+    a key launches each name once."""
     each: list[dict[str, Any]] = [{"name": "a", "env": {"SEED": "0"}}, {"name": "b", "ranks": 2}]
 
     def launching_many(client: Any) -> Any:
@@ -146,7 +149,7 @@ async def test_many_are_launched_in_one_request(shell: Shell, world: ApiWorld) -
 
 
 async def test_replicas_are_launched_in_one_request(shell: Shell, world: ApiWorld) -> None:
-    """What is common says how many; each stands behind the Service."""
+    """Replicas are launched in one request: the common fields have their number, and each is behind the Service."""
     service = {"name": "chat", "port": 80}
     fields: dict[str, Any] = {"name": "chat", "service": service, "image": "i", "command": ["x"]}
     answer = await shell.do(lambda client: client.launch_many("command", replicas=2, **fields))
@@ -155,7 +158,7 @@ async def test_replicas_are_launched_in_one_request(shell: Shell, world: ApiWorl
 
 
 async def test_preempting_asks_the_ranks(shell: Shell, world: ApiWorld) -> None:
-    """The reason is what its ranks are told."""
+    """A preemption sends its reason to the ranks."""
     run = await shell.do(launching())
     await world.run(run.view.name)
     view = await shell.do(lambda client: client.preempt(run.id, reason="maintenance"))
@@ -163,7 +166,7 @@ async def test_preempting_asks_the_ranks(shell: Shell, world: ApiWorld) -> None:
 
 
 async def test_the_cluster_is_typed(shell: Shell, world: ApiWorld) -> None:
-    """Jobs, queues, pools, nodes, usage and the caller come as the structs of the server."""
+    """Jobs, queues, pools, nodes, usage and the caller are returned as the server's structs."""
     assert (await shell.do(lambda client: client.create_job("j1", max_slots=8))).max_slots == 8
     run = await shell.do(launching(job="j1"))
     assert [job.name for job in await shell.do(lambda client: client.jobs())] == ["j1"]
@@ -191,7 +194,7 @@ async def test_why_it_waits_and_how_long(shell: Shell, world: ApiWorld) -> None:
 
 
 async def test_waiting_ends_with_the_end(shell: Shell, world: ApiWorld) -> None:
-    """`wait` returns when the allocation is where it is to be, by its events; also when it ended without that."""
+    """`wait` returns when the events show that the allocation has reached the goal, or has ended without it."""
     run = await shell.do(launching())
     waiting = asyncio.ensure_future(shell.do(lambda client: client.wait(run.id, until="running", timeout_s=60)))
     ending = asyncio.ensure_future(shell.do(lambda client: client.wait(run.id, timeout_s=60)))
@@ -204,7 +207,7 @@ async def test_waiting_ends_with_the_end(shell: Shell, world: ApiWorld) -> None:
 
 
 async def test_waiting_has_an_end_of_its_own(shell: Shell) -> None:
-    """After the time that was given the error says where the allocation stands; a goal that there is not is refused."""
+    """After the timeout the error has the state of the allocation; an unknown goal is refused."""
     run = await shell.do(launching())
     with pytest.raises(DeadlineError, match=r"is not running after 0\.2 s: it is Pending"):
         await shell.do(lambda client: client.wait(run.id, until="running", timeout_s=0.2))
@@ -213,7 +216,7 @@ async def test_waiting_has_an_end_of_its_own(shell: Shell) -> None:
 
 
 async def test_events_resume_at_their_cursor(shell: Shell, world: ApiWorld) -> None:
-    """A page of events, and the stream after a cursor that was kept."""
+    """Events are read in pages, and the stream resumes after a stored cursor."""
     run = await shell.do(launching())
     await world.publish(await world.run(run.view.name))
     past = await shell.all(lambda client: client.events(run.id))
@@ -224,7 +227,7 @@ async def test_events_resume_at_their_cursor(shell: Shell, world: ApiWorld) -> N
 
 
 async def test_the_events_of_all_have_a_cursor(shell: Shell, world: ApiWorld) -> None:
-    """Another process goes on where this one was: nothing is lost between two streams."""
+    """The events of all allocations have a cursor with which another process continues without a gap."""
     first = await shell.do(launching(name="first"))
     streams: list[Any] = []
 
@@ -260,7 +263,8 @@ async def test_lines_are_read_and_followed(shell: Shell, world: ApiWorld) -> Non
 
 
 async def test_an_error_in_the_block_kills_the_run(url: str, world: ApiWorld) -> None:
-    """`with client.run(...) as run`: what the block raises is raised, and the run is killed; else it goes on."""
+    """In `with client.run(...) as run` an error of the block kills the run and is raised; otherwise the run
+    continues."""
 
     def sync_block(fails: bool) -> str:
         with Client(url) as client, client.run(COMMAND, image="python:3.11") as run:
@@ -287,7 +291,7 @@ async def test_an_error_in_the_block_kills_the_run(url: str, world: ApiWorld) ->
 
 
 async def test_a_kill_that_fails_hides_no_error() -> None:
-    """The error of the block is what is raised; that the run could not be killed is a note of it."""
+    """When the kill fails, the error of the block is still raised, with a note that the run could not be killed."""
     view = b""
 
     async def answer(request: Request) -> Response:
@@ -312,7 +316,7 @@ async def test_a_kill_that_fails_hides_no_error() -> None:
 
 
 async def test_a_notebook_shows_a_list(url: str) -> None:
-    """A list that stands at the end of a cell is a table of its first page."""
+    """A list at the end of a notebook cell is shown as a table of its first page."""
 
     def shown() -> str:
         with Client(url) as client:
@@ -327,7 +331,7 @@ async def test_a_notebook_shows_a_list(url: str) -> None:
 
 @pytest.mark.parametrize("made", BOTH)
 async def test_a_launch_is_repeated_with_its_key(made: type) -> None:
-    """A server that is away for a moment is asked again, with the same Idempotency-Key."""
+    """A launch is repeated with the same Idempotency-Key when the server is away for a short time."""
 
     async def answer(_: Request) -> Response:
         return (
@@ -360,7 +364,7 @@ async def test_a_kill_is_not_repeated_when_its_outcome_is_unknown(made: type) ->
 
 @pytest.mark.parametrize("made", BOTH)
 async def test_a_call_ends_in_its_time(made: type) -> None:
-    """Retry-After that is beyond the time of the call is not waited for."""
+    """A call ends within its timeout: a longer Retry-After is not waited for."""
 
     async def answer(_: Request) -> Response:
         return Response(b"", 429, headers={"Retry-After": "100"})
@@ -375,7 +379,8 @@ async def test_a_call_ends_in_its_time(made: type) -> None:
 
 @pytest.mark.parametrize("made", BOTH)
 async def test_a_stream_of_lines_goes_on_after_a_break(made: type) -> None:
-    """Lines come once across a broken connection; a hole is a line that says how many are missing."""
+    """A stream of lines resumes after a broken connection, each line once; a gap is a line with the number of missing
+    ones."""
 
     def line(number: int, *, missing: int = 0) -> bytes:
         text = f"{missing} lines are missing here" if missing else f"line {number}"
@@ -413,7 +418,7 @@ async def test_a_stream_of_lines_goes_on_after_a_break(made: type) -> None:
 
 @pytest.mark.parametrize("made", BOTH)
 async def test_a_stream_that_is_refused_is_an_error(made: type) -> None:
-    """What is not there does not come later."""
+    """A refused stream is an error and is not repeated."""
 
     async def answer(_: Request) -> Response:
         return Response(b'{"code": "not-found", "detail": "no such allocation"}', 404)
@@ -427,7 +432,7 @@ async def test_a_stream_that_is_refused_is_an_error(made: type) -> None:
 
 @pytest.mark.parametrize("made", BOTH)
 async def test_no_server_is_said_with_what_to_do(made: type) -> None:
-    """Nobody listens: the address, where it comes from, and the next step."""
+    """Without a server the error has the address, its origin, and the next step."""
     shell = Shell(made("http://127.0.0.1:9", timeout_s=0.2))
     with pytest.raises(UnavailableError, match=r"no Slipway answers at http://127\.0\.0\.1:9") as away:
         await shell.do(lambda client: client.me())
@@ -435,11 +440,12 @@ async def test_no_server_is_said_with_what_to_do(made: type) -> None:
     assert "slipway up" in away.value.next_step
 
 
-# --- where it calls, and as whom --------------------------------------------------------------------------------------
+# --- the server and the user of a call
+# --------------------------------------------------------------------------------------
 
 
 async def asked(made: type, monkeypatch: pytest.MonkeyPatch, **options: Any) -> dict[str, str]:
-    """The headers of a call of a client that is made without an address."""
+    """The headers of a call by a client that was created without an address."""
 
     async def answer(_: Request) -> Response:
         return Response(b'{"user": "ada", "auth": "none", "workspaces": []}')
@@ -454,7 +460,7 @@ async def asked(made: type, monkeypatch: pytest.MonkeyPatch, **options: Any) -> 
 
 @pytest.mark.parametrize("made", BOTH)
 async def test_the_environment_is_read_as_the_command_reads_it(made: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Server, token and user come from the variables of the command; what is named goes before them."""
+    """Server, token and user are read from the same variables as by the command; arguments override them."""
     monkeypatch.setenv("SLIPWAY_API_TOKEN", "from-env")
     headers = await asked(made, monkeypatch)
     assert (headers["authorization"], headers["x-slipway-user"]) == ("Bearer from-env", "ada")
@@ -464,7 +470,8 @@ async def test_the_environment_is_read_as_the_command_reads_it(made: type, monke
 
 @pytest.mark.parametrize("made", BOTH)
 async def test_a_context_is_a_server_and_its_token(made: type) -> None:
-    """Where one is logged in counts, by its name; one that there is not is refused with those that there are."""
+    """A context, by its name, sets the server and its token from the login; an unknown one is refused with the existing
+    ones."""
 
     async def answer(_: Request) -> Response:
         return Response(b'{"code": "unauthorized", "detail": "expired"}', 401)
@@ -483,7 +490,7 @@ async def test_a_context_is_a_server_and_its_token(made: type) -> None:
 
 @pytest.mark.parametrize("made", BOTH)
 async def test_an_answer_that_cannot_be_read_is_an_error_of_the_tree(made: type) -> None:
-    """A proxy that answers 200 with a page is no value."""
+    """An answer that cannot be decoded, such as a proxy's page with 200, is an error of the tree."""
 
     async def answer(_: Request) -> Response:
         return Response(b"<html>hello</html>")

@@ -12,7 +12,7 @@ from tests.unit.api.test_rank_exec import a_running
 
 
 async def test_what_a_command_prints_is_collected(shell: Shell, world: ApiWorld) -> None:
-    """With its exit code, which raises nothing; input is passed on whole."""
+    """The output of a command is collected with its exit code, which raises nothing; input is passed on completely."""
     id_ = await a_running(world, ranks=2)
     said = await shell.do(lambda client: client.exec(id_, ["echo", "a", "b"], rank=1))
     assert (said, said.text) == (CommandResult(0, b"a b"), "a b")
@@ -22,7 +22,7 @@ async def test_what_a_command_prints_is_collected(shell: Shell, world: ApiWorld)
 
 
 async def test_what_cannot_be_run_is_raised(shell: Shell, world: ApiWorld) -> None:
-    """Each as an error of the tree."""
+    """A command that cannot be run raises an error of the tree."""
     id_ = await a_running(world)
     with pytest.raises(PermanentError, match="executable file not found"):
         await shell.do(lambda client: client.exec(id_, ["nvidia-smi"]))
@@ -34,19 +34,20 @@ async def test_what_cannot_be_run_is_raised(shell: Shell, world: ApiWorld) -> No
 
 @pytest.mark.parametrize("rank", [-1, -5])
 def test_a_rank_is_a_number_of_one(rank: int) -> None:
-    """What is none is refused before anything is sent."""
+    """A rank must be an existing number; others are refused before anything is sent."""
     with pytest.raises(InvalidError, match="rank"):
         _ = RankCommand("a", ("true",), rank=rank).path
 
 
 def test_a_command_that_is_too_long_is_refused_here() -> None:
-    """In words, where the server would only see a head that is too large."""
+    """A command that is too long is refused by the client with a message, because the server would only report a head
+    that is too large."""
     with pytest.raises(InvalidError, match="send more as input"):
         _ = RankCommand("a", ("x" * 20_000,)).path
 
 
 def test_too_much_output_is_no_memory_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command should write to a file."""
+    """Output above the limit is an error that suggests a file, so that it does not fill the client's memory."""
     monkeypatch.setattr(commands, "OUTPUT_BYTES_MAX", 10)
     output = CommandOutput()
     output.take(bytes((STDOUT,)) + b"x" * 6)
@@ -55,7 +56,7 @@ def test_too_much_output_is_no_memory_of_ours(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_connection_that_ends_early_is_no_result() -> None:
-    """Neither is a command that was not run."""
+    """A connection that ends early is an error, and so is a command that was not run."""
     with pytest.raises(Exception, match="was lost"):
         _ = CommandOutput().result
     output = CommandOutput()

@@ -1,4 +1,4 @@
-"""The core of the SDK without IO: bodies of launches, calls, retries, streams, tables, and what importing it costs."""
+"""The core of the SDK without IO: bodies of launches, calls, retries, streams, tables, and the cost of its import."""
 
 import inspect
 import json
@@ -29,7 +29,8 @@ from slipway.streams.codec import encode_event
 from tests.support.sdk import a_view, html_of
 
 MODULES_MAX = 125
-"""How many modules `from slipway.sdk import Client` may load: so many take about 100 ms, which is what a prompt may."""
+"""The maximum number of modules that `from slipway.sdk import Client` may load; they take about 100 ms, the limit for a
+prompt."""
 
 
 # --- importing --------------------------------------------------------------------------------------------------------
@@ -37,7 +38,8 @@ MODULES_MAX = 125
 
 @pytest.mark.parametrize(("name", "needed"), [("Client", set[str]()), ("AsyncClient", {"asyncio", "ssl"})])
 def test_importing_the_sdk_is_cheap(name: str, needed: set[str]) -> None:
-    """A client is imported without the HTTP library and everything that only services need; asyncio is for one only."""
+    """A client is imported without the HTTP library and everything that only services need; only the asynchronous
+    client imports asyncio."""
     heavy = {
         "httpx2",
         "asyncio",
@@ -62,14 +64,15 @@ def test_importing_the_sdk_is_cheap(name: str, needed: set[str]) -> None:
 
 
 def test_a_name_that_the_sdk_has_not_is_an_attribute_error() -> None:
-    """What is loaded late is still a module: `from slipway.sdk import Foo` fails as it does everywhere."""
+    """An unknown name of the SDK is an AttributeError although the module loads lazily: `from slipway.sdk import Foo`
+    fails as usual."""
     with pytest.raises(ImportError):
         exec("from slipway.sdk import Foo")
 
 
 @pytest.mark.parametrize(("one", "other"), [(Client, AsyncClient), (Run, AsyncRun)])
 def test_both_clients_have_the_same_methods(one: type, other: type) -> None:
-    """What the client without asyncio can do, the one with it can: same names, same parameters, same defaults."""
+    """Both clients have the same methods with the same parameters and defaults."""
 
     def methods(owner: type) -> dict[str, list[str]]:
         found = inspect.getmembers(owner, inspect.isfunction)
@@ -84,7 +87,8 @@ def test_both_clients_have_the_same_methods(one: type, other: type) -> None:
 
 
 def test_only_what_is_given_is_sent() -> None:
-    """Templates and the defaults of the workspace fill what is not said; None is not said."""
+    """Only given fields are sent; None counts as not given. Templates and the defaults of the workspace fill in the
+    others."""
     body = launches.body_of("command", {"image": "python:3.12", "max_runtime": "2h", "queue": None})
     assert body == {"kind": "command", "image": "python:3.12", "maxRuntime": "2h"}
 
@@ -105,7 +109,7 @@ def test_whole_roles_are_passed_on() -> None:
 
 
 def test_a_named_template_is_for_the_server() -> None:
-    """A template may be a name as well as a pod template."""
+    """A template may be a name, which the server resolves, or a pod template."""
     assert launches.body_of("command", {"template": "base"})["template"] == "base"
 
 
@@ -121,7 +125,7 @@ def test_a_named_template_is_for_the_server() -> None:
     ],
 )
 def test_a_wrong_field_is_named_before_anything_is_sent(given: dict[str, Any], field: str, words: str) -> None:
-    """The error has the field, and the name that was meant."""
+    """A wrong field is refused before anything is sent, with the field and the closest valid name."""
     with pytest.raises(InvalidError, match=words) as refused:
         launches.body_of("command", given)
     assert [each.pointer for each in refused.value.fields] == [field]
@@ -131,7 +135,8 @@ def test_a_wrong_field_is_named_before_anything_is_sent(given: dict[str, Any], f
 
 
 def test_a_target_has_only_the_parameters_that_are_said() -> None:
-    """Nothing is sent for None and the empty text; lists are joined, and truth is `true`."""
+    """A URL has only the given parameters: None and the empty text are left out, lists are joined, and True becomes
+    `true`."""
     query = calls.parameters(
         {"created_after": "2026-01-02T00:00:00Z", "active": False, "queue": "", "phase": ["a", "b"]}
     )
@@ -142,14 +147,14 @@ def test_a_target_has_only_the_parameters_that_are_said() -> None:
 
 
 def test_an_id_can_not_leave_its_path() -> None:
-    """What is in an id is quoted; without one the call would be that of the list, and is refused."""
+    """An id is quoted in the path; an empty one is refused, because the call would be that of the list."""
     assert calls.get("../nodes").path == "/allocations/..%2Fnodes"
     with pytest.raises(InvalidError, match="an id or a name is needed"):
         calls.delete("")
 
 
 def test_an_answer_of_another_version_is_said() -> None:
-    """What cannot be read is no bug of the caller: the error says to compare the versions."""
+    """An answer that cannot be decoded is an error that says to compare the versions."""
     with pytest.raises(PermanentError, match="compare the versions"):
         calls.get("a").decode(b'{"id": 7}')
 
@@ -171,13 +176,13 @@ def test_a_wrong_field_is_the_next_step() -> None:
 
 
 def test_a_list_that_has_moved_on_is_expired() -> None:
-    """410 is not bad input: the same call succeeds when it begins again."""
+    """A 410 for a list is ExpiredError, not bad input: the same call succeeds from the start."""
     assert isinstance(refusals.error_of(410, {}, b'{"code": "page-expired"}'), ExpiredError)
 
 
 @pytest.mark.parametrize("code", sorted(refusals.NEXT_STEPS))
 def test_each_code_with_a_next_step_is_one_of_the_server(code: str) -> None:
-    """A code that the server does not use would be a step that nobody reads."""
+    """Each code with a next step is one that the server uses."""
     from slipway.api import problems
 
     rows = {row.code for row in problems.TABLE.values()} | {"no-such-path"}
@@ -193,12 +198,12 @@ def tries(*, is_repeatable: bool = True, timeout_s: float = 30.0, budget: RetryB
 
 
 def pause(made: Tries, error: ControlPlaneError, *, was_sent: bool = True, now: float = 100.0) -> float:
-    """The wait before the next try, with the greatest chance."""
+    """The pause before the next try, with the largest random value."""
     return made.pause_after(error, was_sent=was_sent, now=now, chance=1.0)
 
 
 def test_waits_double_and_end() -> None:
-    """A call is tried so often, with waits that double; then the error says how often."""
+    """A call is tried a limited number of times, with doubling pauses; then the error has the number of tries."""
     made = tries()
     assert [pause(made, UnavailableError("away")) for _ in range(retries.TRIES_MAX - 1)] == [0.25, 0.5, 1.0, 2.0]
     with pytest.raises(UnavailableError) as last:
@@ -207,7 +212,7 @@ def test_waits_double_and_end() -> None:
 
 
 def test_what_the_server_asks_for_is_waited() -> None:
-    """Retry-After is kept; where there is no time for it the error comes at once."""
+    """Retry-After is respected; when there is not enough time for it, the error is raised at once."""
     assert pause(tries(), ThrottledError("slow", retry_after_s=7.0)) == 7.0
     with pytest.raises(ThrottledError):
         pause(tries(timeout_s=5.0), ThrottledError("slow", retry_after_s=7.0))
@@ -225,7 +230,8 @@ def test_what_the_server_asks_for_is_waited() -> None:
 def test_a_call_that_may_do_something_else_is_not_made_twice(
     error: ControlPlaneError, was_sent: bool, again: bool
 ) -> None:
-    """A second kill is another call: it is repeated only when the first one was not carried out for certain."""
+    """A call whose repeat may have another effect, such as a kill, is repeated only when the first one was certainly
+    not carried out."""
     made = tries(is_repeatable=False)
     if again:
         assert pause(made, error, was_sent=was_sent) > 0
@@ -259,18 +265,18 @@ def test_which_calls_are_repeated(call: calls.ApiCall[Any], may_repeat: bool) ->
 
 @pytest.mark.parametrize("error", [NotFoundError("x"), InvalidError("x"), PermanentError("x"), ExpiredError("x")])
 def test_a_refusal_that_stays_is_not_repeated(error: ControlPlaneError) -> None:
-    """The same call would be refused again."""
+    """A permanent refusal is not repeated."""
     with pytest.raises(type(error)):
         pause(tries(), error)
 
 
 def test_a_change_at_the_same_time_is_repeated() -> None:
-    """The server refused because another write came first: nothing was done."""
+    """A conflict with another write is repeated, because nothing was done."""
     assert pause(tries(), StaleError("changed")) > 0
 
 
 def test_a_quota_is_not_waited_for() -> None:
-    """A quota that is used up is 429 as well; a pause of seconds does not help."""
+    """A used up quota, which is 429 as well, is not repeated, because a pause of seconds does not help."""
     error = refusals.error_of(429, {"Retry-After": "1"}, b'{"code": "quota-exceeded"}')
     with pytest.raises(ThrottledError):
         pause(tries(), error)
@@ -318,7 +324,8 @@ def told(event: AllocationEvent) -> bytes:
 
 
 def test_entries_come_whole_however_the_bytes_are_cut() -> None:
-    """An entry is complete with its empty line; heartbeats and fields that are unknown are no entries."""
+    """Entries are decoded however the bytes are cut: an entry is complete at its empty line; heartbeats and unknown
+    fields are no entries."""
     whole = b": alive\n\nretry: 10\n\nid: 1-1\nevent: x\ndata: {\ndata: }\n\n"
     whole += b"id: 1-2\r\ndata: not json\r\n\r\nid: 1-3\ndata: 3"
     expected: list[Any] = [("1-1", "x", {}), ("1-2", "", "not json")]
@@ -329,7 +336,7 @@ def test_entries_come_whole_however_the_bytes_are_cut() -> None:
 
 
 def test_a_stream_goes_on_after_what_was_passed_on() -> None:
-    """The cursor is that of the entry that the caller has, not of one that was only received."""
+    """A stream resumes after the last entry that was passed to the caller, not after one that was only received."""
     watch = watches.watch_events("/events", {}, after="", ends=False)
     watch.open(0.0)
     first, second = watch.feed(told(an_event(1)) + told(an_event(2)), 0.0)
@@ -339,21 +346,21 @@ def test_a_stream_goes_on_after_what_was_passed_on() -> None:
 
 
 def test_events_of_an_unknown_type_are_left_out() -> None:
-    """A newer server may tell of more; its other events are still read."""
+    """Events of an unknown type, as from a newer server, are skipped; the others are read."""
     watch = watches.watch_events("/events", {}, after="", ends=False)
     unknown = told(an_event(1)).replace(b".running", b".levitating")
     assert [value.seq for _, value in watch.feed(unknown + told(an_event(2)), 0.0)] == [2]
 
 
 def test_what_is_no_event_ends_the_stream() -> None:
-    """Bytes of something else are not skipped without a word."""
+    """Bytes that are no event end the stream with an error."""
     watch = watches.watch_events("/events", {}, after="", ends=False)
     with pytest.raises(PermanentError):
         watch.feed(b'data: {"specversion": "1.0", "type": 7}\n\n', 0.0)
 
 
 def test_the_end_of_an_allocation_is_the_end_of_its_stream() -> None:
-    """Of one allocation nothing follows `terminated`; of all, anything may."""
+    """The stream of one allocation ends with `terminated`; that of all allocations does not."""
     one, every = (watches.watch_events("/x", {}, after="", ends=ends) for ends in (True, False))
     for watch in (one, every):
         watch.feed(told(an_event(9, Event.TERMINATED)), 0.0)
@@ -361,7 +368,8 @@ def test_the_end_of_an_allocation_is_the_end_of_its_stream() -> None:
 
 
 def test_a_quiet_stream_is_patient_after_each_break() -> None:
-    """Heartbeats show that a stream works: breaks that are hours apart are not one break without an end."""
+    """The time for reconnects starts anew after each break, because heartbeats show that the stream works: breaks that
+    are hours apart are separate."""
     watch = watches.watch_events("/x", {}, after="", ends=True)
     for hour in range(5):
         watch.open(hour * 3600.0)
@@ -370,7 +378,7 @@ def test_a_quiet_stream_is_patient_after_each_break() -> None:
 
 
 def test_a_stream_that_only_opens_does_not_work() -> None:
-    """A server that accepts each connection and says nothing for long is given up after the patience."""
+    """A stream that opens but sends nothing for long does not count as working, and is given up after the limit."""
     watch = watches.watch_events("/x", {}, after="", ends=True)
 
     def broken(at: float) -> None:
@@ -385,7 +393,7 @@ def test_a_stream_that_only_opens_does_not_work() -> None:
 
 
 def test_a_stream_with_a_deadline_ends_in_time() -> None:
-    """It waits for no longer than there is time, also while heartbeats come and while the server is away."""
+    """A stream with a deadline ends in time, also while heartbeats arrive and while the server is away."""
     watch = watches.watch_events("/x", {}, after="", ends=True, deadline=60.0)
     assert watch.open(0.0) == sse.SILENCE_S
     assert not watch.is_to_reopen(10.0)
@@ -399,7 +407,7 @@ def test_a_stream_with_a_deadline_ends_in_time() -> None:
 
 
 def test_a_stream_that_does_not_come_back_says_why() -> None:
-    """Waits double up to a limit; after some patience the error is raised."""
+    """A stream that stays broken is reopened with doubling pauses up to a limit; then the error is raised."""
     watch = watches.watch_events("/x", {}, after="", ends=True)
     waits = [watch.pause_after(UnavailableError("away"), float(at)) for at in range(6)]
     assert waits == [0.25, 0.5, 1.0, 2.0, 3.0, 3.0]
@@ -411,14 +419,14 @@ def test_a_stream_that_does_not_come_back_says_why() -> None:
 
 
 def test_a_run_shows_itself() -> None:
-    """On a prompt in one line, in a notebook as a table."""
+    """A run is shown in one line on a prompt, and as a table in a notebook."""
     run = Run(Client("http://127.0.0.1:1"), a_view())
     assert repr(run) == "<Run a-12345678: Running, ranks 1/2>"
     assert "<td" in html_of(run)
 
 
 def test_no_text_of_a_user_is_markup() -> None:
-    """Names, users and messages are escaped in tables."""
+    """Texts of users are no markup: names, users and messages are escaped in tables."""
     shown = tables.allocations_table([a_view(user="<script>alert(1)</script>", message='"><b>')])
     assert "<script>" not in shown
     assert "<b>" not in shown
@@ -426,7 +434,7 @@ def test_no_text_of_a_user_is_markup() -> None:
 
 
 def test_a_long_list_is_cut_with_a_word() -> None:
-    """A notebook shows so many rows, and that there are more."""
+    """A notebook shows a limited number of rows of a list, and says that there are more."""
     shown = tables.allocations_table([a_view()] * (tables.ROWS_MAX + 1))
     assert shown.count("<tr>") == tables.ROWS_MAX + 1
     assert "and more" in shown
@@ -442,5 +450,5 @@ def test_a_long_list_is_cut_with_a_word() -> None:
     ],
 )
 def test_the_state_is_the_word_of_the_command(changes: dict[str, Any], state: str) -> None:
-    """A table says what `slipway ps` says."""
+    """A table shows the same state as `slipway ps`."""
     assert tables.state_of(a_view(**changes)) == state

@@ -18,7 +18,7 @@ async def old(request: Request) -> Response:
 
 
 async def test_the_version_is_that_of_the_last_answer(shell: Shell) -> None:
-    """Of the real api; none before it has answered."""
+    """The version is that of the server's last answer; empty before the first one."""
     assert shell.client.server_version == ""
     await shell.do(lambda client: client.queues())
     assert shell.client.server_version == installed_version()
@@ -26,7 +26,7 @@ async def test_the_version_is_that_of_the_last_answer(shell: Shell) -> None:
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 async def test_a_server_that_does_not_fit_is_warned_of_once(kind: type[Client | AsyncClient]) -> None:
-    """With what to upgrade; calls go on."""
+    """A server version that does not fit causes one warning with what to upgrade; calls still work."""
     async with serve(old) as stub:
         shell = Shell(kind(stub.url))
         with warnings.catch_warnings(record=True) as said:

@@ -1,4 +1,4 @@
-"""The recorded session in the docs: what the demo printed, at the width of a terminal."""
+"""The recorded session in the docs: the demo's output, at the width of a terminal."""
 
 from pathlib import Path
 
@@ -24,12 +24,12 @@ def test_the_page_is_a_whole_session_that_fits_a_terminal() -> None:
     [("x" * 81 + "\n   26 checks, all ok", "wider than 80"), ("   26 checks, 1 NO", "check of the demo")],
 )
 def test_what_does_not_fit_or_has_failed_is_not_shown(printed: str, why: str) -> None:
-    """The page stays as it was."""
+    """A session that does not fit or has failed is not written, and the page stays unchanged."""
     with pytest.raises(SessionError, match=why):
         page_of(printed)
 
 
 def test_the_folder_of_the_session_has_one_name() -> None:
-    """A page made again differs where the runs differ, and nowhere else."""
+    """The folder of the session has a fixed name, so that a new page differs only where the runs differ."""
     page = page_of("kubeconfig /tmp/slipway-demo-j91ngxpb/kubeconfig\n   26 checks, all ok")
     assert "kubeconfig /tmp/slipway-demo/kubeconfig\n" in page

@@ -1,4 +1,4 @@
-"""The pictures of the page in the docs: each page has one in both themes, and none is left over."""
+"""The pictures in the docs: each page of the product has one in both themes, and no other picture exists."""
 
 import re
 from pathlib import Path
@@ -13,13 +13,13 @@ def _names() -> list[str]:
 
 
 def test_every_page_has_its_pictures() -> None:
-    """Light and dark of each page that the gallery knows, and no others."""
+    """Each page of the gallery has a light and a dark picture, and there are no others."""
     wanted = {docs_file(name, is_dark=is_dark) for name in _names() for is_dark in (False, True)}
     assert {path.name for path in (DOCS / "pictures").iterdir()} == wanted
 
 
 def test_the_docs_show_each_of_them() -> None:
-    """Each stands on the page of pictures, with a text for those who do not see it."""
+    """Each picture is on the page of pictures, with an alternative text."""
     shown = (DOCS / "page-pictures.md").read_text()
     for name in _names():
         light, dark = docs_file(name, is_dark=False), docs_file(name, is_dark=True)

@@ -18,12 +18,13 @@ class _Hidden: ...
 
 
 def test_public_classes_are_those_at_the_top_without_an_underscore() -> None:
-    """Inner classes are reached by their outer one."""
+    """Public classes are those at the top level without an underscore; inner classes do not count."""
     assert list(house.public_classes(TEXT)) == ["Shown"]
 
 
 def test_a_launch_walks_through_every_service() -> None:
-    """What is counted runs in the services themselves, and not in the local cluster or the tests."""
+    """A launch runs through every service; only code of the services is counted, not of the local cluster or the
+    tests."""
     ran = house.launched()
     files = {file.removeprefix(f"{house.ROOT}/") for file, _, _ in ran}
     services = Counter(file.split("/")[1] for file in files if file.startswith("services/"))
@@ -41,10 +42,10 @@ def test_a_launch_walks_through_every_service() -> None:
     ids=["alone", "a chain and a short cut", "a circle in the middle"],
 )
 def test_floors_are_the_longest_chain_of_imports(below: dict[str, set[str]], floors: int) -> None:
-    """Each module is a floor, and a circle of modules is one."""
+    """Floors are the longest chain of imports: each module is a floor, and a circle of modules is one floor."""
     assert house.longest_chain(below) == floors
 
 
 def test_each_package_has_its_floors() -> None:
-    """The packages are those of the checkout."""
+    """Each package of the checkout has its number of floors."""
     assert {"api", "scheduler", "podworker", "watcher", "model"} <= set(house.floors())

@@ -1,4 +1,4 @@
-"""The plugin of kubectl in a release: an archive that is the same again, its manifest, a launcher that runs."""
+"""The plugin of kubectl in a release: a reproducible archive, its manifest, a working launcher."""
 
 import hashlib
 import io
@@ -29,7 +29,8 @@ def run(program: Path, path: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_archive_is_the_same_again_and_the_manifest_names_what_it_holds() -> None:
-    """What krew checks: the sum, the files, the program among them, and a version as it wants one."""
+    """The archive is reproducible, and the manifest has what krew checks: the sum, the files with the program, and a
+    valid version."""
     assert packed() == packed()
     sha256 = hashlib.sha256(packed()).hexdigest()
     said = yaml.safe_load(krew.manifest(VERSION, sha256))
@@ -44,7 +45,7 @@ def test_the_archive_is_the_same_again_and_the_manifest_names_what_it_holds() ->
 
 
 def test_the_launcher_runs_the_command_with_its_arguments(tmp_path: Path) -> None:
-    """And its exit code is that of the command."""
+    """The launcher runs the command with its arguments, and has its exit code."""
     program, tools = launcher(tmp_path), tmp_path / "tools"
     tools.mkdir()
     command = tools / "slipway"
@@ -55,7 +56,7 @@ def test_the_launcher_runs_the_command_with_its_arguments(tmp_path: Path) -> Non
 
 
 def test_without_the_command_it_says_how_to_install_it(tmp_path: Path) -> None:
-    """It names the file of the same version."""
+    """Without the command the launcher names the file of the same version to install."""
     done = run(launcher(tmp_path), "/usr/bin:/bin")
     assert done.returncode == 127
     assert "pipx install slipway_ai-1.2.3-py3-none-any.whl" in done.stderr

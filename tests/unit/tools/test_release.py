@@ -1,4 +1,4 @@
-"""What a release is judged by, without making one: the locks, licences, changelog, statements of VEX, versions."""
+"""The checks of a release, without making one: the locks, licences, changelog, VEX statements, versions."""
 
 import re
 import tomllib
@@ -26,7 +26,7 @@ BILL = {
 
 
 def test_one_version_everywhere() -> None:
-    """The package, the chart, the image, the OpenAPI document: all say what pyproject.toml says."""
+    """The package, the chart, the image, the OpenAPI document: all have the version of pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     chart = yaml.safe_load((ROOT / "helm/Chart.yaml").read_text("utf-8"))
     default = re.search(r"^ARG VERSION=(\S+)$", (ROOT / "image/Dockerfile").read_text("utf-8"), re.M)
@@ -37,7 +37,8 @@ def test_one_version_everywhere() -> None:
 
 
 def test_a_version_is_written_where_a_file_must_have_it() -> None:
-    """Both versions of a chart, and nothing else of it; a file without a place for it is refused."""
+    """A version is written into both version fields of a chart and nowhere else; a file without such a field is
+    refused."""
     text = 'version: 0.1.0\nappVersion: 0.1.0\nkubeVersion: ">=1.31.0-0"\n'
     pattern = versions.PLACES["helm/Chart.yaml"]
     assert versions.written(text, pattern, "2.0.0") == text.replace(": 0.1.0", ": 2.0.0")
@@ -49,7 +50,7 @@ def test_a_version_is_written_where_a_file_must_have_it() -> None:
 
 
 def test_our_locks_keep_the_rules() -> None:
-    """As `make check` looks at them, licences included."""
+    """Our locks pass the checks of `make check`, licences included."""
     assert lockfile.main([]) == 0
 
 
@@ -68,7 +69,7 @@ def test_our_locks_keep_the_rules() -> None:
     ],
 )
 def test_a_lock_names_packages_of_the_index_by_hash(line: str, word: str) -> None:
-    """One version, hashes, and no other place to take it from."""
+    """A lock names each package of the index by one version and its hashes, and no other source."""
     (problem,) = lockfile.problems("some.txt", line)
     assert problem.startswith("some.txt: ")
     assert word in problem
@@ -85,7 +86,8 @@ def test_a_lock_is_read_with_its_hashes_and_markers() -> None:
 
 
 def test_what_is_shipped_is_installed_as_it_is_locked() -> None:
-    """Else its licence is that of another version; a package for other platforms needs a licence in the table."""
+    """Shipped packages are installed in their locked version, because another one could have another licence; a package
+    for other platforms needs a licence in the table."""
     (problem,) = lockfile.problems("runtime.txt", f"msgspec==0.0.1 {HASH}", is_shipped=True)
     assert "0.0.1 is locked" in problem
     (problem,) = lockfile.problems("runtime.txt", f"not-there==1 ; sys_platform == 'beos' {HASH}", is_shipped=True)
@@ -108,12 +110,14 @@ def test_what_is_shipped_is_installed_as_it_is_locked() -> None:
     ],
 )
 def test_which_licences_may_be_shipped(expression: str, *, is_allowed: bool) -> None:
-    """All of those joined by AND, one of those joined by OR; what cannot be read is refused."""
+    """A licence may be shipped when all parts joined by AND, or one joined by OR, are allowed; an unreadable one is
+    refused."""
     assert licences.is_allowed(expression) is is_allowed
 
 
 def test_a_package_without_a_licence_is_refused_by_name() -> None:
-    """And one with a licence outside of the list; a licence of the system's libraries is none for packages."""
+    """A package without a licence, or with one outside of the list, is refused by name; licences of the system's
+    libraries are not allowed for packages."""
     assert "a names no licence" in licences.problem("a", "")
     assert "a has the licence 'GPL-3.0-only'" in licences.problem("a", "GPL-3.0-only")
     assert licences.problem("libc6", licences.SYSTEM["libc6"], licences.ALLOWED_OF_SYSTEM) == ""
@@ -124,7 +128,8 @@ def test_a_package_without_a_licence_is_refused_by_name() -> None:
 
 
 def test_the_notes_have_the_section_of_the_version() -> None:
-    """That of Unreleased while the version has none; neither is an error that names both."""
+    """The notes are the section of the version, or of Unreleased while the version has none; without both the error
+    names both."""
     text = "# Changelog\n\n## [Unreleased]\n\n- new\n\n## [0.1.0] - 2026-01-01\n\n- old\n"
     assert changes(text, "0.1.0") == "- old"
     assert changes(text, "0.2.0") == "- new"
@@ -133,7 +138,8 @@ def test_the_notes_have_the_section_of_the_version() -> None:
 
 
 def test_a_statement_is_about_a_component_of_a_bill() -> None:
-    """It refers to the bill and the component in it; one about a package that is not shipped any more is refused."""
+    """A statement refers to the bill and a component in it; one about a package that is no longer shipped is
+    refused."""
     (stated,) = vex.read(STATEMENT.format(state="in_triage", detail="We look."))
     made = vex.document([stated], [BILL], epoch_s=0)
     (said,) = made["vulnerabilities"]
@@ -154,13 +160,14 @@ def test_a_statement_is_about_a_component_of_a_bill() -> None:
     ],
 )
 def test_a_statement_that_says_too_little_is_refused(text: str, word: str) -> None:
-    """With the field that is wrong."""
+    """An incomplete statement is refused with the wrong field."""
     with pytest.raises(vex.VexError, match=word):
         vex.read(text)
 
 
 def test_every_script_that_pages_load_is_in_the_bill() -> None:
-    """Each package of the tables beside vendored files, with an allowed licence; a scoped name is quoted in its URL."""
+    """The bill contains every vendored script, from the tables beside the files, with an allowed licence; a scoped name
+    is quoted in its URL."""
     found = {part.name: part for part in bill.vendored(ROOT / "services/api/slipway/api")}
     assert {"preact", "htm", "uplot", "js-yaml", "@tanstack/virtual-core", "@xterm/xterm"} <= found.keys()
     assert found["@xterm/xterm"].purl == f"pkg:npm/%40xterm/xterm@{found['@xterm/xterm'].version}"
@@ -175,7 +182,7 @@ def test_every_script_that_pages_load_is_in_the_bill() -> None:
     ],
 )
 def test_a_script_that_nobody_has_read_is_not_released(tmp_path: Path, row: str, words: str) -> None:
-    """A file in no table, and a package whose licence is not known."""
+    """A script in no table, or a package with an unknown licence, is not released."""
     (tmp_path / "vendor").mkdir()
     (tmp_path / "vendor" / "some-1.0.0.js").write_text("")
     (tmp_path / "vendor" / "README.md").write_text(f"{row}\n")
