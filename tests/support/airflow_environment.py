@@ -20,7 +20,7 @@ MIGRATE_S = 180.0
 
 
 def python() -> Path | None:
-    """Its interpreter; None where it cannot be made."""
+    """The interpreter of the environment; None when it cannot be made."""
     uv = Path(sys.executable).parent / "uv"
     folder = CACHE / f"airflow-{AIRFLOW}"
     found = folder / "bin" / "python"

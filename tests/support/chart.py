@@ -258,7 +258,7 @@ def _is_called(item: Json, name: str) -> bool:
 
 
 def _told(values: Values | None) -> Json:
-    """The values with `image.allowNoRegistry` set, unless they set another image: no test has a registry."""
+    """The values with `image.allowNoRegistry` set, unless they set it themselves: no test has a registry."""
     return _over({"image": {"allowNoRegistry": True}}, values or {})
 
 

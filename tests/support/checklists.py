@@ -54,7 +54,7 @@ class Checklist(msgspec.Struct, frozen=True):
 
 
 def lists_of(text: str) -> Sequence[Checklist]:
-    """The lists of a page in the order in which they stand."""
+    """The lists of a page in their order."""
     section = text.partition(SECTION)[2].partition("\n## ")[0]
     found: list[Checklist] = []
     for part in section.split("\n### ")[1:]:

@@ -1,4 +1,4 @@
-"""The names of faults: what strikes, where, and what it strikes.
+"""The names of faults: the kind, the point where it strikes, and the call that it strikes.
 
 Owns the spelling of a point. Pure.
 """

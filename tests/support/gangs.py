@@ -26,7 +26,7 @@ RANKS = 4
 
 
 def gang_body(marks: Path, ranks: int = RANKS, **fields: Any) -> Json:
-    """A launch of such a gang."""
+    """The body of a launch of such a gang."""
     uid = {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
     container = {"name": "main", "image": "local", "command": ["python", "-c", PROGRAM], "env": [uid]}
     return {

@@ -326,7 +326,7 @@ def control_token() -> Any:
     claims = {"iss": base(), "aud": "slipway-web", "sub": "ada", "iat": now, "exp": now + 600, **told.get("claims", {})}
     claims = {name: value for name, value in claims.items() if value is not None}
     if header["alg"] in ("none", "HS256"):
-        # By hand: no library signs with a public key as the secret.
+        # Signed by hand, because no library signs with a public key as the secret.
         signed = f"{encoded(json.dumps(header).encode())}.{encoded(json.dumps(claims).encode())}"
         secret = state.keys[0].as_pem(private=False)
         mac = hmac.digest(secret, signed.encode(), "sha256") if header["alg"] == "HS256" else b""

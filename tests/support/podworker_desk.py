@@ -79,7 +79,7 @@ class Calls:
 
 
 class Desk:
-    """`kube` is the test's own client; `calls` watches the worker's."""
+    """A cluster and a worker: `kube` is the test's own client, `calls` records those of the worker's client."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()

@@ -149,7 +149,7 @@ def _open_streams() -> None:
 
 
 def _places() -> tuple[int, int, int, int]:
-    """Where the arguments of this process begin and end in its memory, and where its environment does."""
+    """The memory addresses where the arguments of this process begin and end, and those of its environment."""
     with open("/proc/self/stat", encoding="utf-8") as file:
         fields = file.read().rpartition(")")[2].split()
     return int(fields[45]), int(fields[46]), int(fields[47]), int(fields[48])

@@ -47,7 +47,7 @@ def test_argo_knows_every_phase(phase: Phase) -> None:
 
 @pytest.mark.parametrize("result", list(Result))
 def test_argo_knows_every_result(result: Result) -> None:
-    """Only a success is healthy."""
+    """Argo CD knows every result: only a success is healthy."""
     found, message = health_of({"phase": "Terminated", "result": result.value, "message": "rank 0: exit code 7"})
     assert found == ("Healthy" if result is Result.SUCCEEDED else "Degraded")
     assert message == "Terminated: rank 0: exit code 7"
@@ -92,7 +92,7 @@ def kstatus_of(status: Json) -> str:
 
 
 def status_of(allocation: Allocation) -> Json:
-    """Its status as JSON."""
+    """The status of the allocation as JSON."""
     return cast("Json", msgspec.to_builtins(allocation.status))
 
 

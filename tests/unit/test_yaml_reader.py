@@ -82,7 +82,7 @@ def test_numbers_that_json_has_not_are_refused(text: str) -> None:
 
 
 def test_documents_know_their_line() -> None:
-    """Empty ones included; an anchor ends with its document."""
+    """Documents know their line, empty ones included; an anchor ends with its document."""
     text = "---\n# nothing\n---\na: &x 1\n---\n- b\n"
     assert yaml_reader.documents(text, MANIFEST) == [
         YamlDocument(None, 3),

@@ -10,7 +10,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_every_point_is_drawn_with_its_value() -> None:
-    """A circle and a label for each, a line and a legend for each curve; the text is XML."""
+    """Every point has a circle and a label, every curve a line and a legend; the text is XML."""
     lines = [
         Line(name="over <nodes>", points=[(1_000, 70.5), (100_000, 310)]),
         Line(name="over queued", points=[(10_000, 200)]),

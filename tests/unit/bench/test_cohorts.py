@@ -15,7 +15,7 @@ def test_the_whole_of_both_is_as_large_as_theirs() -> None:
 
 @pytest.mark.parametrize("id_", ["W7a", "W7b"])
 def test_a_part_is_compared_with_that_part_of_the_time(id_: str) -> None:
-    """A tenth of the pieces is held against a tenth of Kueue's time."""
+    """A part of the test, such as a tenth of the pieces, is compared with that part of Kueue's time."""
     whole, tenth = work_of(id_, 1), work_of(id_, 0.1)
     assert tenth.total == whole.total // 10
     assert tenth.kueue_s == pytest.approx(whole.kueue_s / 10)

@@ -42,7 +42,7 @@ async def test_manifests_and_bodies(world: ApiWorld, desk: Desk, tmp_path: Path)
 
 
 async def test_standard_input(world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`-f -` reads it."""
+    """`-f -` reads standard input."""
     monkeypatch.setattr("sys.stdin", io.StringIO(BODY))
     assert (await desk.run("apply", "-f", "-")).code == 0
     assert await world.names() == ["short"]

@@ -45,7 +45,8 @@ def test_other_texts_are_refused(text: str) -> None:
 
 
 async def test_each_index_is_a_launch_of_the_job(world: ApiWorld, desk: Desk) -> None:
-    """With its index and the number of launches in the environment, beside what the launch sets itself."""
+    """Each index is a launch of the job, with its index and the number of launches in the environment, beside the
+    launch's own variables."""
     done = await desk.run(*RUN, "--array", "1,3", "--env", "LR=0.1", "--", "true")
     assert done.code == main.OK, done.err
     assert [line.rpartition("-")[0] for line in done.out.splitlines()] == ["sweep-1", "sweep-3"]

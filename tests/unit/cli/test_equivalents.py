@@ -164,7 +164,7 @@ async def test_a_move_runs_as_it_is_printed(world: ApiWorld, desk: Desk, tool: s
 
 
 async def test_to_forget_is_printed_for_curl_only(world: ApiWorld, desk: Desk) -> None:
-    """The client in Python and kubectl have no such call."""
+    """`forget` is printed for curl only, because the Python client and kubectl have no such call."""
     await world.launch(name="a")
     printed = await desk.run("forget", "a", "--as", "curl")
     assert printed.code == main.OK

@@ -122,7 +122,7 @@ def test_refusals(status: int, code: str, kind: type[ControlPlaneError]) -> None
 
 
 def test_fields_of_a_refusal() -> None:
-    """Each field that is wrong is kept with its pointer."""
+    """The error of a refusal has each wrong field with its pointer."""
     error = error_of(an_answer(422, detail="2 problems", errors=[{"pointer": "/a", "detail": "x"}]))
     assert isinstance(error, InvalidError)
     assert [(field.pointer, field.detail) for field in error.fields] == [("/a", "x")]
@@ -299,7 +299,8 @@ def test_a_launch_has_a_key() -> None:
 
 
 def test_a_launch_without_an_answer_names_its_key() -> None:
-    """The same command would launch a second time; with the key it launches once."""
+    """The error of a launch without an answer names its key: the same command would launch a second time, but with the
+    key it launches once."""
     with scripted(lambda n, _: b"") as server, closing(server.api) as api, pytest.raises(UnavailableError) as lost:
         api.launch({"kind": "command"})
     key = next(line.split(": ")[1] for line in server.requests[0].splitlines() if line.startswith("Idempotency-Key"))

@@ -22,7 +22,8 @@ CASES = [pytest.param(case, id=case.name) for case in cases()]
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_file_becomes_the_launches_and_the_report_beside_it(case: ImportCase) -> None:
-    """`python -m tests.support.import_corpus --write` shows what would change, and writes it."""
+    """A file becomes the launches and the report beside it; `python -m tests.support.import_corpus --write` shows the
+    differences and writes them."""
     assert case.differences() == ""
 
 

@@ -61,7 +61,7 @@ def test_an_array_that_is_too_long_is_refused_before_its_indexes_are_made(indexe
 
 
 def test_indexes_that_are_named_twice_are_one_launch() -> None:
-    """Slurm starts one task for each index, however often the list has it."""
+    """Slurm starts one task for each index, so an index that is listed twice is one launch."""
     (document,) = convert("#!/bin/bash\n#SBATCH --array=0-149,0-149\nhostname\n", "job.sh", ImportOptions())
     assert len(document.bodies) == 150
 
@@ -193,7 +193,7 @@ def _a_job(rules: str, *, more: str = "") -> ImportedDocument:
     ],
 )
 def test_exit_codes_are_written_as_ranges(codes: str, expected: list[int | str]) -> None:
-    """`NotIn` is every other code that a container can have."""
+    """Exit codes are written as ranges; `NotIn` becomes every other code that a container can have."""
     (body,) = _a_job(f"{{action: FailJob, onExitCodes: {{{codes}}}}}").bodies
     assert body["failurePolicy"] == {"rules": [{"action": "fail", "exitCodes": expected}]}
 

@@ -1,4 +1,4 @@
-"""`slipway import` as a user runs it: where the launches go, where the report goes, and the exit codes."""
+"""`slipway import` as a user runs it: the output of the launches, of the report, and the exit codes."""
 
 import io
 import json

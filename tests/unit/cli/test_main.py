@@ -75,7 +75,7 @@ def test_help_is_an_answer(words: list[str]) -> None:
 
 
 def test_an_unknown_verb_is_a_usage_error() -> None:
-    """It says which verb may have been meant."""
+    """An unknown verb is a usage error, which suggests the closest verb."""
     done = run_here("desribe")
     assert done.code == main.USAGE
     assert "did you mean describe?" in done.err
@@ -94,13 +94,13 @@ def test_an_unknown_verb_is_a_usage_error() -> None:
 def test_an_option_that_does_not_exist_is_answered_with_the_one_that_is_close(
     words: tuple[str, ...], said: str
 ) -> None:
-    """It says which option may have been meant."""
+    """The error of an unknown option suggests the closest option."""
     done = run_here(*words)
     assert (done.code, said in done.err) == (main.USAGE, True), done.err
 
 
 def test_an_unknown_option_is_a_usage_error() -> None:
-    """argparse's own answer, with its exit code."""
+    """An unknown option is argparse's usage error, with its exit code."""
     done = run_here("ps", "--colour")
     assert done.code == main.USAGE
     assert "--colour" in done.err
@@ -114,7 +114,7 @@ def test_the_server_may_be_named_first() -> None:
 
 
 def test_the_server_may_be_named_behind_any_word() -> None:
-    """`slipway job --server URL ls` and `slipway job ls --server URL` are the same, and the last word counts."""
+    """`slipway job --server URL ls` and `slipway job ls --server URL` are the same, and the last URL wins."""
     for words in (
         ("job", "--server", "127.0.0.1:1", "ls"),
         ("job", "ls", "--server", "127.0.0.1:1"),
@@ -143,7 +143,7 @@ def test_an_address_that_is_none() -> None:
 
 
 def test_version() -> None:
-    """Both spellings print it."""
+    """`slipway version --client` and `slipway --version` print the same version."""
     assert run_here("version", "--client").out == run_here("--version").out
     assert run_here("--version").out.startswith("slipway ")
 

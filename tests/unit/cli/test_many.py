@@ -102,7 +102,7 @@ async def test_all_are_ones_own(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_a_kind_stops_only_its_own(world: ApiWorld, desk: Desk) -> None:
-    """`slipway notebook stop --all` ends no run."""
+    """A verb of one kind stops only that kind: `slipway notebook stop --all` ends no run."""
     await launched(desk, "train")
     await desk.run("notebook", "start", "--detach", "--name", "nb")
     assert (await desk.run("notebook", "stop", "--all", "--yes")).code == main.OK

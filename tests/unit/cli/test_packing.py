@@ -176,7 +176,7 @@ def test_the_archive_is_a_plain_tar(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_not_utf8_is_refused_or_ignored(tmp_path: Path) -> None:
-    """A name of another encoding does not travel; a pattern with `?` or `*` leaves the file out."""
+    """A file name that is not UTF-8 is refused, unless an ignore pattern with `?` or `*` leaves the file out."""
     (tmp_path / "train.py").write_text("pass")
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")).write_text("x")
     with pytest.raises(InvalidError, match="is no name that travels"):

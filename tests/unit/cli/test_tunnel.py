@@ -12,7 +12,8 @@ from slipway.sdk.address import parse
 
 
 async def test_a_local_connection_that_is_reset_ends_the_connection_to_the_workload() -> None:
-    """Otherwise each one that a browser drops would stay open, until no further connection is accepted."""
+    """A reset of the local connection ends the connection to the workload; otherwise each one that a browser drops
+    would stay open, until no further connection is accepted."""
     closed, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
 
     async def workload(connection: ServerConnection) -> None:

@@ -45,7 +45,7 @@ async def ended(world: ApiWorld, name: str, *, code: int = 0) -> None:
 
 
 async def test_a_launch_says_its_id(world: ApiWorld, desk: Desk) -> None:
-    """`run --detach` prints the id and nothing else; the options arrive in the spec."""
+    """`run --detach` prints the id and nothing else; the options are in the spec."""
     words = ("--gpus", "1", "--cpus", "2", "--ranks", "3", "--env", "A=1", "--max-restarts", "2", "--user", "ann")
     done = await desk.run(*RUN, *words, "--priority", "70", "--", "python", "train.py")
     assert done.code == 0
@@ -120,7 +120,7 @@ async def test_a_rerun_needs_the_secret_values_again(
 
 
 async def test_a_service_account_is_named_by_an_option(world: ApiWorld, desk: Desk) -> None:
-    """`--service-account` is the launch's field."""
+    """`--service-account` sets the launch's field."""
     allowed = {"metadata": {"annotations": {"slipway.dev/service-accounts": "reader"}}}
     await world.kube.patch(NAMESPACES, "default", allowed)
     assert (await desk.run(*RUN, "--service-account", "reader", "--", "true")).code == main.OK
@@ -128,7 +128,7 @@ async def test_a_service_account_is_named_by_an_option(world: ApiWorld, desk: De
 
 
 async def test_the_size_of_shared_memory_is_an_option(world: ApiWorld, desk: Desk) -> None:
-    """`--shm-size` is the launch's field; what is no size is refused with the option's name and what to write."""
+    """`--shm-size` sets the launch's field; an invalid size is refused with the option's name and what to write."""
     assert (await desk.run(*RUN, "--shm-size", "2Gi", "--", "true")).code == main.OK
     assert (await world.stored("train")).spec.shm_size == "2Gi"
     refused = await desk.run(*RUN, "--shm-size", "lots", "--", "true")
@@ -138,7 +138,7 @@ async def test_the_size_of_shared_memory_is_an_option(world: ApiWorld, desk: Des
 
 
 async def test_a_service_is_an_option_and_its_address_is_described(world: ApiWorld, desk: Desk) -> None:
-    """`--service` is the launch's field; what cannot be one is refused with what to write."""
+    """`--service` sets the launch's field; an invalid one is refused with what to write."""
     assert (await desk.run(*RUN, "--service", "llm:8000", "--", "true")).code == main.OK
     service = (await world.stored("train")).spec.service
     assert service is not None
@@ -312,7 +312,8 @@ async def test_a_refused_service_account_is_named_by_its_option(desk: Desk) -> N
 
 
 async def test_the_type_of_gpus_is_named_by_an_option(world: ApiWorld, desk: Desk) -> None:
-    """One with `--gpu-type`, several with `--flavor`, the best first; not both."""
+    """The type of GPUs is set by `--gpu-type`, or several types by `--flavor`, the best first; both together are
+    refused."""
     flavors = [{"name": name, "nodeLabels": {"gpu": name}} for name in ("h100", "a100")]
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
     assert (await desk.run(*RUN, "--gpu-type", "h100", "--", "true")).code == main.OK
@@ -358,7 +359,7 @@ async def test_describe_shows_the_command_as_it_was_typed(world: ApiWorld, desk:
 
 
 async def test_names_say_the_kind(world: ApiWorld, desk: Desk) -> None:
-    """A launch without a name gets one that begins with what it is."""
+    """A launch without a name gets one that begins with `run` or with its kind."""
     await desk.run("run", "--image", "a", "--detach", "--", "true")
     await desk.run("notebook", "start", "--detach")
     names = sorted(await world.names())
@@ -796,7 +797,7 @@ async def test_cluster_lists(desk: Desk) -> None:
     ],
 )
 async def test_a_word_that_is_not_utf8(desk: Desk, words: tuple[str, ...], said: str) -> None:
-    """A word of another encoding, such as the name of an old file, is refused with its place."""
+    """An argument of another encoding, such as the name of an old file, is refused with its position."""
     refused = await desk.run(*words)
     assert (refused.code, said in refused.err) == (main.USAGE, True), refused.err
 

@@ -43,7 +43,7 @@ async def test_the_time_is_that_of_all_together(world: ApiWorld, desk: Desk) -> 
 
 @pytest.mark.parametrize("words", [(), ("--job", "none"), ("a-b", "--job", "sweep"), ("no-such", "b-c")])
 async def test_what_is_waited_for_is_named(world: ApiWorld, desk: Desk, words: tuple[str, ...]) -> None:
-    """Nothing, an unknown job, or an unknown ID is an error at once; so are IDs together with a job."""
+    """No argument, an unknown job, or an unknown ID is an error at once; so are IDs together with a job."""
     assert world
     ran = await desk.run("wait", *words)
     assert ran.code in (main.USAGE, main.NOT_FOUND)

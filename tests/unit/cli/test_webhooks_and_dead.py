@@ -39,7 +39,7 @@ async def desk(world: ApiWorld) -> AsyncGenerator[Desk, None]:
 
 
 async def test_a_webhook_is_created_listed_changed_and_removed(desk: Desk) -> None:
-    """The key is printed once, with what to do with it."""
+    """A webhook is created, listed, changed and removed; its key is printed once, with how to use it."""
     assert "slipway webhook create URL" in (await desk.run("webhook", "ls")).err
     made = await desk.run("webhook", "create", URL, "--name", "pager", "--event", "terminated", "--result", "Failed")
     assert made.out.splitlines()[0] == "webhook pager is added"

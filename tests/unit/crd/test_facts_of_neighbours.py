@@ -53,7 +53,7 @@ def test_role_spreads_as_it_says_else_as_its_template_says() -> None:
 
 
 def test_claims_and_images_of_a_role_are_told() -> None:
-    """Claims by name; an image per container, init containers first."""
+    """The fact of a role has its claims by name, and the image of each container, init containers first."""
     volumes: list[dict[str, Any]] = [
         {"name": "data", "persistentVolumeClaim": {"claimName": "set"}},
         {"name": "tmp", "emptyDir": {}},

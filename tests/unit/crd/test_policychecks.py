@@ -42,7 +42,7 @@ def test_the_examples_of_the_documentation_pass() -> None:
 
 
 def test_every_form_of_a_rule_and_a_target_passes() -> None:
-    """Every action, and each way to name a failure and a target."""
+    """Every action, and each way to name a failure and a target, is accepted."""
     rules = [
         {"action": "ignore", "roles": ["worker"], "exitCodes": [3]},
         {"action": "notCounted", "exitCodes": [75, "128-255"]},

@@ -198,7 +198,7 @@ def test_a_role_may_have_a_template_of_its_own() -> None:
 
 
 def test_errors_in_a_roles_template_point_into_it() -> None:
-    """The pointer names the role."""
+    """An error in a role's template has a pointer that contains the role."""
     result = resolved(ranks=[{"template": a_template(hostNetwork=True)}])
     assert pointers(result) == ["/ranks/0/template/spec/hostNetwork"]
 

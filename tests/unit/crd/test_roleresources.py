@@ -77,7 +77,7 @@ def test_role_resources_go_to_the_main_container() -> None:
 
 
 def test_init_containers_raise_the_peak_and_sidecars_the_sum() -> None:
-    """The pod's effective request, as Kubernetes counts it."""
+    """The request of a pod is as Kubernetes counts it: init containers raise the peak, sidecars the sum."""
     template = a_template(
         container("main"),
         initContainers=[

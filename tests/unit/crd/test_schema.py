@@ -34,7 +34,7 @@ def every_node(node: dict[str, Any], at: str = "") -> Iterator[tuple[str, dict[s
 
 
 def test_there_are_five_kinds_with_their_names() -> None:
-    """Kinds, short names and scopes are a contract with everybody's kubectl."""
+    """Kinds, short names and scopes are a contract with every kubectl."""
     names = {kind: manifest["spec"]["names"]["shortNames"] for kind, manifest in MANIFESTS.items()}
     assert names == {
         "Allocation": ["alloc"],
@@ -124,7 +124,7 @@ def test_an_allocation_needs_a_spec_with_a_kind_and_no_more() -> None:
 
 
 def test_kubectl_get_shows_what_matters() -> None:
-    """Columns of `kubectl get alloc`, and of `-o wide`."""
+    """`kubectl get alloc`, also with `-o wide`, has these columns."""
     columns = version_of("Allocation")["additionalPrinterColumns"]
     narrow = [column["name"] for column in columns if not column.get("priority")]
     wide = [column["name"] for column in columns if column.get("priority")]

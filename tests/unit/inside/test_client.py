@@ -222,7 +222,7 @@ async def test_a_preemption_is_heard_behind_the_scenes(api: Api, stub: HttpStub,
 
 
 async def test_asking_once(api: Api, stub: HttpStub, tmp_path: Path) -> None:
-    """Without a time one request returns the current answer."""
+    """Without a timeout one request returns the current answer."""
     api.answers = [JSONResponse(NOT_ASKED), JSONResponse(ASKED)]
     client = a_client(stub, tmp_path)
     assert await asyncio.to_thread(client.preemption) is None

@@ -39,7 +39,7 @@ async def run(stub: HttpStub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_it_downloads_and_unpacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It downloads with the rank's token, without any proxy of the environment, and unpacks."""
+    """The program downloads with the rank's token, without any proxy of the environment, and unpacks."""
 
     async def answer(_request: Request) -> Response:
         return Response(ARCHIVE, media_type="application/gzip")

@@ -36,8 +36,8 @@ async def run(stub: HttpStub, monkeypatch: pytest.MonkeyPatch) -> int:
 async def test_it_waits_until_the_api_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It waits until the API allows the start, with the rank's token and without any proxy of the environment. What it
-    waits for is printed once."""
+    """The program waits until the API allows the start, with the rank's token and without any proxy of the environment.
+    What it waits for is printed once."""
     answers = [WAITS, WAITS, {"attempt": 2, "start": True}]
 
     async def answer(_request: Request) -> Response:

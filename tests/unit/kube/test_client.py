@@ -112,7 +112,7 @@ async def test_all_pages_are_joined(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("failures", "succeeds"), [(2, True), (3, False)])
 async def test_a_list_whose_pages_expire_starts_over(tmp_path: Path, failures: int, succeeds: bool) -> None:
-    """410 midway begins the whole LIST again, a few times; never a mixed one."""
+    """A 410 in the middle restarts the whole LIST, a few times; pages of two LISTs are never mixed."""
     left = failures
 
     async def answer(request: Request) -> Response:
@@ -329,7 +329,8 @@ async def test_watch_lines_in_any_chunks(tmp_path: Path) -> None:
     ],
 )
 async def test_watch_errors(tmp_path: Path, line: bytes, meaning: type[ControlPlaneError]) -> None:
-    """ERROR events are raised as what they mean, unreadable lines as InvalidError, after the events before them."""
+    """An ERROR event raises the error that it describes, an unreadable line InvalidError, after the events before
+    it."""
 
     async def answer(_: Request) -> Response:
         return Response(event("ADDED", name="a", resourceVersion="8") + line)
@@ -471,7 +472,7 @@ async def test_exec_plugins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [None, "{}", "contexts: 5", '{"current-context": "x", "contexts": []}'])
 async def test_a_bad_kubeconfig_is_named(tmp_path: Path, text: str | None) -> None:
-    """A missing or unusable kubeconfig says which, before anything is sent."""
+    """A missing or unusable kubeconfig is named in an error before anything is sent."""
     path = tmp_path / "config"
     if text is not None:
         path.write_text(text)

@@ -14,7 +14,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Server:
-    """Counts its connections; `talk` is what happens on each."""
+    """A server that counts its connections; `talk` handles each."""
 
     def __init__(self, talk: Talk) -> None:
         self.connections = 0

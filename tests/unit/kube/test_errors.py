@@ -156,7 +156,7 @@ def test_invalid_carries_its_fields() -> None:
     ],
 )
 def test_pointers(field: str | None, pointer: str) -> None:
-    """The server's notation becomes RFC 6901."""
+    """Field paths in the server's notation become JSON pointers (RFC 6901)."""
     assert pointer_of(field) == pointer
 
 

@@ -47,7 +47,7 @@ async def call(extender: LoopbackExtender, **changes: Any) -> bytes:
 
 
 def test_full_nodes_go_out_under_gos_names() -> None:
-    """Pod, Nodes.items and a null NodeNames, as kube-scheduler marshals ExtenderArgs."""
+    """A request has Pod, Nodes.items and a null NodeNames, as kube-scheduler marshals ExtenderArgs."""
     body = json.loads(wire.filter_args(wire.pod_object(ROLE, OWNER), NODES, names_only=False))
 
     assert list(body) == ["Pod", "Nodes", "NodeNames"]
@@ -79,7 +79,8 @@ VICTIM = AllocationFact(
 
 
 def test_who_would_go_goes_out_under_gos_names() -> None:
-    """NodeNameToVictims with pods as they run, or NodeNameToMetaVictims with their uids; no budget is violated."""
+    """A preemption request has NodeNameToVictims with the running pods, or NodeNameToMetaVictims with their uids; no
+    budget is violated."""
     victims = {"n1": [wire.victim_object(VICTIM, 1, "pod-1", "n1")]}
     body = json.loads(wire.preempt_args({"a": 1}, victims, uids_only=False))
     assert (body["Pod"], body["NodeNameToMetaVictims"]) == ({"a": 1}, None)
@@ -295,7 +296,8 @@ async def test_nobody_there_is_a_fault() -> None:
 
 
 async def test_files_of_certificates_are_read_again_when_they_were_replaced(tmp_path: Path) -> None:
-    """A mounted Secret is renewed while the scheduler runs; the settings name the same file as before."""
+    """Replaced certificate files are read again: a mounted Secret is renewed while the scheduler runs, with the same
+    path in the settings."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

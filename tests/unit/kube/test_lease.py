@@ -236,7 +236,7 @@ def test_a_deleted_lease_is_made_again() -> None:
 
 
 def test_a_lost_answer_is_not_a_lost_lease() -> None:
-    """A renewal that was applied but not answered is found to be ours."""
+    """A renewal that was applied but not answered is recognized as ours."""
 
     async def check(world: World) -> None:
         first, _ = world.join("a")
@@ -290,7 +290,8 @@ def test_a_renewal_on_its_way_does_not_keep_the_lease_from_being_given_up() -> N
 
 
 def test_leading_work_that_returns_gives_the_lease_up() -> None:
-    """Its error is raised after the release; another may lead at once."""
+    """When leading work returns, the lease is released, then its error is raised; another candidate may lead at
+    once."""
 
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:

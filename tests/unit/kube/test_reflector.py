@@ -89,7 +89,7 @@ def in_world(test: Callable[[World], Awaitable[None]], bookmark_s: float = BOOKM
 
 
 def test_lists_once_then_follows() -> None:
-    """Synced after one LIST; changes arrive by the watch, with no further LIST for an hour."""
+    """The reflector is synced after one LIST; changes arrive by the watch, with no further LIST for an hour."""
 
     async def check(world: World) -> None:
         world.add("a")

@@ -1,4 +1,5 @@
-"""The store never goes back, keys by uid, tells its listeners, and knows when our own writes have been seen."""
+"""The store never goes back, distinguishes objects by uid, calls its listeners, and knows when our own writes have been
+seen."""
 
 import pytest
 

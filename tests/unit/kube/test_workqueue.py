@@ -40,7 +40,8 @@ def test_a_waiting_key_waits_once() -> None:
 
 
 def test_a_key_added_while_active_runs_once_more() -> None:
-    """It is not handed to a second worker, and however often it is added it runs once after `done`."""
+    """A key that is added while it is active is not handed to a second worker, and runs once after `done`, however
+    often it is added."""
 
     async def check(queue: WorkQueue[str]) -> None:
         queue.add("a")
@@ -197,7 +198,7 @@ operation = st.one_of(
 def test_every_key_runs_after_its_last_add_and_never_twice_at_once(
     workers: int, operations: list[tuple[str, int, float]]
 ) -> None:
-    """Whatever the order of calls: exclusive per key, and no add is lost."""
+    """With any order of calls a key never runs twice at once, and no add is lost."""
 
     async def main() -> None:
         queue: WorkQueue[int] = WorkQueue(SeededRandom(3))

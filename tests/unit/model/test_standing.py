@@ -35,7 +35,8 @@ def test_a_word_has_one_tone_wherever_it_is_used() -> None:
 
 
 def test_every_phase_makes_a_state_of_its_job() -> None:
-    """And the meaning of the state names those phases, so that both vocabularies can be read together."""
+    """Every phase makes a state of its job, whose meaning names the phases, so that both vocabularies can be read
+    together."""
     assert set(JOB_STATE_OF) == set(Phase)
     meanings = {each.word: each.meaning for each in JOB_STANDINGS}
     for phase, state in JOB_STATE_OF.items():

@@ -24,7 +24,7 @@ def test_parses_what_kubernetes_and_people_write(text: str, epoch: float):
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-01-02", "2026-01-02T03:04:05", "2026-13-02T03:04:05Z"])
 def test_refuses_what_is_not_a_time_with_an_offset(text: str):
-    """A time without an offset is not a time."""
+    """A time without an offset is refused."""
     with pytest.raises(ValueError, match="RFC 3339"):
         parse_time(text)
 
@@ -68,7 +68,7 @@ def test_a_date_of_a_server_is_read_or_none(text: str, epoch: float | None):
 
 
 def test_whole_seconds_round_down():
-    """A creation time never lies in the future of the event, whatever the fraction."""
+    """Whole seconds are rounded down, so that a creation time is never after its event."""
     assert format_time(1767323045.999999, "seconds") == "2026-01-02T03:04:05Z"
     assert format_time(1767323045.25, "microseconds") == "2026-01-02T03:04:05.250000Z"
 

@@ -42,7 +42,8 @@ def test_a_repeat_keeps_its_time_of_day_when_clocks_change() -> None:
 
 
 def test_a_time_of_day_that_the_clocks_skip_is_an_hour_later_and_one_that_they_repeat_is_the_first() -> None:
-    """On 29 March 2026 there is no 02:30 in Berlin; on 25 October there are two."""
+    """A time of day that the clocks skip is an hour later, and of a repeated one the first is used: on 29 March 2026
+    there is no 02:30 in Berlin, on 25 October there are two."""
     spring = a_window("2026-03-28T02:30:00+01:00", every="Daily", time_zone="Europe/Berlin")
     assert starts(spring, "2026-03-28T00:00:00Z", 3)[1:] == ["2026-03-29T01:30:00Z", "2026-03-30T00:30:00Z"]
     autumn = a_window("2026-10-24T02:30:00+02:00", every="Daily", time_zone="Europe/Berlin")
@@ -50,7 +51,7 @@ def test_a_time_of_day_that_the_clocks_skip_is_an_hour_later_and_one_that_they_r
 
 
 def test_no_occurrence_begins_after_until() -> None:
-    """One that begins at that very instant still occurs."""
+    """No occurrence begins after `until`; one that begins at that instant still occurs."""
     until = parse_time("2026-12-07T22:00:00Z")
     window = a_window("2026-12-05T22:00:00Z", every="Daily", until=until)
     assert len(occurrences(window, 0.0, 1e12, 10)) == 3

@@ -98,7 +98,7 @@ def test_it_goes_before_the_users_own() -> None:
 
 
 def test_without_a_context_nothing_changes() -> None:
-    """No program, no init container, no volume."""
+    """Without a context there is no program, no init container and no volume."""
     manifests = made()
     assert manifests.configmap["data"] == {}
     assert "initContainers" not in manifests.pods[0].manifest["spec"]

@@ -1,4 +1,4 @@
-"""The home and the name of a rank: what images without an entry for its uid need."""
+"""The home and the user name of a rank, which images without an entry for its uid need."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def mounts_of(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
 
 
 def test_the_main_container_has_a_name_and_a_home_that_its_uid_can_write() -> None:
-    """The home is an empty volume of the pod; every uid may write such a volume."""
+    """The main container has a user name and a writable home: an empty volume of the pod, which every uid may write."""
     manifests = made(1)
     pod = manifests.pods[0].manifest["spec"]
     assert pod["securityContext"]["runAsUser"] == 1000

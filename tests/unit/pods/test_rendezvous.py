@@ -156,7 +156,8 @@ def test_options_on_the_command_line_win_over_the_environment() -> None:
 
 @pytest.mark.parametrize("minimum", [None, 2])
 def test_accelerate_on_several_gpus_joins_the_gang(minimum: int | None) -> None:
-    """It calls torchrun's code with options of its own, and leaves the nodes to the environment.
+    """Accelerate on several GPUs joins the gang: it calls torchrun's code with options of its own, and leaves the nodes
+    to the environment.
 
     Source: accelerate/utils/launch.py (`prepare_multi_gpu_env`, `_filter_args`) and commands/launch.py, 1.15.
     """

@@ -31,7 +31,8 @@ async def assert_launched(desk: Desk, *nodes: str) -> None:
 
 
 def test_one_rank_takes_four_writes_in_their_order() -> None:
-    """ConfigMap, pod, release, binding; and three reads: the allocation and, once, its pool and its workspace."""
+    """One rank takes four writes in this order: ConfigMap, pod, release, binding; and three reads: the allocation and,
+    once, its pool and its workspace."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -227,7 +228,7 @@ def test_a_status_written_meanwhile_costs_a_new_decision_but_no_new_pods() -> No
 
 
 def test_the_next_attempt_has_pods_of_its_own_and_removes_those_before() -> None:
-    """V8: names never repeat."""
+    """V8: the next attempt has its own pods, whose names never repeat, and the pods of the previous one are removed."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()

@@ -16,7 +16,7 @@ LOOKS_AGAIN = 2
 """The number of the read before pods are deleted."""
 MADE = 3
 ROUNDS = 20
-"""of hints: ten minutes"""
+"""rounds of hints, which take ten minutes"""
 NODES = tuple(f"n{number}" for number in range(7))
 
 

@@ -151,7 +151,7 @@ def test_a_delete_during_a_create_waits_for_it() -> None:
 
 
 def test_a_duplicate_create_is_ignored() -> None:
-    """A second hint, at the same time or later, in this process or another: each object is created once."""
+    """After a second hint, at the same time or later, in this process or another, each object is still created once."""
 
     async def story(desk: Desk) -> None:
         await desk.assign("n0", "n1")
@@ -206,7 +206,8 @@ def test_a_five_way_pool_never_exceeds_its_concurrency() -> None:
 
 
 def test_a_configmap_created_and_a_pod_refused_leave_nothing() -> None:
-    """Refused for good: the watcher ends it in the server's words, and the ConfigMap goes with the end."""
+    """After a permanent refusal of the pod the watcher ends the allocation with the server's message, and the ConfigMap
+    is deleted with the end."""
 
     async def story(desk: Desk) -> None:
         await desk.assign("n0", "n1")

@@ -46,7 +46,7 @@ def a_loop(name: str = "tick", bound_s: float = 10) -> Loop:
 
 
 async def test_a_loop_past_its_bound_fails_liveness_and_is_named():
-    """A hung loop is found; a move heals it; its end forgets it."""
+    """A loop past its bound fails liveness and is named; progress heals it, and its end removes it."""
     clock = FakeClock()
     health = ProcessHealth(clock)
     app = HealthApp(health)
@@ -65,7 +65,7 @@ async def test_a_loop_past_its_bound_fails_liveness_and_is_named():
 
 
 def test_an_announced_pause_extends_the_bound():
-    """A loop that backs off is not hung."""
+    """An announced pause extends the bound, because a loop that backs off is not hung."""
     clock = FakeClock()
     health = ProcessHealth(clock)
     with health.watch(a_loop()) as pulse:
@@ -106,7 +106,7 @@ async def test_readiness_lists_each_failing_check_with_its_reason():
 
 
 def test_a_draining_process_is_alive_but_not_ready():
-    """Traffic moves away before the process ends."""
+    """A draining process is alive but not ready, so that traffic moves away before it ends."""
     health = ProcessHealth(FakeClock())
     health.drain()
     assert health.liveness().ok

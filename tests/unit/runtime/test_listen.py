@@ -49,7 +49,7 @@ def test_refuses_everything_else(text: str):
     ],
 )
 def test_knows_loopback(host: str, expected: bool):
-    """Mode `none` is allowed on loopback only."""
+    """Loopback addresses are recognized, because mode `none` is allowed on them only."""
     assert ListenAddress(host, 1).is_loopback is expected
 
 

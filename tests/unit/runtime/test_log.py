@@ -45,7 +45,7 @@ _log = log.get_logger("slipway.test")
 
 
 def test_a_line_is_json_with_its_fields_and_its_trace(lines: _Lines):
-    """Machines find time, level, logger, service, trace and the event's own fields."""
+    """A line is JSON with time, level, logger, service, trace and the event's own fields."""
     _log.info("pod created", rank=3, took_s=0.5, nodes=("a", "b"))
     (line,) = lines.parsed
     assert line.pop("ts").endswith("Z")
@@ -104,7 +104,7 @@ def test_one_event_is_one_line_whatever_it_contains(lines: _Lines):
 
 
 def test_levels_below_the_setting_are_not_written(lines: _Lines):
-    """The level is the process's own choice."""
+    """Levels below the process's setting are not written."""
     lines.setup(level="warning")
     _log.info("quiet")
     _log.debug("quieter")

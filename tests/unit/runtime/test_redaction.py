@@ -9,7 +9,7 @@ from slipway.runtime.redaction import HIDDEN, is_secret_key, redact, redact_text
     "key", ["password", "REDIS_PASSWORD", "client_secret", "token", "Authorization", "set-cookie", "api-key", "apiKey"]
 )
 def test_secret_keys_hide_any_value(key: str):
-    """The key alone decides."""
+    """A secret key hides any value."""
     assert is_secret_key(key)
     assert redact(key, "hunter2") == HIDDEN
     assert redact(key, ["hunter2"]) == HIDDEN
@@ -38,6 +38,6 @@ def test_text_is_cleaned(text: str, shown: str):
 
 
 def test_looks_into_structures():
-    """A secret is found below a harmless key."""
+    """A secret is hidden also below a harmless key in a structure."""
     value = {"env": [{"token": "t", "url": "redis://:pw@h"}], "count": 2}
     assert redact("spec", value) == {"env": [{"token": HIDDEN, "url": "redis://:***@h"}], "count": 2}

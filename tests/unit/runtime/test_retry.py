@@ -29,7 +29,7 @@ def _failing(
 
 
 async def test_a_call_that_works_is_called_once():
-    """No wait and no count without an error."""
+    """A call that works is called once, without a wait and a count."""
     clock = FakeClock()
     assert await retry.call(_POLICY, _failing(), clock=clock, random=SeededRandom(1)) == "done"
     assert clock.slept == []

@@ -68,7 +68,8 @@ async def test_steps_are_at_least_the_interval_apart():
 
 
 async def test_errors_back_off_with_jitter_and_a_cap_and_success_resets():
-    """1, 2, 4, 8, 8 s at most and half of it at least; then the normal pace again."""
+    """After errors the pauses are at most 1, 2, 4, 8, 8 s and at least half of that; after a success the normal
+    interval applies again."""
     world = _World(*[UnavailableError("down")] * 5, None, None)
     await world.run()
     for slept, most in zip(world.waits[:5], (1, 2, 4, 8, 8), strict=True):
@@ -85,7 +86,7 @@ async def test_errors_back_off_with_jitter_and_a_cap_and_success_resets():
     ],
 )
 async def test_any_error_is_survived_and_counted(error: Exception, kind: str):
-    """The loop is the one place where every exception ends; a group counts as what is in it."""
+    """The loop is the one place where every exception ends; an error group counts as its errors."""
     count = telemetry.LOOP_ERRORS.labels(loop="test", error=kind)
     before = count._value.get()  # pyright: ignore
     world = _World(error, None)
@@ -376,7 +377,7 @@ def test_the_first_signal_finishes_the_step_and_exits_0(number: signal.Signals, 
 
 
 def test_the_second_signal_ends_at_once(tmp_path: Path):
-    """A hanging drain can always be ended, with the shell's code for the signal."""
+    """The second signal ends a hanging drain at once, with the shell's exit code for the signal."""
     with _process(3600, tmp_path) as process:
         process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):

@@ -66,7 +66,7 @@ def test_text_becomes_typed_values():
 
 
 def test_standard_variables_keep_their_names():
-    """KUBECONFIG and the OTLP endpoint are what every other tool reads."""
+    """KUBECONFIG and the OTLP endpoint keep the names that every other tool reads."""
     values = load(CommonSettings, {"KUBECONFIG": "/k", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "PATH": "/bin"})
     assert (values.kubeconfig, values.otel_endpoint) == ("/k", "http://c:4318")
 
@@ -87,7 +87,7 @@ def test_standard_variables_keep_their_names():
     ],
 )
 def test_a_bad_value_is_named_with_what_is_allowed(name: str, text: str, complaint: str):
-    """The message says which variable, what it is, and what it may be."""
+    """The message of a bad value has the variable, its value, and the allowed values."""
     with pytest.raises(InvalidError) as caught:
         load(_Settings, {name: text})
     (field,) = caught.value.fields

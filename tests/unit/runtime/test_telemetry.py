@@ -64,7 +64,8 @@ def sink(request: pytest.FixtureRequest) -> Iterator[Kept]:
 
 
 def test_an_ended_span_reaches_the_sink_whole(sink: Kept):
-    """The waterfall needs ids, links, times, status, attributes and events."""
+    """An ended span reaches the sink with ids, links, times, status, attributes and events, which the waterfall
+    needs."""
     link = traceparent_from_uid("other")
     with telemetry.span(
         "create", parent=_REMOTE, links=[link, "bad"], allocation_id="a-1", attributes={"rank": 3}
@@ -144,7 +145,7 @@ def test_suppressed_work_leaves_no_span(sink: Kept):
 
 
 def test_log_ids_are_those_of_the_current_span(sink: Kept):
-    """A log line finds its trace."""
+    """The log ids are those of the current span, so that a log line leads to its trace."""
     with telemetry.span("work", parent=_REMOTE, allocation_id="a-1"):
         ids = telemetry.current_ids()
     assert ids == ("4bf92f3577b34da6a3ce929d0e0e4736", sink.named("work")["spanId"])

@@ -19,7 +19,7 @@ def test_round_trips(trace_id: int, span_id: int, sampled: bool):
 
 
 def test_a_later_version_may_be_longer():
-    """Unknown versions are read by the rules of version 00."""
+    """A longer header of a later version is read by the rules of version 00."""
     assert parse_traceparent("cc" + _GOOD[2:] + "-what-the-future-holds") == parse_traceparent(_GOOD)
 
 

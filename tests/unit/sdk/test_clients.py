@@ -245,7 +245,7 @@ async def test_the_events_of_all_have_a_cursor(shell: Shell, world: ApiWorld) ->
 
 
 async def test_lines_are_read_and_followed(shell: Shell, world: ApiWorld) -> None:
-    """The lines of the ranks, filtered by the server; `follow` ends with the allocation."""
+    """The lines of the ranks are read, filtered by the server; `follow` ends with the allocation."""
     run = await shell.do(launching())
     world.pod_logs.said = {0: ["2026-01-02T03:04:05.1Z one", "2026-01-02T03:04:05.2Z two"]}
     await world.run(run.view.name)
@@ -349,7 +349,7 @@ async def test_a_launch_is_repeated_with_its_key(made: type) -> None:
 
 @pytest.mark.parametrize("made", BOTH)
 async def test_a_kill_is_not_repeated_when_its_outcome_is_unknown(made: type) -> None:
-    """A second kill would end the ranks at once, without their grace."""
+    """A kill with an unknown outcome is not repeated, because a second kill would end the ranks without their grace."""
 
     async def answer(_: Request) -> Response:
         return Response(b"", 503)

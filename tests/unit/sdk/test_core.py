@@ -101,7 +101,7 @@ def test_the_short_forms_of_ranks_and_resources() -> None:
 
 
 def test_whole_roles_are_passed_on() -> None:
-    """Roles may be written out; then the short forms of resources would be ambiguous, and are refused."""
+    """Whole roles are passed on; the short forms of resources would be ambiguous beside them, and are refused."""
     roles = [{"name": "head", "count": 1}, {"name": "worker", "count": 3}]
     assert launches.body_of("training", {"ranks": roles})["ranks"] == roles
     with pytest.raises(InvalidError, match="resources of each role"):

@@ -120,7 +120,7 @@ def test_a_broken_traceparent_costs_no_message() -> None:
 
 @given(st.dictionaries(texts, st.binary(max_size=60), max_size=12))
 def test_garbage_never_raises_anything_else(garbage: dict[str, bytes]) -> None:
-    """Decoders meet whatever is in Redis."""
+    """Garbage never raises another error, because decoders may read anything in Redis."""
     known = codec.encode_event(an_event(3))
     for fields in (garbage, known | garbage, {**known, **dict.fromkeys(known, b"\xf0\x9f")}):
         for decode in (
@@ -151,7 +151,7 @@ def test_one_hostile_field_never_raises_anything_else(name: str, value: bytes) -
     "key", [b"", b"/", b"default", b"default/", b"/x-0123abcd", b"a/b/c-0123abcd", b"A/x-0123abcd"]
 )
 def test_a_hint_names_an_allocation(key: bytes) -> None:
-    """Anything else than <namespace>/<AllocationID> is refused."""
+    """A hint is <namespace>/<AllocationID>; anything else is refused."""
     with pytest.raises(InvalidError):
         codec.decode_hint({"v": b"1", "key": key})
 
@@ -169,7 +169,7 @@ def test_the_small_ones_survive_their_fields() -> None:
 
 
 def test_a_dead_letter_keeps_the_original_exactly() -> None:
-    """Bytes that are no text survive a burial and a replay."""
+    """A dead letter keeps the exact original: bytes that are no text survive storing and replay."""
     original = {"v": b"1", "key": b"\xff\x00"}
     fields = codec.encode_dead("slipway:work:{03}", "1-1", 6, "boom", original)
     assert codec.dead_fields(fields) == original

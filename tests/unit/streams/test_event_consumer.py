@@ -25,7 +25,7 @@ FAST = EventConsumerSettings(
 
 
 class Post:
-    """A server, what was handled, and consumers of one group."""
+    """A server, the handled events, and consumers of one group."""
 
     def __init__(self) -> None:
         self.server = MemoryServer(SystemClock())
@@ -188,7 +188,8 @@ async def test_an_event_in_hand_is_not_claimed_by_others() -> None:
 
 
 async def test_a_repeated_event_is_handled_once() -> None:
-    """The firehose repeats events after a failover; a bounded number of ids is remembered."""
+    """A repeated event, as the firehose delivers after a failover, is handled once; a bounded number of ids is stored
+    for that."""
     post = Post()
     await post.publish(1)
     consumer = post.consumer()

@@ -85,7 +85,7 @@ async def test_publishing_survives_a_flush_between_question_and_append(server: M
 
 
 async def test_publishing_clears_what_is_not_ours(server: MemoryServer) -> None:
-    """A foreign entry is removed and the whole ring published."""
+    """An entry that is not ours is removed, and the whole ring published."""
     streams = MemoryStreams(server)
     foreign = an_event(9, created_ms=1_900_000_000_000)
     await streams.events.append([StreamEntry(event=foreign)])

@@ -38,7 +38,7 @@ class World:
         self.core.bootstrap()
         self.kube = CoreKube(self.core, random=SeededRandom(1))
         self.seen = Informers()
-        """what the watcher has observed"""
+        """the objects that the watcher has observed"""
         self.sweeper = ArchiveSweeper(self.kube, self.seen, self.clock, keep_s=KEEP_S)
 
     async def upload(self) -> IndexMap:

@@ -188,7 +188,7 @@ def test_a_small_cluster_has_no_snapshot() -> None:
 
 
 def test_what_placement_can_not_see_is_not_published() -> None:
-    """A pod's status moves without an entry until the pod has ended."""
+    """Changes of a pod that do not affect placement, such as an annotation, are not published."""
 
     async def story(post: Post) -> None:
         await post.launch()

@@ -282,7 +282,8 @@ async def test_lines_that_are_numbered_anew_are_archived() -> None:
 
 
 async def test_the_log_of_an_object_that_is_deleted_while_the_archive_is_away_is_archived() -> None:
-    """The stream still has its lines when the archive answers again."""
+    """The log of an allocation that is deleted while the archive is away is archived later, because the stream still
+    has its lines."""
     scene = ArchiverScene()
     archiver = scene.archiver()
     scene.objects.is_away = True

@@ -1,4 +1,4 @@
-"""When progress is written at once, and when together with what follows."""
+"""When progress is written at once, and when together with later changes."""
 
 import msgspec
 import pytest

@@ -94,7 +94,7 @@ def test_a_long_message_is_cut() -> None:
     ],
 )
 def test_both_forms_of_repeats_are_read(fields: dict[str, Any], count: int, time: str) -> None:
-    """`count` of older sources, `series` of newer ones."""
+    """Both forms of repeats are read: `count` of older sources, `series` of newer ones."""
     event = an_event("BackOff", **fields)
     assert (pod_messages.count_of(event), pod_messages.time_of(event)) == (count, time)
 

@@ -59,7 +59,7 @@ def test_pending_and_scheduled_emits_exactly_pulling_then_starting_once() -> Non
 
 
 def test_one_rank_without_a_node_keeps_all_from_starting() -> None:
-    """Pending without a node is Pending: nothing is emitted until every rank is scheduled."""
+    """One rank without a node keeps the allocation from Starting: nothing is emitted until every rank is scheduled."""
     allocation = an_allocation(2).assigned().released().it
     waiting = once(allocation, a_pod(0).bound(), a_pod(1))
     assert not waiting.changed
@@ -218,7 +218,7 @@ def test_what_the_infrastructure_does_to_a_pod_of_a_cancelled_allocation_is_an_e
 
 
 def test_an_exit_is_on_record_before_the_pod_may_go() -> None:
-    """PodGC, a deletion by hand, a drain: our finalizer keeps the object until its exit is in the status."""
+    """After PodGC, a delete by hand, or a drain our finalizer keeps the pod until its exit is in the status."""
     pod = a_pod().exited(3, at_s=9).deleted(at_s=15)
     seen = once(a_running().it, pod, now=NOW)
     assert seen.changed

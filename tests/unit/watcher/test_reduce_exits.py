@@ -126,7 +126,8 @@ def test_the_infrastructures_failures_do_not_count(pod: PodStory, reason: Reason
 
 
 def test_a_pod_whose_node_began_anew_before_it_ran_is_lost() -> None:
-    """A kubelet leaves such a pod Pending for ever: the attempt ends, and the next one avoids the node."""
+    """A pod whose node restarted before it ran stays Pending for ever: the attempt ends, and the next one avoids the
+    node."""
     starting = an_allocation().assigned().released().it
     ended = once(starting, a_pod().stranded()).allocation
     assert (ended.status.phase, ended.status.reason) == (Phase.TERMINATING, Reason.NODE_LOST)
@@ -137,7 +138,7 @@ def test_a_pod_whose_node_began_anew_before_it_ran_is_lost() -> None:
 
 @pytest.mark.parametrize("pod", [a_pod().waiting(""), a_pod().waiting("ContainerCreating"), a_pod().bound()])
 def test_a_pod_that_has_not_started_yet_is_not_lost(pod: PodStory) -> None:
-    """A sandbox that is not ready yet, and a container that is not started yet, are ordinary."""
+    """A pod with a sandbox that is not ready yet, or a container that has not started yet, is not lost."""
     sandbox = Condition(type="PodReadyToStartContainers", status="False", last_transition_time=at(2.0))
     later = pod.with_status(conditions=[*pod.it.status.conditions, sandbox])
     assert once(an_allocation().assigned().released().it, later).allocation.status.reason == ""
@@ -173,7 +174,7 @@ def test_a_failed_setup_is_named() -> None:
 
 
 def test_a_failed_init_container_is_named() -> None:
-    """Init containers can fail the rank, with name and code."""
+    """A failed init container fails the rank, with its name and code."""
     pod = a_pod().with_container("setup", ContainerState(terminated=StateTerminated(exit_code=2)), init=True)
     status = settled(a_running().it, pod.bound().with_status(phase="Failed")).status
     assert status.message == "rank 0 on n0: init container setup: exit code 2"
@@ -191,7 +192,8 @@ def test_a_sidecar_neither_fails_a_rank_nor_holds_it() -> None:
 
 
 def test_a_pod_by_hand_deleted_is_a_loss_at_once() -> None:
-    """A deletion cannot be taken back, so the gang is not left waiting for the grace."""
+    """A pod that was deleted by hand is lost at once: a deletion cannot be undone, so the gang does not wait for the
+    grace."""
     done = once(a_running(2).it, a_pod(0).running(), a_pod(1).running().deleted(at_s=18))
     assert (done.allocation.status.phase, done.allocation.status.reason) == (Phase.TERMINATING, Reason.POD_DELETED)
 
@@ -272,7 +274,7 @@ def test_a_name_that_is_no_image_fails_at_once() -> None:
 
 
 def test_an_elastic_gang_goes_on_above_its_minimum() -> None:
-    """minAvailable 1 of 2: one failure is recorded, two end it."""
+    """An elastic gang continues above its minimum: with minAvailable 1 of 2, one failure is recorded, two end it."""
     story = a_running(2, minAvailable=1)
     one = once(story.it, a_pod(0).running(), a_pod(1).exited(1), now=NOW).allocation.status
     assert one.phase is Phase.RUNNING
@@ -294,7 +296,7 @@ def test_a_roles_own_minimum_counts() -> None:
 
 
 def test_daemons_do_not_keep_a_gang_alive() -> None:
-    """When the others have ended well the daemons are killed, and do not fail it."""
+    """When the other ranks have succeeded, the daemons are killed, and do not fail the gang."""
     signals = Signals(daemons=[1], attempt=1)
     story = a_running(2).with_spec(signals=signals)
     done = once(story.it, a_pod(0).exited(0), a_pod(1).running())

@@ -59,7 +59,7 @@ def test_a_daemon_may_end_well_before_the_others() -> None:
 
 
 def test_a_worker_that_fails_beside_daemons_fails_it() -> None:
-    """Its exit is the cause, the daemons are killed for it."""
+    """A worker that fails beside daemons fails the gang: its exit is the cause, and the daemons are killed."""
     done = once(daemons(1).it, a_pod(0).exited(5), a_pod(1).running()).allocation
     ended = settled(done, a_pod(0).exited(5), a_pod(1).exited(143, at_s=18).deleted(at_s=16))
     assert ending(ended) == (Phase.TERMINATED, Result.FAILED, Reason.RANK_FAILED)

@@ -157,7 +157,8 @@ def test_waiting_follows_the_signal() -> None:
     ],
 )
 def test_only_the_main_container_counts(pod: PodStory, main: str) -> None:
-    """Main is the annotation's container, else `main`, else the first; a sidecar neither decides nor blocks."""
+    """Only the main container counts: the annotation's, else `main`, else the first; a sidecar neither decides nor
+    blocks."""
     allocation = an_allocation().assigned().released().it
     statuses = [
         status

@@ -24,7 +24,7 @@ def told(allocation: Allocation) -> list[tuple[str, str]]:
     return [(note.reason, note.text) for note in notes_of(allocation)]
 
 
-# --- what is told
+# --- the Events
 
 
 def test_a_success_is_told_from_the_queue_to_the_end() -> None:
@@ -68,7 +68,7 @@ def test_who_displaces_it_is_named_within_its_workspace_only(by: str, is_named: 
 
 
 def test_a_restart_is_told_with_its_cause() -> None:
-    """A decision of the scheduler is no warning, a failure is one."""
+    """The Event of a restart has its cause: a decision of the scheduler is no warning, a failure is one."""
     failed = begun_again(a_running(maxRestarts=3), exit_code=1)
     assert [(note.reason, note.is_warning) for note in notes_of(failed)][-1] == ("Requeued", True)
     assert "RankFailed" in notes_of(failed)[-1].text

@@ -20,7 +20,7 @@ MANY = GETS_MAX + 4
 
 
 class Scene:
-    """A cluster, and a watcher that has seen what a test gives it."""
+    """A cluster, and a watcher that has seen only the objects of the test."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -35,7 +35,7 @@ class Scene:
         self.kube.after = note
 
     async def pod(self, name: str, owner: Allocation | None, *, uid: str = "gone", attempt: int = 0) -> Pod:
-        """A pod of the allocation, or of one that is gone."""
+        """Create a pod of the allocation, or of a deleted one."""
         meta: dict[str, Any] = {"name": name, "labels": {LABEL_ALLOCATION_UID: uid, LABEL_ATTEMPT: str(attempt)}}
         called = name if owner is None else owner.metadata.name
         if owner is not None:

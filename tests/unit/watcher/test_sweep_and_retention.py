@@ -69,8 +69,9 @@ def an_end_on_record(seconds: float) -> AllocationStory:
     ],
 )
 def test_an_orphan_has_no_owner_or_an_owner_that_is_past_it(item: Orphan, owner: Allocation | None, goes: bool) -> None:
-    """Recent changes are left to the pod worker; a deletion that is under way is left alone unless we hold it up; the
-    pod of an end that is on record is left to who reads its log, as long as its finalizer is there."""
+    """An orphan has no owner, or an owner that no longer needs it. Recent changes are left to the pod worker. A
+    deletion that is under way is left alone, unless our finalizer holds it up. The pod of a recorded end is left to the
+    reader of its log while it has its finalizer."""
     owners = {} if owner is None else {UID: owner}
     assert bool(orphans([item], owners, now=NOW)) is goes
 

@@ -125,7 +125,7 @@ def test_a_kill_before_the_release_ends_at_once() -> None:
 
 
 def test_a_failing_command_is_tried_again_and_then_has_failed() -> None:
-    """maxRestarts counts the user's failures; each attempt gets pods of its own."""
+    """maxRestarts counts the user's failures; each attempt has its own pods."""
 
     async def story(post: Post) -> None:
         post.kubelet.runs_s, post.kubelet.codes = {0: 1.0}, {0: 3}

@@ -1,4 +1,4 @@
-"""A core with a clock that stands still and uids that count."""
+"""A core with a clock that only the test moves, and uids that are numbers."""
 
 import itertools
 from typing import Any

@@ -69,7 +69,8 @@ def test_token_of_a_deleting_pod_counts_a_little_longer() -> None:
     ],
 )
 async def test_doors(token: str, authorization: str, sent: str, codes: tuple[int, int]) -> None:
-    """In each mode certain callers may read the pods and the health."""
+    """A server with a token refuses a wrong token; without the token a caller can read only the health, with it also
+    the pods. A server without a token serves every caller."""
     app = create_app(a_core(), token=token, authorization=authorization)  # pyright: ignore[reportArgumentType]
     headers = {"authorization": f"Bearer {sent}"} if sent else {}
     async with _client(app) as client:

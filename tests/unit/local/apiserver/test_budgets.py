@@ -43,7 +43,7 @@ def test_pod_that_was_let_go_and_stays_counts_again_after_a_while() -> None:
 
 
 def test_shares_are_of_the_controllers_scale() -> None:
-    """Percentages are of the controller's scale: maxUnavailable 50% of a Deployment's four, found through its
+    """Percentages are of the controller's scale: maxUnavailable 50% of a Deployment's five, found through its
     ReplicaSet; they are rounded up."""
     core = a_core()
     template = {"metadata": {"labels": APP}, "spec": {"containers": [{"name": "m", "image": "i:1"}]}}

@@ -1,4 +1,4 @@
-"""Who the administrator is."""
+"""How the administrator is identified."""
 
 import pytest
 

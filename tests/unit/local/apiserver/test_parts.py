@@ -92,7 +92,7 @@ def test_protobuf_config_map() -> None:
 
 
 def test_protobuf_integers_and_flags() -> None:
-    """Varints, booleans, repeated strings."""
+    """Varints, booleans and repeated strings of protobuf are decoded."""
     options = bytes([1 << 3, 30]) + bytes([3 << 3, 1]) + _field(5, b"All")
     found = wire.decode(_envelope("DeleteOptions", options))
     assert (found["gracePeriodSeconds"], found["orphanDependents"], found["dryRun"]) == (30, True, ["All"])
@@ -114,7 +114,7 @@ def test_broken_protobuf_is_a_bad_request(body: bytes) -> None:
 
 
 def test_unknown_protobuf_kind_is_an_unsupported_media_type() -> None:
-    """415: the client may send JSON instead."""
+    """An unknown protobuf kind gets 415, so that the client may send JSON instead."""
     with pytest.raises(StatusError) as refused:
         wire.decode(_envelope("Deployment", b""))
     assert refused.value.code == 415

@@ -25,7 +25,8 @@ def peers() -> PeerNames:
     ["run-1-0.run-1", "run-1-0.run-1.team", "run-1-0.run-1.team.svc", "run-1-0.run-1.team.svc.cluster.local"],
 )
 def test_every_form_of_a_name_is_resolved(peers: PeerNames, name: str):
-    """With and without namespace, `svc` and the cluster's domain, anywhere in a text."""
+    """Every form of a name is resolved: with and without namespace, `svc` and the cluster's domain, anywhere in a
+    text."""
     assert peers.resolve(name, RANK) == ("127.70.1.2", set())
     assert peers.resolve(f"tcp://{name}:29500/x,{name}", RANK)[0] == "tcp://127.70.1.2:29500/x,127.70.1.2"
 

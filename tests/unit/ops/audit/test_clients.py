@@ -228,7 +228,7 @@ def test_a_restart_changes_nothing() -> None:
 
 
 def test_sizes_are_bounded() -> None:
-    """I24: the stream of a live allocation, and the memory of a process over time."""
+    """I24: the size of a live allocation's stream, and the memory of a process over time, are bounded."""
     history = History()
     name = str(id_of(history.launch()))
     sample = Measured(kind=STREAM_BYTES, subject=name, at=1, value=8_000)

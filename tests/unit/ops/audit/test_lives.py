@@ -301,7 +301,7 @@ def test_an_exit_that_is_told_after_the_loss_was_recorded_does_not_change_the_re
     """I20: a node that was given up reports the exit code later; the recorded loss stays. The reverse order breaks the
     invariant.
 
-    The API server deletes a pod that has no grace left with its last finalizer, whatever its node wrote meanwhile.
+    The API server deletes a pod that has no grace left with its last finalizer, whatever its node wrote in between.
     """
     for is_recorded_first, found in ((True, set[str]()), (False, {"I20"})):
         history = History()
@@ -342,7 +342,7 @@ def test_a_promised_launch_that_is_nowhere_is_told() -> None:
 
 
 def test_what_runs_on_after_its_end_is_told() -> None:
-    """I12, I13: a container that outlives its allocation, and one that outlives the cancel, by more than its grace."""
+    """I12, I13: a container that outlives its allocation or the cancel by more than its grace is a violation."""
     history = History()
     history.run()
     uid = history.allocation().metadata.uid

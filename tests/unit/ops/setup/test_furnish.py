@@ -60,7 +60,7 @@ def test_it_makes_what_is_missing() -> None:
 
 
 def test_what_is_there_is_not_changed() -> None:
-    """A second time, with other values, changes nothing."""
+    """A second run of the setup, with other values, does not change existing objects."""
 
     async def play(world: World) -> None:
         await world.define()
