@@ -18,7 +18,7 @@ LABEL = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?")
 
 def test_no_two_servers_of_a_user_have_one_label() -> None:
     """No two servers of a user have one label, also when their names differ only in characters that a label cannot
-    have, or after its length; so does the server without a name."""
+    have, or after its length. The server without a name has its own label too."""
     names = ["", "default", "a b", "a-b", "a--b", "-a-b", "x" * 40, "x" * 41, "x" * 42, "\u00e9", "\u00e8"]
     labels = [label_of_server(name) for name in names]
     assert len(set(labels)) == len(names)

@@ -92,7 +92,7 @@ def test_an_event_is_as_kubernetes_wants_it() -> None:
     assert len(body["eventTime"].rpartition(".")[2]) == len("000000Z")
 
 
-# --- how it is written
+# --- their writes
 
 
 class Desk:
