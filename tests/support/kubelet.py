@@ -51,7 +51,7 @@ class Container(msgspec.Struct, kw_only=True):
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """The behavior of a rank: how long it runs (None: for ever), its exit code, and how long it needs to obey
+    """The behaviour of a rank: how long it runs (None: for ever), its exit code, and how long it needs to obey
     SIGTERM."""
 
     runs_s: float | None = None

@@ -20,7 +20,7 @@ RANKS = 3
 
 
 def test_the_ranks_agree() -> None:
-    """Every rank ends with the sum of all vectors, although no rank received more than its neighbors' parts."""
+    """Every rank ends with the sum of all vectors, although no rank received more than its neighbours' parts."""
     program = resources.files("slipway.cli.demo").joinpath("allreduce.py").read_text(encoding="utf-8")
     base = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
     ranks = [

@@ -20,7 +20,7 @@ from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
 
 ORDERS = "\x1b]0;OWNED\x07\x1b[2J\x9b31m\x85\u202egpj\u2066\u2028\r\x7f\ud800"
-"""Control sequences for the title, the screen, the color, the direction and the line start, and half a character."""
+"""Control sequences for the title, the screen, the colour, the direction and the line start, and half a character."""
 
 
 class Tty(io.StringIO):
@@ -36,7 +36,7 @@ def is_harmless(printed: str) -> bool:
 
 
 def a_terminal(monkeypatch: pytest.MonkeyPatch) -> tuple[Terminal, Tty, Tty]:
-    """A terminal with colors."""
+    """A terminal with colours."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     out, err = Tty(), Tty()
@@ -60,7 +60,7 @@ def test_lines_and_notes_show_orders_as_text(is_tty: bool, monkeypatch: pytest.M
 
 
 def test_colours_are_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only our own colors are effective: colored text cannot contain colors of its own, also not ours."""
+    """Only our own colours are effective: colored text cannot contain colours of its own, also not ours."""
     terminal, out, _ = a_terminal(monkeypatch)
     terminal.line(terminal.paint("a\x1b[32mb", "red", to_err=False) + "\x1b[32mc\ufdd032;")
     assert out.getvalue() == "\x1b[31ma\\x1b[32mb\x1b[0m\\x1b[32mc\ufdd032;\n"
@@ -77,7 +77,7 @@ def test_a_live_line_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_program_prints_keeps_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Log lines of a rank's program keep their colors and all else, except half a character, which cannot be
+    """Log lines of a rank's program keep their colours and all else, except half a character, which cannot be
     written."""
     terminal, out, _ = a_terminal(monkeypatch)
     terminal.passed_on(terminal.paint("[1]", "cyan", to_err=False) + " \x1b[1;32mepoch\x1b[0m 3 \ud800")

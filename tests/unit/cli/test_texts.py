@@ -142,7 +142,7 @@ def test_ages() -> None:
 
 
 def test_pipes_get_plain_lines() -> None:
-    """A pipe gets plain lines: no color, no rewritten line, each progress once."""
+    """A pipe gets plain lines: no colour, no rewritten line, each progress once."""
     out, err = io.StringIO(), io.StringIO()
     terminal = Terminal(out, err)
     terminal.live("waits")
@@ -161,7 +161,7 @@ class Tty(io.StringIO):
 
 
 def test_a_terminal_gets_colour_and_one_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal gets color and one live line: progress is rewritten, and is removed for a line of output."""
+    """A terminal gets colour and one live line: progress is rewritten, and is removed for a line of output."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     out, err = Tty(), Tty()
@@ -175,7 +175,7 @@ def test_a_terminal_gets_colour_and_one_live_line(monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NO_COLOR switches color off, whatever its value."""
+    """NO_COLOR switches colour off, whatever its value."""
     monkeypatch.setenv("NO_COLOR", "")
     assert Terminal(Tty(), Tty()).state("Failed") == "Failed"
 

@@ -30,7 +30,7 @@ class Screen(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use a new cache, and a terminal without colors."""
+    """Use a new cache, and a terminal without colours."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("NO_COLOR", "1")
     return tmp_path / "slipway/versions.json"

@@ -58,7 +58,7 @@ def test_halving_goes_on_for_long_and_then_says_so() -> None:
 
 
 def test_few_digits() -> None:
-    """The new position is the mean with as few digits as distinguish it from its neighbors."""
+    """The new position is the mean with as few digits as distinguish it from its neighbours."""
     assert between("101732000000000", "101732000000001") == "101732000000000.5"
     assert between("3", "9") == "6"
     assert between(None, "101732000000000") == "101731999999000"

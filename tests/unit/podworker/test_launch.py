@@ -1,4 +1,4 @@
-"""A launch on a small cluster: the created objects, their order, and the behavior under faults, rivals and cancels."""
+"""A launch on a small cluster: the created objects, their order, and the behaviour under faults, rivals and cancels."""
 
 import asyncio
 

@@ -23,7 +23,7 @@ from tests.support.podworker_desk import Calls, Desk, at_a_desk, hint_for
 from tests.support.small_cluster import a_client, look
 
 REDIS = "redis://127.0.0.1:1"
-"""An address that is never dialed, because a model stands for the server."""
+"""An address that is never dialled, because a model stands for the server."""
 LONG_S = 5 * STILL_S
 
 Story = Callable[["Running"], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""Which versions of the services the doctor treats as neighbors of the command's version."""
+"""Which versions of the services the doctor treats as neighbours of the command's version."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from slipway.ops.doctor.installed import judge_version
 def test_the_next_minor_version_is_a_neighbour_and_so_is_the_first_of_the_next_major(
     found: str, own: str, state: FindingState
 ) -> None:
-    """The next minor version is a neighbor, and so is the first of the next major version: the last minor version of a
+    """The next minor version is a neighbour, and so is the first of the next major version: the last minor version of a
     major is unknown, so every one is treated as the last."""
     assert judge_version("service api", found, own, "upgrade").state is state
     assert judge_version("service api", own, found or own, "upgrade").state is (state if found else FindingState.OK)
