@@ -148,7 +148,7 @@ def test_something_new_in_a_terminal_is_use(site: Site) -> None:
 
 
 def test_a_tensorboard_waits_for_its_first_file(site: Site, tmp_path: Path) -> None:
-    """A TensorBoard waits for its first file: the wait is reported once at its begin and once at its end; after that
+    """A TensorBoard waits for its first file: the wait is reported once at its start and once at its end; after that
     the folder is not checked."""
     board = Board(Client(site.env()), str(tmp_path / "logs"))
     assert board.look()

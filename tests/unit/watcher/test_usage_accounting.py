@@ -175,7 +175,7 @@ def test_who_is_marked_or_gone_is_forgotten_after_a_while() -> None:
             books.offer(ended(uid))
             await books.flush()
             if uid == "three":
-                # An allocation that the view does not know stays in the list.
+                # While the view does not know which allocations are marked, no entry is removed.
                 assert len(tokens_in(await desk.totals("2026-01-02"))) == 3
         assert tokens_in(await desk.totals("2026-01-02")) == {token_of("two"), token_of("four")}
         assert (await desk.totals("2026-01-02")).rows[0].ended == 4
