@@ -1,13 +1,13 @@
-"""For all tests: how much of them is played, what may be played again, and what the last lines of a run say.
+"""Hooks for all tests: how many of them run, which failures run again, and what the last lines of a run show.
 
-Without a path pytest takes `testpaths` of pyproject.toml, which is `make test`. Of a test marked `matrix(most=N)` it
-then plays N cases, drawn by the seed of the run, and of what is marked `costly` nothing. With a path, as in
-`make test-all`, every case is played.
+Without a path pytest takes `testpaths` of pyproject.toml, which is `make test`. Such a run plays N cases of a test
+marked `matrix(most=N)`, drawn by the seed of the run, and no test marked `costly`. With a path, as in `make test-all`,
+every case is played.
 
-`--reruns` (see `.ci/run`) has a test that failed run once more. One that passes then is shown as `RERUN` in the summary
-and counted in the closing line; more of them than `RERUN_TESTS_MAX` fail the run although each passed in the end.
+`--reruns` (see `.ci/run`) runs a failed test once more. A test that passes then is shown as `RERUN` in the summary and
+counted in the closing line. More such tests than `RERUN_TESTS_MAX` fail the run although each passed in the end.
 
-How long a busy machine takes to draw an example is no property of what is tested.
+Hypothesis has no deadline here: how long a busy machine takes to draw an example is no property of the tested code.
 """
 
 import gc
@@ -26,16 +26,17 @@ from xdist.scheduler import LoadFileScheduling
 from tests.support.preloaded import preloaded
 
 RERUN_TESTS_MAX = 3
-"""A busy machine may disturb so many of thousands; more are no accident."""
+"""The number of tests that may pass only at the second attempt: a busy machine may disturb a few of thousands."""
 
 RERUN_LINES = 25
-"""So much is shown of the failure of a test that was run again: what it says is what is to be mended."""
+"""The number of lines shown of the failure of a test that was run again; the failure is still to be fixed."""
 
 YOUNG_OBJECTS = 50_000
-"""So many are made before the garbage among them is looked for."""
+"""The number of new objects after which the garbage collector runs."""
 
 LANES, LANES_AT_END = 2, 3
-"""So many tests that start whole processes run at once, however many workers there are; and beside nothing else."""
+"""The number of tests that start whole processes and may run at once, however many workers there are; and the number
+when no other test is left."""
 WHOLE_PROCESSES = tuple(
     f"tests/{folder}/"
     for folder in ("e2e", "chaos", "browser", "budget", "fuzz", "models", "integration/kubectl", "integration/local")
@@ -47,12 +48,12 @@ SECONDS = {
     "tests/property/": 1.5,
     "tests/simulation/": 1.0,
 }
-"""{folder: what a test in it takes, about}; elsewhere it takes SECONDS_ELSEWHERE."""
+"""{folder: seconds that a test in it takes, about}; a test elsewhere takes SECONDS_ELSEWHERE."""
 SECONDS_ELSEWHERE = 0.03
 
 PRELOADED = ("tests/e2e/", "tests/browser/", "tests/conformance/system/", "tests/integration/kubectl/")
-"""Folders whose stacks start services that are forks (`tests/support/preloaded.py`). Starts as they are deployed are
-tested in all others, among them `tests/integration/local`, `tests/integration/api`, `tests/chaos` and `tests/node`."""
+"""Folders whose stacks start services as forks (`tests/support/preloaded.py`). All other folders start the services
+as they are deployed, among them `tests/integration/local`, `tests/integration/api`, `tests/chaos` and `tests/node`."""
 
 settings.register_profile("slipway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("slipway")
@@ -67,8 +68,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What was decided here is handed to the workers, which get every path by name."""
-    # A shell without job control has what it starts in the background ignore SIGINT, and so have the tests' processes.
+    """Hand the extent of the run to the workers: a worker gets every path by name, so it cannot tell the extent."""
+    # A shell without job control starts background processes that ignore SIGINT; processes that the tests start would
+    # inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.extent is None:
@@ -78,14 +80,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """What is imported and collected stays: the garbage collector need not look through it again and again."""
+    """Imported modules and collected tests stay, so exclude them from further runs of the garbage collector."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Draw the sample. Every worker draws the same: from the names in their order, by the seed of the run."""
+    """Draw the sample. Every worker draws the same one: from the sorted names, by the seed of the run."""
     if config.option.extent == "whole":
         return
     played = {item.nodeid for item in items if not item.get_closest_marker("costly")}
@@ -108,8 +110,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 class LaneScheduling(LoadFileScheduling):
     """A file of tests stays in one worker; files that start whole processes go to the first `LANES` workers.
 
-    What takes longest begins first. When nothing else is left, `LANES_AT_END` workers share what starts processes.
-    """
+    The files that take longest begin first. When no other file is left, `LANES_AT_END` workers share those that
+    start processes."""
 
     _is_ordered = False
 
@@ -145,7 +147,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Generator[None]:
-    """The last lines are what is kept of a long log: which tests failed, and how to play the same again."""
+    """End the log with the failed tests and how to play them again: only the last lines are kept of a long log."""
     yield
     seed = _seed(config)
     failed = [each.nodeid for kind in ("failed", "error") for each in terminalreporter.stats.get(kind, ())]
@@ -160,14 +162,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _seed(config: pytest.Config) -> int:
-    """That of pytest-randomly; 0 without it."""
+    """The seed of pytest-randomly; 0 without that plugin."""
     seed = getattr(config.option, "randomly_seed", 0)
     return seed if isinstance(seed, int) else 0
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Too many tests that passed only the second time are a failure."""
+    """Fail the run when too many tests passed only at the second attempt."""
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     again = {each.nodeid for each in terminal.stats.get("rerun", ())} if terminal is not None else set[str]()
     if terminal is not None and len(again) > RERUN_TESTS_MAX and session.exitstatus == pytest.ExitCode.OK:
@@ -183,7 +185,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(autouse=True)
 def _log_of_its_own() -> Generator[None]:  # pyright: ignore[reportUnusedFunction]
-    """A test that runs a service in this process leaves no log behind that writes to what the test had for stderr."""
+    """Restore the log after a test: a service in this process must not leave a log that writes to the test's stderr."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield

@@ -56,7 +56,7 @@ GENERATED: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("helm/values.schema.json", '"Whom to ask about this installation'),
     ),
 }
-"""{list: (file that `make generate` writes, what stands there then)}"""
+"""{list: (file that `make generate` writes, text that the file then contains)}"""
 HOUSE_CHECKS = (
     "tests/test_house_rules.py",
     "tests/test_scheduling_page.py::test_every_filter_and_score_is_on_the_page",
@@ -101,7 +101,7 @@ for line in sys.stdin.read().splitlines():
         if end.code:
             sys.exit(f"{line}: {end.code}")
 """
-"""What runs modules one after another in one process, because most of the time of each is its imports."""
+"""Runs modules one after another in one process, because importing takes most of the time of each."""
 
 
 class FollowedLists(msgspec.Struct, frozen=True):
@@ -111,16 +111,16 @@ class FollowedLists(msgspec.Struct, frozen=True):
     outcomes: dict[str, str]
 
     def of(self, path: str) -> dict[str, str]:
-        """The outcomes of one file or folder."""
+        """The outcomes of the tests in one file or folder."""
         name = path.partition("::")[0].removesuffix(".py").replace("/", ".")
         return {test: said for test, said in self.outcomes.items() if f"{test}.".startswith(f"{name}.")}
 
 
 def run_there(folder: Path, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Run Python in the copy. The installed product is out of sight: all of it comes from the copy."""
+    """Run Python in the copy. The installed product is not importable there: all of it comes from the copy."""
     installed = str(Path(pytest.__file__).parents[1])
     roots = [str(folder / root) for root in SOURCE_ROOTS]
-    # What says how this run is played, and that it is one of several workers, is not for the one that it starts.
+    # Variables that describe this run, or mark it as one of several workers, are not for the run that it starts.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHONSAFEPATH"))}
     env["PYTHONPATH"] = os.pathsep.join([*roots, str(folder), installed])
     argv = [sys.executable, "-S", *words]
@@ -151,7 +151,7 @@ def generators() -> list[str]:
 
 
 def tried(folder: Path, paths: list[str]) -> dict[str, str]:
-    """Play tests of the copy: `{test: what went wrong, or nothing}`."""
+    """Run tests of the copy and return `{test: what went wrong, or nothing}`."""
     report = folder / "report.xml"
     options = ("-q", "-n0", "-p", "no:cacheprovider", f"--junit-xml={report}")
     done = run_there(folder, "-m", "pytest", *paths, *options)
@@ -166,14 +166,14 @@ def tried(folder: Path, paths: list[str]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> FollowedLists:
-    """Every list followed, the generated files written, the tests played."""
+    """Follow every list, write the generated files and run the tests."""
     folder = tmp_path_factory.mktemp("newcomer") / "slipway"
     folder.mkdir()
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            # With the compiled modules: to compile them again would take longer than the rest. What another process is
-            # just writing (`*.pyc.NUMBER`) may be gone in a moment.
+            # Copy compiled modules too: to compile them again would take longer than the rest. A file that another
+            # process is just writing (`*.pyc.NUMBER`) may disappear in a moment.
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))
         else:
             shutil.copy2(source, folder / name)
@@ -192,7 +192,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> FollowedLists:
 
 @pytest.mark.parametrize("list_", LISTS.values(), ids=lambda each: each.title)
 def test_a_list_has_at_most_four_hand_edits(list_: Checklist) -> None:
-    """Its steps are numbered from one, and each begins with the one file that it is about."""
+    """The steps of a list are numbered from one, and each begins with the one file that it edits."""
     assert [step.number for step in list_.steps] == list(range(1, len(list_.steps) + 1))
     assert 1 <= len(list_.steps) <= EDITS_MAX
     assert all(step.path for step in list_.steps)
@@ -200,26 +200,26 @@ def test_a_list_has_at_most_four_hand_edits(list_: Checklist) -> None:
 
 @pytest.mark.parametrize("list_", LISTS.values(), ids=lambda each: each.title)
 def test_each_step_leads_to_a_file_that_is_there(list_: Checklist) -> None:
-    """Or to the folder where the reader chooses the rest of the path."""
+    """Each step names a file that exists, or the folder in which the reader chooses the rest of the path."""
     assert [step.path for step in list_.steps if not (ROOT / step.fixed_part()).exists()] == []
 
 
 @pytest.mark.parametrize("title", ADDITIONS)
 def test_the_page_names_the_files_that_are_edited(title: str) -> None:
-    """In the order of the steps, one file each, and no other."""
+    """A list names the edited files in the order of its steps, one file for each step, and no other file."""
     edited = [edit.path for edit in ADDITIONS[title]]
     assert LISTS[title].is_followed_by(edited)
     assert not LISTS[title].is_followed_by([*edited, "README.md"])
     assert not LISTS[title].is_followed_by(edited[1:])
 
 
-# --- what comes of it -------------------------------------------------------------------------------------------------
+# --- the result -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.costly
 @pytest.mark.parametrize("title", TESTED)
 def test_what_was_added_does_what_its_test_says(followed: FollowedLists, title: str) -> None:
-    """The last step of the list is a test, which passes; without the other steps it would not."""
+    """The last step of a list is a test: it passes, and it would not pass without the other steps."""
     found = followed.of(ADDITIONS[title][-1].path)
     assert found
     assert {test: fault for test, fault in found.items() if fault} == {}
@@ -228,7 +228,8 @@ def test_what_was_added_does_what_its_test_says(followed: FollowedLists, title: 
 @pytest.mark.costly
 @pytest.mark.parametrize("title", GENERATED)
 def test_generated_files_have_what_was_added(followed: FollowedLists, title: str) -> None:
-    """`make generate` writes it where readers and the API server look for it; it stands nowhere there before."""
+    """`make generate` writes the addition where readers and the API server look for it; it is in none of these files
+    before."""
     for path, pattern in GENERATED[title]:
         assert re.search(pattern, (followed.folder / path).read_text("utf-8")), path
         assert not re.search(pattern, (ROOT / path).read_text("utf-8")), path
@@ -261,7 +262,8 @@ def test_the_chart_gives_the_setting_to_the_service(followed: FollowedLists) -> 
 @pytest.mark.costly
 @pytest.mark.parametrize("path", HOUSE_CHECKS)
 def test_the_tests_that_know_every_entry_pass(followed: FollowedLists, path: str) -> None:
-    """The rules of the house, and what compares a registry with its page, its twin or its schema."""
+    """The rules of the house pass, and so do the tests that compare a registry with its page, its twin or its
+    schema."""
     found = followed.of(path)
     assert found
     assert {test: fault for test, fault in found.items() if fault} == {}
@@ -279,7 +281,7 @@ def test_the_import_contracts_hold(followed: FollowedLists) -> None:
 
 @pytest.mark.costly
 def test_what_was_written_is_in_the_style_of_the_house(followed: FollowedLists) -> None:
-    """Formatted, and without a finding of the linter."""
+    """Added files are formatted, and the linter has no finding."""
     paths = [edit.path for edits in ADDITIONS.values() for edit in edits if edit.path.endswith(".py")]
     for words in ("check --no-cache", "format --check --no-cache"):
         done = run_there(followed.folder, "-m", "ruff", *shlex.split(words), *dict.fromkeys(paths))

@@ -1,8 +1,8 @@
-"""Each block of the pages: a reader can type it. It needs no system, so it is quick to say what is wrong.
+"""Checks each block of the pages: a reader can type it. The checks need no running system, so they are quick.
 
-Run as they stand: commands (tests/e2e/test_documented_commands.py), the tutorials (tests/e2e/test_tutorials.py),
-docs/install.md (tests/node/test_install_page.py), docs/sdk.md (tests/test_sdk_page.py), what other programs read
-(tests/unit/test_adapters_page.py, `test_documented_*`).
+Other tests run the blocks: commands (tests/e2e/test_documented_commands.py), the tutorials
+(tests/e2e/test_tutorials.py), docs/install.md (tests/node/test_install_page.py), docs/sdk.md (tests/test_sdk_page.py),
+the settings of other programs (tests/unit/test_adapters_page.py, `test_documented_*`).
 """
 
 import ast
@@ -25,12 +25,12 @@ TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"),
 
 
 def of(*languages: str) -> list[DocumentedBlock]:
-    """The blocks in these languages."""
+    """Return the blocks in these languages."""
     return blocks(*languages)
 
 
 def names(found: list[DocumentedBlock]) -> list[str]:
-    """For pytest: where each stands."""
+    """The pytest ids of the blocks: where each block is."""
     return [block.place for block in found]
 
 
@@ -44,7 +44,7 @@ CALLS = [
 
 @pytest.mark.parametrize("words", CALLS)
 def test_a_command_of_slipway_is_one(words: list[str]) -> None:
-    """The verb exists, and takes these options and words; what follows `--` is the user's own."""
+    """The verb exists and accepts these options and words; words after `--` belong to the user and are not checked."""
     name = main.ALIASES.get(words[1], words[1])
     verb = main.load(name)
     if verb.raw:
@@ -58,7 +58,7 @@ def test_a_command_of_slipway_is_one(words: list[str]) -> None:
 
 
 def test_verbs_and_options_within_sentences_exist() -> None:
-    """`slipway VERB --option`; what stands for something (ID, FILE) is not looked at."""
+    """Every `slipway VERB --option` in a sentence exists; placeholders (ID, FILE) are not checked."""
     wrong: list[str] = []
     for page, text in inline_code():
         words = text.split()
@@ -79,7 +79,7 @@ def test_verbs_and_options_within_sentences_exist() -> None:
 
 
 def test_targets_and_modules_that_are_called_exist() -> None:
-    """`make TARGET`, and `python -m MODULE` of ours."""
+    """Each `make TARGET` exists, and each `python -m MODULE` of ours."""
     wrong: list[str] = []
     for block in map(without_explanations, of(*SHELL)):
         for tool, *words in commands(block):
@@ -92,7 +92,8 @@ def test_targets_and_modules_that_are_called_exist() -> None:
 
 @pytest.mark.parametrize("block", of("python"), ids=names(of("python")))
 def test_python_compiles_and_what_it_imports_of_slipway_is_there(block: DocumentedBlock) -> None:
-    """A renamed class is found here, whatever else the block needs to run."""
+    """Blocks compile and their imports of slipway exist, so a renamed class is found whatever else the block needs
+    to run."""
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     tree = compile(block.text, block.place, "exec", flags)
     for node in ast.walk(tree):
@@ -104,7 +105,8 @@ def test_python_compiles_and_what_it_imports_of_slipway_is_there(block: Document
 
 
 def has(module: str, name: str) -> bool:
-    """Whether it can be imported from there; without the host of an adapter, whether its source defines it."""
+    """Whether the name can be imported from the module; if the adapter's host is missing, whether the source defines
+    the name."""
     try:
         return hasattr(importlib.import_module(module), name) or bool(importlib.util.find_spec(f"{module}.{name}"))
     except ModuleNotFoundError as error:
@@ -119,7 +121,7 @@ def has(module: str, name: str) -> bool:
 
 
 def test_data_can_be_read() -> None:
-    """JSON, and YAML of one or several documents."""
+    """Blocks parse: JSON, and YAML of one or several documents."""
     for block in of("json"):
         for document in re.split(r"\n(?=\{)", block.text.strip()):
             json.loads(document)

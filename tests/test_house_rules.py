@@ -1,7 +1,7 @@
-"""The rules of the house, held by a program: sizes, names, rooms, settings, keys, generated files, links.
+"""The rules of the house, checked by a program: sizes, names, folders, settings, keys, generated files, links.
 
-What ruff, pyright or import-linter can hold stands in pyproject.toml, not here. A pinned offender may only shrink: when
-it no longer offends, its pin must go.
+Rules that ruff, pyright or import-linter can check are in pyproject.toml, not here. A pinned exception may only shrink;
+once it obeys the rule, its pin must be removed.
 """
 
 import ast
@@ -60,7 +60,7 @@ def _modules(*folders: str) -> dict[str, ast.Module]:
 
 @cache
 def _nodes(folder: str) -> list[tuple[str, Function | ast.ClassDef | ast.Call]]:
-    """What the rules look at, found once: walking a tree is what takes the time here."""
+    """The nodes that the rules look at, collected once, because walking a tree takes most of the time here."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Call)
     return [
         (name, node) for name, module in _folder(folder).items() for node in ast.walk(module) if isinstance(node, kinds)
@@ -69,7 +69,7 @@ def _nodes(folder: str) -> list[tuple[str, Function | ast.ClassDef | ast.Call]]:
 
 @cache
 def _texts() -> dict[str, str]:
-    """`{path: text}` of everything that is kept in the repository."""
+    """`{path: text}` of every file that is kept in the repository."""
     folders = (*ALL_CODE, "docs", "helm", "requirements", ".ci")
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.is_file()]
     paths += [path for path in sorted(ROOT.iterdir()) if path.is_file()]
@@ -92,12 +92,13 @@ def _is_sleep(called: ast.expr) -> bool:
 
 
 def _dotted(path: str) -> str:
-    """The module's name: what follows its source root."""
+    """The module's dotted name: its path below the source root."""
     return path[path.index("slipway/") :].removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _imported(importer: str, module: ast.Module, among: Container[str]) -> Iterator[str]:
-    """What is run for the imports at the top of a module: those modules, and the packages that it enters for them."""
+    """The modules that run for the imports at the top of a module: those modules, and the packages that Python
+    enters for them."""
     for node in module.body:
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
@@ -123,7 +124,7 @@ def test_functions_stay_small() -> None:
 
 
 def test_positional_arguments_are_few() -> None:
-    """More than five of them are keyword-only, or a struct."""
+    """A function has at most five positional arguments; more of them are keyword-only, or a struct."""
     found: dict[str, int] = {}
     for name, node in _functions(*PRODUCT):
         names = [one.arg for one in (*node.args.posonlyargs, *node.args.args) if one.arg not in ("self", "cls")]
@@ -138,14 +139,14 @@ def test_every_module_says_what_it_owns() -> None:
 
 
 def test_every_test_states_its_rule() -> None:
-    """A test says the rule that it holds: in its docstring, or in a name that is a sentence."""
+    """A test states its rule: in its docstring, or in a name that is a sentence."""
     tests = [(name, node) for name, node in _functions("tests") if node.name.startswith("test_")]
     bare = [(name, node) for name, node in tests if not ast.get_docstring(node)]
     assert [name for name, node in bare if len(node.name.split("_")) <= SENTENCE_WORDS_MIN] == []
 
 
 def test_whoever_starts_a_real_control_plane_was_asked_to() -> None:
-    """`make test` builds nothing from Go: it takes longer than any test may."""
+    """`make test` builds nothing from Go, because a build takes longer than any test may."""
     starts = re.compile(r"\b(?:running_cluster|a_referee|differ)\(")
     files = [name for name in _modules("tests/conformance") if Path(name).name.startswith(("test_", "conftest"))]
     starting = [name for name in files if starts.search(_texts()[name])]
@@ -154,7 +155,7 @@ def test_whoever_starts_a_real_control_plane_was_asked_to() -> None:
 
 
 def test_names_say_something() -> None:
-    """No module is a drawer, and no class is called after doing things in general."""
+    """No module is a catch-all, and no class has a name that would fit any class."""
     modules = [name for name in _modules(*PRODUCT) if EMPTY_NAMES.search(Path(name).stem)]
     classes = [
         f"{name}:{node.name}"
@@ -166,7 +167,8 @@ def test_names_say_something() -> None:
 
 
 def test_a_public_class_has_a_name_of_its_own() -> None:
-    """One name is one class in the whole product, except where a reason stands beside it; no reason is left over."""
+    """A public class name is unique in the product, except where a reason is listed; each listed reason is still
+    needed."""
     where: dict[str, list[str]] = {}
     for folder in PRODUCT:
         for path, module in _modules(folder).items():
@@ -182,11 +184,11 @@ def test_the_package_is_a_namespace() -> None:
     assert [root for root in SOURCE_ROOTS if (ROOT / root / "slipway" / "__init__.py").exists()] == []
 
 
-# --- what may be used where (the rest of it is import contracts) ----------------------------------------------------
+# --- what may be used where (import contracts check the rest) ----------------------------------------------------
 
 
 def test_imports_have_no_cycle() -> None:
-    """Any module can be the first that is imported: none needs, by whatever way, that it is there already."""
+    """Any module can be imported first: none needs, directly or indirectly, that another one is imported already."""
     modules = {_dotted(name): module for name, module in _modules(*PRODUCT).items()}
     graph = {name: set(_imported(name, module, modules)) for name, module in modules.items()}
     TopologicalSorter(graph).prepare()
@@ -200,7 +202,8 @@ def test_kubernetes_is_known_to_one_module() -> None:
 
 
 def test_services_wait_on_the_injected_clock() -> None:
-    """`asyncio.sleep` may only yield to others: whoever waits takes the clock, so that the simulation can run it."""
+    """`asyncio.sleep` may only yield to other tasks: a wait uses the injected clock, so that the simulation can run
+    it."""
     allowed = (
         "shared/slipway/runtime/clock.py",
         "local/slipway/local/",
@@ -220,7 +223,7 @@ def test_services_wait_on_the_injected_clock() -> None:
 
 
 def test_groups_of_tasks_lose_no_cancellation() -> None:
-    """The product takes `slipway.runtime.tasks.TaskGroup`: asyncio's loses a cancellation when a task fails."""
+    """The product uses `slipway.runtime.tasks.TaskGroup`: asyncio's loses a cancellation when a task fails."""
     allowed = ("shared/slipway/runtime/tasks.py", "shared/slipway/cli/", "services/watcher/slipway/watcher/podlogs.py")
     found = [
         f"{name}:{node.lineno}"
@@ -233,7 +236,7 @@ def test_groups_of_tasks_lose_no_cancellation() -> None:
 
 
 def test_what_runs_inside_a_pod_needs_no_library() -> None:
-    """`slipway.inside` imports the standard library and itself: a rank may copy the folder into any image."""
+    """`slipway.inside` imports only the standard library and itself: a rank may copy the folder into any image."""
     found = [
         f"{name}: {imported}"
         for name, module in _modules("shared/slipway/inside").items()
@@ -261,7 +264,8 @@ def _settings() -> list[tuple[str, SettingRow]]:
 
 @pytest.mark.parametrize(("owner", "row"), _settings(), ids=lambda part: getattr(part, "variable", ""))
 def test_settings_are_documented(owner: str, row: SettingRow) -> None:
-    """A setting says what it is for; a number has bounds, and a time its unit in its name; a secret has no default."""
+    """A setting has a description; a number has bounds, a time has its unit in its name, and a secret has no
+    default."""
     assert row.description, owner
     if row.type in ("int", "float"):
         assert row.bounds, owner
@@ -272,21 +276,22 @@ def test_settings_are_documented(owner: str, row: SettingRow) -> None:
 
 
 def test_every_key_is_bounded() -> None:
-    """A family of Redis keys has a cap, a life time, or a group whose acknowledgements trim it, and a name of ours."""
+    """A family of Redis keys has a cap, a life time, or a group whose acknowledgements trim it, and a name with our
+    prefix."""
     for family in keys.TABLE:
         assert family.length_max or family.ttl_s or (family.group and keys.WORK_BACKLOG_MAX), family.prefix
         assert family.prefix.startswith("slipway:")
 
 
 def test_keys_are_named_in_one_place() -> None:
-    """No other module spells a Redis key; but for the demo, which reads one as any integration would."""
+    """No other module spells a Redis key, except the demo, which reads one as any integration would."""
     pattern = re.compile("|".join(re.escape(f'"{family.prefix}') for family in keys.TABLE))
     found = [name for name in _modules(*PRODUCT) if pattern.search(_texts()[name]) and "/cli/demo/" not in name]
     assert found == ["shared/slipway/streams/keys.py"]
 
 
 def test_generated_files_are_what_the_code_says() -> None:
-    """`make generate` has been run: CRDs and reference pages are those of this code."""
+    """`make generate` has been run: the CRDs and reference pages match this code."""
     stale = stale_files(ROOT / "helm" / "files" / "crds", crd_files()) + stale_files(
         ROOT / "docs" / "reference", reference_files()
     )
@@ -303,7 +308,7 @@ def test_generated_files_are_what_the_code_says() -> None:
 
 
 def test_no_file_names_a_package_registry() -> None:
-    """Where packages come from is the machine's business: any mirror must do."""
+    """The machine configures where packages come from, so that any mirror works."""
     hosts = (
         "pypi." + "org",
         "python" + "hosted",
@@ -341,7 +346,7 @@ def test_links_between_pages_hold() -> None:
 
 
 def test_paths_in_pages_exist() -> None:
-    """A path of ours that a page names (`shared/...`, `services/...`, `tests/...`) is there."""
+    """A path of ours that a page names (`shared/...`, `services/...`, `tests/...`) exists."""
     pattern = re.compile(r"`((?:shared|local|services|tests|tools|helm|docs|bench|requirements)/[\w./-]+)`")
     pages = {name: text for name, text in _markdown().items() if not name.startswith("docs/adr/")}
     missing = [
@@ -361,7 +366,8 @@ def test_every_room_is_on_the_map() -> None:
 
 
 def test_decisions_are_numbered_and_short() -> None:
-    """An architecture decision is one page; the numbers have no gap; each says context, decision, consequences."""
+    """An architecture decision is one page; the numbers have no gap; each has a context, a decision and
+    consequences."""
     pages = sorted(name for name in _markdown() if re.match(r"docs/adr/\d{4}-", name))
     assert [int(name.split("/")[-1][:4]) for name in pages] == list(range(1, len(pages) + 1))
     for name in pages:

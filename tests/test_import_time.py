@@ -1,9 +1,8 @@
-"""What a test may not hold from the time at which it was collected: a clock, a port, a path, a number drawn.
+"""Tests may not store a value that depends on when they were collected: a clock, a port, a path, a random number.
 
-A test may run many minutes after its module was imported, beside another worker that imported the same module. So what
-is read at import (constants, defaults, the cases of `parametrize`) is never the time, a free port, a folder of this run
-or a random number; nor does it call a function that reads one.
-"""
+A test may run many minutes after its module was imported, beside another worker that imported the same module. So
+values that are read at import (constants, defaults, the cases of `parametrize`) are never the time, a free port, a
+folder of this run or a random number; nor do they call a function that reads one."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ READS = frozenset({
     "os.getcwd", "Path.cwd", "tempfile.mkdtemp", "tempfile.mkstemp", "tempfile.mktemp", "tempfile.TemporaryDirectory",
     "tempfile.NamedTemporaryFile", "gzip.compress",
 })  # fmt: skip
-"""Calls whose answer is another one later, or beside another process."""
+"""Calls that return another value later, or in another process."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Name = tuple[str, str]
@@ -33,7 +32,7 @@ def _modules() -> dict[str, ast.Module]:
 
 
 def held(modules: Mapping[str, ast.Module]) -> list[str]:
-    """`module:line call` of each call at import that reads what may not be held."""
+    """Return `module:line call` for each call at import that reads a forbidden value."""
     imports = {name: _imported(name, module) for name, module in modules.items()}
     functions = {
         (name, node.name): node
@@ -60,7 +59,8 @@ def held(modules: Mapping[str, ast.Module]) -> list[str]:
 
 
 def _imported(name: str, module: ast.Module) -> dict[str, Name]:
-    """What the names of a module stand for: its own functions, and what it takes from other modules of the tests."""
+    """What each name of a module refers to: its own functions, and the names that it imports from other test
+    modules."""
     known: dict[str, Name] = {node.name: (name, node.name) for node in module.body if isinstance(node, Function)}
     for node in module.body:
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -74,7 +74,7 @@ def _calls(nodes: Iterator[ast.AST] | list[ast.AST]) -> set[str]:
 
 
 def _words(node: ast.expr) -> str:
-    """`a.b` and `A().b` as they are written; what is anything else is called by no name."""
+    """The dotted text of `a.b` or `A().b`; other expressions have no name."""
     match node:
         case ast.Name(id=name):
             return name
@@ -87,7 +87,7 @@ def _words(node: ast.expr) -> str:
 
 
 def _at_import(node: ast.AST) -> Iterator[ast.AST]:
-    """What is run when the module is imported: no bodies of functions, and nothing that only a program does."""
+    """The code that runs when the module is imported: no function bodies, and no code that runs only as a program."""
     if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
         return
     yield node
@@ -101,12 +101,14 @@ def _at_import(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def test_no_test_holds_what_was_true_when_it_was_collected() -> None:
-    """No constant, default or case of the tests reads a clock, a port, a folder of the run or chance at import."""
+    """No constant, default or case of the tests reads a clock, a port, a folder of the run or a random number at
+    import."""
     assert held(_modules()) == []
 
 
 def test_the_rule_sees_through_functions_and_modules() -> None:
-    """A clock that a helper of another module reads is found in a case; in the body of a test it is allowed."""
+    """A clock that a helper of another module reads is found in a case; a clock read in the body of a test is
+    allowed."""
     helper = "import time\n\ndef now():\n    return time.time()\n\ndef headers(age_s=0):\n    return now() - age_s\n"
     user = (
         "import pytest\nfrom tests.helper import headers as made\n\n"

@@ -14,7 +14,7 @@ TESTS = [f"{file}::test_{n}" for file in (*HEAVY, *LIGHT) for n in range(4)]
 
 
 class Worker:
-    """What the scheduler asks of a worker of xdist."""
+    """The part of an xdist worker that the scheduler uses."""
 
     def __init__(self) -> None:
         self.sent: list[int] = []
@@ -22,23 +22,23 @@ class Worker:
         self.gateway = SimpleNamespace(id="gw")
 
     def send_runtest_some(self, indices: Sequence[int]) -> None:
-        """Tests to run after those that it has."""
+        """Receive more tests to run."""
         self.sent += indices
 
     def shutdown(self) -> None:
-        """Nothing more comes."""
+        """Receive no more tests."""
         self.shutting_down = True
 
 
 @pytest.fixture(name="config")
 def _config(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> pytest.Config:
-    """As of a run with workers, also in a worker and in a run without any."""
+    """The configuration of a run with workers, also when this test runs in a worker or without any."""
     monkeypatch.setattr(pytestconfig.option, "tx", ["popen"])
     return pytestconfig
 
 
 def played(config: pytest.Config, workers: list[Worker]) -> list[tuple[int, str]]:
-    """[(worker, test)] in the order in which they end, when a test of `HEAVY` takes as long as eight others."""
+    """[(worker, test)] in the order in which they end, when a test of `HEAVY` takes as long as eight other tests."""
     scheduler = LaneScheduling(config, None)
     scheduler.numnodes = len(workers)
     nodes: list[Any] = list(workers)
@@ -63,7 +63,8 @@ def played(config: pytest.Config, workers: list[Worker]) -> list[tuple[int, str]
 
 
 def test_files_with_whole_processes_keep_to_their_lanes(config: pytest.Config) -> None:
-    """While there is anything else, other workers do that; then one more helps. Each test runs once, and all end."""
+    """While other files are left, only the lanes run files with whole processes; then one more worker helps. Each
+    test runs once."""
     workers = [Worker() for _ in range(4)]
     ended = played(config, workers)
     assert sorted(test for _, test in ended) == sorted(TESTS)
@@ -76,7 +77,7 @@ def test_files_with_whole_processes_keep_to_their_lanes(config: pytest.Config) -
 
 
 def test_a_file_stays_in_one_worker(config: pytest.Config) -> None:
-    """Its tests share what it has made."""
+    """A file stays in one worker, because its tests share what it has made."""
     where: dict[str, set[int]] = {}
     for worker, test in played(config, [Worker() for _ in range(3)]):
         where.setdefault(test.partition("::")[0], set()).add(worker)
@@ -84,5 +85,5 @@ def test_a_file_stays_in_one_worker(config: pytest.Config) -> None:
 
 
 def test_one_worker_plays_all(config: pytest.Config) -> None:
-    """As where a test is run again alone."""
+    """One worker runs every test, as when a single test is run again."""
     assert len(played(config, [Worker()])) == len(TESTS)

@@ -1,4 +1,4 @@
-"""The page on the life of an allocation says what the code does: its tables are played, row by row."""
+"""The page on the life of an allocation matches the code: the test plays its tables, row by row."""
 
 import re
 from functools import cache
@@ -25,7 +25,7 @@ POLICY = LifecyclePolicy()
 
 @cache
 def rows(section: str) -> list[tuple[str, ...]]:
-    """The cells of the table of that section."""
+    """The cells of the table in that section."""
     text = PAGE.read_text("utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     return [
@@ -39,12 +39,12 @@ def words(cell: str) -> list[str]:
 
 
 def test_every_phase_has_its_row() -> None:
-    """In order."""
+    """The page lists every phase, in order."""
     assert [words(row[0]) for row in rows("Phases")] == [[phase.value] for phase in Phase]
 
 
 def test_every_signal_is_a_verb_and_a_route() -> None:
-    """What the page tells people to say can be said."""
+    """Every signal that the page mentions is a verb and a route."""
     routes = {(row.method, row.path.removeprefix(f"{allocations.ROOT}/")) for row in allocations.ENDPOINTS}
     for _, verb, route, _ in rows("Signals"):
         assert words(verb)[0] in VERBS
@@ -52,7 +52,8 @@ def test_every_signal_is_a_verb_and_a_route() -> None:
 
 
 def test_every_deadline_has_its_row() -> None:
-    """With the field that sets it, and what it ends with; that of a start that is blocked is the watcher's own."""
+    """The page lists every deadline with the field that sets it and the end that it leads to; the watcher itself
+    sets the one of a blocked start."""
     table = {words(row[0])[0]: row for row in rows("Deadlines")}
     assert words(table.pop("start")[1]) == ["SLIPWAY_IMAGE_PULL_LIMIT_S", "SLIPWAY_STUCK_LIMIT_S"]
     assert table.keys() == REASONS.keys()
@@ -86,7 +87,7 @@ def ended(by: str, acked: str, how: str) -> Allocation:
 
 
 def test_every_course_of_a_preemption_is_as_the_table_says() -> None:
-    """Who asked, who acknowledged, how it ended: all of them."""
+    """Every course of a preemption is in the table: who asked, who acknowledged, and how it ended."""
     table = rows("Saving the work")
     assert len({row[:3] for row in table}) == len(table) == 15
     for by, acked, how, said in table:
@@ -103,7 +104,7 @@ def test_every_course_of_a_preemption_is_as_the_table_says() -> None:
 
 
 def _terminating(reason: Reason, *, restarts: int) -> Allocation:
-    """An attempt of which nothing runs any more, ended for `reason` on node n0."""
+    """An attempt whose pods have all ended, for `reason` on node n0."""
     stops = {Reason.KILLED: "killed", Reason.DELETED: "deleted"}
     story = a_running(maxRestarts=1).with_status(restarts=restarts)
     if reason in stops:
@@ -121,13 +122,14 @@ def _outcome(reason: Reason, *, restarts: int = 0) -> End | Again:
 
 
 def test_every_reason_has_its_row() -> None:
-    """Each once."""
+    """The page lists every reason once."""
     assert sorted(words(row[0])[0] for row in rows("Ends")) == sorted(reason.value for reason in Reason if reason.value)
 
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason.value])
 def test_every_end_is_as_the_table_says(reason: Reason) -> None:
-    """The result, whether it is tried again, whose fault that counts as, and which node is avoided."""
+    """The table shows the result, whether there is a retry, whose fault the end counts as, and which node is
+    avoided."""
     (_, result, again, avoids) = next(row for row in rows("Ends") if words(row[0]) == [reason.value])
     if "when the system asked" in again:
         pod: PodStory = a_pod().exited(143)

@@ -11,7 +11,7 @@ REFERENCE = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
 def _rows() -> list[tuple[str, str, str]]:
-    """Behaviour, answer, evidence of each row of each table."""
+    """The behaviour, answer and evidence of each row of each table."""
     lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     assert all(len(row) == 3 for row in cells), [row for row in cells if len(row) != 3]
@@ -33,12 +33,12 @@ def _missing() -> list[str]:
 
 
 def test_every_named_test_exists() -> None:
-    """A row that names a test can be looked up and run."""
+    """Every test that a row names exists."""
     assert _missing() == []
 
 
 def test_every_behaviour_has_a_test_or_a_reason() -> None:
-    """A behaviour is shown by a test, or is not ours for a reason that stands beside it."""
+    """A row names a test that shows the behaviour, or the reason why the behaviour is not ours."""
     rows = _rows()
     assert len(rows) > 200, "the tables of docs/parity.md were not found"
     bare = [f"{behaviour}: {answer}" for behaviour, answer, evidence in rows if not _is_answered(answer, evidence)]

@@ -23,7 +23,7 @@ def names_in(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("title", _sections())
 def test_what_a_section_names_exists(title: str) -> None:
-    """Files, and functions in them."""
+    """The files and functions that a section names exist."""
     named = NAMED.findall(_sections()[title])
     assert named, f"{title} shows no test"
     missing = [

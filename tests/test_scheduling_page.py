@@ -1,6 +1,6 @@
-"""docs/scheduling.md, "Add a filter in ten minutes", followed to the letter by somebody who reads only that page.
+"""docs/scheduling.md, "Add a filter in ten minutes", followed to the letter with no other knowledge than that page.
 
-The files, the lines of the registry, the test and the scenario are taken from the page itself and tried in a copy.
+The test takes the files, the lines of the registry, the test and the scenario from the page and tries them in a copy.
 """
 
 import os
@@ -21,7 +21,7 @@ COPIED = ("services/scheduler", "tests/support")
 
 
 class Block(msgspec.Struct, frozen=True):
-    """One block of the section, and the path that the line above it (or above the block before) names."""
+    """One block of the section, and the path named in the line above it (or above the block before)."""
 
     path: str
     kind: str
@@ -29,7 +29,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """The copy in which everything was done that the page says."""
+    """The copy in which every step of the page was done."""
 
     folder: Path
     blocks: tuple[Block, ...]
@@ -38,12 +38,12 @@ class Followed(msgspec.Struct, frozen=True):
         return next(block.text for block in self.blocks if block.kind == kind)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run Python there: what was copied comes before what is installed."""
+        """Run Python there: modules of the copy come before installed ones."""
         return run_python(self.folder, *words)
 
 
 def run_python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in `folder`, with the scheduler that stands there."""
+    """Run Python in `folder`, with the scheduler of that folder."""
     env = {**os.environ, "PYTHONPATH": f"{folder / 'services/scheduler'}{os.pathsep}{folder}"}
     env.pop("PYTHONSAFEPATH", None)
     argv = [sys.executable, *words]
@@ -63,7 +63,7 @@ def blocks_of_the_page() -> tuple[Block, ...]:
 
 
 def apply(difference: str, path: Path) -> None:
-    """Insert the lines with `+` after the one line that stands before them, which must be there once."""
+    """Insert the lines with `+` after the line that precedes them, which must occur exactly once."""
     before = "".join(f"{line[1:]}\n" for line in difference.splitlines() if line.startswith(" "))
     added = "".join(f"{line[1:]}\n" for line in difference.splitlines() if line.startswith("+"))
     text = path.read_text(encoding="utf-8")
@@ -72,14 +72,14 @@ def apply(difference: str, path: Path) -> None:
 
 
 def copy_to(folder: Path) -> None:
-    """What the page builds on."""
+    """Copy the files that the page builds on."""
     for part in COPIED:
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
-    """Every step of the page, done in a copy."""
+    """Do every step of the page in a copy."""
     folder = tmp_path_factory.mktemp("newcomer")
     copy_to(folder)
     blocks = blocks_of_the_page()
@@ -95,7 +95,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
 
 
 def simulate(folder: Path, name: str) -> str:
-    """The page's command, in the copy."""
+    """Run the page's command in the copy."""
     code = "import sys; from slipway.scheduler.simulate.command import main; sys.exit(main(sys.argv[1:]))"
     done = run_python(folder, "-c", code, name)
     assert done.returncode == 0, done.stderr
@@ -103,20 +103,20 @@ def simulate(folder: Path, name: str) -> str:
 
 
 def test_the_page_has_every_step() -> None:
-    """A module, two lines of the registry, a test, a scenario and what it answers."""
+    """The page shows a module, two lines of the registry, a test, a scenario and its answer."""
     kinds = [block.kind for block in blocks_of_the_page()]
     assert kinds == ["python", "diff", "diff", "python", "yaml", "console"]
 
 
 def test_its_test_passes(followed: Followed) -> None:
-    """The test of the page, run on the filter of the page."""
+    """The test of the page passes with the filter of the page."""
     path = next(block.path for block in followed.blocks if block.path.startswith("tests/"))
     done = followed.run("-m", "pytest", path, "-q", "--import-mode=importlib", "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_its_scenario_answers_what_it_says(followed: Followed) -> None:
-    """The lines that the page shows, and the reason."""
+    """The scenario answers with the lines and the reason that the page shows."""
     name = next(block.path for block in followed.blocks if block.kind == "yaml")
     shown = followed.text("console").splitlines()
     assert shown[0] == f"$ slipway simulate {name}"
@@ -126,7 +126,7 @@ def test_its_scenario_answers_what_it_says(followed: Followed) -> None:
 
 
 def test_without_it_the_scenario_answers_otherwise(followed: Followed, tmp_path: Path) -> None:
-    """So that it is the new filter that makes the difference."""
+    """Without the new filter the answer differs, so the filter makes the difference."""
     copy_to(tmp_path)
     name = next(block.path for block in followed.blocks if block.kind == "yaml")
     (tmp_path / name).write_text(followed.text("yaml"), encoding="utf-8")
@@ -135,7 +135,7 @@ def test_without_it_the_scenario_answers_otherwise(followed: Followed, tmp_path:
 
 
 def test_the_new_files_are_in_the_style_of_the_house(followed: Followed) -> None:
-    """Formatted, and without a finding of the linter."""
+    """New files are formatted, and the linter has no finding."""
     paths = [block.path for block in followed.blocks if block.kind == "python"]
     for words in (["check", "--no-cache"], ["format", "--check", "--no-cache"]):
         done = followed.run("-m", "ruff", *words, "--config", str(ROOT / "pyproject.toml"), *paths)
@@ -143,7 +143,7 @@ def test_the_new_files_are_in_the_style_of_the_house(followed: Followed) -> None
 
 
 def test_every_filter_and_score_is_on_the_page() -> None:
-    """The tables are complete."""
+    """The tables of filters and scores are complete."""
     from slipway.scheduler.plan.placement.filters import FILTERS
     from slipway.scheduler.plan.placement.scores import SCORES
 

@@ -1,6 +1,7 @@
 """docs/sdk.md, run: its blocks are one program, from top to bottom, against the real api.
 
-What scheduler, nodes and watcher would do is played: whatever waits and is not held runs, prints a line and ends well.
+The test plays the scheduler, the nodes and the watcher: each allocation that waits and is not held runs, prints a line
+and ends successfully.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ METHOD = re.compile(r"`(?:client\.)?([a-z_]+)\(")
 
 
 async def play(world: ApiWorld) -> None:
-    """One step of each allocation, over and over."""
+    """Advance each allocation by one step, over and over."""
     while True:
         for name in await world.names():
             found = await world.stored(name)
@@ -52,7 +53,7 @@ async def play(world: ApiWorld) -> None:
 
 
 def run_page() -> str:
-    """All blocks as one program; what it printed."""
+    """Run all blocks as one program and return its output."""
     text = PAGE.read_text("utf-8")
     names: dict[str, Any] = {"__name__": "__page__"}
     out = io.StringIO()
@@ -65,7 +66,7 @@ def run_page() -> str:
 
 
 async def test_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each block of the page works as it stands, and says what its comments say."""
+    """Each block of the page works as shown, and its output is what its comments say."""
     for name in ("SLIPWAY_API_TOKEN", "SLIPWAY_CONFIG_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLIPWAY_USER", "ada")
@@ -90,7 +91,7 @@ async def test_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_page_names_methods_that_there_are() -> None:
-    """What the page shows as a call is a method of the client or of a run."""
+    """Each call that the page shows is a method of the client or of a run."""
     from slipway.sdk import Run
 
     named = set(METHOD.findall(PAGE.read_text("utf-8")))

@@ -16,9 +16,9 @@ PROMISES = (
     *("The command line", "Secrets", "Browser sessions", "Single sign-on", "Pages of workloads"),
     *("An address that passes to another pod", "Limits of callers"),
 )
-"""Sections whose tables are promises, line by line."""
+"""Sections whose tables contain only promises, line by line."""
 DESCRIBED = ("What is read from Redis", "Commands in ranks", "Secret values of a launch")
-"""Sections whose tables also have lines that promise nothing, and say so."""
+"""Sections whose tables also have lines that are marked as no promise."""
 
 
 def sections() -> dict[str, str]:
@@ -27,14 +27,14 @@ def sections() -> dict[str, str]:
 
 
 def rows_of(section: str) -> list[str]:
-    """The lines of its tables, without their heads."""
+    """The lines of the tables of a section, without their heads."""
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     return [line for line, following in zip(lines, [*lines[1:], ""], strict=True) if "| --- |" not in following + line]
 
 
 @pytest.mark.parametrize("title", PROMISES)
 def test_each_promise_names_its_test(title: str) -> None:
-    """A line without one belongs to what is not promised."""
+    """Each line names a test; a line without one belongs to the section of what is not promised."""
     rows = rows_of(sections()[title])
     assert rows
     assert [row for row in rows if not NAMED.search(row)] == []
@@ -42,14 +42,15 @@ def test_each_promise_names_its_test(title: str) -> None:
 
 @pytest.mark.parametrize("title", DESCRIBED)
 def test_each_other_line_names_its_test_or_says_that_nothing_is_promised(title: str) -> None:
-    """So that a reader never takes a description for a promise."""
+    """Each line names a test or states that nothing is promised, so a reader never takes a description for a
+    promise."""
     rows = rows_of(sections()[title])
     assert sum(1 for row in rows if NAMED.search(row)) >= len(rows) / 2
     assert [row for row in rows if not NAMED.search(row) and not row.endswith("| not promised |")] == []
 
 
 def test_every_test_that_the_page_names_exists() -> None:
-    """The file, and the function in it."""
+    """Every file and function that the page names exists."""
     named = NAMED.findall(PAGE.read_text(encoding="utf-8"))
     assert len(named) > 80
     missing = [
@@ -61,7 +62,7 @@ def test_every_test_that_the_page_names_exists() -> None:
 
 
 def test_the_page_says_what_is_not_promised() -> None:
-    """For each actor of the threat model."""
+    """The page lists what is not promised, for each actor of the threat model."""
     said = sections()["What is not promised"]
     for actor in ("anonymous", "users", "workloads", "api taken over", "Redis taken over", "node taken over"):
         assert f"| {actor} |" in said, actor

@@ -1,10 +1,10 @@
-"""How tests wait: soon at first, less often later, and never late by much."""
+"""How tests wait: they poll often at first and less often later, and are never late by much."""
 
 from tests.support.wait import POLL_MAX_S, POLL_S, POLL_SHARE, pause_s
 
 
 def test_a_long_wait_asks_less_often_and_is_late_by_a_share_of_it_at_most() -> None:
-    """In sixty seconds it asks less than an eighth as often as with equal pauses."""
+    """A wait of sixty seconds polls less than an eighth as often as one with equal pauses."""
     now, asked = 0.0, 0
     while now < 60.0:
         pause = pause_s(now)
