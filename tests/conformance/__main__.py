@@ -48,7 +48,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a phase went."""
+    """The result of a phase."""
 
     phase: str
     code: int
@@ -57,7 +57,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int
     seconds: float
     failures: Sequence[str]
-    """the tests that failed, by the names that pytest takes"""
+    """the pytest ids of the failed tests"""
 
 
 SYSTEM = Phase(name="system", paths=["conformance/kubelets", "conformance/system"])
@@ -65,19 +65,20 @@ SHARDS = (
     msgspec.structs.replace(SYSTEM, name="system 1", shard="1/2"),
     msgspec.structs.replace(SYSTEM, name="system 2", shard="2/2", paths=["conformance/system"]),
 )
-"""Of the longest phase; they run beside each other and beside the others, which come one after the other."""
+"""The shards of the longest phase. They run beside each other and beside the other phases, which run one after the
+other."""
 PHASES = (
     SYSTEM,
     Phase(name="contracts", paths=["contract", "conformance/crd"], needs_kubeconfig=True),
     Phase(name="models", paths=["conformance/models"]),
     Phase(name="scheduling", paths=["conformance/scheduling"]),
-    # An installation is a story: its tests come in the order in which people meet them.
+    # The tests of an installation run in file order, which is the order in which people do these steps.
     Phase(name="installs", paths=["conformance/installs"], words=["--randomly-dont-reorganize"]),
 )
 
 
 def main() -> int:
-    """0 when every test of every phase passed; 2 when something is missing on this machine."""
+    """Run every phase; return 0 when every test passed, 2 when this machine lacks a program."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("--only", choices=[phase.name for phase in PHASES], help="one phase")
     parser.add_argument("more", nargs="*", help="more words for pytest")
@@ -110,7 +111,7 @@ def main() -> int:
 
 
 def _environment(given: str) -> dict[str, str]:
-    """What every phase runs with; builds and installs what is missing."""
+    """Build and install what is missing, and return the environment of every phase."""
     ensure_debian("redis-server")
     env = {**os.environ, "SLIPWAY_CONFORMANCE": "1"}
     if not given:
@@ -123,7 +124,7 @@ def _environment(given: str) -> dict[str, str]:
 def _run_all(
     phases: Sequence[Phase], env: Mapping[str, str], more: Sequence[str], *, is_alone: bool
 ) -> Sequence[Outcome]:
-    """Their outcomes, in their order; one after the other where they share a cluster."""
+    """Run the phases and return their outcomes in order; phases that share a cluster run one after the other."""
     is_shared = not is_alone and SYSTEM in phases and len(phases) > 1
     lanes = [[shard] for shard in SHARDS] if is_shared else []
     lanes.append([each for each in phases if not (is_shared and each == SYSTEM)])
@@ -139,7 +140,8 @@ def _run_all(
 
 
 def _shard(phase: Phase, told: Path) -> dict[str, str]:
-    """What a shard is told: which part it is, and where it tells the permissions that it did not need."""
+    """The environment of a shard: which part it runs, and the file to which it writes the permissions that it did
+    not use."""
     if not phase.shard:
         return {}
     return {
@@ -149,8 +151,8 @@ def _shard(phase: Phase, told: Path) -> dict[str, str]:
 
 
 def _judge_permissions(told: Path) -> Generator[Outcome]:
-    """What `test_every_permission_was_needed` says of all shards together; nothing when one has not come so far: then
-    that shard has failed."""
+    """The outcome of `test_every_permission_was_needed` over all shards. None while a shard has not written its
+    part: then that shard itself has failed."""
     pages = [set(path.read_text("utf-8").splitlines()) for path in sorted(told.iterdir())]
     if len(pages) == len(SHARDS):
         left = sorted(pages[0].intersection(*pages[1:]))
@@ -183,14 +185,14 @@ def _run(phase: Phase, env: Mapping[str, str], more: Sequence[str]) -> Outcome:
 
 @contextmanager
 def _kubeconfig(phase: Phase, scratch: str) -> Generator[dict[str, str]]:
-    """The variables that name a cluster to the phase."""
+    """The environment variables that name a cluster to the phase."""
     given = os.environ.get("KUBECONFIG", "")
     if not phase.needs_kubeconfig:
         yield {}
     elif given:
         yield {"SLIPWAY_CONTRACT_KUBECONFIG": given, "SLIPWAY_CONTRACT_CONTROLLERS": "1"}
     else:
-        # What a server with groups of pods serves is a contract too; that others do not, the second shard shows.
+        # A server with groups of pods is a contract too; the second shard runs on a server without them.
         with running_cluster(Path(scratch) / "cluster", ClusterOptions(pod_groups=True)) as cluster:
             _say(f"Kubernetes {cluster.binaries.version} at {cluster.url}")
             yield {"SLIPWAY_CONTRACT_KUBECONFIG": str(cluster.kubeconfig), "SLIPWAY_CONTRACT_CONTROLLERS": "1"}

@@ -1,9 +1,9 @@
 """Writes the table of the built-in kinds' fields from the Go types that Kubernetes publishes.
 
 `python -m tests.conformance.builtin_fields` reads the modules that `kubernetes/go.mod` pins (they are in the module
-cache once the servers were built) and writes the table that the local API server decodes, merges and applies by. What
-is read of each field: its JSON name, Go type, protobuf number, whether it is left out when empty, and the markers of
-lists and patches. Structs whose fields stand in their parent's JSON, but not in its protobuf message, are in `inline`.
+cache once the servers were built) and writes the table by which the local API server decodes, merges and applies
+objects. Each field has its JSON name, Go type, protobuf number, whether it is omitted when empty, and the markers of
+lists and patches. Structs whose fields are in their parent's JSON, but not in its protobuf message, are in `inline`.
 """
 
 import re
@@ -103,7 +103,7 @@ class Sources:
 
 
 def folders() -> dict[str, Path]:
-    """{package: its folder in the module cache}."""
+    """{package: its folder in the module cache}"""
     go = go_toolchain()
     roots: dict[str, Path] = {}
     for module in {module for module, _ in _PACKAGES.values()}:
@@ -114,7 +114,8 @@ def folders() -> dict[str, Path]:
 
 
 def build(sources: Sources) -> dict[str, Any]:
-    """The table: the kinds, the structs they reach, which of those are one value to apply, and the named scalars."""
+    """The table: the kinds, the structs that they reach, the structs that apply treats as one value, and the named
+    scalars."""
     table: dict[str, Any] = {"kinds": {}, "structs": {}, "scalars": {}, "inline": {}}
     pending: list[str] = []
     for api_version, (package, kinds) in KINDS.items():
@@ -156,7 +157,7 @@ def _fields(sources: Sources, name: str, table: dict[str, Any], pending: list[st
 
 
 def _entry(tags: dict[str, str], markers: dict[str, list[str]], *, empty_goes: bool) -> dict[str, Any]:
-    """n: number in protobuf. omit: left out when empty. list, keys, map: how apply merges. patch, key: how a strategic
+    """n: number in protobuf. omit: omitted when empty. list, keys, map: how apply merges. patch, key: how a strategic
     patch does.
     """
     entry: dict[str, Any] = {"omit": 1} if empty_goes else {}

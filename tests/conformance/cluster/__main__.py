@@ -12,7 +12,7 @@ from tests.conformance.cluster.servers import ClusterOptions, running_cluster
 
 
 def main() -> int:
-    """Exit code 0 after a signal, 1 when it could not be started."""
+    """Run until a signal. Return 0 after a signal, 1 when the control plane could not be started."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.cluster", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="a folder of its own, kept afterwards")
     parser.add_argument("--no-scheduler", action="store_true", help="no kube-scheduler")

@@ -1,7 +1,7 @@
 """The programs that conformance runs on: built from Go modules once, kept outside the tree, or found on the PATH.
 
-Owns the build and its cache. A cache entry is named by all that goes into it (module files, Go's version, flags), so a
-stale one is never used, and a build that was cut short leaves none.
+Owns the build and its cache. The name of a cache entry is made of all its inputs (module files, Go's version, flags),
+so a stale entry is never used. An interrupted build leaves no entry.
 """
 
 import fcntl
@@ -35,15 +35,15 @@ INSTALL_S = 600
 
 
 class MissingProgramError(Exception):
-    """Something that conformance needs is not on this machine; the message says how to get it."""
+    """A program that conformance needs is missing on this machine; the message says how to install it."""
 
 
 class InstallError(MissingProgramError):
-    """It could be installed here, and installing it failed: a fault to mend, not a machine that cannot."""
+    """This machine can install the program, but the installation failed: a fault to fix."""
 
 
 class Binaries(msgspec.Struct, frozen=True, kw_only=True):
-    """Where each program is."""
+    """The path of each program."""
 
     etcd: str
     apiserver: str
@@ -55,7 +55,8 @@ class Binaries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ensure_binaries() -> Binaries:
-    """Build what is not in the cache yet (minutes, once; with the programs of real nodes some eight on two cores).
+    """Build the programs that are not cached yet (minutes, once; with the programs of real nodes about eight on two
+    cores).
 
     Raises:
         MissingProgramError: there is no Go toolchain.
@@ -85,10 +86,10 @@ def kubernetes_version() -> str:
 
 
 def ensure_debian(program: str) -> str:
-    """The path of a server that Debian packages; installs the package when we may.
+    """Return the path of a server that Debian packages; install the package when we may.
 
     Raises:
-        MissingProgramError: it is not here and cannot be installed by us.
+        MissingProgramError: it is missing and we may not install it.
     """
     found = shutil.which(program)
     if found:
@@ -102,17 +103,17 @@ def ensure_debian(program: str) -> str:
 
 
 def install_debian(package: str) -> None:
-    """Install a package of Debian.
+    """Install a Debian package.
 
     Raises:
-        MissingProgramError: we cannot.
-        InstallError: we could, and it failed.
+        MissingProgramError: we may not install it.
+        InstallError: the installation failed.
     """
     apt = shutil.which("apt-get")
     if not apt or os.geteuid() != 0:
         raise MissingProgramError(f"{package} is not installed; install it (Debian: apt-get install {package})")
     _say(f"installing {package}")
-    # A server that starts by itself when it is installed is not wanted: this environment says "no run level".
+    # The package must not start its server; this environment says "no run level".
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", package]):
         done = subprocess.run([apt, *words], env=env, capture_output=True, text=True, timeout=INSTALL_S, check=False)
@@ -124,7 +125,7 @@ def go_toolchain() -> str:
     """The path of `go`.
 
     Raises:
-        MissingProgramError: there is none.
+        MissingProgramError: there is no Go toolchain.
     """
     found = find_go()
     if not found:
@@ -136,17 +137,18 @@ def go_toolchain() -> str:
 
 
 def find_go() -> str:
-    """The path of `go`; empty without one."""
+    """The path of `go`; empty when there is none."""
     return shutil.which("go") or shutil.which("go", path="/usr/local/go/bin") or ""
 
 
 def build_environment() -> dict[str, str]:
-    """What Go builds with: no C, and compilers that seldom collect their garbage: a fifth less of their time."""
+    """The environment of Go builds: no C, and compilers that seldom collect garbage, which saves a fifth of their
+    time."""
     return {"GOGC": "800", **os.environ, "CGO_ENABLED": "0"}
 
 
 def build_program(module: Path) -> str:
-    """The path of the program of a small Go module of ours, built into the cache.
+    """Build the program of a small Go module of ours into the cache and return its path.
 
     Raises:
         MissingProgramError: there is no Go toolchain.
@@ -168,7 +170,8 @@ def build_program(module: Path) -> str:
 
 
 def build_tools(module: Path, packages: Sequence[str]) -> Path:
-    """The folder with the programs of these packages of a Go module (`tool`: all that it names), built into the cache.
+    """Build the programs of these packages of a Go module (`tool`: all that it names) into the cache and return their
+    folder.
 
     Raises:
         MissingProgramError: there is no Go toolchain.
@@ -191,14 +194,14 @@ def build_tools(module: Path, packages: Sequence[str]) -> Path:
 
 
 def cache() -> Path:
-    """Where what was built is kept."""
+    """The folder of the built programs."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(os.environ.get("SLIPWAY_CONFORMANCE_CACHE") or Path(base) / "slipway" / "conformance")
 
 
 @contextmanager
 def locked(path: Path) -> Generator[None]:
-    """Alone on this machine, as long as it takes: others who name this file wait."""
+    """Hold an exclusive lock on this machine; other processes that use the same file wait."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
 """Keys, certificates and kubeconfigs of one throw-away cluster, all in its own folder.
 
-Owns the files and their names. Certificates come from one authority, which is also what the API server trusts for
-clients; service accounts' tokens are signed with a key of their own.
+Owns the files and their names. One authority signs the certificates, and the API server trusts it for clients. A
+separate key signs service accounts' tokens.
 """
 
 import base64
@@ -23,39 +23,39 @@ KUBELET_CLIENT = ("kube-apiserver-kubelet-client", "system:masters")
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths of what a cluster is started with."""
+    """Paths of the files that a cluster is started with."""
 
     folder: Path
     ca: Path
     server: Path
     """certificate and key of the API server, one file"""
     kubelet: Path
-    """certificate and key for whoever plays a kubelet, one file"""
+    """certificate and key for a process that plays a kubelet, one file"""
     kubelet_client: Path
     admin: Path
-    """certificate and key of somebody who may do everything, one file"""
+    """certificate and key of an administrator with every right, one file"""
     accounts_key: Path
     """signs and checks service accounts' tokens"""
 
     def tls(self) -> ssl.SSLContext:
-        """What an administrator speaks to the API server with."""
+        """The TLS context with which an administrator connects to the API server."""
         context = ssl.create_default_context(cafile=self.ca)
         context.load_cert_chain(self.admin)
         return context
 
     def kubeconfig(self, name: str) -> Path:
-        """Where the kubeconfig of `admin`, `controller-manager`, `scheduler`, `proxy` or a node is."""
+        """The path of the kubeconfig of `admin`, `controller-manager`, `scheduler`, `proxy` or a node."""
         return self.folder / f"{name}.kubeconfig"
 
     def serving(self, node: str) -> Path:
-        """Certificate and key of a node's kubelet, one file."""
+        """The path of the certificate and key of a node's kubelet, one file."""
         return self.folder / f"{node}.pem"
 
 
 def make_credentials(
     folder: Path, url: str, address: str = "127.0.0.1", nodes: Mapping[str, str] | None = None
 ) -> Credentials:
-    """Write them all; `url` and `address` are where the API server will be, `nodes` are {name: address}."""
+    """Write all files; `url` and `address` are where the API server will listen, `nodes` are {name: address}."""
     folder.mkdir(parents=True, exist_ok=True)
     authority = trustme.CA()
     made = Credentials(
@@ -96,7 +96,7 @@ def make_credentials(
 
 
 def write_kubeconfig(path: Path, *, url: str, ca: Path, user: dict[str, str], namespace: str = "default") -> None:
-    """A kubeconfig with one cluster, one user and one context; `user` as in the file (token, tokenFile, ...)."""
+    """Write a kubeconfig with one cluster, one user and one context; `user` as in the file (token, tokenFile, ...)."""
     cluster = {"server": url, "certificate-authority-data": _encoded(ca.read_bytes())}
     config = {
         "apiVersion": "v1",

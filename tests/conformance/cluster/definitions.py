@@ -1,7 +1,7 @@
 """The custom resource definitions of other projects whose objects the chart makes, as they publish them.
 
-Owns which projects and versions, and the check of what came. A Go module holds them; it is downloaded into Go's own
-module cache when it is asked for, and nothing of it is kept here.
+Owns the list of projects and versions, and verifies the downloads. Go modules contain the definitions; they are
+downloaded into Go's own module cache when needed, and no copy is kept here.
 """
 
 import json
@@ -19,7 +19,7 @@ DOWNLOAD_S = 180.0
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """A module with its sum, as Go writes it into a go.sum, and where in it the definitions are."""
+    """A module with its sum, as Go writes it into a go.sum, and the path of the definitions in it."""
 
     module: str
     sum: str
@@ -53,18 +53,18 @@ SOURCES = (
 
 
 def definitions() -> list[dict[str, Any]]:
-    """Every definition.
+    """Return every definition.
 
     Raises:
-        MissingProgramError: there is no Go toolchain, or a module cannot be had.
-        ValueError: what came is not what its sum says.
+        MissingProgramError: there is no Go toolchain, or a module cannot be downloaded.
+        ValueError: a download does not match its sum.
     """
     return [yaml.safe_load(file.read_text(encoding="utf-8")) for source in SOURCES for file in _files(source)]
 
 
 def _files(source: Source) -> list[Path]:
     argv = [go_toolchain(), "mod", "download", "-json", source.module]
-    # Outside of any module of ours: this is no dependency of anything.
+    # Run outside of any module of ours, because the definitions are no dependency of it.
     done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=DOWNLOAD_S, check=False)
     found = json.loads(done.stdout or "{}")
     if "Dir" not in found:

@@ -1,10 +1,10 @@
 """A real Kubernetes control plane on the loopback: etcd, kube-apiserver, kube-controller-manager, kube-scheduler.
 
 Owns the processes: each is started on free ports, in a folder of the cluster, and stopped by its pid. There are no
-nodes and nothing runs pods; `tests.conformance.kubelets` plays those.
+nodes, so nothing runs pods; `tests.conformance.kubelets` plays the nodes.
 
-Promises: when `start` returns, the API answers, the namespace `default` has its service account, and what was asked
-for runs; after `stop` no process of the cluster runs.
+Promises: when `start` returns, the API answers, the namespace `default` has its service account, and the requested
+parts run; after `stop` no process of the cluster runs.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ TAIL_LINES = 20
 SERVICE_CIDR = "10.96.0.0/16"
 PARTS = ("etcd", "apiserver", "controller-manager", "scheduler")
 GO_ENVIRONMENT = {"GOGC": "400"}
-"""Of programs in Go that live for the time of a test run: they look for garbage less often, which takes a fifth less of
-the processor, and half as much memory again."""
+"""For programs in Go that live as long as a test run: they collect garbage less often, which takes a fifth less
+processor time, and half as much memory again."""
 _GATE = "--feature-gates=GenericWorkload=true"
 _POD_GROUPS = {
     "apiserver": (_GATE, "--runtime-config=scheduling.k8s.io/v1beta1=true"),
@@ -53,7 +53,7 @@ _AUDIT_POLICY = {
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to start."""
+    """The parts and settings of a cluster."""
 
     controller_manager: bool = True
     scheduler: bool = True
@@ -62,13 +62,14 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     node_monitor_grace_s: int = 40
     """a node whose lease is older is NotReady"""
     address: str = "127.0.0.1"
-    """where the API server listens; pods in networks of their own reach it only where it is no loopback address"""
+    """where the API server listens; pods with their own networks reach it only when this is no loopback address"""
     nodes: Mapping[str, str] = {}
     """{name: address} of real nodes, which get keys and certificates"""
     more: Mapping[str, Sequence[str]] = {}
-    """{part: more flags}"""
+    """{part: additional flags}"""
     pod_groups: bool = False
-    """whether groups of pods are served and placed whole; Kubernetes is delivered with them off"""
+    """whether the API server serves groups of pods and the scheduler places them whole; Kubernetes is delivered with
+    this off"""
 
 
 class RealCluster:
@@ -87,27 +88,27 @@ class RealCluster:
 
     @property
     def etcd_url(self) -> str:
-        """Of etcd's own API."""
+        """The URL of etcd's own API."""
         return f"http://127.0.0.1:{self._ports['etcd']}"
 
     @property
     def credentials(self) -> Credentials:
-        """Its keys and certificates, once started."""
+        """The keys and certificates, once the cluster is started."""
         assert self._credentials is not None, "the cluster has not been started"
         return self._credentials
 
     @property
     def kubeconfig(self) -> Path:
-        """Of somebody who may do everything."""
+        """The kubeconfig of an administrator with every right."""
         return self.credentials.kubeconfig("admin")
 
     @property
     def ca(self) -> Path:
-        """The authority behind the API server's certificate."""
+        """The certificate of the authority that signed the API server's certificate."""
         return self.credentials.ca
 
     def start(self) -> None:
-        """Start what the options ask for and wait until it answers.
+        """Start the parts of the options and wait until the API server answers.
 
         Raises:
             RuntimeError: a part ended or was not ready in time; the message has the end of its log.
@@ -131,7 +132,7 @@ class RealCluster:
             raise
 
     def stop(self) -> None:
-        """End every part, the last started first."""
+        """End every part, in the reverse order of their starts."""
         for part in reversed(PARTS):
             self.stop_part(part)
 
@@ -140,7 +141,7 @@ class RealCluster:
         argv = self._argv(part)
         guard = shutil.which("setpriv")
         if guard:
-            # What dies with its parent cannot outlive a killed test run.
+            # The guard ends the part with its parent, so it cannot outlive a killed test run.
             argv = [guard, "--pdeathsig", "TERM", *argv]
         with self._log(part).open("ab") as log:
             self._processes[part] = subprocess.Popen(
@@ -182,7 +183,7 @@ class RealCluster:
         )
 
     def client(self) -> httpx2.Client:
-        """Plain HTTP as an administrator."""
+        """An HTTP client with the rights of an administrator."""
         return httpx2.Client(base_url=self.url, verify=self.credentials.tls(), trust_env=False, timeout=30.0)
 
     # --- how each is started ----------------------------------------------------------------------------------------
@@ -208,7 +209,7 @@ class RealCluster:
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
             "--quota-backend-bytes=8589934592",
-            # How far a watch has come, also of a kind to which nothing happens: as Kubernetes' own installer sets it.
+            # A watch also reports its progress for a kind without events: Kubernetes' own installer sets this too.
             "--watch-progress-notify-interval=5s",
             "--logger=zap",
             "--log-level=warn",
@@ -221,7 +222,7 @@ class RealCluster:
             f"--bind-address={self.options.address}",
             f"--advertise-address={self.options.address}",
             f"--secure-port={self._ports['api']}",
-            # An Endpoints object may not hold a loopback address.
+            # An Endpoints object may not contain a loopback address.
             f"--endpoint-reconciler-type={'none' if self.options.address == '127.0.0.1' else 'lease'}",
             f"--service-cluster-ip-range={SERVICE_CIDR}",
             f"--tls-cert-file={made.server}",
@@ -317,7 +318,7 @@ class RealCluster:
 
 @contextmanager
 def running_cluster(folder: Path, options: ClusterOptions | None = None) -> Generator[RealCluster]:
-    """A control plane in `folder`, stopped at the end whatever happened."""
+    """Run a control plane in `folder`, and stop it at the end whatever happened."""
     cluster = RealCluster(folder, options or ClusterOptions(), ensure_binaries())
     cluster.start()
     try:

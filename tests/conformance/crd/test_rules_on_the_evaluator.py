@@ -29,13 +29,13 @@ NAMES = ["a"] * 40 + ["1a", "a.b", "A", "a-", "a" * 41]
 
 
 class Evaluator:
-    """The running program: one write in, its verdict out."""
+    """The running program: a write on its input, its verdict on its output."""
 
     def __init__(self, source: IO[str], sink: IO[str]) -> None:
         self._source, self._sink = source, sink
 
     def judge(self, new: Json, old: Json | None) -> tuple[list[str], Json]:
-        """(messages of the rules that the write breaks, the object with its defaults)"""
+        """Return (messages of the rules that the write breaks, the object with its defaults)."""
         self._sink.write(json.dumps({"new": new, "old": old}) + "\n")
         self._sink.flush()
         answer = json.loads(self._source.readline())
@@ -44,7 +44,7 @@ class Evaluator:
 
 
 def _message_in(error: str) -> str:
-    """Without the field, and the value that the server names where it is short."""
+    """The message without the field, and without the value that the server adds when it is short."""
     return next((message for message in MESSAGES if error.endswith(f": {message}")), error)
 
 
@@ -59,7 +59,7 @@ def evaluator() -> Iterator[Evaluator]:
 
 
 def drawn(rng: random.Random, choices: Mapping[str, Sequence[Any]], base: Json, share: float) -> Json:
-    """`base` with a share of the fields drawn anew, or dropped."""
+    """Return `base` with a share of the fields drawn anew, or dropped."""
     result = dict(base)
     for field, values in choices.items():
         if rng.random() < share:
@@ -71,14 +71,15 @@ def drawn(rng: random.Random, choices: Mapping[str, Sequence[Any]], base: Json, 
 
 
 def test_the_server_takes_the_crds() -> None:
-    """Structural, with valid rules, within the cost budget."""
+    """The API server accepts the CRDs: structural, with valid rules, within the cost budget."""
     files = sorted(str(path) for path in CRDS.glob("*.yaml"))
     answer = subprocess.run([EVALUATOR, "validate", *files], capture_output=True, text=True, check=False, timeout=120)
     assert answer.returncode == 0, answer.stdout
 
 
 def test_twins_and_expressions_agree(evaluator: Evaluator) -> None:
-    """On thousands of writes, each a step from a stored object; every rule refuses at least once."""
+    """The twins and the expressions agree on thousands of writes, each a step from a stored object; every rule
+    refuses at least once."""
     rng = random.Random(7)
     refusals: set[str] = set()
     for _ in range(WRITES):

@@ -1,7 +1,8 @@
-"""The chart on a real API server: accepted strictly, restricted, upgraded with its definitions, gone without loss.
+"""The chart on a real API server: strict creates, pod security "restricted", upgrades of definitions, and uninstalls
+without loss.
 
-It has a control plane of its own: definitions belong to one release, and the other tests have theirs installed.
-"""
+It has a control plane of its own: only one release may own the definitions, and the other tests have theirs
+installed."""
 
 import json
 import shutil
@@ -25,18 +26,19 @@ from tools.release.version import version
 Json = dict[str, Any]
 
 PODS = 10
-"""Two of each service, the Valkey, the setup."""
+"""Two pods of each service, Valkey and the setup."""
 GONE_S = 120.0
-"""A busy API server takes its time to see that there are no instances of a definition that goes."""
+"""A busy API server needs time to see that a deleted definition has no instances left."""
 STUCK = ("InstanceDeletionFailed", "InstanceDeletionCheck")
-"""Why a definition that goes may stay: its server tries again ever more seldom, and at once when it changes."""
+"""Reasons why a deleted definition may stay. The server retries ever more seldom, and at once when the definition
+changes."""
 AGAIN_S = 10.0
 ADMISSION = "apis/admissionregistration.k8s.io/v1"
 THEIRS = ("keda.sh/", "monitoring.coreos.com/", "gateway.networking.k8s.io/")
-"""Kinds of others, whose definitions are not installed here: test_kinds_of_others.py has them."""
+"""Kinds of other projects whose definitions are not installed here: test_kinds_of_others.py tests them."""
 PLACES = ("team-a", "team-b")
 STAYS = {"CustomResourceDefinition", "Namespace"}
-"""What an uninstall keeps: what people made, and the namespace with the secrets of their webhooks."""
+"""Kinds that an uninstall keeps: users' objects, and the namespace with the secrets of their webhooks."""
 COLLECTIONS = {
     "Namespace": "api/v1/namespaces",
     "ServiceAccount": "api/v1/namespaces/{}/serviceaccounts",
@@ -65,14 +67,14 @@ DEFINITION = f"{CRDS.path()}/allocations.slipway.dev"
 
 
 class Ground:
-    """A cluster, and what is asked of it as an administrator."""
+    """A cluster, and an administrator's requests to it."""
 
     def __init__(self, cluster: RealCluster, client: httpx2.Client) -> None:
         self.cluster = cluster
         self.client = client
 
     def get(self, path: str) -> Json:
-        """An object or a list; it must be there."""
+        """Return an object or a list; it must exist."""
         answer = self.client.get(path)
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -81,7 +83,8 @@ class Ground:
         answers: list[httpx2.Response] = []
 
         def is_answered() -> bool:
-            """A definition that is new is served a moment later for writes than for reads."""
+            """Whether the API server serves the kind: a new definition is served a moment later for writes than for
+            reads."""
             answers.append(self.client.post(path, json=body, params={"fieldValidation": "Strict"}))
             return answers[-1].status_code != 503
 
@@ -101,13 +104,13 @@ class Ground:
         wait_until(lambda: self.client.get(ALLOCATIONS).status_code == 200, "allocations are served")
 
     def names(self, kind: str) -> set[str]:
-        """Of our objects of that kind, in our namespace; that one itself is the ground's."""
+        """The names of our objects of that kind in our namespace, without the namespace itself, which the test made."""
         listed = self.get(COLLECTIONS[kind].format(chart.NAMESPACE))["items"]
         found = {item["metadata"]["name"] for item in listed if "slipway" in item["metadata"]["name"]}
         return found - {chart.NAMESPACE} if kind == "Namespace" else found
 
     def clean(self) -> None:
-        """As before any install."""
+        """Restore the state before any install."""
         for release in self.get(f"api/v1/namespaces/{chart.NAMESPACE}/secrets")["items"]:
             if release["type"].startswith("helm.sh/release"):
                 chart.uninstall(self.cluster.kubeconfig, name=release["metadata"]["labels"]["name"])
@@ -115,7 +118,7 @@ class Ground:
         wait_until(self._no_definitions, self._why_definitions_stay, timeout_s=GONE_S)
 
     def _no_definitions(self) -> bool:
-        """Whether they are gone; those that are there are deleted, again where a delete was not carried out."""
+        """Whether our definitions are gone; deletes those that exist, again where a delete was not carried out."""
         left = self._definitions()
         for item in left:
             path = f"{CRDS.path()}/{item['metadata']['name']}"
@@ -138,7 +141,7 @@ class Ground:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[RealCluster]:
-    """Without a scheduler: pods are made, and run nowhere."""
+    """A cluster without a scheduler: pods are created and never run."""
     require_own_cluster()
     with running_cluster(tmp_path_factory.mktemp("chart"), ClusterOptions(scheduler=False, audit=False)) as started:
         yield started
@@ -146,7 +149,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[RealCluster]:
 
 @pytest.fixture
 def ground(cluster: RealCluster) -> Generator[Ground]:
-    """The cluster with nothing of ours but a namespace, which enforces and warns of pod security "restricted"."""
+    """The cluster without objects of ours but a namespace, which enforces and warns of pod security "restricted"."""
     with cluster.client() as client:
         levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
         client.post("api/v1/namespaces", json={"metadata": {"name": chart.NAMESPACE, "labels": levels}})
@@ -165,7 +168,7 @@ def an_allocation(name: str = "kept") -> Json:
 
 
 def a_newer_chart(folder: Path) -> Path:
-    """The chart of a later version: its allocations have one field more, and it says so of itself."""
+    """The chart of a later version: its allocations have one more field, and it has that version's number."""
     path = folder / "helm"
     shutil.copytree(chart.CHART, path)
     file = path / "files" / "crds" / "allocations.slipway.dev.yaml"
@@ -179,20 +182,23 @@ def a_newer_chart(folder: Path) -> Path:
 
 
 def as_a_job(pod: Json) -> Json:
-    """A pod as the template of a Job: a pod alone is refused while its account and its class are not there."""
+    """A pod as the template of a Job: the API server refuses a bare pod while its account and its class do not
+    exist."""
     template = {"metadata": {"labels": pod["metadata"]["labels"]}, "spec": pod["spec"]}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": pod["metadata"], "spec": {"template": template}}
 
 
 def test_an_image_that_no_node_can_pull_is_refused(ground: Ground) -> None:
-    """Before anything is made: the name has no registry, and nobody said that the nodes have the image."""
+    """Helm refuses a chart whose image has no registry before it creates anything, unless the values say that the
+    nodes have the image."""
     with pytest.raises(chart.HelmError, match=r"--set image\.registry=REGISTRY"):
         chart.install(ground.cluster.kubeconfig, values={"image": {"allowNoRegistry": False}})
     assert ground.names("Deployment") | ground.names("ClusterRole") == set()
 
 
 def test_every_object_is_accepted_strictly(ground: Ground) -> None:
-    """Over all value sets: no unknown field, no warning (of deprecation or pod security), nothing refused."""
+    """The API server accepts every object of all value sets strictly: no unknown field, and no warning of
+    deprecation or pod security."""
     complaints: dict[str, str] = {}
     seen: set[str] = set()
     for place in PLACES:
@@ -205,7 +211,7 @@ def test_every_object_is_accepted_strictly(ground: Ground) -> None:
             seen.add(text)
             asked: Json = as_a_job(item) if item["kind"] == "Pod" else item
             if asked["metadata"].get("namespace", "").endswith("-webhooks"):
-                # It is made by the chart, and nothing is made here.
+                # Only the chart creates this object; the test does not create it.
                 asked = {**asked, "metadata": {**asked["metadata"], "namespace": chart.NAMESPACE}}
             path = COLLECTIONS[asked["kind"]].format(asked["metadata"].get("namespace", ""))
             answer = ground.client.post(path, json=asked, params={"dryRun": "All", "fieldValidation": "Strict"})
@@ -218,7 +224,8 @@ def test_every_object_is_accepted_strictly(ground: Ground) -> None:
 
 
 def test_an_install_is_whole(ground: Ground) -> None:
-    """Definitions are established, every pod is made although "restricted" is enforced, and people get their roles."""
+    """Definitions are established, every pod is created although "restricted" is enforced, and users get their
+    roles."""
     release = ground.install()
     assert release["status"] == "deployed"
     check_definitions(ground)
@@ -230,7 +237,7 @@ def test_an_install_is_whole(ground: Ground) -> None:
 
 
 def check_definitions(ground: Ground) -> None:
-    """The API server finds nothing to complain about in them."""
+    """The API server has no complaint about the definitions."""
     for name in sorted(ground.names("CustomResourceDefinition")):
         conditions = {
             item["type"]: item["status"] for item in ground.get(f"{CRDS.path()}/{name}")["status"]["conditions"]
@@ -240,7 +247,7 @@ def check_definitions(ground: Ground) -> None:
 
 
 def check_roles_of_people(ground: Ground) -> None:
-    """Whoever is bound to a built-in role in a namespace: there, and nowhere else, and never a pool."""
+    """A user who is bound to a built-in role in a namespace has its rights there only, and never on a pool."""
     for role in ("edit", "view"):
         binding = {
             "metadata": {"name": f"{role}ors"},
@@ -264,7 +271,7 @@ def check_roles_of_people(ground: Ground) -> None:
 
 
 def test_policies_are_understood(ground: Ground) -> None:
-    """The API server has checked the types of every expression, and has nothing to say."""
+    """The API server has checked the types of every expression without a warning."""
     ground.install()
     names = ground.names("ValidatingAdmissionPolicy")
     of_users = 2
@@ -279,7 +286,7 @@ def test_policies_are_understood(ground: Ground) -> None:
 
 
 def test_a_release_can_be_turned_over(ground: Ground) -> None:
-    """From everything at once back to the defaults and forth again: nothing of the former is left over."""
+    """An upgrade from all features back to the defaults and forth again leaves nothing of the former behind."""
     everything: Json = {
         "api": {"autoscaling": {"enabled": True}},
         "scheduler": {"once": {"enabled": True}},
@@ -292,7 +299,7 @@ def test_a_release_can_be_turned_over(ground: Ground) -> None:
 
     def state() -> dict[str, set[str]]:
         found = {kind: ground.names(kind) for kind in COLLECTIONS if kind != "Pod"}
-        # A CronJob makes a Job at a full minute, whenever that is.
+        # A CronJob creates a Job at a full minute, at any time during the test.
         by_chart = {name for name in found["Job"] if not name.startswith("slipway-scheduler-")}
         secrets = {name for name in found["Secret"] if not name.startswith("sh.helm.release")}
         return found | {"Job": by_chart, "Secret": secrets}
@@ -313,7 +320,8 @@ def test_a_release_can_be_turned_over(ground: Ground) -> None:
 
 
 def test_writes_can_be_narrowed_to_namespaces(ground: Ground) -> None:
-    """By the API server's own word: in those alone, while everything may be looked at; an upgrade widens it again."""
+    """The API server allows writes in the listed namespaces only, while reads are allowed everywhere; an upgrade
+    widens the writes again."""
 
     def may(service: str, verb: str, resource: str, namespace: str) -> bool:
         group = "slipway.dev" if resource == "allocations" else ""
@@ -340,7 +348,7 @@ def test_writes_can_be_narrowed_to_namespaces(ground: Ground) -> None:
 
 
 def test_an_upgrade_brings_changed_definitions_and_a_rollback_the_old(ground: Ground, tmp_path: Path) -> None:
-    """A field that a later version adds is in the live definition; what was there before is untouched."""
+    """A field that a later version adds is in the live definition; existing objects are unchanged."""
     ground.install()
     before = ground.create(ALLOCATIONS, an_allocation())
     release = ground.upgrade(path=a_newer_chart(tmp_path))
@@ -383,7 +391,7 @@ def test_an_upgrade_without_a_change_changes_nothing(ground: Ground) -> None:
 
 
 def test_an_uninstall_keeps_what_people_made(ground: Ground) -> None:
-    """Definitions and allocations stay, everything else goes; an install afterwards takes them over."""
+    """Definitions and allocations stay, everything else is deleted; a later install adopts them."""
     ground.install()
     made = ground.create(ALLOCATIONS, an_allocation())
     chart.uninstall(ground.cluster.kubeconfig)
@@ -395,14 +403,15 @@ def test_an_uninstall_keeps_what_people_made(ground: Ground) -> None:
 
 
 def test_definitions_go_when_asked(ground: Ground) -> None:
-    """With `crds.keep=false` nothing is left."""
+    """With `crds.keep=false` an uninstall leaves nothing."""
     ground.install({"crds": {"keep": False}})
     chart.uninstall(ground.cluster.kubeconfig)
     wait_until(lambda: not ground.names("CustomResourceDefinition"), "the definitions go")
 
 
 def test_definitions_stay_when_the_release_gives_them_up_and_can_be_taken_back(ground: Ground) -> None:
-    """`crds.enabled` off in an upgrade leaves them and every allocation; on again, they are the release's as before."""
+    """An upgrade with `crds.enabled` off leaves the definitions and every allocation; with it on again, the release
+    owns them as before."""
     ground.install()
     made = ground.create(ALLOCATIONS, an_allocation())
     ground.upgrade({"crds": {"enabled": False}})
@@ -414,7 +423,7 @@ def test_definitions_stay_when_the_release_gives_them_up_and_can_be_taken_back(g
 
 
 def test_definitions_are_kept_from_the_upgrade_on_that_says_so(ground: Ground) -> None:
-    """From `crds.keep=false` to true: the uninstall that follows leaves them, with every allocation."""
+    """After an upgrade from `crds.keep=false` to true, the uninstall leaves the definitions with every allocation."""
     ground.install({"crds": {"keep": False}})
     made = ground.create(ALLOCATIONS, an_allocation())
     ground.upgrade({"crds": {"keep": True}})
@@ -423,7 +432,7 @@ def test_definitions_are_kept_from_the_upgrade_on_that_says_so(ground: Ground) -
 
 
 def test_definitions_of_others_are_left_alone(ground: Ground) -> None:
-    """Where somebody else manages them: applied from the files, and not part of the release."""
+    """Definitions that are applied from the files, and managed by others, are not part of the release."""
     folder = chart.CHART / "files" / "crds"
     applied = ground.cluster.kubectl("apply", "--server-side", "-f", str(folder))
     assert applied.returncode == 0, applied.stderr

@@ -1,7 +1,7 @@
 """The chart with its image on a real API server: every pod of the release is a container of the image's files.
 
-Pods are made by Kubernetes' own controllers. Each finds the API server as any pod does, by its account's mounted token,
-runs as nobody, and has a root that nobody can write to: services, the setup, and what Helm runs before an uninstall.
+Kubernetes' own controllers create the pods: services, the setup, and the Job that Helm runs before an uninstall. Each
+reaches the API server with its account's mounted token, runs as user nobody, and has a read-only root.
 """
 
 from collections.abc import Generator
@@ -36,7 +36,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Generator[Image]:
 
 @pytest.fixture(scope="module")
 def operator(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Generator[Operator]:
-    """Of a cluster on which the chart is installed."""
+    """An operator of a cluster on which the chart is installed."""
     folder = tmp_path_factory.mktemp("of-the-image")
     with (
         running_cluster(folder / "cluster") as cluster,
@@ -56,7 +56,7 @@ def operator(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Generato
 
 
 def processes_of(image: Image) -> dict[str, list[Path]]:
-    """{command: its processes in /proc} of everything that runs the image's Python on the image's files."""
+    """{command: its processes in /proc} of every process that runs the image's Python on the image's files"""
     found: dict[str, list[Path]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -70,14 +70,15 @@ def processes_of(image: Image) -> dict[str, list[Path]]:
 
 
 def test_the_chart_runs_on_the_image(operator: Operator, image: Image) -> None:
-    """Installed, used and uninstalled, in this order."""
+    """The chart is installed, used and uninstalled, in this order."""
     check_every_service_is_of_the_image_and_ready(operator, image)
     check_a_launch_lives_its_whole_life(operator)
     check_the_uninstall_leaves_nothing(operator, image)
 
 
 def check_every_service_is_of_the_image_and_ready(operator: Operator, image: Image) -> None:
-    """Two processes of each, on the image's files, as its user; the setup has run and made what a launch needs."""
+    """Each service has two processes on the image's files, with the image's user; the setup has run and created the
+    objects that a launch needs."""
     wait_until(lambda: all(job["status"].get("succeeded") for job in operator.items(JOBS)), "the setup has run")
     assert operator.find(f"{GROUP}/queues/default") is not None
     running = processes_of(image)
@@ -92,7 +93,7 @@ def check_every_service_is_of_the_image_and_ready(operator: Operator, image: Ima
 
 
 def check_a_launch_lives_its_whole_life(operator: Operator) -> None:
-    """Applied, admitted, bound, run and seen to its end, and gone when it is deleted."""
+    """An allocation is applied, admitted, bound, run until its end, and deleted."""
     container = {"name": "main", "image": "local", "command": ["sh", "-c", "sleep 0.5"]}
     spec = {
         "kind": "command",
@@ -111,7 +112,7 @@ def check_a_launch_lives_its_whole_life(operator: Operator) -> None:
 
 
 def check_the_uninstall_leaves_nothing(operator: Operator, image: Image) -> None:
-    """Its Job runs in the image, too, and finds its account: no allocation, no process."""
+    """The Job of the uninstall runs in the image too, and finds its account: no allocation and no process is left."""
     chart.uninstall(operator.cluster.kubeconfig)
     assert operator.items(ALLOCATIONS) == []
     wait_until(lambda: processes_of(image) == {}, "every process of the image has ended", timeout_s=60)

@@ -1,7 +1,7 @@
 """docs/install.md, followed to the letter on a real API server: its console blocks are run as they are written.
 
-What differs by place stands in the tables below, and nowhere else. Nodes here forward no ports: a pipe to the pod
-stands for it. Pods are made by Kubernetes' own controllers, and run as processes.
+Only the tables below contain what differs from place to place. Nodes here forward no ports, so a pipe to the pod
+replaces `kubectl port-forward`. Kubernetes' own controllers create the pods, which run as processes.
 """
 
 import json
@@ -24,13 +24,14 @@ from tests.support.redis import running_server
 from tools.release.version import version
 
 SUBSTITUTED = {"REGISTRY/slipway": "registry.invalid/slipway", "tag=TAG": f"tag={version()}"}
-"""The placeholders of the page, and what they stand for here."""
+"""The placeholders of the page, and their values here."""
 ADDED: dict[str, object] = {"valkey": {"enabled": False}, "audit": {"enabled": False}}
-"""Values that the page does not set: pods here have no names of Services, so Redis is one of this machine."""
+"""Values that the page does not set. Pods here cannot resolve names of Services, so Redis runs on this machine."""
 
 
 def _pipe(folder: Path) -> Path:
-    """A program that does `kubectl port-forward service/NAME LOCAL:REMOTE`, to the address of one ready pod."""
+    """A program that replaces `kubectl port-forward service/NAME LOCAL:REMOTE`: it pipes to the address of one ready
+    pod."""
     file = folder / "forward.py"
     file.write_text(
         """import asyncio, json, os, subprocess, sys
@@ -67,7 +68,7 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Reader, Operator]]:
-    """A cluster with nothing of ours in it, and somebody who reads the page."""
+    """A cluster without objects of ours, and a reader of the page."""
     require_own_cluster()
     folder = tmp_path_factory.mktemp("page")
     with ExitStack() as stays:
@@ -93,7 +94,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Reader, O
 
 
 def test_every_block_is_run_or_has_its_reason() -> None:
-    """No placeholder is left, none is made up, and no reason is for a block that is gone."""
+    """Each block is run or has a reason why not: every placeholder has a value, no value is unused, and no reason is
+    for a missing block."""
     found = blocks()
     scripts = [block.script for block in found]
     for table in (SUBSTITUTED, ELSEWHERE):
@@ -110,7 +112,8 @@ def test_every_block_is_run_or_has_its_reason() -> None:
 
 
 def test_the_page_leads_to_a_running_allocation_and_back(place: tuple[Reader, Operator]) -> None:
-    """Installed, tried, reached, launched, upgraded, uninstalled: each block as it stands, in the page's order."""
+    """The page installs, tries, reaches, launches, upgrades and uninstalls: each block as written, in the page's
+    order."""
     reader, operator = place
     launched = ""
     for block in blocks():
@@ -125,7 +128,7 @@ def test_the_page_leads_to_a_running_allocation_and_back(place: tuple[Reader, Op
 
 
 def _check_ran(operator: Operator, said: str) -> None:
-    """It ran as a pod of its own, and `kubectl get` shows it."""
+    """The allocation ran as a pod, and `kubectl get` shows it."""
     assert said.splitlines()[0] == "hello from a pod"
     [item] = operator.items(f"{GROUP}/allocations")
     assert f"default     {item['metadata']['name']}" in said

@@ -1,6 +1,7 @@
-"""What the chart makes for KEDA, the Prometheus operator and the Gateway API, applied where their definitions are.
+"""Applies the chart's objects for KEDA, the Prometheus operator and the Gateway API where their definitions are
+installed.
 
-Their definitions are those that the projects publish; their controllers do not run.
+The definitions are those that the projects publish; their controllers do not run.
 """
 
 import json
@@ -39,7 +40,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[RealCluster]:
-    """With their definitions, and the namespace of a release."""
+    """A cluster with their definitions, and the namespace of a release."""
     require_own_cluster()
     options = ClusterOptions(scheduler=False, audit=False)
     with running_cluster(tmp_path_factory.mktemp("others"), options) as started:
@@ -69,13 +70,14 @@ def theirs(documents: list[Json]) -> list[Json]:
 
 
 def tried(client: httpx2.Client, item: Json) -> httpx2.Response:
-    """The answer to a strict create that nothing is kept of."""
+    """The answer to a strict create as a dry run."""
     path = f"apis/{item['apiVersion']}/namespaces/{chart.NAMESPACE}/{KINDS[item['kind']]}"
     return client.post(path, json=item, params={"dryRun": "All", "fieldValidation": "Strict"})
 
 
 def test_every_object_of_theirs_is_accepted_strictly(client: httpx2.Client) -> None:
-    """Over all value sets: no unknown field, no wrong type, no warning; every kind that there is, is among them."""
+    """The API server accepts the objects of all value sets: no unknown field, no wrong type, no warning; every kind
+    is among them."""
     complaints: dict[str, str] = {}
     seen: dict[str, str] = {}
     for name in MATRIX:
@@ -91,7 +93,7 @@ def test_every_object_of_theirs_is_accepted_strictly(client: httpx2.Client) -> N
 
 
 def test_a_mistake_in_one_is_noticed(client: httpx2.Client) -> None:
-    """A field that is spelled wrongly, in each kind."""
+    """The API server refuses a misspelled field, in each kind."""
     examples = {item["kind"]: item for name in MATRIX for item in theirs(rendered(name))}
     for kind, item in examples.items():
         wrong = {**item, "spec": {**item["spec"], "misspelt": True}}
@@ -103,7 +105,7 @@ def test_a_mistake_in_one_is_noticed(client: httpx2.Client) -> None:
 def test_a_release_with_all_of_them_is_installed_changed_and_removed(
     cluster: RealCluster, client: httpx2.Client
 ) -> None:
-    """By Helm: what the values no longer want is gone after an upgrade, and all of it after an uninstall."""
+    """After a Helm upgrade the objects that the values no longer request are gone; after an uninstall all are."""
 
     def there() -> set[str]:
         found: set[str] = set()

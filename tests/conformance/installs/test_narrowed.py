@@ -1,4 +1,4 @@
-"""A whole system that may write in listed namespaces alone (`rbac.namespaces`), by Roles there and nothing wider.
+"""A whole system that may write in listed namespaces only (`rbac.namespaces`): it has Roles there and no wider right.
 
 It has a control plane of its own: the roles of the other tests are wider.
 """
@@ -35,12 +35,12 @@ OF_NO_WORKSPACE = {
     ("slipway.dev", "resourcepools/status"),
     ("authentication.k8s.io", "tokenreviews"),
 }
-"""what is written without belonging to any namespace; a node is taken out of use by a label of its own"""
+"""written kinds that belong to no namespace; nodes are written because a label takes a node out of use"""
 
 
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Generator[System]:
-    """One workspace that is listed; the audit of the chart and the setup as they are."""
+    """A system in which only the workspace TEAM is listed."""
     require_own_cluster()
     values = {
         **QUICK,
@@ -69,7 +69,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Generator[System]:
 
 
 def test_no_right_to_write_reaches_another_namespace(narrow: System) -> None:
-    """What writes does so in the listed namespaces, in those of the release, or in none: all that its accounts may."""
+    """Every right to write is in the listed namespaces, in those of the release, or on kinds without a namespace."""
     accounts = [narrow.installation.account(service) for service in chart.SERVICES]
     objects = [
         {"kind": kind, **item}
@@ -85,7 +85,7 @@ def test_no_right_to_write_reaches_another_namespace(narrow: System) -> None:
 
 
 def test_whole_lives_need_no_more(narrow: System) -> None:
-    """A gang over REST, one that is applied, one that fails twice, one that is killed: nothing of ours is denied."""
+    """A gang over REST, an applied one, one that fails twice and one that is killed: no request of ours is denied."""
     since = narrow.audit.position()
     gang = narrow.launch({**a_body(ranks=3, script={"runsS": 0.5}), "workspace": TEAM})
     again = narrow.launch({**a_body(script={"runsS": 0.1, "exit": 1}, maxRestarts=1), "workspace": TEAM})
@@ -106,7 +106,8 @@ def test_whole_lives_need_no_more(narrow: System) -> None:
 
 
 def test_a_workspace_that_is_not_listed_waits_alone(narrow: System) -> None:
-    """What is applied there is not admitted and gets no pod; who launches in the list does not wait for it."""
+    """An allocation that is applied in an unlisted workspace is not admitted and gets no pod; launches in the list
+    do not wait for it."""
     narrow.operator.change(
         f"/api/v1/namespaces/{STRANGER}", {"metadata": {"labels": {"slipway.dev/workspace": "true"}}}
     )

@@ -1,6 +1,6 @@
 """A release in its whole life, under load: installed, upgraded to a next version, rolled back, uninstalled.
 
-Its pods are made, replaced and probed by Kubernetes' own controllers and run as processes; Helm is the real one. The
+Kubernetes' own controllers create, replace and probe its pods, which run as processes; Helm is the real one. The
 next version has its own definitions with more fields, and its own programs, which write those fields.
 """
 
@@ -63,7 +63,7 @@ class Place:
         return bool(self.operator.items(f"/api/v1/namespaces/{chart.NAMESPACE}/secrets", "owner=helm"))
 
     def settle(self) -> None:
-        """Until the pods are those of the release, and the setup has run."""
+        """Wait until the pods are those of the release and the setup has run."""
         await_rolled_out(self.operator)
         jobs = f"/apis/batch/v1/namespaces/{chart.NAMESPACE}/jobs"
         wait_until(
@@ -73,13 +73,13 @@ class Place:
         )
 
     def apply(self, name: str, script: str = BRIEF) -> str:
-        """Somebody applies an Allocation; the id."""
+        """Apply an Allocation and return its id."""
         body = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": name}}
         made = self.operator.create(ALLOCATIONS, {**body, "spec": self.spec(script)})
         return f"{name}-{made['metadata']['uid'][:8]}"
 
     def post(self, name: str, key: str) -> str | None:
-        """Somebody launches over REST, at any pod that is ready; None when none answered well."""
+        """Launch over REST, at any ready pod; return None when no pod answered successfully."""
         headers = {"Idempotency-Key": key, "X-Slipway-User": "tester"}
         for address in addresses(self.operator, "api"):
             with contextlib.suppress(httpx2.HTTPError):
@@ -108,7 +108,7 @@ class Place:
         return [item for item in self.operator.items(ALLOCATIONS) if item["status"].get("phase") != "Terminated"]
 
     def left(self) -> list[str]:
-        """What there is of our making beside allocations."""
+        """The objects of ours that exist beside allocations."""
         return [
             f"{plural}/{item['metadata']['name']}"
             for plural in ("pods", "configmaps", "services")
@@ -120,10 +120,11 @@ class Place:
         wait_until(lambda: len(starts_of(self.marks, id_)) == RANKS, f"every rank of {id_} has begun", timeout_s=60)
 
     def check_ended(self, name: str, id_: str) -> None:
-        """Well, each rank started once in all attempts; its stream tells all of it, once and in order.
+        """Check that it succeeded, that each rank started once in all attempts, and that its stream has every event
+        once and in order.
 
-        What one version has admitted and the other would launch is placed again when they take its spec differently
-        (docs/reliability.md): of the attempt before nothing has run.
+        An allocation that one version has admitted and the other would launch is placed again when they read its spec
+        differently (docs/reliability.md): the attempt before has started no rank.
         """
         status = self.operator.get(f"{ALLOCATIONS}/{name}")["status"]
         assert (status["phase"], status["result"]) == ("Terminated", "Succeeded"), status
@@ -138,12 +139,12 @@ class Place:
 
 
 class Load:
-    """Launches without end, half of them applied and half over REST, until it is told to stop."""
+    """Launches without end, half of them applied and half over REST, until `stop`."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.ids: dict[str, str] = {}
-        """{name: id} of all that was accepted"""
+        """{name: id} of all accepted launches"""
         self.errors: list[BaseException] = []
         self._enough = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load")
@@ -157,7 +158,7 @@ class Load:
         self._thread.join()
 
     def more(self, count: int = 6) -> None:
-        """Waits until so many more were accepted."""
+        """Wait until that many more launches were accepted."""
         before = len(self.ids)
         wait_until(
             lambda: len(self.ids) >= before + count or self.errors, f"{count} more are accepted", timeout_s=ENDED_S
@@ -177,13 +178,13 @@ class Load:
             self.errors.append(error)
 
     def _posted(self, name: str) -> str:
-        """One launch, by one key however often it is tried."""
+        """Launch once, with one idempotency key for all tries."""
         key = uuid.uuid4().hex
         return wait_until(lambda: self.place.post(name, key), f"{name} is launched", timeout_s=60) or ""
 
 
 def _chart_of(version: Copy, folder: Path) -> Path:
-    """The chart of that version: its definitions, and its own number."""
+    """The chart of that version, with its definitions and its number."""
     shutil.copytree(chart.CHART, folder)
     for file in version.definitions:
         shutil.copy(file, folder / "files" / "crds" / file.name)
@@ -194,7 +195,7 @@ def _chart_of(version: Copy, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[Place]:
-    """A control plane of its own, because definitions belong to one release."""
+    """A control plane of its own, because only one release may own the definitions."""
     require_own_cluster()
     folder = tmp_path_factory.mktemp("release")
     marks = folder / "marks"
@@ -210,7 +211,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[Place]:
 
 
 def _versions(place: Place) -> set[str]:
-    """Which versions the pods of the services say they are of."""
+    """The versions that the pods of the services report."""
     pods = place.operator.items(f"/api/v1/namespaces/{chart.NAMESPACE}/pods", "app.kubernetes.io/part-of=slipway")
     return {
         pod["metadata"]["labels"]["app.kubernetes.io/version"] for pod in pods if pod["status"]["phase"] == "Running"
@@ -218,15 +219,15 @@ def _versions(place: Place) -> set[str]:
 
 
 def _is_of_the_next(place: Place, name: str) -> bool:
-    """Launched by an api and observed by a watcher of the next version."""
+    """Whether an api of the next version launched it and a watcher of the next version observed it."""
     found = place.operator.get(f"{ALLOCATIONS}/{name}")
     return ASKED in found["spec"] and OBSERVED in found["status"]
 
 
 def test_an_upgrade_and_a_rollback_under_load_lose_and_double_nothing(place: Place) -> None:
-    """Every launch that was accepted, by whichever version, ends well, with every rank run once and its whole story.
+    """Every accepted launch, by either version, succeeds, with every rank run once and with all its events.
 
-    What only the next version knows is gone from what is read once its definitions are.
+    Fields of the next version are gone from reads once its definitions are.
     """
     if place.is_installed:
         chart.uninstall(place.kubeconfig)
@@ -259,7 +260,8 @@ def test_an_upgrade_and_a_rollback_under_load_lose_and_double_nothing(place: Pla
 
 
 def test_webhooks_of_an_older_release_move_at_an_upgrade(place: Place) -> None:
-    """From the release's namespace into theirs, by a hook that is there only while it runs; once is enough."""
+    """A hook that exists only while it runs moves them from the release's namespace into the one of webhooks; it
+    moves them once."""
     if not place.is_installed:
         place.install()
     webhook = to_secret(Webhook(name="older", config=Config(url="https://receiver.example/"), key=b"k" * 32), "")
@@ -281,7 +283,8 @@ def test_webhooks_of_an_older_release_move_at_an_upgrade(place: Place) -> None:
 
 
 def test_an_uninstall_that_is_asked_to_removes_every_allocation_first(place: Place) -> None:
-    """The Job that Helm runs before it, as a pod under its own account: nothing of what ran is left, no finalizer."""
+    """The Job that Helm runs before the uninstall has its own account and pod: no rank, allocation or finalizer is
+    left."""
     values = {**place.values, "uninstall": {"removeAllocations": True}}
     if place.is_installed:
         chart.upgrade(place.kubeconfig, values=values)
@@ -299,7 +302,7 @@ def test_an_uninstall_that_is_asked_to_removes_every_allocation_first(place: Pla
 
 
 def test_what_runs_goes_on_without_us_and_is_taken_over_by_the_next_install(place: Place) -> None:
-    """An uninstall touches no allocation: ranks run on, and their ends are recorded by whoever comes next."""
+    """An uninstall touches no allocation: ranks run on, and the next install records their ends."""
     (place.marks / "go").unlink(missing_ok=True)
     if not place.is_installed:
         place.install()

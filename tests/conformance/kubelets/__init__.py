@@ -1,4 +1,4 @@
-"""Simulated nodes for any Kubernetes API server: bound pods run, end and obey deletion, and no container exists.
+"""Simulated nodes for any Kubernetes API server: bound pods run, end and obey deletion, without any container.
 
 See README.md in this folder. `Kubelets` is all nodes of one process; `Script` says what a pod does.
 """

@@ -21,7 +21,7 @@ from tests.conformance.kubelets.script import Script
 
 
 def main() -> int:
-    """Exit code 0 after a signal."""
+    """Run until a signal. Return 0 after a signal."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.kubelets", description=__doc__)
     parser.add_argument("--kubeconfig", type=Path, default=os.environ.get("KUBECONFIG"), help="default: KUBECONFIG")
     parser.add_argument("--nodes", type=int, default=3)
@@ -90,7 +90,7 @@ def _taint(word: str) -> Taint:
 
 
 class _Commands:
-    """What is typed."""
+    """The commands on standard input."""
 
     def __init__(self, kubelets: Kubelets) -> None:
         self._kubelets = kubelets

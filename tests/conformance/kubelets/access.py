@@ -1,4 +1,4 @@
-"""Who we are to an API server: host, TLS and token, read from a kubeconfig.
+"""The access to an API server: host, TLS and token, read from a kubeconfig.
 
 Reads client certificates, tokens and token files; no exec plugins: a test account has none.
 """
@@ -17,7 +17,7 @@ from tests.conformance.kubelets.objects import Json
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the API is and how to get in."""
+    """The address of the API server, and the credentials."""
 
     host: str
     port: int
@@ -26,16 +26,16 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def head(self) -> str:
-        """The headers that every request has."""
+        """The headers of every request."""
         lines = f"Host: {self.host}:{self.port}\r\nUser-Agent: kubelet-stand-in\r\n"
         return lines + (f"Authorization: Bearer {self.token}\r\n" if self.token else "")
 
 
 def read_access(path: Path) -> Access:
-    """The current context of the kubeconfig.
+    """Return the access of the kubeconfig's current context.
 
     Raises:
-        ValueError: it is none, or asks for what is not known here.
+        ValueError: it is no kubeconfig, or uses a feature that is not supported here.
     """
     config = cast(Json, yaml.safe_load(path.read_text(encoding="utf-8")))
     context = _named(config, "contexts", config.get("current-context"))["context"]
@@ -67,7 +67,7 @@ def _context(folder: Path, cluster: Json, user: Json) -> ssl.SSLContext:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     certificate, key = _blob(folder, user, "client-certificate"), _blob(folder, user, "client-key")
     if certificate and key:
-        # The library reads certificates from files only.
+        # The library reads certificates only from files.
         with tempfile.NamedTemporaryFile(suffix=".pem") as file:
             file.write(key + b"\n" + certificate)
             file.flush()

@@ -1,8 +1,8 @@
-"""The last word of a node before a pod runs: what a kubelet refuses, and how it says so.
+"""The admission of a pod by its node: what a kubelet refuses, and in which words.
 
 Owns the sums of one node and the match of selectors, affinity and NoExecute taints. Pure.
 
-Invariant: what is held never exceeds what the node has, but for pods that ran before they were counted.
+Invariant: the pods never hold more than the node has, except pods that ran before they were counted.
 
 Source: pkg/kubelet/lifecycle/predicate.go, pkg/kubelet/cm/devicemanager/manager.go (behaviour and words, v1.36).
 """
@@ -27,7 +27,7 @@ _NOT_TOLERATED = Rejection(
 
 
 class Room:
-    """The resources of one node and who holds them."""
+    """The resources of one node and the pods that hold them."""
 
     def __init__(self, allocatable: Resources) -> None:
         self.allocatable = allocatable
@@ -38,11 +38,11 @@ class Room:
         return len(self._held)
 
     def hold(self, pod: Pod) -> None:
-        """Counts a pod that runs already."""
+        """Count a pod that already runs."""
         self._take(pod.uid, asks_of(pod))
 
     def admit(self, pod: Pod) -> Rejection | None:
-        """Counts the pod, or says what is missing."""
+        """Count the pod, or return what is missing."""
         if pod.uid in self._held:
             return None
         try:
@@ -55,20 +55,20 @@ class Room:
         return shortage
 
     def release(self, uid: str) -> None:
-        """Nothing of the pod runs any more."""
+        """Release what the pod held; nothing of it runs any more."""
         held = self._held.pop(uid, None)
         for name, amount in held.amounts.items() if held else ():
             self._used[name] -= amount
 
     def _take(self, uid: str, asks: Resources) -> None:
-        """Once, however often it is said."""
+        """Count the pod once, however often this is called."""
         self.release(uid)
         self._held[uid] = asks
         for name, amount in asks.amounts.items():
             self._used[name] = self._used.get(name, 0) + amount
 
     def _lacks(self, asks: Resources) -> Rejection | None:
-        """The first resource that does not fit; what the node has never heard of is somebody else's business."""
+        """The first resource that does not fit. A resource that the node does not know is left to its own manager."""
         for name in (*_ORDER, *sorted(set(asks) - set(_ORDER))):
             wanted, has, used = asks.get(name), self.allocatable.get(name), self._used.get(name, 0)
             if not wanted or (is_extended(name) and name not in self.allocatable.amounts):
@@ -98,10 +98,10 @@ class Room:
 
 
 def asks_of(pod: Pod) -> Resources:
-    """The effective request, the pod itself counted.
+    """The effective request, including the pod itself.
 
     Raises:
-        ValueError: a quantity that is none.
+        ValueError: a quantity is invalid.
     """
     inits = [_ask(item) for item in pod.spec.init_containers]
     asked = effective_requests([_ask(item) for item in pod.spec.containers], inits, pod.spec.overhead)
@@ -109,12 +109,12 @@ def asks_of(pod: Pod) -> Resources:
 
 
 def is_extended(resource: str) -> bool:
-    """Whether Kubernetes itself does not know the resource."""
+    """Whether the resource is not one of Kubernetes' own."""
     return "/" in resource and "kubernetes.io/" not in resource
 
 
 def mismatch(pod: Pod, name: str, labels: Mapping[str, str], taints: Sequence[Taint]) -> Rejection | None:
-    """Why the pod may not be on this node, whatever room there is."""
+    """Why the pod may not be on this node, whatever resources are free."""
     if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
         return _NOT_AFFINE
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None

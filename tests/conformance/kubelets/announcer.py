@@ -1,6 +1,6 @@
 """Kubernetes Events about pods, in a kubelet's words.
 
-Owns the words and a bounded queue. For mass runs nobody should be asked to announce: each start is four more writes.
+Owns the words and a bounded queue. Mass runs should not use an announcer: each start costs four more writes.
 
 Source: pkg/kubelet/events, pkg/kubelet/images/image_manager.go, pkg/kubelet/kuberuntime (words, v1.36).
 """
@@ -20,7 +20,8 @@ Word = tuple[str, str, str]
 
 
 class Announcer:
-    """`note` takes what happened, `run` writes it until it is cancelled; what does not fit into the queue is lost."""
+    """`note` queues an event, `run` writes events until it is cancelled; events that do not fit into the queue are
+    lost."""
 
     def __init__(self, wire: Connections) -> None:
         self.sent = 0
@@ -29,14 +30,14 @@ class Announcer:
         self._number = 0
 
     def note(self, pod: Pod, note: Note) -> None:
-        """Something happened to a container, or to the pod."""
+        """Queue an event about a container, or about the pod."""
         for word in words_of(pod, note):
             if not self._queue.full():
                 self._number += 1
                 self._queue.put_nowait(event_of(pod, note, word, self._number))
 
     async def run(self) -> None:
-        """Writes one after the other."""
+        """Write one event after the other."""
         while True:
             event = await self._queue.get()
             target = f"/api/v1/namespaces/{event['metadata']['namespace']}/events"
@@ -44,12 +45,12 @@ class Announcer:
                 await self._wire.call("POST", target, msgspec.json.encode(event))
                 self.sent += 1
             except (RefusedError, LostConnectionError):
-                # As with a kubelet: in a namespace that goes, or an API server that is away, events are lost.
+                # As with a kubelet: events are lost while a namespace is being deleted or the API server is away.
                 continue
 
 
 def words_of(pod: Pod, note: Note) -> list[Word]:
-    """What a kubelet says of it."""
+    """The words in which a kubelet reports it."""
     image = next((item.image for item in _containers(pod) if item.name == note.container), "")
     meta = pod.metadata
     match note.what:
@@ -84,7 +85,7 @@ def words_of(pod: Pod, note: Note) -> list[Word]:
 
 
 def event_of(pod: Pod, note: Note, word: Word, number: int) -> Json:
-    """The Event."""
+    """Build the Event."""
     type_, reason, message = word
     meta, node, stamp = pod.metadata, pod.spec.node_name, format_time(note.at, "seconds")
     about = {

@@ -11,7 +11,7 @@ from tests.conformance.kubelets.script import PLAY, Script
 def manifest(
     name: str, script: Script | None = None, *, node: str = "", namespace: str = "default", **spec: Any
 ) -> Json:
-    """A pod of one container, bound to `node` when it is named; `spec` is merged into its spec."""
+    """A pod of one container, bound to `node` when that is named; `spec` is merged into its spec."""
     plan = msgspec.json.encode(script or Script()).decode()
     body: Json = {
         "apiVersion": "v1",
@@ -30,7 +30,7 @@ def manifest(
 
 
 def a_pod(**more: Any) -> Pod:
-    """A pod as a kubelet first sees it. `metadata` and `status` are merged, everything else goes into its spec."""
+    """A pod as a kubelet first sees it. `metadata` and `status` are merged; other arguments go into its spec."""
     metadata, status = more.pop("metadata", {}), more.pop("status", {})
     body = manifest("p", node="node-0", **more)
     body["metadata"] |= {"uid": "u-1", "generation": 1, **metadata}

@@ -1,10 +1,10 @@
-"""HTTP/1.1 to one API server, as cheap as Python can: kept connections, one request at a time on each.
+"""HTTP/1.1 to one API server, as cheap as possible in Python: kept connections, one request at a time on each.
 
-Owns sockets, the pool and what is sent again. A general client costs three times as much processor time for each
-request, which on a small machine is taken from the system under test.
+Owns sockets, the pool and retries. A general client costs three times as much processor time for each request, and on a
+small machine the system under test would lack that time.
 
-Promises: every request has a deadline; at most `limit` are under way; what `call` sends again is idempotent, as all of
-a kubelet's requests are.
+Promises: every request has a deadline; at most `limit` are under way; `call` retries only idempotent requests, and all
+of a kubelet's requests are.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from tests.conformance.kubelets.objects import Refusal
 
 REQUEST_S = 30.0
 BUDGET_S = 120.0
-"""How long a request is sent again."""
+"""The seconds for which a request is retried."""
 PAUSE_S = 0.1
 PAUSE_MAX_S = 2.0
 SILENCE_S = 180.0
@@ -27,15 +27,15 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON = "application/json"
 BRIEF = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json"
-"""Asked for where nobody reads the answer to a write: a server that can leaves most of the object out."""
+"""Requested when no caller reads the answer to a write: a server that supports it omits most of the object."""
 
 
 class LostConnectionError(Exception):
-    """The connection broke, or no answer came; nobody knows what became of the request."""
+    """The connection broke or no answer arrived, so the outcome of the request is unknown."""
 
 
 class RefusedError(Exception):
-    """The API server said no."""
+    """The API server refused the request."""
 
     def __init__(self, code: int, refusal: Refusal, request: str) -> None:
         super().__init__(f"{request}: {code} {refusal.reason}: {refusal.message}"[:500])
@@ -53,11 +53,11 @@ class Connections:
         self._slots = asyncio.Semaphore(limit)
 
     async def call(self, method: str, target: str, body: bytes = b"", content: str = JSON) -> bytes:
-        """The body of a 2xx answer; sent again while the server is overwhelmed or away.
+        """Return the body of a 2xx answer; retry while the server is overloaded or away.
 
         Raises:
             RefusedError: any other answer.
-            LostConnectionError: it was away for too long.
+            LostConnectionError: the server was away for too long.
         """
         loop = asyncio.get_running_loop()
         until, pause_s = loop.time() + BUDGET_S, PAUSE_S
@@ -75,7 +75,7 @@ class Connections:
             pause_s = min(PAUSE_MAX_S, pause_s * 2)
 
     async def once(self, method: str, target: str, body: bytes = b"", content: str = JSON) -> tuple[int, bytes]:
-        """Status code and body. Raises: LostConnectionError."""
+        """Return status code and body. Raises LostConnectionError."""
         self.sent += 1
         async with self._slots:
             while True:
@@ -97,11 +97,11 @@ class Connections:
                 return answer
 
     async def lines(self, target: str, take: Callable[[bytes], object]) -> None:
-        """Calls `take` with every line of a streamed answer until the server ends it.
+        """Call `take` with every line of a streamed answer until the server ends it.
 
         Raises:
-            RefusedError: no stream at all.
-            LostConnectionError: it broke, or went silent.
+            RefusedError: the answer is no stream.
+            LostConnectionError: the connection broke, or went silent.
         """
         try:
             connection = await self._open()
@@ -117,7 +117,7 @@ class Connections:
             connection.close()
 
     def close(self) -> None:
-        """Closes what is idle."""
+        """Close the idle connections."""
         for connection in self._idle:
             connection.close()
         self._idle.clear()
@@ -132,11 +132,11 @@ class Connections:
 
 
 class _StaleError(Exception):
-    """The connection was closed before an answer came."""
+    """The connection was closed before an answer arrived."""
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: the callbacks of the parser and of the transport meet in a future."""
+    """One connection: the callbacks of the parser and of the transport complete one future."""
 
     def __init__(self, head: str) -> None:
         self._head = head
@@ -185,7 +185,7 @@ class _Connection(asyncio.Protocol):
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def ask(self, method: str, target: str, body: bytes, content: str) -> tuple[int, bytes]:
-        """Raises: _StaleError."""
+        """Send a request and return its answer. Raises _StaleError."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise _StaleError

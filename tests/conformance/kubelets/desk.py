@@ -1,11 +1,11 @@
-"""The pods of all nodes: each is let in, lives, is reported and is confirmed gone.
+"""The pods of all nodes: each is admitted, lives, is reported, and its deletion is confirmed.
 
 Owns every pod's life, its timer and its writes. Knows nodes only as `Post`s. The rules of a life are `life`, its words
 `status`; this module drives them.
 
 Promises
-- Writes about one pod never overtake each other, and say what is newest when they are sent: states that nobody could
-  have seen are not written.
+- Writes about one pod never overtake each other, and contain the newest state when they are sent: intermediate states
+are not written.
 - A container is reported ended before its pod's deletion is confirmed, and the deletion is confirmed for that uid only.
 - A node that is away writes nothing.
 """
@@ -28,7 +28,7 @@ from tests.conformance.kubelets.status import Rejection, Since, patch_of, reject
 
 UNEXPECTED = "UnexpectedAdmissionError"
 ORPHAN_GRACE_S = 2.0
-"""What is left to containers whose pod object is gone, as a kubelet gives it."""
+"""The grace in seconds for containers whose pod object is gone, as in a kubelet."""
 RETRY_S = 0.3
 QUEUE_MAX = 1_000_000
 WORKERS = 32
@@ -55,7 +55,7 @@ class Desk:
     # --- what the API server says -----------------------------------------------------------------------------------
 
     def see(self, item: Pod) -> None:
-        """A pod that is bound somewhere, new or changed."""
+        """Receive a bound pod, new or changed."""
         pod = item
         post = self.posts.get(pod.spec.node_name)
         if post is None:
@@ -75,7 +75,7 @@ class Desk:
             self._correct(hand)
 
     def forget(self, uid: str) -> None:
-        """The object is gone: so is what runs."""
+        """The object is gone, so its containers end."""
         self._parked.pop(uid, None)
         hand = self.hands.get(uid)
         if hand is None:
@@ -84,7 +84,7 @@ class Desk:
         if hand.post.is_away and not hand.post.is_dead:
             return
         if hand.life is not None and not hand.life.is_ended:
-            # By force: nobody waited for the containers.
+            # A forced deletion: the deleter did not wait for the containers.
             hand.life.stop(self._clock.now(), min(ORPHAN_GRACE_S, hand.pod.grace_s))
             self._enqueue(hand)
         else:
@@ -93,7 +93,7 @@ class Desk:
     # --- what the driver of a test says -----------------------------------------------------------------------------
 
     def find(self, pod: str) -> Hand:
-        """The pod of that uid or `namespace/name`. Raises: KeyError."""
+        """Return the pod of that uid or `namespace/name`. Raises KeyError."""
         hand = self.hands.get(pod)
         if hand is not None:
             return hand
@@ -103,7 +103,7 @@ class Desk:
         raise KeyError(f"no node has a pod {pod}")
 
     def exit(self, pod: str, code: int, container: str = "") -> bool:
-        """Its program ends now; False when it does not run."""
+        """End the program of the pod now; False when it does not run."""
         hand = self.find(pod)
         ended = hand.life is not None and hand.life.exit(self._clock.now(), code, container)
         self._enqueue(hand)
@@ -121,7 +121,7 @@ class Desk:
         return [hand for hand in self.hands.values() if hand.post.name == node]
 
     def lose(self, node: str, *, runs_on: bool) -> None:
-        """Nothing is heard of the node any more; its containers end, unless they run on."""
+        """Silence the node; its containers end, unless they run on."""
         post, now = self.posts[node], self._clock.now()
         post.is_away, post.is_dead = True, not runs_on
         for hand in self.on(node) if post.is_dead else ():
@@ -130,7 +130,7 @@ class Desk:
                 self._tell(hand)
 
     def recover(self, node: str) -> None:
-        """The node is back and finds what became of its pods."""
+        """Bring the node back; it finds what happened to its pods."""
         post = self.posts[node]
         post.is_away = post.is_dead = post.is_closing = False
         for hand in self.on(node):
@@ -151,13 +151,13 @@ class Desk:
         hand = Hand(pod=pod, post=post, since=Since(pod), ip=ip, is_settled=pod.is_over)
         self.hands[pod.uid] = hand
         if not pod.is_over and (pod.status.container_statuses or pod.is_deleting):
-            # Not new: it ran here before we came, or is to end before it begins.
+            # Not a new pod: it ran here before this process, or is deleted before it begins.
             self._begin(hand)
         self._react(hand)
         self._enqueue(hand)
 
     def _react(self, hand: Hand) -> None:
-        """The object may say that the pod is to end."""
+        """End the pod when the object requests it."""
         pod, life = hand.pod, hand.life
         if life is None:
             if pod.is_deleting and not hand.is_over:
@@ -168,11 +168,12 @@ class Desk:
         elif pod.is_deleting and life.is_ended:
             self._enqueue(hand)
         elif (pod.is_deleting or pod.is_over) and life.stop(self._clock.now(), pod.grace_s):
-            # Whoever says that it is over, as a garbage collector does: what is over does not run.
+            # A pod whose object has a terminal phase, for example from a garbage collector, must not run either.
             self._enqueue(hand)
 
     def _correct(self, hand: Hand) -> None:
-        """A node controller says of the pods of a silent node that they are not ready; the kubelet knows better."""
+        """Write readiness again: a node controller marks pods of a silent node as not ready, but the kubelet knows
+        better."""
         pod, life = hand.pod, hand.life
         if life is None or pod.is_over or life.is_ended or int(pod.metadata.resource_version or 0) <= hand.version:
             return
@@ -181,7 +182,7 @@ class Desk:
             self._enqueue(hand)
 
     def _begin(self, hand: Hand) -> None:
-        """Its life starts, without being asked whether there is room."""
+        """Start the life of the pod, without checking the node's free resources."""
         try:
             script = script_of(hand.pod, self._rules.play, self._rules.default)
         except BadScriptError as error:
@@ -199,13 +200,13 @@ class Desk:
                     self._records.adopt(hand.pod, box.name, box.restarts, hand.life.admitted_at)
 
     async def _admit(self, hand: Hand) -> None:
-        """Lets the pod in, or settles why not."""
+        """Admit the pod, or record why not."""
         post, pod = hand.post, hand.pod
         rejection = SHUTDOWN if post.is_closing else post.room.admit(pod)
         if rejection is None:
             rejection = mismatch(pod, post.name, post.labels, post.taints)
             if rejection is not None and rejection.reason == "NodeAffinity":
-                # The labels may be newer than ours.
+                # The node's labels may be newer than our copy.
                 await self._look_at(post)
                 rejection = mismatch(pod, post.name, post.labels, post.taints)
         if rejection is None:
@@ -241,7 +242,7 @@ class Desk:
             self._queue.put_nowait(hand)
 
     async def work(self) -> None:
-        """Serves one pod after the other until it is cancelled."""
+        """Serve one pod after the other until cancelled."""
         while True:
             hand = await self._queue.get()
             hand.is_queued, hand.is_busy, hand.is_again = False, True, False
@@ -279,7 +280,7 @@ class Desk:
                 await self._confirm(hand)
         except RefusedError as error:
             if error.code == 409:
-                # Somebody wrote at the same time; or it is another pod, and then ours is forgotten soon.
+                # Another client wrote at the same time. If it is another pod now, the feed removes ours soon.
                 self._retry(hand)
             elif error.code != 404:
                 self._records.count.refused += 1
@@ -312,12 +313,12 @@ class Desk:
             return rejected_status(hand.pod, hand.rejection, now)
         status = status_of(hand.life, hand.since, pod_ip=hand.ip, host_ip=self.host_ip, now=now)
         if hand.pod.is_over and status["phase"] != hand.pod.status.phase:
-            # A phase that is terminal stays, whoever wrote it.
+            # A terminal phase stays, whichever client wrote it.
             status["phase"] = hand.pod.status.phase
         return status
 
     async def _confirm(self, hand: Hand) -> None:
-        """Nothing of the pod runs: the API server may forget it."""
+        """Confirm the deletion: nothing of the pod runs, so the API server may delete the object."""
         meta = hand.pod.metadata
         hand.is_confirmed = True
         if meta.deletion_grace_period_seconds == 0:
@@ -328,7 +329,7 @@ class Desk:
         self._records.count.deletions += 1
 
     def _tell(self, hand: Hand) -> None:
-        """Records what happened, and comes back when the next thing does."""
+        """Record what happened, and schedule the next wake-up."""
         life = hand.life
         assert life is not None
         for note in life.notes:
@@ -353,6 +354,6 @@ def _says_ready(status: Json) -> bool:
 
 
 def _address(number: int) -> str:
-    """A pod address of its own, from 10.0.0.0/8."""
+    """A unique pod address, from 10.0.0.0/8."""
     number %= 1 << 24
     return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
