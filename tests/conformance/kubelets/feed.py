@@ -1,6 +1,6 @@
-"""All objects of one kind, by one LIST and one WATCH, for as long as it takes.
+"""Lists and watches all objects of one kind until it is cancelled.
 
-Owns the position in the history and the diff of a LIST that comes again. It tells a `Listener` what it sees, in order.
+Owns the resource version and the diff of a repeated LIST. It passes what it sees to a `Listener`, in order.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class HasMeta(Protocol):
 
     @property
     def metadata(self) -> Meta:
-        """Who it is."""
+        """The object's metadata."""
         ...
 
 
@@ -35,19 +35,19 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Listener(Protocol[T_contra]):
-    """Who is told."""
+    """Receives the objects of a feed."""
 
     def see(self, item: T_contra) -> None:
-        """An object, new or changed."""
+        """Receive an object, new or changed."""
         ...
 
     def forget(self, uid: str) -> None:
-        """It is gone."""
+        """Receive the uid of a deleted object."""
         ...
 
 
 class Feed(Generic[T]):
-    """`target` is a path with a parameter. `run` lives until it is cancelled; `synced` is set after a first LIST."""
+    """`target` is a path with a parameter. `run` ends only when cancelled; `synced` is set after the first LIST."""
 
     def __init__(self, wire: Connections, listener: Listener[T], target: str, kind: type[T]) -> None:
         self.synced = asyncio.Event()
@@ -62,7 +62,7 @@ class Feed(Generic[T]):
         self._is_expired = False
 
     async def run(self) -> None:
-        """Raises RefusedError when pods may not be read at all."""
+        """List and watch until cancelled. Raises RefusedError when the server refuses to list the objects."""
         while True:
             try:
                 if not self._position:
@@ -107,7 +107,7 @@ class Feed(Generic[T]):
             self._is_expired = True
             return
         if event.type == "BOOKMARK":
-            # Its object is none: the containers of its pod are null.
+            # A bookmark's object is empty: the containers of its pod are null.
             self._position = _mark.decode(event.object).metadata.resource_version
             return
         item = self._item.decode(event.object)

@@ -1,4 +1,4 @@
-"""What is known of each node and of each pod on it, and what pods do: the things that lie on a desk.
+"""The state of each node and of each pod on it, and the rules for what pods do: the data of a desk.
 
 Owns no behaviour.
 """
@@ -23,16 +23,16 @@ class Post:
     labels: dict[str, str]
     taints: tuple[Taint, ...] = ()
     is_away: bool = False
-    """it neither reads nor writes"""
+    """whether it neither reads nor writes"""
     is_dead: bool = False
-    """nothing runs on it"""
+    """whether nothing runs on it"""
     is_closing: bool = False
-    """it shuts down, and lets nobody in"""
+    """whether it shuts down and admits no pod"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Hand:
-    """One pod in the hands of its node."""
+    """One pod and the state that its node has of it."""
 
     pod: Pod
     post: Post
@@ -41,13 +41,13 @@ class Hand:
     life: Life | None = None
     rejection: Rejection | None = None
     is_settled: bool = False
-    """it was over before we saw it: nothing is left to do but to confirm its deletion"""
+    """whether it had ended before it was first seen, so that only its deletion is left to confirm"""
     is_confirmed: bool = False
     is_gone: bool = False
     written: bytes = b""
     """the last patch of its status"""
     version: int = 0
-    """of the object after that"""
+    """the resource version of the object after that patch"""
     is_ready_said: bool = False
     timer: asyncio.TimerHandle | None = None
     is_queued: bool = False
@@ -56,15 +56,15 @@ class Hand:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it runs or ever will."""
+        """Whether nothing of the pod runs or ever will."""
         return self.is_settled or self.rejection is not None or (self.life is not None and self.life.is_ended)
 
 
 @dataclass(kw_only=True)
 class Rules:
-    """What pods do, and what is written about them; may be changed at any time."""
+    """The scripts of pods, and whether status is written; may be changed at any time."""
 
     default: Script = field(default_factory=Script)
     play: Play | None = None
     is_reporting: bool = True
-    """False: status is never written; for measuring everything else"""
+    """False: status is never written, for measuring everything else"""

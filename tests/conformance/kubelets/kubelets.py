@@ -30,7 +30,7 @@ from tests.conformance.kubelets.upkeep import Upkeep
 SYNC_S = 120.0
 ANNOUNCERS = 4
 CERTIFICATE = "kubelet.pem"
-"""Looked for beside the kubeconfig: certificate and key that the API server trusts."""
+"""The name of a file beside the kubeconfig: certificate and key that the API server trusts. Used when it exists."""
 SHUTDOWN_WORDS = "Pod was terminated in response to imminent node shutdown."
 EVICTED_WORDS = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 60Mi. "
 
@@ -66,7 +66,7 @@ class Kubelets:
         self.records = Records(records)
         self.renew_s = renew_s or renew_interval_s(len(self.nodes))
         self._clock = clock or SystemClock()
-        # Without a heartbeat nobody doubts that nodes are ready, and nobody watches them either.
+        # Without a heartbeat no controller doubts that nodes are ready, so no task watches the nodes either.
         self._has_heartbeat = heartbeat
         self._wire = Connections(read_access(Path(kubeconfig)), limit=connections)
         self._registrar = Registrar(self._wire, self._clock, self.shape)
@@ -108,7 +108,7 @@ class Kubelets:
             port = await self._endpoint.start()
             self._registrar.site = Site(port=port, log_url=f"http://{HOST}:{port}" if self._is_local else "")
         await self.add_nodes()
-        # One task for all: a fixture may be left by another task than it was entered by.
+        # One task for all of them, because a fixture may be left by another task than the one that entered it.
         self._main = asyncio.get_running_loop().create_task(self._run())
         waiting = asyncio.ensure_future(self._feed.synced.wait())
         await asyncio.wait({self._main, waiting}, timeout=SYNC_S, return_when=asyncio.FIRST_COMPLETED)
@@ -119,7 +119,7 @@ class Kubelets:
             raise TimeoutError(f"no list of pods in {SYNC_S:.0f} s")
 
     async def _close(self) -> BaseException | None:
-        """What ended the work, if it was not we."""
+        """Stop everything and return the error that had ended the work, if any."""
         main, self._main = self._main, None
         fault: BaseException | None = None
         if main is not None:
@@ -141,7 +141,7 @@ class Kubelets:
 
     @property
     def count(self) -> Counters:
-        """How often what happened."""
+        """How often each thing happened."""
         self.records.count.relists = self._feed.relists
         self.records.count.events = self._announcer.sent if self._announcer else 0
         return self.records.count
@@ -153,27 +153,27 @@ class Kubelets:
 
     @property
     def grace_needed_s(self) -> float:
-        """What kube-controller-manager's --node-monitor-grace-period must at least be."""
+        """The least value for kube-controller-manager's --node-monitor-grace-period."""
         return 2.5 * self.renew_s
 
     # --- what pods do -----------------------------------------------------------------------------------------------
 
     def exit(self, pod: str, code: int = 0, container: str = "") -> bool:
-        """The program of that pod (uid or `namespace/name`) ends now; False when it does not run."""
+        """End the program of that pod (uid or `namespace/name`) now; False when it does not run."""
         return self._desk.exit(pod, code, container)
 
     def evict(self, pod: str, words: str = EVICTED_WORDS) -> None:
-        """The node is short of memory, and this pod has to go."""
+        """Evict this pod because its node is short of memory."""
         self._desk.stop(pod, Verdict(reason="Evicted", message=words, is_disruption=True))
 
     def write(self, pod: str, text: str, container: str = "") -> None:
-        """The container writes a line into its log now."""
+        """Write a line into the container's log now."""
         self._logbook.write(pod, text, container)
 
     # --- what nodes do ----------------------------------------------------------------------------------------------
 
     async def add_nodes(self, *names: str) -> None:
-        """Registers more nodes (without names: those of the constructor)."""
+        """Register more nodes (without names: those of the constructor)."""
         self.nodes += [name for name in names if name not in self.nodes]
         wanted = [(index, name) for index, name in enumerate(self.nodes) if not names or name in names]
         for index, name in wanted:
@@ -183,11 +183,11 @@ class Kubelets:
         await self._registrar.register(wanted, leases=self._has_heartbeat)
 
     def lose(self, node: str, *, runs_on: bool = False) -> None:
-        """The node says nothing any more. Its machine is dead; or (`runs_on`) it is only cut off."""
+        """Silence the node. Its machine is dead; with `runs_on` it is only cut off."""
         self._desk.lose(node, runs_on=runs_on)
 
     async def recover(self, node: str) -> None:
-        """The node is back: it registers again if it has to, and reports what became of its pods."""
+        """Bring the node back: it registers again if needed, and reports what happened to its pods."""
         post = self._desk.posts[node]
         await self._registrar.register_one(post.index, node)
         if self._has_heartbeat:
@@ -195,7 +195,7 @@ class Kubelets:
         self._desk.recover(node)
 
     async def shut_down(self, node: str, *, grace_s: float = 5.0) -> None:
-        """The node shuts down in good order: its pods are ended within the grace, and nobody is let in any more."""
+        """Shut the node down in good order: its pods end within the grace, and it admits no more pods."""
         post = self._desk.posts[node]
         post.is_closing = True
         verdict = Verdict(reason="Terminated", message=SHUTDOWN_WORDS, is_disruption=True)
@@ -204,16 +204,16 @@ class Kubelets:
         await self._registrar.set_ready(node, ready=False, words="node is shutting down")
 
     async def mark_not_ready(self, node: str, words: str = "Kubelet stopped posting node status.") -> None:
-        """What the node controller says after the grace period of a silent node, at once."""
+        """Mark the node as not ready at once, as the node controller does after the grace period of a silent node."""
         await self._registrar.set_ready(node, ready=False, words=words)
 
     async def taint(self, node: str, *taints: Taint) -> None:
-        """The node has these taints, and no others: `Taint(key="...", effect="NoExecute")`."""
+        """Set the taints of the node, replacing all others: `Taint(key="...", effect="NoExecute")`."""
         self._desk.posts[node].taints = taints
         await self._registrar.set_taints(node, taints)
 
     async def delete_node(self, node: str) -> None:
-        """The Node object is deleted, as when a machine is taken away; it is lost, too."""
+        """Delete the Node object, as when a machine is taken away; the node is lost too."""
         self.lose(node)
         await self._registrar.delete(node)
 

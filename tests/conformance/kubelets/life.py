@@ -1,7 +1,7 @@
 """One pod on its node: containers that start, run, fail, are restarted and end, as a function of time.
 
-Owns the states of the containers and when the next thing happens. Pure: no clock, no loop, no API; whoever drives it
-says what time it is (epoch seconds), reads `notes` for what happened, and `due_at` for when to come back.
+Owns the states of the containers and the time of the next change. Pure: no clock, no loop, no API. The caller passes
+the time (epoch seconds), reads `notes` for what happened, and `due_at` for when to call again.
 
 Invariants: a terminated container stays so unless the restart policy starts it again; nothing starts after a stop;
 after `is_ended` nothing changes.
@@ -19,13 +19,14 @@ KILLED = 137
 LOST = 255
 BACKOFF_MAX_S = 300.0
 PULL_ERROR_S = 1.0
-"""How long ErrImagePull is shown before it becomes ImagePullBackOff, at most half the backoff."""
+"""The seconds for which ErrImagePull is shown before ImagePullBackOff, at most half the backoff."""
 UNKNOWN = "ContainerStatusUnknown"
 _EPSILON_S = 1e-6
 
 
 class Life:
-    """One admitted pod. Call `advance` when it is due or was told something; it does all that is to be done by then."""
+    """One admitted pod. Call `advance` when it is due or another method has changed it; it does everything that is
+    due by then."""
 
     def __init__(self, pod: Pod, script: Script, now: float) -> None:
         self.pod = pod
@@ -46,10 +47,11 @@ class Life:
         self._mounts = 0
         self._adopt(now)
 
-    # --- what others tell it ----------------------------------------------------------------------------------------
+    # --- calls from outside ----------------------------------------------------------------------------------------
 
     def stop(self, now: float, grace_s: float, *, verdict: Verdict | None = None) -> bool:
-        """SIGTERM to every container, SIGKILL after the grace; a later call can only shorten it. Whether it changed."""
+        """Send SIGTERM to every container, SIGKILL after the grace; a later call can only shorten it. Whether it
+        changed anything."""
         if self.is_ended:
             return False
         self.verdict = self.verdict or verdict
@@ -67,7 +69,7 @@ class Life:
         return True
 
     def exit(self, now: float, code: int, container: str = "") -> bool:
-        """The program of that container (else of every main one) ends now. Whether there was one."""
+        """End the program of that container (else of every main one) now. Whether any container ran."""
         found = [
             box
             for box in self.boxes
@@ -79,20 +81,21 @@ class Life:
         return bool(found)
 
     def lose(self, now: float, *, code: int = LOST, reason: str = "Unknown") -> None:
-        """The machine dies: all that runs ends, and who asks later finds only that."""
+        """End every running container because the machine dies; a later look at the container finds only this end."""
         for box in self.boxes:
             if box.is_up:
                 self._end(box, now, code, reason)
 
     @property
     def generation(self) -> int:
-        """The generation of the pod that its state is about; a deletion, which raises it, changes nothing at first."""
+        """The pod's generation that the status describes; a deletion raises it, but the status keeps the first one
+        until the end."""
         return self.pod.metadata.generation if self.is_ended else self._first_generation
 
     # --- time -------------------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> None:
-        """Everything that is due by `now`."""
+        """Do everything that is due by `now`."""
         while self._step(now):
             pass
         self.due_at = self._next_due(now)
@@ -140,7 +143,7 @@ class Life:
             if box.role is Role.SIDECAR and not box.has_run:
                 break
         if self._is_done():
-            # Sidecars end when nothing else is left.
+            # Sidecars end when no other container is left.
             return self._finish(now) if not any(box.is_up for box in self.boxes) else self._end_sidecars(now)
         return False
 
@@ -190,7 +193,7 @@ class Life:
         return True
 
     def _restart(self, box: Box, ended: Down, now: float) -> bool:
-        """The first restart comes at once, the next ones after a backoff that doubles."""
+        """Restart a container: at once the first time, then after a backoff that doubles."""
         box.last, box.is_ready = ended, False
         box.restarts += 1
         if box.crashes:
@@ -231,7 +234,7 @@ class Life:
         return changed
 
     def _finish(self, now: float) -> bool:
-        """What never was, is reported as lost: a kubelet cannot tell."""
+        """End the pod. A container that never ran is reported as lost, because a kubelet cannot tell the difference."""
         for box in self.boxes:
             if isinstance(box.state, Waiting) and box.last is not None:
                 box.state, box.last = box.last, None
@@ -289,7 +292,7 @@ class Life:
     # --- small things -----------------------------------------------------------------------------------------------
 
     def _adopt(self, now: float) -> None:
-        """Takes over what an earlier process reported: nothing that has run starts again."""
+        """Adopt the containers that an earlier process reported: none that has run starts again."""
         known = {
             item.name: item for item in (*self.pod.status.container_statuses, *self.pod.status.init_container_statuses)
         }

@@ -1,4 +1,4 @@
-"""The logs of the pods at one desk, for whoever asks, once or for as long as the container runs.
+"""The logs of the pods at one desk: read once, or followed for as long as the container runs.
 
 Owns the lines that a test adds and the waking of followers.
 """
@@ -34,14 +34,14 @@ class Logbook:
         self._pulses: dict[str, asyncio.Event] = {}
 
     def write(self, pod: str, text: str, container: str = "") -> None:
-        """The container (else the first main one) writes a line now. Raises: KeyError."""
+        """Write a line of the container (else the first main one) now. Raises KeyError."""
         hand = self._desk.find(pod)
         name = container or hand.pod.spec.containers[0].name
         self._added.setdefault((hand.pod.uid, name), []).append((self._clock.now(), text))
         self._wake(hand.pod.uid)
 
     def note(self, pod: Pod, note: Note) -> None:
-        """Something happened to a container."""
+        """Wake the followers of the pod, because something happened to a container."""
         if note.what is What.ENDED:
             self._wake(pod.uid)
 
@@ -79,7 +79,7 @@ class Logbook:
         return hand.life
 
     async def _wait(self, uid: str, until: float | None) -> None:
-        """Until a line is written, the container ends, or that time comes."""
+        """Wait until a line is written, the container ends, or that time is reached."""
         pulse = self._pulses.setdefault(uid, asyncio.Event())
         try:
             async with asyncio.timeout(None if until is None else max(0.0, until - self._clock.now())):
@@ -94,7 +94,7 @@ class Logbook:
 
 
 def _renewed(box: Box, stretch: Stretch) -> Stretch:
-    """With its end, if it has ended."""
+    """The stretch with its end, if it has ended."""
     if box.is_up and box.restarts == stretch.number:
         return stretch
     end = box.state if isinstance(box.state, Down) else box.last

@@ -1,6 +1,6 @@
-"""What containers write: the lines of one start, as a function of its script and of time; and how they are asked for.
+"""The output of containers: the lines of one start, as a function of its script and of time; and the query for them.
 
-Owns lines, times and the query of a log. Nothing is kept but what a test adds by hand. Pure.
+Owns lines, times and the query of a log. Only the lines that a test adds by hand are stored. Pure.
 
 Source: pkg/kubelet/kubelet_pods.go validateContainerLogStatus, PodLogOptions (behaviour and words, v1.36).
 """
@@ -17,11 +17,11 @@ from tests.conformance.kubelets.script import Script
 from tests.conformance.kubelets.states import Box, Down, Up, Waiting
 
 Line = tuple[float, str]
-"""When (epoch seconds), and what, without its end."""
+"""The time (epoch seconds) and the text without its line end."""
 
 
 class LogError(Exception):
-    """A question that a kubelet answers with this code."""
+    """A query that a kubelet answers with this code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def query_of(given: Mapping[str, str], now: float) -> Query:
-    """The parameters of a request. Raises: LogError 400."""
+    """Read the parameters of a request. Raises LogError 400."""
     try:
         since = parse_time(given["sinceTime"]) if given.get("sinceTime") else 0.0
         if given.get("sinceSeconds"):
@@ -66,7 +66,7 @@ def query_of(given: Mapping[str, str], now: float) -> Query:
 
 
 def stretch_of(life: Life, container: str, *, previous: bool) -> tuple[Box, Stretch]:
-    """The start whose log is asked for. Raises: LogError, in a kubelet's words."""
+    """Find the start whose log is requested. Raises LogError, in a kubelet's words."""
     pod = life.pod.metadata.name
     box = next((box for box in life.boxes if box.name == container), None)
     if box is None:
@@ -96,7 +96,7 @@ def stretch_of(life: Life, container: str, *, previous: bool) -> tuple[Box, Stre
 
 
 def lines_of(box: Box, stretch: Stretch, added: Iterable[Line], until: float) -> list[Line]:
-    """All that the container had written by then, in order."""
+    """The lines that the container had written by then, in order."""
     until = until if stretch.ended_at is None else min(until, stretch.ended_at)
     lines = [(stretch.started_at, text) for text in box.script.logs]
     every_s = box.script.log_every_s
@@ -109,7 +109,7 @@ def lines_of(box: Box, stretch: Stretch, added: Iterable[Line], until: float) ->
 
 
 def printed(script: Script, started_at: float, ended_at: float | None, until: float) -> list[Line]:
-    """The lines of the bursts that are over by then; those of the end once it has ended."""
+    """The lines of the bursts that are due by then, and those of the end once the container has ended."""
     lines: list[Line] = []
     for burst in script.bursts:
         at = started_at + burst.after_s if burst.after_s >= 0 else ended_at
@@ -119,7 +119,7 @@ def printed(script: Script, started_at: float, ended_at: float | None, until: fl
 
 
 def next_line_at(box: Box, stretch: Stretch, now: float) -> float | None:
-    """When it writes again by itself."""
+    """The time at which the container next writes by itself."""
     if stretch.ended_at is not None:
         return None
     due = [at for burst in box.script.bursts if (at := stretch.started_at + burst.after_s) > now and burst.after_s >= 0]
@@ -130,7 +130,7 @@ def next_line_at(box: Box, stretch: Stretch, now: float) -> float | None:
 
 
 def rendered(lines: list[Line], query: Query) -> bytes:
-    """As they are sent: the last ones, each with its time if that is wanted."""
+    """The lines as they are sent: the last ones, each with its time if requested."""
     chosen = [line for line in lines if line[0] >= query.since]
     if query.tail is not None:
         chosen = chosen[-query.tail :] if query.tail else []
@@ -140,13 +140,13 @@ def rendered(lines: list[Line], query: Query) -> bytes:
 
 @lru_cache(maxsize=64)
 def stamp(at: float) -> str:
-    """A time of a log line: nanoseconds are wanted, microseconds are what we have."""
+    """A time of a log line: the format has nanoseconds, our clock has microseconds."""
     return format_time(at, "microseconds").replace("Z", "000Z")
 
 
 @lru_cache(maxsize=32)
 def _numbered(first: int, count: int, width: int) -> tuple[str, ...]:
-    """So many lines from that number on; what fills them compresses badly, as real output does."""
+    """That many lines, numbered from there; their filler compresses badly, as real output does."""
     seed = Random(first)
     return tuple(
         f"line {number} {seed.getrandbits(4 * width):x}"[: max(width, 12)] for number in range(first, first + count)

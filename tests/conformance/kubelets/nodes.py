@@ -1,4 +1,5 @@
-"""The Node objects and leases of simulated nodes: what they look like, how they come, stay ready and go.
+"""The Node objects and leases of simulated nodes: their manifests, and how they are created, stay ready and are
+deleted.
 
 Owns the manifests and the writes about nodes. Knows nothing of pods.
 """
@@ -21,9 +22,9 @@ NODES = "/api/v1/nodes"
 ALL_NODES = f"{NODES}?pretty=false"
 RENEW_MIN_S = 10.0
 RENEWALS_PER_S = 20.0
-"""How many leases a second are renewed at most: what 200 real kubelets do."""
+"""The most lease renewals in a second: as many as 200 real kubelets do."""
 LEASE_RENEWALS = 4
-"""A lease lasts for so many renewals, as a kubelet's does."""
+"""The length of a lease in renewal intervals, as a kubelet's."""
 _TROUBLES = {
     "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     "DiskPressure": ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -34,7 +35,7 @@ _encode = msgspec.json.encode
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What each node offers, and how it is labelled; quantities as Kubernetes writes them."""
+    """What each node offers, and its labels; quantities as Kubernetes writes them."""
 
     cpu: str = "16"
     memory: str = "64Gi"
@@ -43,32 +44,32 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     extended: Mapping[str, str] = {}
     """such as {"nvidia.com/gpu": "8"}; device plugins offer them"""
     reserved: Mapping[str, str] = {}
-    """what is capacity and not allocatable"""
+    """the part of the capacity that is not allocatable"""
     labels: Mapping[str, str] = {}
     taints: Sequence[Taint] = ()
     per_rack: int = 16
     """nodes with the same topology.kubernetes.io/rack and zone/8 label"""
 
     def capacity(self) -> Resources:
-        """Everything there is. Raises: ValueError, a quantity that is none."""
+        """The resources of the node. Raises ValueError for an invalid quantity."""
         amounts = {"cpu": self.cpu, "memory": self.memory, PODS: self.pods, "ephemeral-storage": self.storage}
         return Resources.parse(amounts | dict(self.extended))
 
     def allocatable(self) -> Resources:
-        """What pods may hold."""
+        """The resources that pods may hold."""
         return self.capacity() - Resources.parse(self.reserved)
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the nodes' kubelet can be reached."""
+    """The address of the nodes' kubelet."""
 
     ip: str = "127.0.0.1"
     port: int = 10250
     log_url: str = ""
-    """where a local API server asks for logs"""
+    """where a local API server fetches logs"""
 
     def annotations(self) -> dict[str, str]:
-        """Of every node."""
+        """The annotations of every node."""
         attached = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
         return attached | ({LOG_ENDPOINT: self.log_url} if self.log_url else {})
 
@@ -87,7 +88,7 @@ def labels_of(name: str, index: int, shape: Shape) -> dict[str, str]:
 
 
 def manifest(name: str, index: int, shape: Shape, site: Site, now: float) -> Json:
-    """The Node, ready. The API server takes the status of a node with its creation."""
+    """The manifest of a ready Node. The API server accepts the status of a node with its creation."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -102,7 +103,7 @@ def manifest(name: str, index: int, shape: Shape, site: Site, now: float) -> Jso
 
 
 def status(name: str, shape: Shape, site: Site, now: float) -> Json:
-    """What a ready node says of itself."""
+    """The status that a ready node reports."""
     return {
         "capacity": shape.capacity().quantities(),
         "allocatable": shape.allocatable().quantities(),
@@ -153,7 +154,7 @@ class Registrar:
         self.renew_s = RENEW_MIN_S
 
     async def register(self, names: Sequence[tuple[int, str]], *, leases: bool) -> None:
-        """Creates the nodes, or brings those that are there up to date; as fast as the connections allow."""
+        """Create the nodes, or update those that exist; as fast as the connections allow."""
         waiting = iter(names)
 
         async def work() -> None:
@@ -167,7 +168,7 @@ class Registrar:
                 tasks.create_task(work())
 
     async def register_one(self, index: int, name: str) -> None:
-        """The node is there and ready, and has the taints that it shall have."""
+        """Make the node exist, ready, with exactly its taints."""
         made = manifest(name, index, self._shape, self.site, self._clock.now())
         try:
             answer = await self._wire.call("POST", NODES, _encode(made))
@@ -179,21 +180,21 @@ class Registrar:
             await self._wire.call("PATCH", f"{NODES}/{name}/status", _encode({"status": made["status"]}), MERGE)
             return
         if _ON_START.encode() in answer:
-            # Admission taints every new node; the controller that lifts it may be slow, or not there at all.
+            # Admission taints every new node; the controller that removes the taint may be slow, or not run at all.
             await self.set_taints(name, self._shape.taints)
 
     async def set_taints(self, name: str, taints: Sequence[Taint]) -> None:
-        """These taints and no others."""
+        """Set the taints of the node, replacing all others."""
         body = {"spec": {"taints": [msgspec.to_builtins(taint) for taint in taints] or None}}
         await self._wire.call("PATCH", f"{NODES}/{name}", _encode(body), MERGE)
 
     async def set_ready(self, name: str, *, ready: bool, words: str = "") -> None:
-        """The kubelet says so itself."""
+        """Set the Ready condition as the kubelet does."""
         body = {"status": {"conditions": conditions(self._clock.now(), ready=ready, words=words)}}
         await self._wire.call("PATCH", f"{NODES}/{name}/status", _encode(body), MERGE)
 
     async def delete(self, name: str) -> None:
-        """The Node object and its lease are gone."""
+        """Delete the Node object and its lease."""
         for target in (f"{NODES}/{name}", f"{LEASES}/{name}"):
             try:
                 await self._wire.call("DELETE", target)
@@ -202,12 +203,12 @@ class Registrar:
                     raise
 
     async def renew(self, name: str) -> None:
-        """Renews the node's lease, or creates it."""
+        """Renew the node's lease, or create it."""
         if not await self._patch_lease(name):
             await self.create_lease(name)
 
     async def create_lease(self, name: str) -> None:
-        """The node has a lease that has just been renewed."""
+        """Create a lease for the node that has just been renewed."""
         spec = {"holderIdentity": name, "leaseDurationSeconds": round(LEASE_RENEWALS * self.renew_s)}
         spec["renewTime"] = format_time(self._clock.now(), "microseconds")
         meta = {"name": name, "namespace": "kube-node-lease"}
@@ -220,7 +221,7 @@ class Registrar:
             await self._patch_lease(name)
 
     async def _patch_lease(self, name: str) -> bool:
-        """False: there is none."""
+        """Renew the lease; False when there is none."""
         spec = {"renewTime": format_time(self._clock.now(), "microseconds")}
         try:
             await self._wire.call("PATCH", f"{LEASES}/{name}", _encode({"spec": spec}), MERGE)

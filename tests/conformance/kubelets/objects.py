@@ -1,6 +1,6 @@
 """A pod as a kubelet needs it: the few fields that are read, decoded from watch events without the rest.
 
-Pure. What is not named here is skipped by the decoder, which is most of an object (managed fields, volumes, commands).
+Pure. The decoder skips all other fields, which is most of an object (managed fields, volumes, commands).
 """
 
 from collections.abc import Iterable
@@ -68,14 +68,14 @@ class Term(msgspec.Struct, kw_only=True):
 
 
 class Terms(msgspec.Struct, rename="camel", kw_only=True):
-    """Expressions that must all hold."""
+    """Expressions that must all match."""
 
     match_expressions: list[Term] = []
     match_fields: list[Term] = []
 
 
 class RequiredNodes(msgspec.Struct, rename="camel", kw_only=True):
-    """One of these must hold."""
+    """Terms of which one must match."""
 
     node_selector_terms: list[Terms] = []
 
@@ -145,7 +145,7 @@ class State(msgspec.Struct, kw_only=True):
 
 
 class ContainerStatus(msgspec.Struct, rename="camel", kw_only=True):
-    """What was last reported of a container."""
+    """The last reported state of a container."""
 
     name: str
     restart_count: int = 0
@@ -228,7 +228,7 @@ class NodeStatus(msgspec.Struct, kw_only=True):
 
 
 class Node(msgspec.Struct, kw_only=True):
-    """A node, as its kubelet looks at it."""
+    """A node, with the fields that its kubelet reads."""
 
     metadata: Meta
     spec: NodeSpec = field(default_factory=NodeSpec)
@@ -236,7 +236,7 @@ class Node(msgspec.Struct, kw_only=True):
 
     @property
     def is_ready(self) -> bool:
-        """What the cluster thinks."""
+        """Whether the cluster considers the node ready."""
         return is_true(self.status.conditions, "Ready")
 
 

@@ -1,6 +1,6 @@
-"""Nodes that run real processes, for whole lives: the local nodes, as a process of their own on a real API server.
+"""Nodes that run each pod as real processes: the nodes of local mode, in a process of their own, on a real API server.
 
-Owns the process. What it does is `slipway.local.node`'s: commands and their environment, ConfigMaps, account tokens,
+Owns the process. `slipway.local.node` does the work: commands and their environment, ConfigMaps, account tokens,
 probes, ports on addresses of the loopback, logs over TLS.
 """
 
@@ -31,9 +31,9 @@ def running_process_nodes(
     more: Sequence[str] = (),
     python: str = sys.executable,
 ) -> Generator[None]:
-    """`process-0` and so on, ready; at the end every process of theirs has ended, and the nodes are deleted.
+    """`process-0` and so on, ready. At the end all their processes have ended, and the nodes are deleted.
 
-    Containers find programs beside `python` first.
+    The PATH of containers begins with the folder of `python`.
     """
     made = cluster.credentials
     words = [
@@ -51,7 +51,7 @@ def running_process_nodes(
     argv = [python, "-m", "slipway.local.node", *words]
     guard = shutil.which("setpriv")
     if guard:
-        # What dies with its parent cannot outlive a killed test run.
+        # The guard ends the process with its parent, so it cannot outlive a killed test run.
         argv = [guard, "--pdeathsig", "TERM", *argv]
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"{PREFIX}-{index}" for index in range(nodes)]
@@ -71,6 +71,6 @@ def running_process_nodes(
 
 
 def _is_ready(cluster: RealCluster, name: str) -> bool:
-    """Ready, and no taint of its beginning keeps pods away any more."""
+    """Whether the node is ready and no longer has a startup taint that keeps pods away."""
     path = "{.status.conditions[?(@.type=='Ready')].status}{.spec.taints}"
     return cluster.kubectl("get", "node", name, "-o", f"jsonpath={path}").stdout == "True"

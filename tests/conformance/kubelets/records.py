@@ -1,6 +1,6 @@
-"""What truly ran: every start of every container, with its end.
+"""Records what really ran: every start of every container, with its end.
 
-Owns the records and the counters. They are the truth that a control plane's own story is compared with.
+Owns the records and the counters. Tests compare a control plane's own reports with them.
 """
 
 from collections import deque
@@ -26,18 +26,18 @@ class Run(msgspec.Struct, kw_only=True):
     container: str
     restarts: int
     labels: Mapping[str, str]
-    """those of the pod that Slipway sets"""
+    """the pod's labels that Slipway sets"""
     started_at: float
     ended_at: float | None = None
     code: int | None = None
     is_adopted: bool = False
-    """it was started by a process before this one"""
+    """whether an earlier process started it"""
     added: str = ""
-    """of a rank that came to a running gang: the number of the growth or of the restart that brought it"""
+    """for a rank that was added to a running gang: the number of the growth or of the restart that added it"""
 
     @property
     def allocation(self) -> str:
-        """The AllocationID; empty when no allocation made the pod."""
+        """The AllocationID; empty when the pod belongs to no allocation."""
         return self.labels.get(LABEL_ALLOCATION, "")
 
     @property
@@ -50,19 +50,19 @@ class Run(msgspec.Struct, kw_only=True):
 
 
 class Counters(msgspec.Struct, kw_only=True):
-    """How often what happened, since the start."""
+    """How often each thing happened since the start."""
 
     pods: int = 0
-    """admitted"""
+    """admitted pods"""
     rejected: int = 0
     started: int = 0
-    """containers"""
+    """started containers"""
     ended: int = 0
     status_writes: int = 0
     deletions: int = 0
-    """confirmed"""
+    """confirmed deletions"""
     refused: int = 0
-    """writes that the API server refused, but for those about pods that were gone"""
+    """writes that the API server refused, except those about pods that were gone"""
     relists: int = 0
     events: int = 0
     renewals: int = 0
@@ -80,13 +80,13 @@ class Records:
         self._file = file.open("ab") if file else None
 
     def start(self, pod: Pod, container: str, restarts: int, at: float) -> None:
-        """The container runs now."""
+        """Record that the container runs now."""
         run = self._add(pod, container, restarts, at)
         self.count.started += 1
         self._tell(run)
 
     def adopt(self, pod: Pod, container: str, restarts: int, at: float) -> None:
-        """It ran already when we came: not a start of ours."""
+        """Record a container that already ran before this process; it is not a start of this process."""
         run = self._add(pod, container, restarts, at)
         run.is_adopted = True
         self._tell(run)
@@ -108,7 +108,7 @@ class Records:
         return run
 
     def end(self, uid: str, container: str, code: int, at: float) -> None:
-        """It runs no more."""
+        """Record the end of the container."""
         run = self._live.pop((uid, container), None)
         if run is not None:
             run.ended_at, run.code = at, code
@@ -116,7 +116,7 @@ class Records:
             self._tell(run)
 
     def live(self) -> list[Run]:
-        """What runs now."""
+        """The runs that have not ended."""
         return list(self._live.values())
 
     def of(self, pod: str) -> list[Run]:
@@ -128,11 +128,11 @@ class Records:
         return [run for run in self.runs if run.allocation == allocation]
 
     def watch(self, take: Callable[[Run], object]) -> None:
-        """Calls `take` at each start and each end."""
+        """Call `take` at each start and each end."""
         self._watchers.append(take)
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Write nothing more."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -146,9 +146,9 @@ class Records:
 
 
 def doubles(runs: Iterable[Run]) -> list[tuple[Run, Run]]:
-    """Pairs of runs that should not both be: of one rank of one attempt, in different pods or twice in one.
+    """Pairs of runs of which only one should exist: of one rank of one attempt, in different pods or twice in one pod.
 
-    A rank that was started again on purpose, in its place, is another one each time.
+    A rank that was restarted in place on purpose is another rank each time.
     """
     seen: dict[tuple[str, int, int, str, str, int], Run] = {}
     found: list[tuple[Run, Run]] = []

@@ -1,6 +1,6 @@
-"""The states of a container and of the little stories that are told of it.
+"""The states of a container and the events about it.
 
-Pure values, but for `Box`, which is a container on its way and changes.
+Immutable values, except `Box`, which is a container during its life and changes.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ NEVER = float("inf")
 
 
 class Role(StrEnum):
-    """What a container is to its pod."""
+    """The role of a container in its pod."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -39,7 +39,7 @@ class Down(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """A word on the whole pod that its containers do not give: it fails for this reason."""
+    """A reason why the whole pod fails, whatever the exit codes of its containers."""
 
     reason: str
     message: str
@@ -47,7 +47,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class What(StrEnum):
-    """What happened."""
+    """The kind of a thing that happened."""
 
     PULLING = "pulling"
     PULLED = "pulled"
@@ -60,7 +60,7 @@ class What(StrEnum):
     MOUNT_FAILED = "mount failed"
     EVICTED = "evicted"
     REJECTED = "rejected"
-    """said by whoever did it; the text is `reason: message`"""
+    """noted by the part that rejects the pod; the text is `reason: message`"""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class Note(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, kw_only=True)
 class Box:
-    """One container on its way."""
+    """One container during its life."""
 
     name: str
     image: str
@@ -86,7 +86,7 @@ class Box:
     last: Down | None = None
     restarts: int = 0
     due_at: float = 0.0
-    """when it acts by itself: ends if it is up, tries to start if it waits"""
+    """when it changes by itself: ends if it runs, tries to start if it waits"""
     ready_at: float = NEVER
     is_ready: bool = False
     crashes: int = 0
@@ -94,15 +94,15 @@ class Box:
 
     @property
     def is_up(self) -> bool:
-        """Whether it runs."""
+        """Whether the container runs."""
         return isinstance(self.state, Up)
 
     @property
     def end(self) -> Down | None:
-        """How it ended, once it has."""
+        """The end of the container; None before it."""
         return self.state if isinstance(self.state, Down) else None
 
     @property
     def has_run(self) -> bool:
-        """Whether it was ever started."""
+        """Whether the container was ever started."""
         return not isinstance(self.state, Waiting) or self.last is not None

@@ -1,7 +1,7 @@
 """The status of a pod as its kubelet writes it: a pure function of its life, and the patch that carries it.
 
-Owns phase, conditions and container statuses. What a kubelet leaves alone (qosClass, foreign conditions) is not
-named, and a strategic merge leaves it as it is.
+Owns phase, conditions and container statuses. Fields that a kubelet does not write (qosClass, conditions of others) are
+not in the patch, and a strategic merge leaves them unchanged.
 
 Not written, unlike by a real kubelet: `resources`, `allocatedResources`, `user` and `volumeMounts` of containers.
 
@@ -29,25 +29,25 @@ def _second(at: int) -> str:
 
 
 def stamp(at: float) -> str:
-    """A time as statuses have it: many pods share a second."""
+    """A time in the format of statuses; cached, because many pods share a second."""
     return _second(int(at))
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a kubelet does not let a pod in."""
+    """Why a kubelet refuses a pod."""
 
     reason: str
     message: str
 
 
 class Since:
-    """When each condition of one pod became what it is."""
+    """When each condition of one pod got its present status."""
 
     def __init__(self, pod: Pod) -> None:
         self._since = {item.type: (item.status, item.last_transition_time) for item in pod.status.conditions}
 
     def of(self, condition: str, status: str, now: float) -> str:
-        """The time of the last transition, which is now if `status` is new."""
+        """The time of the last transition: now if `status` is new."""
         before = self._since.get(condition)
         if before is not None and before[0] == status and before[1]:
             return before[1]
@@ -57,12 +57,12 @@ class Since:
 
 
 def patch_of(pod: Pod, status: Json) -> bytes:
-    """A strategic merge patch of the status that can only hit this very pod."""
+    """A strategic merge patch of the status that applies to the pod with this uid only."""
     return _encode({"metadata": {"uid": pod.uid}, "status": status})
 
 
 def rejected_status(pod: Pod, rejection: Rejection, now: float) -> Json:
-    """The status of a pod that was not let in: no containers, and none of a kubelet's conditions."""
+    """The status of a refused pod: no containers, and none of a kubelet's conditions."""
     dropped = [item.type for item in pod.status.conditions if item.type in _OURS]
     status: Json = {
         "phase": "Failed",
@@ -76,7 +76,7 @@ def rejected_status(pod: Pod, rejection: Rejection, now: float) -> Json:
 
 
 def status_of(life: Life, since: Since, *, pod_ip: str, host_ip: str, now: float) -> Json:
-    """All that the kubelet says of the pod at that time."""
+    """The whole status that the kubelet writes of the pod at that time."""
     pod, phase = life.pod, phase_of(life)
     inits = [box for box in life.boxes if box.role is not Role.MAIN]
     waiting = "PodInitializing" if inits else "ContainerCreating"
@@ -116,7 +116,7 @@ def phase_of(life: Life) -> str:
 
 
 def container_id(pod: Pod, name: str, restarts: int) -> str:
-    """The same for the same start."""
+    """The id of a container: equal for equal starts."""
     return "containerd://" + hashlib.sha256(f"{pod.uid}/{name}/{restarts}".encode()).hexdigest()
 
 
@@ -125,7 +125,8 @@ def _container(pod: Pod, box: Box, waiting: str) -> Json:
     ready = is_up and box.is_ready
     if box.role is Role.INIT:
         ready = box.end is not None and box.end.code == 0
-    # A start is numbered by the restarts before it; while one is awaited, the last that was is meant.
+    # The number of a start is the number of restarts before it. While a container waits, the id is that of its last
+    # start.
     number = box.restarts if not isinstance(box.state, Waiting) else box.restarts - 1
     has_id = number >= 0 and (is_up or (box.end or box.last) is not None)
     has_id = has_id and not (box.end is not None and box.end.started_at is None)
@@ -155,7 +156,7 @@ def _state(pod: Pod, box: Box, state: Waiting | Up | Down, number: int, waiting:
             ended: dict[str, Any] = {"exitCode": state.code, "reason": state.reason}
             if state.message:
                 ended["message"] = state.message
-            # What could not be located has neither times nor an id.
+            # A container that could not be located has neither times nor an id.
             ended["startedAt"] = None if state.started_at is None else stamp(state.started_at)
             ended["finishedAt"] = None if state.finished_at is None else stamp(state.finished_at)
             if state.started_at is not None:
@@ -197,7 +198,7 @@ def _readiness(life: Life, phase: str) -> tuple[bool, str, str]:
 
 
 def _is_unlocated(life: Life) -> bool:
-    """Whether the pod ended before its containers began: its phase is decided after its conditions."""
+    """Whether the pod ended before its containers began: then its phase is decided after its conditions."""
     return any(box.end is not None and box.end.started_at is None for box in life.mains)
 
 
@@ -220,7 +221,7 @@ def _initialization(life: Life, phase: str) -> tuple[bool, str, str]:
 def _condition(life: Life, name: str, fact: tuple[bool, str, str], since: Since, now: float) -> Json:
     is_true, reason, message = fact
     word = "True" if is_true else "False"
-    # An empty reason or message is sent as null, so that an older one does not stay.
+    # An empty reason or message is sent as null, so that an older one is removed.
     condition: Json = {
         "type": name,
         "status": word,

@@ -1,4 +1,4 @@
-"""A node refuses what it cannot take, in the words of a kubelet 1.36."""
+"""A node refuses pods that do not fit, in the words of a kubelet 1.36."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ GPU = "nvidia.com/gpu"
 
 
 def asking(uid: str = "u-1", **requests: str) -> Pod:
-    """A pod of one container that asks for that."""
+    """A pod of one container that requests these resources."""
     asked = {name.replace("gpu", GPU): value for name, value in requests.items()}
     resources = {"requests": asked, "limits": {name: value for name, value in asked.items() if name == GPU}}
     return a_pod(metadata={"uid": uid}, containers=[{"name": "main", "resources": resources}])
@@ -33,7 +33,8 @@ def room(**more: Any) -> Room:
     ],
 )
 def test_what_does_not_fit_is_named(requests: dict[str, str], reason: str, words: str) -> None:
-    """The first resource of the kubelet's order, with what was asked, used and there."""
+    """The refusal names the first lacking resource in the kubelet's order, with the requested, used and total
+    amounts."""
     node = room()
     assert node.admit(asking("first", cpu="1")) is None
     rejection = node.admit(asking(**requests))
@@ -42,7 +43,7 @@ def test_what_does_not_fit_is_named(requests: dict[str, str], reason: str, words
 
 
 def test_pods_are_a_resource_that_comes_back() -> None:
-    """OutOfpods, until one has ended."""
+    """A node refuses a pod with OutOfpods until another one has ended."""
     node = room()
     assert [node.admit(asking(f"u-{index}")) for index in range(3)] == [None, None, None]
     rejection = node.admit(asking("u-3"))
@@ -53,7 +54,7 @@ def test_pods_are_a_resource_that_comes_back() -> None:
 
 
 def test_devices_are_refused_by_their_plugin() -> None:
-    """UnexpectedAdmissionError says how many are left."""
+    """UnexpectedAdmissionError names the number of devices that are left."""
     node = room(extended={GPU: "2"})
     assert node.admit(asking("first", gpu="1")) is None
     rejection = node.admit(asking(gpu="2"))
@@ -64,7 +65,8 @@ def test_devices_are_refused_by_their_plugin() -> None:
 
 
 def test_a_resource_that_the_node_has_never_heard_of_is_no_reason() -> None:
-    """As by a kubelet, which leaves it to whoever manages it."""
+    """A node admits a request for a resource that it does not know, as a kubelet does: the manager of the resource
+    decides."""
     assert room().admit(asking(gpu="2")) is None
 
 
@@ -91,13 +93,13 @@ def terms(key: str, operator: str, *values: str) -> Json:
     ],
 )
 def test_selectors_and_affinity_must_match(spec: Json, reason: str) -> None:
-    """Whoever bound the pod."""
+    """A node refuses a pod whose selector or affinity does not match, whichever scheduler bound it."""
     rejection = mismatch(a_pod(**spec), "node-0", {"disk": "fast", "size": "8"}, ())
     assert (rejection.reason if rejection else "") == reason
 
 
 def test_only_a_taint_that_executes_is_looked_at() -> None:
-    """NoSchedule is a scheduler's business."""
+    """A node ignores NoSchedule taints: only a scheduler uses them."""
     taints = [Taint(key="gpu", effect="NoSchedule")]
     assert mismatch(a_pod(), "node-0", {}, taints) is None
     taints.append(Taint(key="dying", effect="NoExecute"))

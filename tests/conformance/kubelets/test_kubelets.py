@@ -1,4 +1,4 @@
-"""Simulated nodes on a real API server: what happens to pods is what a kubelet would have made of them."""
+"""Simulated nodes on a real API server: pods behave as on a real kubelet."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from tests.support.wait import wait_until as wait_for
 
 WAIT_S = 20.0
 NAMESPACE = "kn-test"
-"""Of these tests alone: other tests use the same cluster."""
+"""A namespace of these tests only: other tests use the same cluster."""
 
 
 class Bench:
@@ -28,23 +28,23 @@ class Bench:
         self.kubelets = kubelets
 
     async def kubectl(self, *words: str, stdin: str = "") -> str:
-        """What it says; fails when it fails."""
+        """Run kubectl and return its output; fail when it fails."""
         done = await asyncio.to_thread(self.cluster.kubectl, "-n", NAMESPACE, *words, stdin=stdin)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     async def run(self, name: str, script: Script | None = None, *, node: str = "kn-0", **spec: Any) -> None:
-        """A pod, bound."""
+        """Create a bound pod."""
         body = msgspec.json.encode(manifest(name, script, node=node, namespace=NAMESPACE, **spec)).decode()
         await self.kubectl("create", "--validate=strict", "-f", "-", stdin=body)
 
     async def pod(self, name: str) -> Json | None:
-        """The object now; None when it is gone."""
+        """Return the pod as it is now; None when it is gone."""
         text = await self.kubectl("get", "pod", name, "--ignore-not-found", "-o", "json")
         return msgspec.json.decode(text) if text.strip() else None
 
     async def until(self, name: str, phase: str) -> Json:
-        """Waits for a phase; the status. `gone` is one."""
+        """Wait for a phase, or for `gone`, and return the status."""
         began = time.monotonic()
         while True:
             pod = await self.pod(name)
@@ -56,7 +56,7 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def cluster(real: RealCluster) -> Iterator[RealCluster]:
-    """With our namespace, which goes with all that is in it; and so do our nodes."""
+    """The cluster with our namespace; at the end the namespace with its content and our nodes are deleted."""
     real.kubectl("create", "namespace", NAMESPACE)
     account = ("-n", NAMESPACE, "get", "serviceaccount", "default")
     wait_for(lambda: real.kubectl(*account).returncode == 0, "the namespace's account")
@@ -67,7 +67,7 @@ def cluster(real: RealCluster) -> Iterator[RealCluster]:
 
 @pytest.fixture
 async def bench(cluster: RealCluster) -> AsyncIterator[Bench]:
-    """Two nodes; the pods that are left are removed."""
+    """Two nodes; at the end the remaining pods are removed."""
     shape = Shape(extended={"nvidia.com/gpu": "2"})
     nodes = Kubelets(cluster.kubeconfig, nodes=["kn-0", "kn-1"], shape=shape, script=Script(starts_s=0), events=True)
     async with nodes as kubelets:
@@ -83,7 +83,7 @@ def conditions(status: Json) -> dict[str, str]:
 
 
 async def test_a_bound_pod_runs_and_ends(bench: Bench) -> None:
-    """Its status is what a kubelet writes, and there is one record of one start."""
+    """A bound pod has the status that a kubelet writes, and one record of one start."""
     await bench.run("ends", Script(starts_s=0.1, runs_s=1, exit=3))
     status = await bench.until("ends", "Running")
     assert set(conditions(status).values()) == {"True"}
@@ -98,7 +98,7 @@ async def test_a_bound_pod_runs_and_ends(bench: Bench) -> None:
 
 
 async def test_a_deleted_pod_is_reported_ended_before_it_is_gone(bench: Bench) -> None:
-    """SIGTERM, the end in the status, and only then the object goes; a finalizer still holds it."""
+    """A deleted pod gets SIGTERM and reports its end before the object is deleted; a finalizer holds the object."""
     await bench.run("dies", Script(starts_s=0, term_s=0.2))
     await bench.until("dies", "Running")
     await bench.kubectl("patch", "pod", "dies", "-p", '{"metadata":{"finalizers":["test.example.org/hold"]}}')
@@ -110,7 +110,7 @@ async def test_a_deleted_pod_is_reported_ended_before_it_is_gone(bench: Bench) -
 
 
 async def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace(bench: Bench) -> None:
-    """137 after the grace of the deletion."""
+    """A pod that ignores SIGTERM ends with 137 after the grace of its deletion."""
     await bench.run("stubborn", Script(starts_s=0, ignores_term=True))
     await bench.until("stubborn", "Running")
     await bench.kubectl("delete", "pod", "stubborn", "--grace-period=1")
@@ -131,7 +131,7 @@ async def test_a_pod_deleted_before_its_start_fails_first(bench: Bench) -> None:
 
 
 async def test_a_pod_that_does_not_fit_is_rejected_in_a_kubelet_s_words(bench: Bench) -> None:
-    """Failed, OutOfcpu, and nothing runs."""
+    """A pod that does not fit is Failed with OutOfcpu, and nothing runs."""
     await bench.run("big", containers=[{"name": "main", "image": "i", "resources": {"requests": {"cpu": "17"}}}])
     status = await bench.until("big", "Failed")
     assert status["reason"] == "OutOfcpu"
@@ -142,7 +142,7 @@ async def test_a_pod_that_does_not_fit_is_rejected_in_a_kubelet_s_words(bench: B
 
 
 async def test_a_node_of_the_wrong_kind_rejects_too(bench: Bench) -> None:
-    """NodeAffinity, until the node has the label: the kubelet looks again."""
+    """A pod is refused with NodeAffinity until its node has the label: the kubelet reads the Node again."""
     await bench.run("picky", nodeSelector={"disk": "fast"})
     assert (await bench.until("picky", "Failed"))["reason"] == "NodeAffinity"
     await bench.kubectl("label", "node", "kn-0", "disk=fast")
@@ -151,7 +151,7 @@ async def test_a_node_of_the_wrong_kind_rejects_too(bench: Bench) -> None:
 
 
 async def test_kubectl_reads_and_follows_logs(bench: Bench) -> None:
-    """The API server fetches them from the endpoint of the node, over TLS that it verifies."""
+    """The API server fetches logs from the endpoint of the node, over TLS that it verifies."""
     await bench.run("talks", Script(starts_s=0, logs=("hello", "world"), log_every_s=0.5))
     await bench.until("talks", "Running")
     assert (await bench.kubectl("logs", "talks", "--tail=-1")).startswith("hello\nworld\n")
@@ -170,7 +170,7 @@ async def test_kubectl_reads_and_follows_logs(bench: Bench) -> None:
 
 
 async def test_a_pod_that_waits_has_no_log(bench: Bench) -> None:
-    """The kubelet's own words reach the user."""
+    """`kubectl logs` of a waiting pod shows the kubelet's own words."""
     await bench.run("mute", Script(starts_s=60))
     await wait_until(lambda: bench.kubelets.count.status_writes, "its status")
     done = await asyncio.to_thread(bench.cluster.kubectl, "-n", NAMESPACE, "logs", "mute")
@@ -188,7 +188,7 @@ async def test_a_failing_image_is_told_in_status_and_events(bench: Bench) -> Non
 
 
 async def test_a_crashing_pod_is_restarted_and_its_previous_log_kept(bench: Bench) -> None:
-    """CrashLoopBackOff with the last state, and `kubectl logs --previous`."""
+    """A crashed pod shows CrashLoopBackOff with its last state, and `kubectl logs --previous` works."""
     script = Script(starts_s=0, runs_s=0.2, exit=1, backoff_s=60, logs=("once",))
     await bench.run("crash", script, restartPolicy="Always")
     await wait_until(lambda: len(bench.kubelets.records.of("kn-test/crash")) == 2, "a restart", timeout_s=WAIT_S)
@@ -205,7 +205,7 @@ async def test_a_crashing_pod_is_restarted_and_its_previous_log_kept(bench: Benc
 
 
 async def test_a_lost_node_says_nothing_and_what_ran_is_gone(bench: Bench) -> None:
-    """Its pods stay as they were until it is back; then they have failed, as after a reboot."""
+    """The pods of a lost node stay unchanged until it is back; then they have failed, as after a reboot."""
     await bench.run("there", node="kn-1")
     await bench.until("there", "Running")
     bench.kubelets.lose("kn-1")
@@ -219,7 +219,7 @@ async def test_a_lost_node_says_nothing_and_what_ran_is_gone(bench: Bench) -> No
 
 
 async def test_a_node_that_is_cut_off_ends_its_pods_when_it_is_back(bench: Bench) -> None:
-    """Meanwhile they run on, also those whose objects are gone."""
+    """Pods of a node that is cut off run on until it is back, also pods whose objects are gone."""
     await bench.run("alone", node="kn-1")
     await bench.until("alone", "Running")
     bench.kubelets.lose("kn-1", runs_on=True)
@@ -231,7 +231,8 @@ async def test_a_node_that_is_cut_off_ends_its_pods_when_it_is_back(bench: Bench
 
 
 async def test_a_node_that_shuts_down_ends_its_pods_in_good_order(bench: Bench) -> None:
-    """Failed, Terminated, with the disruption as a condition; who comes now is rejected."""
+    """Pods on a node that shuts down are Failed with reason Terminated and a disruption condition; later pods are
+    rejected."""
     await bench.run("guest", node="kn-1")
     await bench.until("guest", "Running")
     await bench.kubelets.shut_down("kn-1")
@@ -244,7 +245,7 @@ async def test_a_node_that_shuts_down_ends_its_pods_in_good_order(bench: Bench) 
 
 
 async def test_an_out_of_service_node_is_emptied_by_the_controllers(bench: Bench) -> None:
-    """The taint makes pods of a dead node go without a word from its kubelet."""
+    """With the out-of-service taint, controllers delete the pods of a dead node without its kubelet."""
     await bench.run("dead", node="kn-1")
     await bench.until("dead", "Running")
     bench.kubelets.lose("kn-1")
@@ -259,7 +260,7 @@ async def test_an_out_of_service_node_is_emptied_by_the_controllers(bench: Bench
 
 
 async def test_a_node_that_was_silent_for_a_while_says_that_it_is_ready(bench: Bench) -> None:
-    """So do its pods, of which the node controller says that they are not."""
+    """A node and its pods report ready again when the node controller has marked them as not ready."""
     await bench.run("calm", node="kn-1")
     await bench.until("calm", "Running")
     no = '{"status":{"conditions":[{"type":"Ready","status":"False"}]}}'
@@ -269,7 +270,7 @@ async def test_a_node_that_was_silent_for_a_while_says_that_it_is_ready(bench: B
 
 
 async def test_a_drained_node_is_empty(bench: Bench) -> None:
-    """kubectl drain evicts, and the kubelet lets them end."""
+    """`kubectl drain` evicts the pods, and the kubelet lets them end."""
     await bench.run("moved", Script(starts_s=0, term_s=0.1), node="kn-1")
     await bench.until("moved", "Running")
     await bench.kubectl("drain", "kn-1", "--force", "--timeout=20s")
@@ -279,19 +280,19 @@ async def test_a_drained_node_is_empty(bench: Bench) -> None:
 
 
 async def test_another_process_takes_over_what_runs(bench: Bench) -> None:
-    """Nothing starts twice, and the take-over is no start."""
+    """A second process starts nothing again, and does not record the running pod as a start."""
     await bench.run("stays", Script(starts_s=0), node="kn-1")
     await bench.until("stays", "Running")
     async with Kubelets(bench.cluster.kubeconfig, nodes=["kn-0", "kn-1"], logs=False) as other:
         [run] = other.records.of("kn-test/stays")
         assert run.is_adopted
         assert other.count.started == 0
-        # The first ones still answer for the logs.
+        # The first nodes still answer for the logs.
         await bench.kubelets.add_nodes()
 
 
 async def test_an_annotation_that_is_no_script_rejects_the_pod(bench: Bench) -> None:
-    """A typo is told where one looks for it."""
+    """A pod with an invalid script is rejected, and the error is in its status."""
     body = manifest("typed", node="kn-0", namespace=NAMESPACE)
     body["metadata"]["annotations"][PLAY] = '{"runS": 1}'
     await bench.kubectl("create", "-f", "-", stdin=msgspec.json.encode(body).decode())
@@ -299,7 +300,7 @@ async def test_an_annotation_that_is_no_script_rejects_the_pod(bench: Bench) -> 
 
 
 async def test_gpus_are_devices(bench: Bench) -> None:
-    """The device plugin refuses first, with UnexpectedAdmissionError."""
+    """The device plugin refuses a pod first, with UnexpectedAdmissionError."""
     gpus = [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "3"}}}]
     await bench.run("gpus", containers=gpus)
     status = await bench.until("gpus", "Failed")

@@ -1,4 +1,4 @@
-"""A pod's life is a function of its script and of time: no clock and no API server are needed to know it."""
+"""A pod's life is a function of its script and of time: computing it needs no clock and no API server."""
 
 from typing import Any
 
@@ -14,21 +14,21 @@ BEGIN = 1_700_000_000.0
 
 
 def lived(script: Script, until: float, **spec: Any) -> Life:
-    """The life of a pod after so many seconds, woken at each of its due times as its desk would."""
+    """The life of a pod after so many seconds, advanced at each of its due times as its desk would."""
     life = Life(a_pod(**spec), script, BEGIN)
     go(life, until)
     return life
 
 
 def go(life: Life, until: float) -> None:
-    """Time passes."""
+    """Advance the life to that time."""
     while life.due_at <= BEGIN + until:
         life.advance(max(life.due_at, BEGIN))
     life.advance(BEGIN + until)
 
 
 def what(life: Life) -> list[str]:
-    """What happened, in words."""
+    """The events so far, in words."""
     return [f"{note.what} {note.container} {note.at - BEGIN:g}" for note in life.notes]
 
 
@@ -44,7 +44,7 @@ def test_a_pod_waits_for_its_sandbox_runs_and_ends_with_its_code() -> None:
 
 
 def test_a_pod_without_an_end_runs_for_ever() -> None:
-    """Nothing is due any more once it runs."""
+    """A pod that runs without an end has no due time."""
     life = lived(Script(), 1000)
     assert phase_of(life) == "Running"
     assert life.due_at == NEVER
@@ -61,7 +61,7 @@ def test_a_stopped_container_ends_when_it_obeys() -> None:
 
 
 def test_a_container_that_ignores_sigterm_is_killed_after_the_grace() -> None:
-    """SIGKILL comes when the grace is over, and a shorter grace shortens it."""
+    """SIGKILL follows when the grace is over, and a shorter grace shortens it."""
     life = lived(Script(ignores_term=True), 10)
     life.stop(BEGIN + 10, 30)
     life.stop(BEGIN + 11, 60)
@@ -74,7 +74,7 @@ def test_a_container_that_ignores_sigterm_is_killed_after_the_grace() -> None:
 
 
 def test_a_program_that_ends_by_itself_while_it_is_stopped_keeps_its_code() -> None:
-    """Whatever comes first: its own end, its obedience, or SIGKILL."""
+    """A stopped program ends by itself, by SIGTERM or by SIGKILL: the first of these decides its code."""
     life = lived(Script(starts_s=0, runs_s=12, ignores_term=True), 10)
     life.stop(BEGIN + 10, 30)
     go(life, 12)
@@ -82,7 +82,7 @@ def test_a_program_that_ends_by_itself_while_it_is_stopped_keeps_its_code() -> N
 
 
 def test_a_pod_that_is_stopped_before_it_starts_reports_what_could_not_be_located() -> None:
-    """A kubelet cannot tell a container that never was from one that it lost: 137, without times."""
+    """A kubelet cannot tell a container that never ran from one that it lost: both have code 137 and no times."""
     life = lived(Script(starts_s=60), 1)
     life.stop(BEGIN + 1, 30)
     go(life, 1)
@@ -94,7 +94,7 @@ def test_a_pod_that_is_stopped_before_it_starts_reports_what_could_not_be_locate
 
 
 def test_init_containers_run_one_after_the_other() -> None:
-    """The main container starts when the last of them has succeeded."""
+    """The main container starts when the last init container has succeeded."""
     inits = [{"name": "one"}, {"name": "two"}]
     life = lived(Script(starts_s=0, init_runs_s=2), 3, initContainers=inits)
     assert phase_of(life) == "Pending"
@@ -108,14 +108,14 @@ def test_init_containers_run_one_after_the_other() -> None:
 
 
 def test_a_failed_init_container_fails_the_pod() -> None:
-    """With restartPolicy Never nothing else starts, and the main container still waits."""
+    """With restartPolicy Never no other container starts, and the main container still waits."""
     life = lived(Script(starts_s=0, init_exit=2), 1, initContainers=[{"name": "one"}, {"name": "two"}])
     assert phase_of(life) == "Failed"
     assert [type(box.state) for box in life.boxes] == [Down, Waiting, Waiting]
 
 
 def test_a_sidecar_runs_beside_and_ends_last() -> None:
-    """It neither keeps the pod from ending nor outlives it."""
+    """A sidecar neither keeps the pod from ending nor outlives it."""
     sidecar = [{"name": "proxy", "restartPolicy": "Always"}]
     life = lived(Script(starts_s=0, runs_s=5, term_s=1), 5.5, initContainers=sidecar)
     assert phase_of(life) == "Running"
@@ -124,7 +124,7 @@ def test_a_sidecar_runs_beside_and_ends_last() -> None:
 
 
 def test_a_crashing_container_is_restarted_later_and_later() -> None:
-    """At once, then after the backoff, then after twice that."""
+    """A crashing container restarts at once, then after the backoff, then after twice the backoff."""
     script = Script(starts_s=0, runs_s=1, exit=1, backoff_s=10)
     life = lived(script, 60, restartPolicy="Always")
     starts = [word for word in what(life) if word.startswith("started")]
@@ -137,14 +137,14 @@ def test_a_crashing_container_is_restarted_later_and_later() -> None:
 
 @pytest.mark.parametrize(("policy", "code", "restarts"), [("OnFailure", 0, 0), ("OnFailure", 1, 1), ("Never", 1, 0)])
 def test_the_restart_policy_decides(policy: str, code: int, restarts: int) -> None:
-    """OnFailure restarts failures only, Never nothing."""
+    """OnFailure restarts a container that failed; Never restarts none."""
     life = lived(Script(starts_s=0, runs_s=1, exits=(code, 0)), 9, restartPolicy=policy)
     assert life.mains[0].restarts == restarts
     assert life.is_ended
 
 
 def test_a_failing_pull_is_reported_and_retried() -> None:
-    """ErrImagePull, ImagePullBackOff, and then the image is there."""
+    """A pod shows ErrImagePull, then ImagePullBackOff, until the pull works."""
     script = Script(starts_s=0, pull_fails=1, backoff_s=4)
     state = lived(script, 0.5).mains[0].state
     assert isinstance(state, Waiting)
@@ -164,7 +164,7 @@ def test_readiness_comes_later_or_never() -> None:
 
 
 def test_a_volume_that_can_not_be_mounted_keeps_the_pod_creating() -> None:
-    """It is tried again, and after that the pod starts."""
+    """The mount is retried until it works, then the pod starts."""
     life = lived(Script(starts_s=0, mount_fails=2), 1)
     assert phase_of(life) == "Pending"
     go(life, 2)
@@ -179,7 +179,7 @@ def test_the_active_deadline_ends_the_pod() -> None:
 
 
 def test_an_evicted_pod_fails_though_its_program_succeeded() -> None:
-    """The verdict decides the phase."""
+    """The eviction decides the phase, not the exit code."""
     life = lived(Script(starts_s=0, term_exit=0), 1)
     life.stop(BEGIN + 1, 5, verdict=Verdict(reason="Evicted", message="low on memory"))
     go(life, 2)
@@ -187,7 +187,7 @@ def test_an_evicted_pod_fails_though_its_program_succeeded() -> None:
 
 
 def test_a_machine_that_dies_takes_its_containers_along() -> None:
-    """Who looks afterwards finds 255, as a runtime says after a reboot."""
+    """The containers of a dead machine end with 255, as a runtime reports after a reboot."""
     life = lived(Script(), 1)
     life.lose(BEGIN + 1)
     go(life, 2)
@@ -196,7 +196,7 @@ def test_a_machine_that_dies_takes_its_containers_along() -> None:
 
 
 def test_what_an_earlier_process_started_is_not_started_again() -> None:
-    """A status that says running is taken over, with its time."""
+    """A container that a status reports as running is adopted with its start time."""
     running = {"name": "main", "state": {"running": {"startedAt": "2023-11-14T22:13:19Z"}}}
     life = Life(a_pod(status={"containerStatuses": [running]}), Script(runs_s=5), BEGIN)
     go(life, 3)
@@ -207,7 +207,7 @@ def test_what_an_earlier_process_started_is_not_started_again() -> None:
 
 
 def test_nothing_changes_after_the_end() -> None:
-    """Stopping what has ended does nothing."""
+    """A pod that has ended ignores a stop."""
     life = lived(Script(runs_s=1), 9)
     before = [box.state for box in life.boxes]
     assert not life.stop(BEGIN + 10, 5)

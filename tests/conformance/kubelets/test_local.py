@@ -1,4 +1,5 @@
-"""The same simulated nodes on the local cluster's API server: what `make test` can see of them."""
+"""The same simulated nodes on the local cluster's API server: the part of their behaviour that `make test` can
+check."""
 
 import time
 import uuid
@@ -27,14 +28,14 @@ class World:
         self._wire = wire
 
     async def run(self, name: str, script: Script | None, *, node: str = "node-0") -> None:
-        """A pod, bound; without a script it has no annotation."""
+        """Create a bound pod; without a script it has no annotation."""
         body = manifest(name, script, node=node)
         if script is None:
             del body["metadata"]["annotations"]
         await self._wire.call("POST", "/api/v1/namespaces/default/pods", msgspec.json.encode(body))
 
     async def log(self, name: str) -> str:
-        """What the container has written."""
+        """The log of the container."""
         return (await self._wire.call("GET", f"/api/v1/namespaces/default/pods/{name}/log")).decode()
 
     async def delete(self, name: str) -> None:
@@ -62,13 +63,14 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_nodes_are_ready_and_have_leases(world: World) -> None:
-    """When the kubelets are there, so are the nodes."""
+    """When `Kubelets` has started, its nodes are ready and have leases."""
     assert [str(item["metadata"]["name"]) for item in world.core.list("nodes").items] == ["node-0", "node-1"]
     assert len(world.core.list("leases.coordination.k8s.io").items) == 2
 
 
 async def test_a_pod_runs_to_its_end(world: World) -> None:
-    """With as few writes as a kubelet could make: it runs, it has ended."""
+    """A pod runs to its end with as few status writes as a kubelet could make: one when it runs, one when it has
+    ended."""
     await world.run("a", Script(starts_s=0, runs_s=0.2, exit=4))
     await world.until("a", "Running")
     await world.until("a", "Failed")
@@ -77,7 +79,7 @@ async def test_a_pod_runs_to_its_end(world: World) -> None:
 
 
 async def test_the_log_comes_from_the_node(world: World) -> None:
-    """Where the Node says that it is: while the container runs, and when it has ended."""
+    """The API server fetches the log from the address in the Node: while the container runs, and when it has ended."""
     await world.run("a", Script(starts_s=0, runs_s=60))
     await world.until("a", "Running")
     world.kubelets.write("default/a", "hello")
@@ -88,7 +90,7 @@ async def test_the_log_comes_from_the_node(world: World) -> None:
 
 
 async def test_a_deleted_pod_ends_and_goes(world: World) -> None:
-    """A pod that never started goes too."""
+    """A deleted pod ends and is gone, also one that never started."""
     await world.run("a", Script(starts_s=0, term_s=0))
     await world.run("b", Script(starts_s=60))
     await world.until("a", "Running")
@@ -101,7 +103,7 @@ async def test_a_deleted_pod_ends_and_goes(world: World) -> None:
 
 
 async def test_programs_end_when_a_test_says_so(world: World) -> None:
-    """By name or by uid; what does not run cannot be ended."""
+    """A test ends a program by the pod's name or uid; a pod that does not run cannot be ended."""
     await world.run("a", Script(starts_s=0))
     await world.until("a", "Running")
     assert world.kubelets.exit("default/a", 9)
@@ -112,7 +114,7 @@ async def test_programs_end_when_a_test_says_so(world: World) -> None:
 
 
 async def test_a_callback_plays_pods_without_annotation(world: World) -> None:
-    """The annotation wins over it, and the default is for whom it leaves out."""
+    """The annotation wins over the callback, and the default is for pods for which the callback returns None."""
     world.kubelets.rules.play = lambda pod: Script(starts_s=0, runs_s=0) if pod.metadata.name == "short" else None
     await world.run("short", None)
     await world.run("long", None)
@@ -121,7 +123,7 @@ async def test_a_callback_plays_pods_without_annotation(world: World) -> None:
 
 
 async def test_a_refusal_is_no_retry(world: World) -> None:
-    """What the server refuses for good is raised at once."""
+    """A permanent refusal of the server is raised at once."""
     with pytest.raises(RefusedError) as caught:
         await world.delete("nobody")
     assert (caught.value.code, caught.value.reason) == (404, "NotFound")

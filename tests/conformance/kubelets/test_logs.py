@@ -1,4 +1,4 @@
-"""The log of a container follows from its script, and questions are answered as by a kubelet."""
+"""The log of a container follows from its script, and queries are answered as by a kubelet."""
 
 from typing import Any
 
@@ -22,12 +22,12 @@ def logged(query: Query, until: float = 10.0, **more: Any) -> str:
 
 
 def test_lines_come_with_time() -> None:
-    """What it says at its start, what a test adds, and one line each second."""
+    """The log contains the lines of the start, the lines that a test adds, and one line each second."""
     assert logged(Query(), 3) == "hello\nline 1\nline 2\nadded\nline 3\n"
 
 
 def test_nothing_is_written_after_the_end() -> None:
-    """The log stays as it was."""
+    """A container that has ended writes nothing more."""
     life = Life(a_pod(), Script(starts_s=0, runs_s=2, log_every_s=1), BEGIN)
     life.advance(BEGIN)
     life.advance(BEGIN + 2)
@@ -36,7 +36,7 @@ def test_nothing_is_written_after_the_end() -> None:
 
 
 def test_a_question_narrows_the_answer() -> None:
-    """Tail, time and bytes, each as PodLogOptions says."""
+    """Tail, time and bytes limit the answer, each as PodLogOptions says."""
     assert logged(Query(tail=2), 3) == "added\nline 3\n"
     assert logged(Query(tail=0), 3) == ""
     assert logged(Query(since=BEGIN + 2.2), 3) == "added\nline 3\n"
@@ -45,7 +45,7 @@ def test_a_question_narrows_the_answer() -> None:
 
 
 def test_parameters_are_read_as_the_api_server_sends_them() -> None:
-    """And one that is no number is refused."""
+    """Parameters are read, and one that is not a number is refused."""
     given = {"follow": "true", "tailLines": "5", "sinceSeconds": "10", "limitBytes": "7"}
     assert query_of(given, 100.0) == Query(follow=True, tail=5, since=90.0, bytes_max=7)
     with pytest.raises(LogError):
@@ -64,7 +64,7 @@ def test_parameters_are_read_as_the_api_server_sends_them() -> None:
 def test_what_has_no_log_is_said_in_a_kubelet_s_words(
     script: Script, container: str, previous: bool, words: str
 ) -> None:
-    """So that kubectl shows what it would show."""
+    """A container without a log gets a kubelet's error, so kubectl shows the same message."""
     life = Life(a_pod(), script, BEGIN)
     life.advance(BEGIN)
     with pytest.raises(LogError, match=words):

@@ -1,4 +1,5 @@
-"""Local nodes serve a real API server: real processes, with what a kubelet would have given them."""
+"""Local nodes serve a real API server: they run real processes with the environment and files that a kubelet would
+provide."""
 
 import time
 from collections.abc import Iterator
@@ -23,19 +24,19 @@ class Shop:
         self.cluster = cluster
 
     def kubectl(self, *words: str, stdin: str = "") -> str:
-        """What it says; fails when it fails."""
+        """Run kubectl and return its output; fail when it fails."""
         done = self.cluster.kubectl("-n", NAMESPACE, *words, stdin=stdin)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def run(self, name: str, script: str, **container: object) -> None:
-        """A pod that runs a shell script."""
+        """Create a pod that runs a shell script."""
         main = {"name": "main", "image": "i", "command": ["sh", "-c", script], **container}
         body = manifest(name, node="process-0", namespace=NAMESPACE, containers=[main])
         self.kubectl("create", "-f", "-", stdin=msgspec.json.encode(body).decode())
 
     def until(self, name: str, phase: str) -> Json:
-        """Waits for a phase; the status."""
+        """Wait for a phase and return the status."""
 
         def look() -> Json | None:
             pod = msgspec.json.decode(self.kubectl("get", "pod", name, "-o", "json"))
@@ -48,7 +49,7 @@ class Shop:
 
 @pytest.fixture(scope="module")
 def shop(real: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """With a namespace of its own."""
+    """A shop with a namespace of its own."""
     real.kubectl("create", "namespace", NAMESPACE)
     account = ("-n", NAMESPACE, "get", "serviceaccount", "default")
     wait_until(lambda: real.kubectl(*account).returncode == 0, "the namespace's account")
@@ -59,7 +60,8 @@ def shop(real: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_a_process_has_its_configuration_and_its_end_is_reported(shop: Shop) -> None:
-    """Environment from a ConfigMap, output through `kubectl logs`, the exit code in the status."""
+    """A process has the environment of a ConfigMap, its output is in `kubectl logs`, and its exit code in the
+    status."""
     shop.kubectl("create", "configmap", "words", "--from-literal=GREETING=hello")
     shop.run("talks", 'echo "$GREETING"; exit 5', envFrom=[{"configMapRef": {"name": "words"}}])
     status = shop.until("talks", "Failed")
@@ -68,7 +70,7 @@ def test_a_process_has_its_configuration_and_its_end_is_reported(shop: Shop) -> 
 
 
 def test_a_token_of_the_account_is_where_it_is_mounted(shop: Shop) -> None:
-    """The API server knows it as the pod's account."""
+    """The API server accepts the mounted token as the pod's account."""
     path = "/var/run/secrets/kubernetes.io/serviceaccount/token"
     shop.run("calls", f"cat {path}")
     shop.until("calls", "Succeeded")
@@ -86,7 +88,7 @@ def test_a_token_of_the_account_is_where_it_is_mounted(shop: Shop) -> None:
 
 
 def test_deletion_is_a_signal_and_a_grace(shop: Shop) -> None:
-    """The process gets SIGTERM and may say something; then the pod is gone."""
+    """A deleted pod's process gets SIGTERM and may still write a line; then the pod is gone."""
     shop.run("stops", 'trap "echo bye; exit 0" TERM; echo up; while :; do sleep 0.1; done')
     shop.until("stops", "Running")
     wait_until(lambda: "up" in shop.kubectl("logs", "stops"), "it is up")

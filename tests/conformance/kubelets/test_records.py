@@ -1,4 +1,4 @@
-"""The records are what truly ran: each start once, each end once, whoever asks."""
+"""The records contain what really ran: each start once and each end once."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def ranked(uid: str, *, rank: int = 0, attempt: int = 1) -> Pod:
 
 
 def test_a_run_has_its_start_its_end_and_slipway_s_labels() -> None:
-    """Found by pod, uid and allocation."""
+    """A run is found by pod, uid and allocation."""
     records = Records()
     records.start(ranked("u-1", rank=3), "main", 0, 10.0)
     assert [run.uid for run in records.live()] == ["u-1"]
@@ -29,7 +29,8 @@ def test_a_run_has_its_start_its_end_and_slipway_s_labels() -> None:
 
 
 def test_a_rank_that_ran_twice_in_one_attempt_is_a_double() -> None:
-    """In another pod; a restart in place, another rank and another attempt are none."""
+    """A second run of a rank in another pod is a double; a restart in place, another rank and another attempt are
+    not."""
     records = Records()
     records.start(ranked("u-1"), "main", 0, 1.0)
     records.start(ranked("u-1"), "main", 1, 2.0)
@@ -41,7 +42,7 @@ def test_a_rank_that_ran_twice_in_one_attempt_is_a_double() -> None:
 
 
 def test_a_take_over_is_no_start() -> None:
-    """It is known, and not counted."""
+    """An adopted container is recorded, and not counted as a start."""
     records = Records()
     records.adopt(ranked("u-1"), "main", 0, 1.0)
     assert records.count.started == 0
@@ -49,7 +50,7 @@ def test_a_take_over_is_no_start() -> None:
 
 
 def test_each_start_and_each_end_is_a_line_in_the_file(tmp_path: Path) -> None:
-    """For whoever looks from another process."""
+    """Each start and each end is a line in the file, so that another process can read it."""
     records = Records(tmp_path / "runs")
     records.start(ranked("u-1"), "main", 0, 1.0)
     records.end("u-1", "main", 0, 2.0)

@@ -22,7 +22,7 @@ def said(life: Life, at: float = 0.0) -> Json:
 
 
 def a_life(script: Script, **more: Any) -> Life:
-    """A pod that was just let in."""
+    """A pod that was just admitted."""
     return Life(a_pod(**more), script, BEGIN)
 
 
@@ -32,7 +32,8 @@ def facts(status: Json) -> dict[str, tuple[str, str | None]]:
 
 
 def test_while_it_is_created() -> None:
-    """Pending, no address, ContainerCreating; initialized, for there is nothing to initialize."""
+    """A new pod is Pending, without an address, ContainerCreating; it is initialized because it has no init
+    containers."""
     status = said(a_life(Script(starts_s=9)))
     assert status["phase"] == "Pending"
     assert "podIP" not in status
@@ -60,7 +61,7 @@ def test_while_it_is_created() -> None:
 
 
 def test_while_it_runs() -> None:
-    """Everything is true, and the container has an id."""
+    """All conditions of a running pod are true, and its container has an id."""
     status = said(a_life(Script(starts_s=0)))
     assert {value for value, _ in facts(status).values()} == {"True"}
     [container] = status["containerStatuses"]
@@ -72,7 +73,7 @@ def test_while_it_runs() -> None:
 
 
 def test_after_success_and_failure() -> None:
-    """PodCompleted and PodFailed; the sandbox is gone."""
+    """An ended pod shows PodCompleted or PodFailed, and its sandbox is gone."""
     good, bad = said(a_life(Script(starts_s=0, runs_s=1)), 0), said(a_life(Script(starts_s=0, runs_s=0, exit=1)))
     assert good["phase"] == "Running"
     good = said(a_life(Script(starts_s=0, runs_s=0)))
@@ -91,7 +92,7 @@ def test_after_success_and_failure() -> None:
 
 
 def test_with_init_containers() -> None:
-    """PodInitializing, and which are incomplete, in order."""
+    """A pod with init containers shows PodInitializing and the incomplete ones, in order."""
     life = a_life(Script(starts_s=0, init_runs_s=5), initContainers=[{"name": "one"}, {"name": "two"}])
     status = said(life)
     assert status["containerStatuses"][0]["state"] == {"waiting": {"reason": "PodInitializing"}}
@@ -102,7 +103,7 @@ def test_with_init_containers() -> None:
 
 
 def test_deleted_before_it_began() -> None:
-    """Failed, though the conditions are those of a pod that waits; 137 without times or id."""
+    """A pod deleted before its start is Failed with the conditions of a waiting pod; code 137 without times or id."""
     life = a_life(Script(starts_s=60))
     life.stop(BEGIN, 30)
     status = said(life)
@@ -119,7 +120,7 @@ def test_deleted_before_it_began() -> None:
 
 
 def test_a_verdict_is_told_with_the_end() -> None:
-    """Reason and message of the pod, and the disruption as a condition; not before nothing runs."""
+    """The pod's reason, message and disruption condition appear only when nothing of it runs any more."""
     life = a_life(Script(starts_s=0, term_s=2))
     life.advance(BEGIN)
     life.stop(BEGIN, 9, verdict=Verdict(reason="Evicted", message="low", is_disruption=True))
@@ -130,7 +131,8 @@ def test_a_verdict_is_told_with_the_end() -> None:
 
 
 def test_between_two_starts() -> None:
-    """CrashLoopBackOff with the last state and its id; the restart that is awaited is not counted yet."""
+    """Between two starts a container shows CrashLoopBackOff, its last state and its id; the next restart is not
+    counted yet."""
     life = a_life(Script(starts_s=0, runs_s=1, exit=1), restartPolicy="Always")
     for at in (0.0, 1.0, 2.0):
         status = said(life, at)
@@ -143,7 +145,7 @@ def test_between_two_starts() -> None:
 
 
 def test_a_transition_time_changes_with_the_status_only() -> None:
-    """What stays true keeps its time."""
+    """A condition whose status does not change keeps its transition time."""
     life = a_life(Script(starts_s=0, runs_s=5))
     since = Since(life.pod)
     for at in (0.0, 5.0):
@@ -156,7 +158,7 @@ def test_a_transition_time_changes_with_the_status_only() -> None:
 
 
 def test_a_rejected_pod_has_no_containers_and_no_conditions() -> None:
-    """Only those of others stay."""
+    """A rejected pod keeps only the conditions of other writers."""
     foreign: Json = {"type": "example.org/foreign", "status": "True"}
     mine: Json = {"type": "PodScheduled", "status": "True"}
     pod = a_pod(status={"conditions": [mine, foreign]})
@@ -171,7 +173,7 @@ def test_a_rejected_pod_has_no_containers_and_no_conditions() -> None:
 
 
 def test_a_patch_names_the_uid() -> None:
-    """So that it never hits a pod of the same name."""
+    """A patch contains the uid, so that it never applies to another pod of the same name."""
     pod: Pod = a_pod()
     assert msgspec.json.decode(patch_of(pod, {"phase": "Running"})) == {
         "metadata": {"uid": "u-1"},

@@ -1,4 +1,5 @@
-"""What becomes of Node objects after their registration: renewed leases, and a word when the cluster thinks otherwise.
+"""Keeps Node objects ready after their registration: renews leases, and corrects nodes that the cluster marks as not
+ready.
 
 Owns the heartbeat, and the view that nodes have of their own labels and taints.
 """
@@ -13,11 +14,11 @@ from tests.conformance.kubelets.objects import Node
 from tests.conformance.kubelets.records import Records
 
 PAUSE_S = 0.5
-"""Between two words on the same matter."""
+"""Seconds between two rounds of corrections."""
 
 
 class Upkeep:
-    """A `Listener` of nodes. `beat` and `insist` live until they are cancelled."""
+    """A `Listener` of nodes. `beat` and `insist` run until they are cancelled."""
 
     def __init__(self, registrar: Registrar, posts: Mapping[str, Post], records: Records) -> None:
         self._registrar = registrar
@@ -28,7 +29,7 @@ class Upkeep:
         self._is_doubted = asyncio.Event()
 
     def see(self, item: Node) -> None:
-        """A node, ours or not."""
+        """Receive a node, ours or not."""
         post = self._posts.get(item.metadata.name)
         if post is None:
             return
@@ -39,11 +40,11 @@ class Upkeep:
             self._is_doubted.set()
 
     def forget(self, uid: str) -> None:
-        """The Node was deleted: its kubelet says nothing more of it."""
+        """Forget a deleted Node: its kubelet no longer corrects it."""
         self._doubted.discard(self._names.pop(uid, ""))
 
     async def beat(self) -> None:
-        """Renews one lease after the other, evenly over the interval."""
+        """Renew one lease after the other, evenly over the interval."""
         while True:
             for name in list(self._posts):
                 await asyncio.sleep(self._registrar.renew_s / len(self._posts))
@@ -55,7 +56,7 @@ class Upkeep:
                         self._records.refusals.append(str(error))
 
     async def insist(self) -> None:
-        """Says that a node is ready that was not heard of for a while, as when the machine was busy or asleep."""
+        """Mark a node as ready that was not heard of for a while, as when the machine was busy or asleep."""
         while True:
             await self._is_doubted.wait()
             self._is_doubted.clear()

@@ -8,7 +8,8 @@ SEED = 7
 
 
 def test_the_model_answers_as_a_real_api_server_does() -> None:
-    """Random sequences over our kinds, pods, leases, services and nodes: every answer and every watch is the same."""
+    """Random sequences over our kinds, pods, leases, services and nodes get the same answers and the same watch
+    events."""
     require_own_cluster()
     report = differ(OPERATIONS, SEED, "")
     assert report.operations >= OPERATIONS
