@@ -33,7 +33,7 @@ def running_process_nodes(
 ) -> Generator[None]:
     """`process-0` and so on, ready. At the end all their processes have ended, and the nodes are deleted.
 
-    The PATH of containers begins with the folder of `python`.
+    Containers search the folder of `python` for programs first.
     """
     made = cluster.credentials
     words = [

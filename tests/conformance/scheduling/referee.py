@@ -1,7 +1,7 @@
-"""The real kube-scheduler as a referee: one pod at a time, what it chose and how it scored, read from its own log.
+"""The real kube-scheduler as a referee: it places one pod at a time, and its own log shows its choice and its scores.
 
-Owns the control plane and the order of things: nodes and namespaces stand before the scheduler starts, and a pod comes
-only when the one before is bound or gone, so that what the scheduler knows is what the API server has.
+Owns the control plane and the order of creates: nodes and namespaces exist before the scheduler starts, and a pod is
+created only when the one before is bound or gone. So the scheduler's cache equals the objects of the API server.
 """
 
 import re
@@ -21,7 +21,7 @@ _SCORE = re.compile(
     r'"Plugin scored node for pod" pod="(?P<pod>[^"]+)" plugin="(?P<plugin>[^"]+)" node="(?P<node>[^"]+)" '
     r"score=(?P<score>-?\d+)"
 )
-# Without these nobody has to play kubelet or make accounts: a node is as we write it, a pod needs no token.
+# Without these plugins the test needs no kubelet and no accounts: a node is as we write it, a pod needs no token.
 _NO_ADMISSION = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,DefaultTolerationSeconds"
 DEFAULT = "default-scheduler"
 PACKING, CURVE = "packing", "curve"
@@ -51,17 +51,17 @@ PROFILES: dict[str, Json] = {
         },
     },
 }
-"""{schedulerName: args of its plugins}, as the configuration of kube-scheduler has them"""
+"""{schedulerName: args of its plugins}, as in the configuration of kube-scheduler"""
 Scores = dict[str, dict[str, int]]
 """{plugin: {node: weighted score}}"""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`node` is empty for a pod that it found no place for; `scores` are empty when it had no choice."""
+    """The decision about one pod. `node` is empty when no node fits; `scores` are empty when only one node fits."""
 
     node: str
     pod: Json
-    """as it stands in the API server"""
+    """as the API server has it"""
     scores: Scores
 
 
@@ -74,7 +74,7 @@ class Referee:
         self._read_to = 0
 
     def begin(self, nodes: list[Json]) -> list[Json]:
-        """An empty cluster of `nodes`, with a scheduler that has seen all of them; answers the nodes as they stand."""
+        """Make an empty cluster of `nodes`, with a scheduler that has seen all of them; return the nodes as stored."""
         self._cluster.stop_part("scheduler")
         for namespace in NAMESPACES:
             self._client.delete(f"/api/v1/namespaces/{namespace}/pods", params={"gracePeriodSeconds": 0})
@@ -84,16 +84,16 @@ class Referee:
         return made
 
     def ensure_namespaces(self) -> None:
-        """The namespaces, with their labels."""
+        """Create the namespaces, with their labels."""
         for name, labels in NAMESPACES.items():
             self._post("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
 
     def create(self, pod: Json) -> Json:
-        """A pod, as it stands then; nothing is waited for."""
+        """Create a pod and return it as stored then, without waiting."""
         return self._post(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
 
     def judge(self, pod: Json) -> Verdict:
-        """What becomes of a created pod; one without a place is taken away again."""
+        """Return the decision about a created pod; delete the pod when no node fits."""
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
         wait_until(lambda: _is_decided(self._get(path)), f"a decision on {path}", timeout_s=60.0)
         decided = self._get(path)
@@ -152,7 +152,7 @@ def _options(folder: Path, extenders: Sequence[Json]) -> ClusterOptions:
 
 @contextmanager
 def a_referee(folder: Path, extenders: Sequence[Json] = ()) -> Generator[Referee]:
-    """A control plane of its own in `folder`; its scheduler asks `extenders`."""
+    """A control plane in `folder`; its scheduler calls `extenders`."""
     with running_cluster(folder, _options(folder, extenders)) as cluster, cluster.client() as client:
         referee = Referee(cluster, client)
         referee.ensure_namespaces()

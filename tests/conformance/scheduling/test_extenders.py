@@ -1,4 +1,4 @@
-"""One extender for two schedulers: the real kube-scheduler and ours ask it the same, and place by what it says."""
+"""One extender for two schedulers: the real kube-scheduler and ours send it the same requests, and obey its answers."""
 
 import asyncio
 from pathlib import Path
@@ -53,14 +53,14 @@ POD: Json = {
 
 
 def answer(verb: str, body: Any) -> Any:
-    """It refuses big-a, and likes big-c best."""
+    """The extender's answer: it refuses big-a, and scores big-c highest."""
     if verb == "filter":
         return passes(body, lambda name: name != "big-a", why="reserved")
     return [{"Host": name, "Score": 10 if name == "big-c" else 1} for name in names_of(body)]
 
 
 def ours(extender: LoopbackExtender, nodes: list[Json], *, names_only: bool) -> str:
-    """Where our planner puts the same pod."""
+    """The node on which our planner places the same pod."""
     fact = ExtenderFact(
         url=extender.url, filter_verb="filter", prioritize_verb="prioritize", node_cache_capable=names_only
     )
@@ -93,7 +93,7 @@ def ours(extender: LoopbackExtender, nodes: list[Json], *, names_only: bool) -> 
 
 @pytest.mark.parametrize("names_only", [False, True])
 def test_both_ask_the_same_and_place_by_it(names_only: bool, tmp_path: Path) -> None:
-    """The same verbs, the same fields, about the same nodes; and the same node in the end."""
+    """Both schedulers send the same verbs and the same fields about the same nodes, and choose the same node."""
     require_own_cluster()
     with an_extender() as extender:
         extender.answer = answer
@@ -127,7 +127,7 @@ def test_both_ask_the_same_and_place_by_it(names_only: bool, tmp_path: Path) -> 
 
 
 def check_pod(mine: Json, theirs: Json) -> None:
-    """What we say of the pod is said in the same fields, with the same values where the pod has them already."""
+    """Our request describes the pod with the same fields, and with the same values where the pod has them already."""
     assert within(mine, theirs) == set()
     [my_container], [their_container] = mine["spec"]["containers"], theirs["spec"]["containers"]
     assert my_container["resources"]["requests"] == their_container["resources"]["requests"]
@@ -144,7 +144,7 @@ def check_nodes(mine: Json, theirs: Json) -> None:
 
 
 def within(mine: Any, theirs: Any, path: str = "") -> set[str]:
-    """The fields of `mine` that `theirs` has not, or has as another kind of value; null is any kind."""
+    """The fields of `mine` that `theirs` lacks, or has with another type of value; null matches any type."""
     if mine is None:
         return set()
     if isinstance(mine, dict):

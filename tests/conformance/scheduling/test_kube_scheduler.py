@@ -1,8 +1,8 @@
 """Our planner against the real kube-scheduler, on the same random nodes and pods, one pod after the other.
 
-It may choose any of our best nodes, it finds no place exactly where we say that there is none, and every score of every
-plugin is the same number, under three profiles. `SLIPWAY_DIFFERENTIAL_ROUNDS` and `SLIPWAY_DIFFERENTIAL_SEED` ask for
-more, or for one again.
+It may choose any of our best nodes, it finds no node exactly where our planner finds none, and every score of every
+plugin is the same number, under three profiles. `SLIPWAY_DIFFERENTIAL_ROUNDS` requests more rounds,
+`SLIPWAY_DIFFERENTIAL_SEED` repeats one.
 """
 
 import os
@@ -34,7 +34,7 @@ BALANCED = {"resources": {"cpu": 1, EXTENDED: 1}}
 SHAPE = [{"utilization": 10, "score": 3}, {"utilization": 45, "score": 10}, {"utilization": 100, "score": 0}]
 REST = {name: weight for name, weight in SPREAD.items() if name != "LeastAllocated"}
 POOLS: dict[str, PoolFact] = {
-    # What kube-scheduler's default profile scores by, even for pods that ask for more.
+    # The resources that kube-scheduler's default profile scores by, even for pods that request others.
     DEFAULT: PoolFact(
         name=DEFAULT, scores=SPREAD, args={"LeastAllocated": CPU_AND_MEMORY, "BalancedAllocation": CPU_AND_MEMORY}
     ),
@@ -62,7 +62,7 @@ THEIR_NAMES = {
 
 
 class Tally(msgspec.Struct):
-    """What was compared."""
+    """How many pods and scores were compared."""
 
     pods: int = 0
     unschedulable: int = 0
@@ -81,11 +81,11 @@ class Mirror:
         self.columns.set_queues([QueueFact(name="default")])
 
     def add(self, pod: Json) -> None:
-        """A bound pod."""
+        """Add a bound pod."""
         self.columns.set_pod(pod_fact(msgspec.convert(pod, Pod)))
 
     def compare(self, pod: Json, verdict: Verdict, tally: Tally) -> None:
-        """Our plan for the pod, and what we think of every node, against theirs."""
+        """Compare our plan for the pod, and our verdict on every node, with those of kube-scheduler."""
         role = role_of(pod)
         fact = AllocationFact(
             namespace=role.namespace, name="asked", uid="asked", version=1, roles=(role,), finalized=True
@@ -129,7 +129,7 @@ class Mirror:
 
 
 def role_of(pod: Json) -> RoleFact:
-    """A role of ours that asks for what the pod asks for."""
+    """A role of ours with the same requests as the pod."""
     fact = pod_fact(msgspec.convert(pod, Pod))
     spec = pod["spec"]
     tolerations = msgspec.convert(spec.get("tolerations") or [], tuple[Toleration, ...])
@@ -165,7 +165,7 @@ def _round(referee: Referee, seed: int, tally: Tally) -> None:
 
 
 def test_kube_scheduler_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Choice, feasibility and every single score."""
+    """Our planner and kube-scheduler agree on the choice, on the fitting nodes and on every single score."""
     require_own_cluster()
     tally = Tally()
     with a_referee(tmp_path) as referee:

@@ -1,4 +1,5 @@
-"""Random nodes and pods, as JSON: all that kube-scheduler's default plugins look at, in small worlds full of ties."""
+"""Random nodes and pods, as JSON: every field that kube-scheduler's default plugins read, in small clusters with many
+ties."""
 
 from random import Random
 from typing import Any
@@ -21,7 +22,7 @@ _TAINTS = [
 
 
 def a_node(random: Random, name: str) -> Json:
-    """One node; some lack a zone, a few are cordoned or tainted."""
+    """One node; some have no zone, a few are cordoned or tainted."""
     labels = {HOSTNAME: name, "disk": random.choice(["ssd", "hdd"]), "gen": str(random.randint(1, 4))}
     if random.random() < 0.85:
         labels[ZONE] = f"z{random.randint(0, 2)}"
@@ -58,7 +59,7 @@ def a_node(random: Random, name: str) -> Json:
 
 
 def a_pod(random: Random, name: str) -> Json:
-    """One pod; which of its wishes it has is drawn one by one."""
+    """One pod; each of its requirements is drawn separately."""
     spec: Json = {
         "containers": [_container(random, index) for index in range(1 if random.random() < 0.8 else 2)],
         "terminationGracePeriodSeconds": 0,

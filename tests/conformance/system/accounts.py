@@ -1,7 +1,7 @@
-"""The credentials of a service account as a process finds them: a token in a file, renewed in place.
+"""The credentials of a service account as a process reads them: a token in a file, renewed in place.
 
-In a pod the kubelet mounts the token and rewrites it every hour; here a TokenRequest gives it, and the kubeconfig
-names the file. Nothing else may be in that kubeconfig that could stand in for the token.
+In a pod the kubelet mounts the token and rewrites it every hour; here a TokenRequest creates it, and the kubeconfig
+names the file. That kubeconfig may contain no other credential.
 """
 
 import os
@@ -15,7 +15,7 @@ TOKEN_S = 3600
 
 
 class Credentials:
-    """One account's, in a folder of their own."""
+    """The credentials of one account, in a separate folder."""
 
     def __init__(self, operator: Operator, account: Account, folder: Path) -> None:
         self.account = account
@@ -28,7 +28,7 @@ class Credentials:
         write_kubeconfig(self.kubeconfig, url=cluster.url, ca=cluster.ca, user=user, namespace=account.namespace)
 
     def renew(self) -> str:
-        """Put a new token in the place of the old one, in one step as the kubelet does; the token."""
+        """Replace the old token by a new one in one step, as the kubelet does; return the new token."""
         path = f"/api/v1/namespaces/{self.account.namespace}/serviceaccounts/{self.account.name}/token"
         review = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
         made = self._operator.create(path, {**review, "spec": {"expirationSeconds": TOKEN_S}})

@@ -1,6 +1,6 @@
-"""The API server's own record of what service accounts asked it for.
+"""The API server's own record of the requests of service accounts.
 
-Owns reading it, and which stretches of it do not count: what a test has brought about on purpose.
+Owns how the log is read, and which parts of it are excluded: requests that a test caused on purpose.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ class Audit:
         self._excluded: list[tuple[int, int]] = []
 
     def position(self) -> int:
-        """Where the log ends now."""
+        """The present end of the log."""
         return self._path.stat().st_size if self._path.exists() else 0
 
     @contextlib.contextmanager
     def excluded(self) -> Generator[None]:
-        """What is asked in here does not count."""
+        """Exclude the requests that are made inside this context."""
         since = self.position()
         try:
             yield
@@ -35,7 +35,7 @@ class Audit:
             self._excluded.append((since, self.position()))
 
     def requests(self, *accounts: Account, since: int | None = None) -> set[Request]:
-        """The requests of these accounts: from `since` on, or all that count."""
+        """The requests of these accounts: from `since` on, or all that are not excluded."""
         users = {account.user for account in accounts}
         skipped = self._excluded if since is None else []
         found: set[Request] = set()

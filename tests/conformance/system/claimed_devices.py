@@ -1,4 +1,5 @@
-"""Devices of a driver that is not there, as a cluster has them: a class, a slice of a node, claims for pods."""
+"""Devices of a driver that does not run, with the objects of a cluster that has it: a class, a slice of a node,
+claims for pods."""
 
 from tests.conformance.system.neighbours import Place
 from tests.conformance.system.operator import Json
@@ -8,7 +9,7 @@ RESOURCES = "/apis/resource.k8s.io/v1"
 
 
 def make_toys(place: Place, node: str, name: str, *, count: int = 1) -> Json:
-    """So many devices on that node, under this name; a pod template that claims one."""
+    """Make that many devices on the node, under this name; return a pod template that claims one."""
     driver = f"{name}.example.org"
     selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
     place.make(f"{RESOURCES}/deviceclasses", {"metadata": {"name": name}, "spec": {"selectors": [selector]}})

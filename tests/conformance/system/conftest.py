@@ -1,12 +1,11 @@
-"""One installed Slipway for the whole folder, and the order: what reads the audit log comes last.
+"""One installed Slipway for the whole folder, and the order of tests: those that read the audit log run last.
 
-The folder may be played in shards beside each other, each with a cluster and an installation of its own: every file is
-in one of them, and what reads the audit log is in all. A permission is needed when one shard needed it. The cluster of
-the first shard, and of a run in one piece, serves groups of pods; that of the others is Kubernetes as it is delivered,
-which does not.
+The folder may run in parallel shards, each with a cluster and an installation of its own. Every file is in one shard;
+the tests that read the audit log are in all. A permission is needed when any shard used it. The cluster of the first
+shard, and of a run in one piece, serves groups of pods; the others run Kubernetes as it is delivered, which does not.
 
-A test leaves nothing behind: after each one what still goes on is ended, and every pod, ConfigMap and Service of ours
-has to go.
+A test leaves nothing behind: after each test the remaining allocations are ended, and every pod, ConfigMap and Service
+of ours must be gone.
 """
 
 import os
@@ -28,14 +27,14 @@ from tests.support.redis import running_server
 LAST = "test_rbac.py"
 WHOLE = pytest.StashKey[bool]()
 SHARD = os.environ.get("SLIPWAY_CONFORMANCE_SHARD", "")
-"""`1/2`: the first of two; empty: all of it"""
+"""`1/2`: the first of two; empty: all files"""
 UNUSED = os.environ.get("SLIPWAY_CONFORMANCE_UNUSED", "")
-"""The file in which a shard tells, one a line, the permissions that it did not need."""
+"""The file to which a shard writes the permissions that it did not use, one a line."""
 FOLDER = Path(__file__).parent
 WITH_POD_GROUPS = "test_pod_groups.py"
-"""In the first shard."""
+"""The file that needs groups of pods; it runs in the first shard."""
 WITHOUT_POD_GROUPS = "test_binding_delegate.py"
-"""In another one, where there is one."""
+"""The file that needs a cluster without groups of pods; it runs in another shard, if there is one."""
 QUICK = {
     "valkey": {"enabled": False},
     "audit": {"enabled": True},
@@ -59,12 +58,12 @@ QUICK = {
         }
     },
 }
-"""What a test would otherwise wait for; nothing else differs from the chart's own values."""
+"""Shorter times than in the chart, so that tests need not wait; all other values are the chart's own."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The tests that judge the audit log run after every other one of the session, however the rest is shuffled."""
+    """Run the tests that judge the audit log after all others of the session, however the rest is shuffled."""
     items.sort(key=lambda item: item.path == FOLDER / LAST)
     collected = {item.path for item in items}
     config.stash[WHOLE] = collected >= set(FOLDER.glob("test_*.py")) and not config.getoption("keyword")
@@ -79,7 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What fails shows the end of each service's log: a folder of a run is not kept for long."""
+    """Show the end of each service's log with a failure, because the folder of a run is not kept for long."""
     report = yield
     system: System | None = getattr(item, "funcargs", {}).get("system")
     if report.failed and system is not None:
@@ -91,7 +90,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Generator[RealCluster]:
-    """A control plane of this shard's own."""
+    """The control plane of this shard."""
     require_own_cluster()
     options = ClusterOptions(pod_groups=SHARD in ("", "1/2"))
     with running_cluster(tmp_path_factory.mktemp("cluster"), options) as cluster:

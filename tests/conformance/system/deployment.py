@@ -1,7 +1,7 @@
 """The chart installed on a real API server, and its Deployments run as processes of this machine.
 
-Owns what differs by place, and only that: where the processes listen, and a kubeconfig that names the account's token
-where a pod would find it mounted. Command, environment and account are what the API server has after the install.
+Owns only what differs from a pod: where the processes listen, and a kubeconfig that names the account's token where a
+pod would have it mounted. Command, environment and account are those of the installed objects.
 
 Promises: after `stop` no process of ours runs.
 """
@@ -47,19 +47,19 @@ class Installation:
         self.processes: dict[str, ServiceProcess] = {}
         self.addresses: dict[str, str] = {}
         self.doors: dict[str, str] = {}
-        """where each process of the api listens for tasks"""
+        """{process of the api: the address on which it listens for tasks}"""
         self._credentials: dict[str, Credentials] = {}
         self._documents: list[Json] = []
 
     def install(self) -> None:
-        """Install the chart and run its setup to the end, which has to work."""
+        """Install the chart and run its setup to the end, which must succeed."""
         chart.install(self.operator.cluster.kubeconfig, self.namespace, self.values)
         self.read()
         done = self.run(chart.SETUP, timeout_s=SETUP_S)
         assert done.code == 0, done.err + done.out
 
     def read(self) -> None:
-        """Read what is installed: what processes are started with from now on."""
+        """Read the installed objects, from which processes are started from now on."""
         self._documents = [
             {"kind": kind, **item}
             for kind, path in _KINDS.items()
@@ -76,7 +76,7 @@ class Installation:
 
     @property
     def url(self) -> str:
-        """Where the API is."""
+        """The URL of the API."""
         return f"http://{self.addresses['api']}"
 
     # --- processes --------------------------------------------------------------------------------------------------
@@ -90,23 +90,23 @@ class Installation:
     def resume(
         self, *names: str, without: tuple[str, ...] = (), more: Mapping[str, str] | None = None, wait: bool = True
     ) -> None:
-        """Start processes that do not run, with the environment but for `without`, and `more`; wait until ready."""
+        """Start processes that do not run, with the environment minus `without` plus `more`; wait until they are
+        ready."""
         for name in names:
             self._spawn(name, without, more or {})
         for name in names if wait else ():
             self.processes[name].await_ready()
 
     def kill(self, name: str) -> None:
-        """SIGKILL, and start it again as a kubelet would; does not wait until it is ready."""
+        """Kill the process and start it again as a kubelet would; do not wait until it is ready."""
         process = self.processes[name]
         process.end(signal.SIGKILL)
         process.start()
 
     def await_ready(self) -> None:
-        """Wait until every process can do its work, but for those that a test has ended.
+        """Wait until every process is ready, except those that a test has ended.
 
-        One that ended by itself is started again as a kubelet would, and makes this fail all the same.
-        """
+        A process that ended by itself is started again as a kubelet would, and still fails the test."""
         crashed = [process for process in self.processes.values() if process.has_crashed]
         ends = [process.how_it_ended() for process in crashed]
         for process in crashed:
@@ -123,21 +123,22 @@ class Installation:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
         return Ran(done.returncode, done.stdout, done.stderr)
 
-    # --- what they are started with ---------------------------------------------------------------------------------
+    # --- environments, commands and accounts
+    # ---------------------------------------------------------------------------------
 
     def rendered(self, component: str) -> dict[str, str]:
         """The environment of the component's container, as it is installed."""
         return chart.service_environment(self._documents, component, namespace=self.namespace)
 
     def command(self, component: str) -> list[str]:
-        """Its command; the program is one that the distribution declares, run from this tree."""
+        """The component's command: a program that the distribution declares, run from this tree."""
         program, *words = chart.service_command(self._documents, component)
         module, _, called = _programs()[program].partition(":")
         assert called == "main"
         return [sys.executable, "-m", module, *words]
 
     def environment(self, component: str, listen: str, health: str) -> dict[str, str]:
-        """The whole environment of its process: what is installed, and what differs by place."""
+        """The whole environment of the component's process: the installed one, and what differs on this machine."""
         here = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
         env = {**here, "HOME": str(self.folder), **self.rendered(component)}
         places = {"SLIPWAY_LISTEN": listen, "SLIPWAY_HEALTH_LISTEN": health, "SLIPWAY_TASK_LISTEN": "127.0.0.1:0"}
@@ -149,16 +150,16 @@ class Installation:
         return env | {"KUBECONFIG": str(self.credentials(component).kubeconfig)}
 
     def account(self, component: str) -> Account:
-        """Whom a component is to the API server."""
+        """The service account of a component."""
         name = chart.service_account(self._documents, component)
         return Account(namespace=self.namespace, name=name)
 
     def accounts(self) -> list[Account]:
-        """All of them."""
+        """The service accounts of all components."""
         return [self.account(component) for component in (*chart.SERVICES, chart.SETUP, chart.AUDIT)]
 
     def credentials(self, component: str) -> Credentials:
-        """Its token and its kubeconfig; made at the first call."""
+        """The token and the kubeconfig of a component; made at the first call."""
         if component not in self._credentials:
             self._credentials[component] = Credentials(self.operator, self.account(component), self.folder)
         return self._credentials[component]
@@ -182,6 +183,6 @@ class Installation:
 
 
 def _programs() -> dict[str, str]:
-    """{console script: where it begins}."""
+    """{console script: its entry point}"""
     scripts: dict[str, str] = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["scripts"]
     return scripts

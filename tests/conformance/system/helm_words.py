@@ -1,7 +1,7 @@
-"""`helm` in the words that our pages use: the words of a command line to calls of the Helm library.
+"""A `helm` command with the options that our pages use: it translates a command line to calls of the Helm library.
 
-Owns only that translation. A word that no page uses is refused, so that a page cannot say something that is not done.
-What this place needs besides (`PLACE`, a file of values) goes below what the page sets.
+Owns only that translation. It refuses an option that no page uses, so that no option of a page is silently ignored. The
+values that this machine needs (`PLACE`, a file of values) have less weight than those of the page.
 """
 
 import argparse
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 def main() -> int:
-    """Exit code 0, or 1 with Helm's own words."""
+    """Run the command. Return 0, or 1 after printing Helm's own error."""
     words = parser().parse_args()
     given = merged(place_values(), values_of(words.set))
     try:
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The words."""
+    """The options."""
     found = argparse.ArgumentParser(prog="helm", allow_abbrev=False)
     verbs = found.add_subparsers(dest="verb", required=True)
     for verb in ("install", "upgrade", "test", "uninstall"):
@@ -61,13 +61,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def place_values() -> Json:
-    """What this place adds."""
+    """The values of this machine."""
     file = os.environ.get(PLACE)
     return yaml.safe_load(Path(file).read_text("utf-8")) if file else {}
 
 
 def values_of(settings: list[str]) -> Json:
-    """The values of `--set a.b=c`, typed as YAML has them."""
+    """The values of `--set a.b=c`, typed as in YAML."""
     found: Json = {}
     for setting in settings:
         path, _, text = setting.partition("=")
@@ -80,7 +80,7 @@ def values_of(settings: list[str]) -> Json:
 
 
 def merged(below: Json, above: Json) -> Json:
-    """`above` over `below`, folder by folder."""
+    """Merge `above` over `below`, mapping by mapping."""
     found = dict(below)
     for name, value in above.items():
         inner: Any = found.get(name)

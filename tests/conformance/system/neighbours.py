@@ -1,6 +1,6 @@
-"""Pools on nodes of their own beside the default one, and the neighbours there: pods and rules that are not ours.
+"""Pools on separate nodes beside the default pool, and neighbours there: pods and rules that are not ours.
 
-Owns what it makes, and takes it away again. The names of nodes and of pods are never used twice.
+Owns the objects that it creates, and deletes them again. The names of nodes and of pods are never reused.
 """
 
 import itertools
@@ -15,12 +15,12 @@ from tests.support.wait import wait_until
 PODS = "/api/v1/namespaces/default/pods"
 LABEL = "test.example.org/pool"
 NODE_CPUS = 16
-"""What a simulated node has."""
+"""The CPUs of a simulated node."""
 _numbers = itertools.count(1)
 
 
 class Place:
-    """A pool, its queue of the same name, its nodes, and what strangers have there."""
+    """A pool, its queue of the same name, its nodes, and the objects of others there."""
 
     def __init__(self, system: System, name: str, nodes: list[str]) -> None:
         self.system = system
@@ -31,14 +31,14 @@ class Place:
     # --- ours -------------------------------------------------------------------------------------------------------
 
     def launch(self, ranks: int = 1, *, cpu: str = "1", script: Json | None = None, **fields: Any) -> str:
-        """A gang in this pool."""
+        """Launch a gang in this pool."""
         body = a_body("training", ranks, script, pool=self.name, queue=self.name, **fields)
         if "ranks" not in fields:
             body["ranks"] = [{"name": "worker", "count": ranks, "resources": {"cpu": cpu, "memory": "64Mi"}}]
         return self.system.launch(body)
 
     def planned(self, id_: str) -> dict[str, str]:
-        """{pod: its node} of the admission of the present attempt."""
+        """{pod: its node} in the admission of the present attempt"""
         status = self.system.object(id_)["status"]
         return {
             f"{id_}-{status['attempt']}-{item.get('rank', 0)}": item["node"]
@@ -46,13 +46,13 @@ class Place:
         }
 
     def bound(self, id_: str) -> dict[str, str]:
-        """{pod: its node} of what is bound."""
+        """{pod: its node} of the bound pods"""
         pods = self.system.pods(id_)
         return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}
 
     @contextmanager
     def without_workers(self) -> Generator[None]:
-        """No pod worker runs in here: what is admitted is not launched."""
+        """Stop the pod worker in this context, so that an admitted allocation is not launched."""
         self.system.installation.halt("podworker")
         try:
             yield
@@ -70,7 +70,7 @@ class Place:
         annotations: Json | None = None,
         **spec: Any,
     ) -> Json:
-        """Somebody's pod: kube-scheduler's, on that node if one is named; or `bound` by its maker."""
+        """A pod of another user: placed by kube-scheduler, on `node` if that is named; or `bound` by its maker."""
         name = f"stranger-{next(_numbers)}"
         pinned: Json = {}
         if node:
@@ -86,7 +86,7 @@ class Place:
         return self.system.operator.create(PODS, body)
 
     def make(self, path: str, body: Json) -> Json:
-        """Any object, taken away at the end."""
+        """Create any object, which is deleted at the end."""
         made = self.system.operator.create(path, body)
         self._made.append(f"{path}/{made['metadata']['name']}")
         return made
@@ -96,7 +96,7 @@ class Place:
         return self.system.operator.get(f"{PODS}/{pod['metadata']['name']}")
 
     def running(self, pod: Json) -> Json:
-        """The pod once it runs."""
+        """Wait until the pod runs and return it."""
 
         def found() -> Json | None:
             now = self.look(pod)
@@ -107,7 +107,7 @@ class Place:
         return now
 
     def unschedulable(self, pod: Json) -> str:
-        """What kube-scheduler says, once it says that it cannot place the pod."""
+        """Wait until kube-scheduler reports that it cannot place the pod, and return its message."""
 
         def found() -> str:
             conditions: list[Json] = self.look(pod)["status"].get("conditions") or []
@@ -117,7 +117,7 @@ class Place:
         return wait_until(found, f"{pod['metadata']['name']} is unschedulable")
 
     def leave(self) -> None:
-        """Takes everything of strangers away."""
+        """Delete all objects of others."""
         for path in reversed(self._made):
             self.system.operator.delete(path, {"gracePeriodSeconds": 0})
         pods = [path for path in self._made if path.startswith(PODS)]
@@ -131,9 +131,9 @@ class Place:
 
 @contextmanager
 def a_place(system: System, *, nodes: int = 2, **spec: Any) -> Generator[Place]:
-    """A pool with so many nodes, ready to be used."""
+    """A pool with that many nodes, ready for use."""
     number = next(_numbers)
-    # Of the pools that select a node the first by name has it, and the default pool selects all.
+    # Of the pools that select a node, the first by name gets it, and the default pool selects all nodes.
     name = f"beside-{number}"
     names = [f"{name}-{index}" for index in range(nodes)]
     pool = {"metadata": {"name": name}, "spec": {"nodeSelector": {LABEL: name}, **spec}}

@@ -1,6 +1,6 @@
-"""Simulated nodes beside tests that are no coroutines: they live on a loop of their own.
+"""Simulated nodes for tests that are no coroutines: the nodes run on their own event loop.
 
-Owns the thread and the way into it. What nodes do is in `tests.conformance.kubelets`.
+Owns the thread of the loop and the calls into it. `tests.conformance.kubelets` has the nodes' behaviour.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ NODES = 4
 
 
 class Nodes:
-    """The nodes, asked from any thread."""
+    """The nodes; its methods may be called from any thread."""
 
     def __init__(self, kubelets: Kubelets, loop: asyncio.AbstractEventLoop) -> None:
         self._kubelets = kubelets
@@ -27,7 +27,7 @@ class Nodes:
 
     @property
     def names(self) -> list[str]:
-        """The nodes that there ever were."""
+        """The names of all nodes that ever existed."""
         return list(self._kubelets.nodes)
 
     def runs(self, allocation: str) -> list[Run]:
@@ -43,31 +43,31 @@ class Nodes:
         return doubles(run for run in self._kubelets.runs if run.allocation)
 
     def exit(self, pod: str, code: int = 0) -> bool:
-        """The program of that pod (uid or `namespace/name`) ends now."""
+        """End the program of that pod (uid or `namespace/name`) now."""
         return self._soon(lambda: self._kubelets.exit(pod, code))
 
     def evict(self, pod: str) -> None:
-        """Its node is short of memory, and this pod has to go."""
+        """Evict this pod because its node is short of memory."""
         self._soon(lambda: self._kubelets.evict(pod))
 
     def remove(self, node: str) -> None:
-        """The machine dies, and its Node object is deleted."""
+        """Let the machine die, and delete its Node object."""
         self.call(self._kubelets.delete_node(node))
 
     def lose(self, node: str) -> None:
-        """The machine dies, and nobody is told."""
+        """Let the machine die without notifying the cluster."""
         self._soon(lambda: self._kubelets.lose(node))
 
     def add(self, *names: str) -> None:
-        """More nodes."""
+        """Add nodes."""
         self.call(self._kubelets.add_nodes(*names))
 
     def recover(self, node: str) -> None:
-        """A lost node is back."""
+        """Bring a lost node back."""
         self.call(self._kubelets.recover(node))
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs it beside the nodes."""
+        """Run a coroutine on the loop of the nodes and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_S)
 
     def _soon(self, act: Any) -> Any:
@@ -79,7 +79,7 @@ class Nodes:
 
 @contextmanager
 def simulated_nodes(kubeconfig: Path, *, nodes: int = NODES, shape: Shape | None = None) -> Generator[Nodes]:
-    """So many nodes, ready."""
+    """Run that many nodes, and yield them when they are ready."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="nodes")
     thread.start()

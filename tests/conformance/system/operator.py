@@ -1,6 +1,6 @@
-"""Whoever administers the cluster: plain calls of the Kubernetes API, and kubectl.
+"""The administrator of the cluster: plain calls of the Kubernetes API, and kubectl.
 
-Owns the connection. Must not know what is installed; must not be used by what stands for a service of ours.
+Owns the connection. Must not know what is installed. Code that plays a service of ours must not use it.
 """
 
 import contextlib
@@ -36,11 +36,11 @@ class Operator:
         self._http.close()
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> Json:
-        """An object or a list."""
+        """Return an object or a list."""
         return self._call("GET", path, params=dict(query) if query else None)
 
     def find(self, path: str) -> Json | None:
-        """An object, or None when it is not there."""
+        """Return an object, or None when it does not exist."""
         try:
             return self.get(path)
         except httpx2.HTTPStatusError as error:
@@ -58,7 +58,7 @@ class Operator:
         return self._call("POST", path, json=dict(body))
 
     def create_text(self, path: str, body: str) -> None:
-        """POST of what is JSON already; the answer is not read."""
+        """POST a body that is JSON text already; the answer is not read."""
         with self._lock:
             self._http.post(path, content=body, headers={"Content-Type": "application/json"}).raise_for_status()
 
@@ -71,12 +71,12 @@ class Operator:
         return self._call("PATCH", path, json=dict(patch), headers=MERGE)
 
     def delete(self, path: str, body: Mapping[str, Any] | None = None) -> None:
-        """DELETE; what is gone already is fine."""
+        """DELETE; an object that is gone already is no error."""
         with contextlib.suppress(httpx2.HTTPStatusError):
             self._call("DELETE", path, json=dict(body or {}))
 
     def refusal(self, call: Callable[[], object]) -> tuple[int, str]:
-        """The status and the message with which a call is refused."""
+        """Return the status and the message with which a call is refused."""
         try:
             call()
         except httpx2.HTTPStatusError as error:
@@ -84,7 +84,7 @@ class Operator:
         raise AssertionError("the server took it")
 
     def objection(self, path: str, body: Mapping[str, Any]) -> str:
-        """The message with which a POST would be refused, by a dry run; empty when it would be done."""
+        """Return the message with which a POST would be refused, by a dry run; empty when it would succeed."""
         try:
             self._call("POST", path, json=dict(body), params={"dryRun": "All"})
         except httpx2.HTTPStatusError as error:
@@ -92,20 +92,20 @@ class Operator:
         return ""
 
     def kubectl(self, *words: str, stdin: str = "", timeout_s: float = 60.0) -> Ran:
-        """The real kubectl."""
+        """Run the real kubectl."""
         done = self.cluster.kubectl(*words, stdin=stdin, timeout_s=timeout_s)
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def apply(self, *manifests: Mapping[str, Any]) -> str:
-        """`kubectl apply` of these objects; what it said."""
+        """Run `kubectl apply` with these objects and return its output."""
         done = self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([dict(item) for item in manifests]))
         assert done.code == 0, done.err
         return done.out
 
     def _call(self, method: str, path: str, **more: Any) -> Json:
         def answered() -> list[httpx2.Response]:
-            """Nothing while the server says to come again: after a change of a definition it reads its objects anew,
-            and when it has just started it does not serve all of them yet."""
+            """Return the answer, or None while the server asks for a retry: it reloads a changed definition, and
+            after its start it does not serve all definitions yet."""
             answer = self._http.request(method, path, **more)
             is_early = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS and "initializing" in answer.text
             return [] if is_early or answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE else [answer]
@@ -118,7 +118,7 @@ class Operator:
 
 
 def must(ran: Ran) -> str:
-    """What a command printed; it has to have worked."""
+    """Return the output of a command, which must succeed."""
     assert ran.code == 0, ran.err or ran.out
     return ran.out
 

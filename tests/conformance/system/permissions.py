@@ -1,10 +1,10 @@
-"""What the accounts of a chart may do, and what they did: the two sides that have to be equal. Pure.
+"""What the accounts of a chart may do, and what they did: tests check that both are equal. Pure.
 
 Owns how Roles are read and how one permission covers one request. A permission is one verb on one resource of one
-role: `Role slipway-system/slipway-api: get configmaps`. Must not know where roles and requests come from.
+role: `Role slipway-system/slipway-api: get configmaps`. Must not know the source of roles and requests.
 
-Invariants: a wildcard is no permission of ours, because it can never be shown to be needed; a request covers every
-permission that would have let it pass, for roles may overlap on purpose (a cluster's, and one of our namespace).
+Invariants: no permission of ours is a wildcard, because no test can show that a wildcard is needed. A request covers
+every permission that allows it, because roles may overlap on purpose (a cluster's, and one of our namespace).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ import msgspec
 Json = Mapping[str, Any]
 ALLOWED = "allow"
 _ALSO_ASKED = {("get", "pods/exec"): ("create",)}
-"""{(verb, resource) of a request: verbs that the API server asks for too, and does not log}: WebSockets are GETs."""
+"""{(verb, resource) of a request: verbs that the API server also checks and does not log}: WebSockets are GETs."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -26,12 +26,12 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     @property
     def user(self) -> str:
-        """As whom the API server knows it."""
+        """The user name under which the API server knows it."""
         return f"system:serviceaccount:{self.namespace}:{self.name}"
 
 
 class Permission(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """One verb on one resource that one role gives to one account. `namespace` empty: everywhere."""
+    """One verb on one resource that one role gives to one account. An empty `namespace` means all namespaces."""
 
     account: Account
     role: str
@@ -48,7 +48,7 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True, order=True):
         return f"{self.role}: {self.verb} {self.resource}{group}{named}"
 
     def covers(self, request: "Request") -> bool:
-        """Whether it would let that request pass."""
+        """Whether the permission allows that request."""
         return (
             self.account.user == request.user
             and (self.group, self.resource) == (request.group, request.resource)
@@ -69,7 +69,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, order=True):
     name: str = ""
     is_allowed: bool = True
     path: str = ""
-    """of what is no resource, such as /version"""
+    """path of a request that is for no resource, such as /version"""
 
     def __str__(self) -> str:
         if not self.resource:
@@ -91,14 +91,15 @@ def request_of(entry: Json) -> Request:
         resource=f"{resource}/{subresource}" if subresource else resource,
         namespace=about.get("namespace", ""),
         name=about.get("name", ""),
-        # Admission refuses with 403 too: for want of quota, say. Only the authorizer's word counts here.
+        # Admission refuses with 403 too, for example when a quota is exhausted. Only the authorizer's decision matters
+        # here.
         is_allowed=notes.get("authorization.k8s.io/decision", ALLOWED) == ALLOWED,
         path="" if resource else entry.get("requestURI", "").partition("?")[0],
     )
 
 
 def permissions_of(accounts: Sequence[Account], objects: Iterable[Json]) -> set[Permission]:
-    """Everything that the roles among these objects give to these accounts by the bindings among them."""
+    """Every permission that the roles among these objects give to these accounts by the bindings among them."""
     objects = list(objects)
     roles = {_place_of(item): item for item in objects if item["kind"] in ("Role", "ClusterRole")}
     found: set[Permission] = set()
@@ -117,7 +118,7 @@ def permissions_of(accounts: Sequence[Account], objects: Iterable[Json]) -> set[
 
 
 def unused(permissions: Iterable[Permission], requests: Iterable[Request]) -> list[str]:
-    """The permissions that no request needed, each in words; the same one given to several accounts is told of each."""
+    """The permissions that no request used, each in words; a permission of several accounts is listed for each."""
     made = set(requests)
     return sorted(
         f"{item.account.name} never needed {item}"
@@ -132,7 +133,7 @@ def denied(requests: Iterable[Request]) -> list[str]:
 
 
 def wildcards(permissions: Iterable[Permission]) -> list[str]:
-    """The permissions that name everything, each in words."""
+    """The permissions that contain a wildcard, each in words."""
     return sorted(str(item) for item in permissions if "*" in (item.verb, item.group, item.resource))
 
 

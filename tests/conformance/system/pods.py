@@ -1,8 +1,8 @@
 """The chart's own pods as processes of this machine: its Deployments and Jobs run by the cluster's controllers.
 
-Owns what an image and a pod's network would bring: commands that find the API server by the account's mounted token,
-and listen on the pod's own address. Which pods there are, when they are replaced, and when they are ready is for the
-controllers of Kubernetes, kube-scheduler, and nodes that run each command as a process.
+Replaces an image and a pod's network: its commands find the API server by the account's mounted token, and listen on
+the pod's own address. The controllers of Kubernetes, kube-scheduler, and nodes that run each command as a process
+decide which pods exist, when they are replaced, and when they are ready.
 """
 
 import shlex
@@ -26,7 +26,7 @@ from tests.support.wait import wait_until
 NODES = 2
 ROLLED_S = 120.0
 ADDRESS = [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
-"""more environment for services: pods here share one network"""
+"""additional environment of the services, because pods here share one network"""
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{chart.NAMESPACE}/deployments"
 PODS = f"/api/v1/namespaces/{chart.NAMESPACE}/pods"
 _COMMAND = """#!/bin/sh
@@ -60,7 +60,8 @@ exec {python} -m tests.support.enter_container {where} {name} "$@"
 
 @contextmanager
 def running_pods_of(image: Image, cluster: RealCluster, folder: Path) -> Generator[None]:
-    """Nodes whose containers find the commands of the image, in a container of it, with the account's own token."""
+    """Run nodes whose containers find the commands of the image, in a container of the image, with the account's own
+    token."""
     host, _, port = cluster.url.removeprefix("https://").partition(":")
     about = Where(root=str(image.root), env=dict(image.env), user=image.user, host=host, port=port)
     where = folder / "where.json"
@@ -75,9 +76,10 @@ def running_pods_of(image: Image, cluster: RealCluster, folder: Path) -> Generat
 
 @contextmanager
 def running_pods(cluster: RealCluster, folder: Path, versions: Mapping[str, str]) -> Generator[None]:
-    """Nodes whose containers find our commands, and everything else as it is on this machine.
+    """Run nodes whose containers find our commands; everything else is as on this machine.
 
-    `versions` are {name: PYTHONPATH}: what a service runs is said by `with_version`, as a tag of an image would.
+    `versions` are {name: PYTHONPATH}. `with_version` selects the version that a service runs, as the tag of an image
+    would.
     """
     python = _commands(cluster, folder / "image", versions)
     with running_process_nodes(cluster, folder / "state", nodes=NODES, cpus=16, python=str(python)):
@@ -85,7 +87,7 @@ def running_pods(cluster: RealCluster, folder: Path, versions: Mapping[str, str]
 
 
 def _commands(cluster: RealCluster, folder: Path, versions: Mapping[str, str]) -> Path:
-    """A folder that stands for the image; its Python."""
+    """Make a folder that replaces the image, and return its Python."""
     folder.mkdir(parents=True)
     for name, path in versions.items():
         (folder / name).write_text(path, encoding="utf-8")
@@ -103,7 +105,7 @@ def _commands(cluster: RealCluster, folder: Path, versions: Mapping[str, str]) -
 
 
 def _beside(folder: Path, command: Callable[[str], str]) -> Path:
-    """A Python that is this one and finds the same packages, and beside it our commands as they are written."""
+    """A link to this Python, which finds the same packages, with our commands beside it."""
     own, place = Path(sys.executable).parent, folder / "bin"
     place.mkdir(parents=True)
     (folder / "lib").symlink_to(own.parent / "lib")
@@ -117,14 +119,14 @@ def _beside(folder: Path, command: Callable[[str], str]) -> Path:
 
 
 def with_version(values: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """The values, and what services need here beside them."""
+    """The values, plus the environment that services need here."""
     extra = [*ADDRESS, {"name": "PLAYED_VERSION", "value": version}]
     services: dict[str, Any] = {name: {**values.get(name, {}), "extraEnv": extra} for name in chart.SERVICES}
     return {**values, **services}
 
 
 def await_rolled_out(operator: Operator) -> None:
-    """Every pod of every Deployment is of its newest version and ready, and no older one is left."""
+    """Wait until every pod of every Deployment has the newest version and is ready, and no older pod is left."""
 
     def lagging() -> list[str]:
         return [item["metadata"]["name"] for item in operator.items(DEPLOYMENTS) if not _is_rolled_out(item)]
@@ -143,7 +145,7 @@ def _is_rolled_out(item: Json) -> bool:
 
 
 def addresses(operator: Operator, component: str) -> list[str]:
-    """Of its pods that are ready."""
+    """The addresses of the component's ready pods."""
     found: list[str] = []
     for pod in operator.items(PODS, f"app.kubernetes.io/component={component}"):
         ready = {each["type"]: each["status"] for each in pod["status"].get("conditions", [])}.get("Ready")

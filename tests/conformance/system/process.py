@@ -1,6 +1,6 @@
 """One process of a service, started and ended by hand, as the container of a pod would be.
 
-Owns the process and its log. Restarts are the test's to ask for; nothing here supervises.
+Owns the process and its log. Only the test restarts a process; nothing here supervises it.
 """
 
 import contextlib
@@ -21,11 +21,12 @@ READY_S = 60.0
 STOP_S = 15.0
 TAIL_LINES = 20
 _SPAWNER = ThreadPoolExecutor(1, "spawner")
-"""What a process is told when its parent dies, it is told when the thread that started it ends: this one does not."""
+"""The kernel signals a process not only when its parent dies, but when the thread that started it ends. This thread
+does not end before."""
 
 
 class ServiceProcess:
-    """`health` is the address of its probes, host and port."""
+    """A process; `health` is the address of its probes, host and port."""
 
     def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str], health: str, log: Path) -> None:
         self.name = name
@@ -37,13 +38,13 @@ class ServiceProcess:
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
+        """The pid of the process, which was started."""
         assert self._process is not None, f"{self.name} has not been started"
         return self._process.pid
 
     @property
     def pid_if_any(self) -> int | None:
-        """Of the running process; None while there is none, as between an end and the start after it."""
+        """The pid of the running process; None while none runs, as between an end and the next start."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
@@ -53,7 +54,7 @@ class ServiceProcess:
 
     @property
     def has_crashed(self) -> bool:
-        """Whether it ended without being asked to."""
+        """Whether the process ended by itself."""
         process = self._process
         return process is not None and process.poll() is not None
 
@@ -63,7 +64,7 @@ class ServiceProcess:
         return f"{self.name} ended by itself with {code}; the end of its log:\n{self.tail()}"
 
     def start(self) -> None:
-        """Start it; see `await_ready`."""
+        """Start the process without waiting; see `await_ready`."""
         guard = shutil.which("setpriv")
         argv = [guard, "--pdeathsig", "TERM", *self.argv] if guard else self.argv
         with self.log.open("ab") as out:
@@ -78,7 +79,7 @@ class ServiceProcess:
             ).result()
 
     def await_ready(self) -> None:
-        """Wait until it says that it can do its work."""
+        """Wait until its probe reports that it is ready."""
         try:
             wait_until(lambda: self.is_ready() or not self.is_running, f"{self.name} is ready", timeout_s=READY_S)
         except AssertionError as error:
@@ -86,7 +87,7 @@ class ServiceProcess:
         assert self.is_running, self.how_it_ended()
 
     def is_ready(self) -> bool:
-        """What its probe says now."""
+        """Whether its probe reports ready now."""
         with contextlib.suppress(httpx2.HTTPError):
             return httpx2.get(f"{self._health}/readyz", verify=NO_TLS, trust_env=False, timeout=2.0).status_code == 200
         return False
@@ -96,11 +97,11 @@ class ServiceProcess:
         return httpx2.get(f"{self._health}/metrics", verify=NO_TLS, trust_env=False, timeout=5.0).text
 
     def kill(self) -> None:
-        """SIGKILL; it has ended when this returns."""
+        """Send SIGKILL and wait for the end."""
         self.end(signal.SIGKILL)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end; the exit code."""
+        """Send a signal, wait for the end and return the exit code."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -114,11 +115,11 @@ class ServiceProcess:
             return process.wait(STOP_S)
 
     def pause(self) -> None:
-        """SIGSTOP: it stands still, and knows nothing of it."""
+        """Send SIGSTOP: the process stops without noticing."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)
 
     def tail(self) -> str:

@@ -1,7 +1,7 @@
-"""The system under test as its users meet it: the REST API, the command, kubectl, and what the nodes have seen.
+"""The system under test as its users see it: the REST API, the command, kubectl, and the records of the nodes.
 
-Owns the words that the tests are written in. Everything that is asserted about containers comes from the simulated
-nodes' own records, never from what the services say of them.
+Owns the methods that the tests are written with. Every assertion about containers uses the simulated nodes' own
+records, never the reports of the services.
 """
 
 import asyncio
@@ -50,11 +50,11 @@ class System:
     # --- the REST API and the command -------------------------------------------------------------------------------
 
     def ask(self, call: Callable[[Api], T]) -> T:
-        """What a call answers, made again while the API is away."""
+        """Return the answer of a call; retry while the API is unavailable."""
         return patience.ask(lambda: Api(parse(self.installation.url, "test"), user="tester"), call)
 
     def launch(self, body: Json) -> str:
-        """Launch, under one key however often it is tried; the id."""
+        """Launch, with one idempotency key for all tries, and return the id."""
         key = uuid.uuid4().hex
         return str(self.ask(lambda api: api.launch(body, key=key))["id"])
 
@@ -72,11 +72,11 @@ class System:
         return view
 
     def wait_for(self, id_: str, *phases: str, timeout_s: float = 40.0) -> Json:
-        """The allocation once it is in one of these phases."""
+        """Wait until the allocation is in one of these phases and return it."""
         return self.wait_until(id_, lambda view: view["phase"] in phases, f"in {phases}", timeout_s=timeout_s)
 
     def wait_until(self, id_: str, check: Callable[[Json], bool], what: str, *, timeout_s: float = 40.0) -> Json:
-        """The allocation once it is so."""
+        """Wait until the allocation meets the condition and return it."""
         last: Json = {}
 
         def reached() -> Json | None:
@@ -92,7 +92,7 @@ class System:
         return found
 
     def ended(self, id_: str, result: str, *, timeout_s: float = 40.0) -> Json:
-        """The allocation once it has ended, which must be with this result."""
+        """Wait until the allocation has ended, with this result, and return it."""
         view = self.wait_for(id_, "Terminated", timeout_s=timeout_s)
         assert view["result"] == result, json.dumps(view)
         return view
@@ -103,11 +103,11 @@ class System:
         return items
 
     def story(self, id_: str) -> list[str]:
-        """What happened to it, in one word each."""
+        """The events of the allocation, in one word each."""
         return [item["type"].rpartition(".")[2] for item in self.events(id_)]
 
     def cli(self, *words: str, timeout_s: float = 60.0) -> Ran:
-        """`slipway ...` as a process."""
+        """Run `slipway ...` as a process."""
         env = {**os.environ, "SLIPWAY_SERVER": self.installation.url, "NO_COLOR": "1"}
         argv = [sys.executable, "-m", "slipway.cli.main", *words]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -126,7 +126,7 @@ class System:
         return f"{name}-{found['metadata']['uid'][:8]}"
 
     def kubectl(self, *words: str, stdin: str = "", timeout_s: float = 60.0) -> str:
-        """What kubectl prints; it has to work."""
+        """Run kubectl and return its output; it must succeed."""
         return must(self.operator.kubectl(*words, stdin=stdin, timeout_s=timeout_s))
 
     def pods(self, id_: str) -> list[Json]:
@@ -135,7 +135,7 @@ class System:
         return sorted(found, key=lambda pod: pod["metadata"]["name"])
 
     def left(self, uid: str = "") -> list[str]:
-        """What there is of our making, besides custom resources, of one allocation or of all."""
+        """The objects that we created, besides custom resources, for one allocation or for all."""
         selector = MANAGED + (f",slipway.dev/allocation-uid={uid}" if uid else "")
         return [
             f"{plural} {item['metadata']['namespace']}/{item['metadata']['name']}"
@@ -144,21 +144,21 @@ class System:
         ] + [f"podgroups {item['metadata']['name']}" for item in self.pod_groups(selector)]
 
     def pod_groups(self, selector: str = MANAGED) -> list[Json]:
-        """The groups of pods of our making; none where the API server serves no groups."""
+        """The groups of pods that we created; none when the API server serves no groups."""
         if self._has_pod_groups is None:
             served = self.operator.find("/apis/scheduling.k8s.io/v1beta1")
             self._has_pod_groups = any(item["name"] == "podgroups" for item in (served or {}).get("resources", ()))
         return self.operator.items(POD_GROUPS, selector) if self._has_pod_groups else []
 
     def nothing_left(self, uid: str = "") -> None:
-        """Waits until nothing of our making is left."""
+        """Wait until no object that we created is left."""
         try:
             wait_until(lambda: not self.left(uid), "no pod, ConfigMap or Service of ours", timeout_s=SETTLED_S)
         except AssertionError as error:
             raise AssertionError(f"{error}; there are {self.left(uid)}") from None
 
     def settle(self) -> None:
-        """End what still goes on, and wait until nothing is left of anything."""
+        """End every running allocation, and wait until nothing is left."""
         for item in self.operator.items(f"{GROUP}/allocations"):
             if item["status"]["phase"] != "Terminated":
                 path = f"{GROUP}/namespaces/{item['metadata']['namespace']}/allocations/{item['metadata']['name']}"
@@ -168,11 +168,11 @@ class System:
         self.nothing_left()
 
     def runs(self, id_: str) -> list[Run]:
-        """Every start of a container of an allocation, as the nodes have it."""
+        """Every start of a container of an allocation, from the nodes' records."""
         return self.nodes.runs(id_)
 
     def started_once(self, id_: str, ranks: int, *, attempt: int = 1) -> None:
-        """Each rank of that attempt was started exactly once."""
+        """Check that each rank of that attempt was started exactly once."""
         starts = sorted(run.rank for run in self.runs(id_) if run.attempt == attempt)
         assert starts == list(range(ranks)), self.runs(id_)
 
@@ -192,11 +192,11 @@ class System:
         asyncio.run(self._server.stop())
 
     def start_redis(self) -> None:
-        """Start it again, empty."""
+        """Start the Redis server again, empty."""
         asyncio.run(self._server.start())
 
     def is_gone(self, id_: str) -> bool:
-        """Whether the API knows it no more."""
+        """Whether the API no longer knows the allocation."""
         try:
             self.view(id_)
         except NotFoundError:
@@ -205,12 +205,12 @@ class System:
 
 
 def play(**script: Any) -> Json:
-    """The annotations of a pod that does this (see tests/conformance/kubelets/script.py)."""
+    """The annotations of a pod that follows this script (see tests/conformance/kubelets/script.py)."""
     return {PLAY: json.dumps(script)}
 
 
 def a_body(kind: str = "command", ranks: int = 1, script: Json | None = None, **fields: Any) -> Json:
-    """A launch whose ranks do what the script says."""
+    """A launch whose ranks follow the script."""
     container = {"name": "main", "image": "example.org/work:1", "command": ["work"]}
     return {
         "kind": kind,
@@ -232,7 +232,7 @@ def an_allocation(
     namespace: str = "default",
     **spec: Any,
 ) -> Json:
-    """An Allocation as somebody writes it by hand."""
+    """An Allocation as a user writes it by hand."""
     body = a_body(kind, ranks, script, **spec)
     return {
         "apiVersion": "slipway.dev/v1alpha1",

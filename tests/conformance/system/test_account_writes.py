@@ -1,9 +1,7 @@
-"""A service that is taken over writes what its service writes, and nothing else of the objects that it may write.
+"""The account of a service may write what its service writes, and nothing else of the objects that it may write.
 
-Each attempt is made with the account's very token on the real API server, as a dry run; next to it stands what the
-service itself writes, which is taken. That whole lives go on is in all other tests of this folder, under the same
-policies.
-"""
+Each attempt uses the account's own token on the real API server, as a dry run. Next to it stands the write of the
+service itself, which is accepted. All other tests of this folder show that whole lives work under the same policies."""
 
 from collections.abc import Generator
 from typing import Any
@@ -27,13 +25,13 @@ DEFAULT = "/api/v1/namespaces/default"
 GONE: list[Json] = [
     {"apiVersion": "v1", "kind": "Namespace", "name": "no-such", "uid": "00000000-0000-0000-0000-000000000000"}
 ]
-"""An owner that does not exist: the garbage collector deletes what has it."""
+"""An owner that does not exist: the garbage collector deletes an object with such an owner."""
 EVIL: Json = {"name": "m", "command": ["evil"], "image": "example.org/evil:1"}
 
 
 @pytest.fixture
 def owner(system: System) -> Generator[Json]:
-    """An allocation that never starts, as an owner of what is tried."""
+    """An allocation that never starts, as the owner of the objects that a test tries."""
     name = fresh("written")
     body = {
         "apiVersion": "slipway.dev/v1alpha1",
@@ -52,7 +50,7 @@ def owner(system: System) -> Generator[Json]:
 
 @pytest.fixture
 def rank(system: System, owner: Json) -> Generator[str]:
-    """The path of a pod of ours that nobody schedules, behind its gate."""
+    """The path of a pod of ours that waits behind its scheduling gate."""
     pod = a_pod(owner, schedulingGates=[{"name": "slipway.dev/launch"}], schedulerName="none")
     pod["metadata"] |= {
         "name": owner["name"],
@@ -68,7 +66,7 @@ def rank(system: System, owner: Json) -> Generator[str]:
 
 @pytest.fixture(scope="module")
 def production(system: System) -> Generator[str]:
-    """The path of a namespace that is no workspace, with what an administrator has set on it."""
+    """The path of a namespace that is no workspace, with annotations of an administrator."""
     path = f"/api/v1/namespaces/{fresh(PRODUCTION)}"
     metadata = {"name": path.rpartition("/")[2], "annotations": {"slipway.dev/secrets": "", "owner": "bank"}}
     system.operator.create("/api/v1/namespaces", {"metadata": metadata})
@@ -92,7 +90,8 @@ def merge(client: httpx2.Client, path: str, metadata: Json | None = None, **fiel
 
 @pytest.mark.parametrize("name", ["default", PRODUCTION, "kube-system"])
 def test_no_namespace_gets_an_owner_or_a_finalizer(system: System, production: str, name: str) -> None:
-    """Of whatever namespace: with an owner that does not exist it would be deleted, with everything in it."""
+    """The api cannot set an owner or a finalizer on any namespace: with a missing owner it would be deleted with all
+    its content."""
     path = path_of(name, production)
     with acting_as(system, "api") as client:
         ways: tuple[Json, ...] = ({"ownerReferences": GONE}, {"finalizers": ["example.org/stay"]})
@@ -103,7 +102,8 @@ def test_no_namespace_gets_an_owner_or_a_finalizer(system: System, production: s
 
 
 def test_no_node_gets_an_owner_or_a_finalizer(system: System) -> None:
-    """It would be removed from the cluster, or stay in it for ever; taking it out of use is all that there is."""
+    """The api cannot set an owner or a finalizer on a node, which would remove the node or keep it for ever; it can
+    only take it out of use."""
     path = f"/api/v1/nodes/{system.nodes.names[0]}"
     with acting_as(system, "api") as client:
         taken(merge(client, path, {"labels": {"slipway.dev/scheduling": "disabled"}}))
@@ -114,7 +114,8 @@ def test_no_node_gets_an_owner_or_a_finalizer(system: System) -> None:
 
 @pytest.mark.parametrize("name", ["default", PRODUCTION, "kube-system"])
 def test_what_administrators_set_on_namespaces_stays(system: System, production: str, name: str) -> None:
-    """Which accounts and Secrets are for ranks, and what other programs read; only defaults of launches change."""
+    """The api cannot change which accounts and Secrets ranks may use, or annotations of other programs; only
+    defaults of launches."""
     path = path_of(name, production)
     with acting_as(system, "api") as client:
         for annotations in (
@@ -127,7 +128,8 @@ def test_what_administrators_set_on_namespaces_stays(system: System, production:
 
 
 def test_of_a_namespace_that_is_no_workspace_nothing_changes(system: System, production: str) -> None:
-    """Until it becomes one, which changes its label and the defaults of launches, and takes nothing away."""
+    """The api cannot change a namespace that is no workspace, except to make it one: that sets its label and the
+    defaults of launches, and removes nothing."""
     default = {"annotations": {"slipway.dev/default-pool": "default"}}
     with acting_as(system, "api") as client:
         refused(merge(client, production, default), "namespaces", "no workspace and does not become one")
@@ -139,7 +141,8 @@ def test_of_a_namespace_that_is_no_workspace_nothing_changes(system: System, pro
 
 
 def test_a_new_namespace_opens_nothing(system: System) -> None:
-    """What the api makes allows no account and tells other programs nothing; a workspace it may make."""
+    """The api may create a workspace, but not with an annotation that allows accounts or one that other programs
+    read."""
     labels = {"slipway.dev/workspace": "true", "app.kubernetes.io/managed-by": "slipway"}
     with acting_as(system, "api") as client:
 
@@ -172,14 +175,15 @@ def test_a_new_namespace_opens_nothing(system: System) -> None:
     ],
 )
 def test_a_service_takes_no_traffic_of_others(system: System, owner: Json, words: str, spec: Json) -> None:
-    """It is headless, and selects the pods of its allocation; each of the refused differs from what is taken."""
+    """A Service must be headless and select the pods of its allocation; each refused one differs from the accepted
+    one."""
     with acting_as(system, "podworker") as client:
         taken(client.post(f"{DEFAULT}/services", json=a_service(owner), params=DRY))
         refused(client.post(f"{DEFAULT}/services", json=a_service(owner, **spec), params=DRY), "services", words)
 
 
 def test_a_service_has_the_name_of_its_allocation(system: System, owner: Json) -> None:
-    """Under the name that others look for, such as `database`, it would answer in the place of theirs."""
+    """A Service with a name that other programs look up, such as `database`, could answer in place of theirs."""
     squatter = a_service(owner)
     squatter["metadata"]["name"] = "database"
     with acting_as(system, "podworker") as client:
@@ -187,7 +191,7 @@ def test_a_service_has_the_name_of_its_allocation(system: System, owner: Json) -
 
 
 def a_shared_service(owner: Json, **spec: object) -> Json:
-    """As the one that allocations share is made."""
+    """A Service like the one that allocations share."""
     labels = {"slipway.dev/service": "written", "app.kubernetes.io/managed-by": "slipway"}
     owned = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "name": owner["name"], "uid": owner["uid"]}
     whole = {"selector": {"slipway.dev/service": "written"}, "ports": [{"port": 80}], **spec}
@@ -208,7 +212,7 @@ def a_shared_service(owner: Json, **spec: object) -> Json:
 def test_a_shared_service_selects_its_own_pods(
     system: System, owner: Json, words: str, metadata: Json, spec: Json
 ) -> None:
-    """By its label, under its own name, with an address inside of the cluster only."""
+    """A shared Service selects pods by its own label, has its own name, and an address inside the cluster only."""
     with acting_as(system, "podworker") as client:
         taken(client.post(f"{DEFAULT}/services", json=a_shared_service(owner), params=DRY))
         body = a_shared_service(owner, **spec)
@@ -217,7 +221,7 @@ def test_a_shared_service_selects_its_own_pods(
 
 
 def test_of_a_shared_service_only_the_owners_change(system: System, owner: Json) -> None:
-    """They are allocations, none of them its controller; neither what it selects nor where it listens changes."""
+    """Its owners are allocations, and none is its controller; its selector and its ports cannot change."""
     body = a_shared_service(owner)
     [owned] = body["metadata"]["ownerReferences"]
     path = f"{DEFAULT}/services/written"
@@ -237,7 +241,7 @@ def test_of_a_shared_service_only_the_owners_change(system: System, owner: Json)
 
 @pytest.mark.parametrize("kind", ["configmaps", "services"])
 def test_no_other_program_is_given_orders(system: System, owner: Json, kind: str) -> None:
-    """By labels and annotations, which dashboards, DNS and the like are made from."""
+    """The podworker cannot set labels and annotations that other programs act on, such as dashboards and DNS."""
     with acting_as(system, "podworker") as client:
         for field, key in (
             ("labels", "grafana_dashboard"),
@@ -256,7 +260,7 @@ def test_no_other_program_is_given_orders(system: System, owner: Json, kind: str
 
 @pytest.mark.parametrize("component", ["scheduler", "watcher"])
 def test_what_an_allocation_runs_is_its_users(system: System, owner: Json, component: str) -> None:
-    """Neither its pods, nor who it is for, nor whose it is, nor what keeps it."""
+    """A scheduler or watcher cannot change an allocation's spec, user, owners or finalizers."""
     path = f"{GROUP}/namespaces/default/allocations/{owner['name']}"
     spec: tuple[Json, ...] = (
         {"template": {"spec": {"containers": [EVIL]}}, "hold": False},
@@ -269,7 +273,7 @@ def test_what_an_allocation_runs_is_its_users(system: System, owner: Json, compo
             refused(merge(client, path, spec=each), "allocations", "the spec of an allocation")
         refused(merge(client, path, {"labels": {"team": "blue"}}), "allocations", "labels")
         refused(merge(client, path, {"annotations": {"slipway.dev/trace": "x"}}), "allocations", "annotations")
-        # The policy `user` may have put the true name back before this one looks.
+        # The policy `user` may have restored the true name before this policy runs.
         answer = merge(client, path, {"annotations": {"slipway.dev/user": "boss"}})
         assert answer.json().get("metadata", {}).get("annotations", {}).get("slipway.dev/user") != "boss"
         refused(merge(client, path, {"ownerReferences": GONE}), "owners", "ownerReferences")
@@ -278,7 +282,8 @@ def test_what_an_allocation_runs_is_its_users(system: System, owner: Json, compo
 
 
 def test_the_watcher_lets_go_of_what_the_scheduler_holds(system: System, owner: Json) -> None:
-    """Each its half of the life of a finalizer, and the mark that the usage is booked."""
+    """Only the scheduler adds the finalizer, and only the watcher removes it, with the mark that the usage is
+    booked."""
     path = f"{GROUP}/namespaces/default/allocations/{owner['name']}"
     booked: Json = {"finalizers": [], "annotations": {"slipway.dev/usage": "booked"}}
     with acting_as(system, "watcher") as client:
@@ -294,7 +299,7 @@ def test_the_watcher_lets_go_of_what_the_scheduler_holds(system: System, owner: 
 
 
 def test_the_api_changes_what_its_callers_change(system: System, owner: Json) -> None:
-    """The spec, and the mark of a batch; not whose the allocation is."""
+    """The api may change the spec and the mark of a batch, but not the owner of an allocation."""
     path = f"{GROUP}/namespaces/default/allocations/{owner['name']}"
     with acting_as(system, "api") as client:
         taken(merge(client, path, {"annotations": {"slipway.dev/last-batch": "x"}}, spec={"priority": 7}))
@@ -308,7 +313,8 @@ def test_the_api_changes_what_its_callers_change(system: System, owner: Json) ->
 
 @pytest.mark.parametrize("component", ["podworker", "watcher"])
 def test_a_rank_stays_what_it_is(system: System, rank: str, component: str) -> None:
-    """Its image, which the kubelet would start in its place, its labels, by which it is found, and its owner."""
+    """The services cannot change a rank's image, which the kubelet would start, its labels, by which it is found, or
+    its owner."""
     image = {"spec": {"containers": [{"name": "main", "image": "example.org/evil:1"}]}}
     with acting_as(system, component) as client:
         answer = client.patch(rank, json=image, headers=STRATEGIC, params=DRY)
@@ -323,7 +329,8 @@ def test_a_rank_stays_what_it_is(system: System, rank: str, component: str) -> N
 
 
 def test_the_podworker_opens_its_gate_and_the_watcher_does_not(system: System, rank: str) -> None:
-    """Towards one node, with the mark of when; a watcher only lets go of the pod."""
+    """The podworker opens the gate towards one node, with the time as a mark; the watcher may only remove the
+    finalizer."""
     here = {"key": "metadata.name", "operator": "In", "values": [system.nodes.names[0]]}
     terms = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [here]}]}}
     opening: list[Json] = [
@@ -341,7 +348,7 @@ def test_the_podworker_opens_its_gate_and_the_watcher_does_not(system: System, r
 
 
 def test_of_an_archive_only_its_content_and_marks_change(system: System) -> None:
-    """Its labels and owners stay, so that it is cleared away."""
+    """The labels and owners of an archive cannot change, so that the archive is cleaned up."""
     index: Json = {"metadata": {"name": "slipway-context-tried", "labels": {"slipway.dev/context": "index"}}}
     path = f"{DEFAULT}/configmaps/slipway-context-tried"
     system.operator.create(f"{DEFAULT}/configmaps", index)
@@ -358,7 +365,8 @@ def test_of_an_archive_only_its_content_and_marks_change(system: System) -> None
 
 
 def test_the_watcher_writes_totals_of_usage_and_no_other_map(system: System) -> None:
-    """In the namespace of the services, where a map with another name or label might be somebody's configuration."""
+    """The watcher may only write totals of usage in the namespace of the services: another map might be somebody's
+    configuration."""
     path = f"/api/v1/namespaces/{OURS}/configmaps"
     with acting_as(system, "watcher") as client:
 
@@ -372,7 +380,7 @@ def test_the_watcher_writes_totals_of_usage_and_no_other_map(system: System) -> 
 
 
 def test_a_quota_is_that_of_a_workspace(system: System, production: str) -> None:
-    """No namespace that is none is stopped by one, and a workspace has the one of that name."""
+    """The api may create a quota in a workspace only, and only under its own name."""
 
     def a_quota(name: str) -> Json:
         return {
@@ -389,7 +397,8 @@ def test_a_quota_is_that_of_a_workspace(system: System, production: str) -> None
 
 
 def test_a_namespace_is_adopted_together_with_its_quota(system: System) -> None:
-    """By the api itself: the policies see the label of the namespace a moment later than the api has written it."""
+    """The api adopts a namespace and creates its quota together: the policies see the new label a moment after the
+    write."""
     name = fresh("adopted")
     path = f"/api/v1/namespaces/{name}"
     system.operator.create("/api/v1/namespaces", {"metadata": {"name": name}})
@@ -435,7 +444,8 @@ def secrets_of(namespace: str) -> str:
 
 @pytest.mark.parametrize("namespace", ["kube-system", PRODUCTION, OURS, "kube-public"])
 def test_secrets_are_made_where_they_belong(system: System, owner: Json, production: str, namespace: str) -> None:
-    """Webhooks in their namespace, values in workspaces: elsewhere another program might read them as its own."""
+    """Secrets of webhooks are only created in their namespace, secret values only in workspaces: elsewhere other
+    programs might read them."""
     with acting_as(system, "api") as client:
         taken(client.post(secrets_of(WEBHOOKS), json=a_webhook(), params=DRY))
         taken(client.post(secrets_of("default"), json=values_of(owner), params=DRY))
@@ -449,7 +459,8 @@ def test_secrets_are_made_where_they_belong(system: System, owner: Json, product
 
 
 def test_a_secret_is_no_other_programs(system: System, owner: Json) -> None:
-    """Some programs take every Secret with their label as their configuration."""
+    """A Secret with a label of another program is refused: some programs read every Secret with their label as
+    configuration."""
     theirs = {"argocd.argoproj.io/secret-type": "cluster"}
     ours = {"slipway.dev/allocation-uid": owner["uid"]}
     with acting_as(system, "api") as client:
@@ -466,7 +477,7 @@ def test_a_secret_is_no_other_programs(system: System, owner: Json) -> None:
 
 
 def test_the_watcher_deletes_values_and_no_webhook(system: System, owner: Json) -> None:
-    """By name: it may delete Secrets everywhere, and reads none."""
+    """The watcher may delete Secrets of values everywhere, by name, and reads none."""
     hook, values = f"{secrets_of(WEBHOOKS)}/slipway-webhook-x", f"{secrets_of('default')}/slipway-values-{owner['uid']}"
     system.operator.create(secrets_of(WEBHOOKS), a_webhook())
     system.operator.create(secrets_of("default"), values_of(owner))

@@ -1,7 +1,7 @@
-"""The room that our planner sees on a node is the room that kube-scheduler sees, to the last byte.
+"""Our planner and kube-scheduler compute the same free resources of a node, to the last byte.
 
-Random strangers on random nodes: with everything that counts (sidecars, init steps, overhead, what a pod asks for
-itself, resizes, host ports) and everything that does not (what has ended). Then kube-scheduler is asked: a pod of
+Random pods of others run on random nodes: with everything that uses resources (sidecars, init steps, overhead, requests
+of the pod itself, resizes, host ports) and everything that does not (ended pods). Then kube-scheduler decides: a pod of
 exactly the size that we compute must be placed, and one of a single unit more must not, for each resource.
 """
 
@@ -35,13 +35,13 @@ ROOM = {CPU: "64", MEMORY: "256Gi", DISK: "500Gi", TOY: "40", HUGE: "1Gi", "pods
 
 
 class Strangers:
-    """Pods of nobody, by chance."""
+    """Random pods of other users."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
     def pod(self, node: str, name: str) -> Json:
-        """A pod on that node; its maker has bound it."""
+        """A random pod on that node; its maker has bound it."""
         spec: Json = {"nodeName": node, **ANYWHERE, "containers": self._containers("main", 3)}
         inits = self._containers("init", 2)
         for item in inits[: self.random.randint(0, 2)]:
@@ -56,7 +56,7 @@ class Strangers:
         return {"metadata": {"name": name, "labels": {LABEL: "yes"}}, "spec": spec}
 
     def status(self, pod: Json) -> Json:
-        """What a kubelet reports of it: mostly nothing that counts."""
+        """The status that a kubelet reports of it, which mostly changes no amount."""
         name = pod["spec"]["containers"][0]["name"]
         asked = pod["spec"]["containers"][0].get("resources", {}).get("requests", {})
         match self.random.randrange(6):
@@ -118,7 +118,8 @@ def operator(real: RealCluster) -> Generator[Operator]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_both_see_the_same_room(operator: Operator, seed: int) -> None:
-    """One unit more than we see does not fit; all that we see does."""
+    """A pod with one unit more than the free amount that we compute does not fit; a pod with exactly that amount
+    does."""
     names = [f"accounting-{seed}-{index}" for index in range(NODE_COUNT)]
     _furnish(operator, names, Strangers(seed))
     snapshot = _snapshot(operator, names)
@@ -151,7 +152,7 @@ def _furnish(operator: Operator, names: Sequence[str], strangers: Strangers) -> 
             NODES,
             {
                 "metadata": {"name": node, "labels": {LABEL: "yes", "kubernetes.io/hostname": node}},
-                # Nobody but who is asked to comes here.
+                # A taint keeps all pods away that do not tolerate it.
                 "spec": {"taints": [{"key": LABEL, "effect": "NoSchedule"}]},
                 "status": {"capacity": ROOM, "allocatable": ROOM, "conditions": ready},
             },
@@ -162,7 +163,7 @@ def _furnish(operator: Operator, names: Sequence[str], strangers: Strangers) -> 
 
 
 def _snapshot(operator: Operator, names: Sequence[str]) -> PoolSnapshot:
-    """What our scheduler makes of the cluster."""
+    """The snapshot that our scheduler makes of the cluster."""
     nodes = [msgspec.convert(item, Node) for item in operator.items(NODES, LABEL)]
     pods = [msgspec.convert(item, Pod) for item in operator.items(PODS)]
     facts = [node_fact(node) for node in nodes if node.metadata.name in names]
@@ -195,7 +196,7 @@ def _probe(operator: Operator, node: str, amounts: Mapping[str, int], *, port: i
 
 
 def _refusal(operator: Operator, pod: Json) -> str:
-    """What kube-scheduler says against it; nothing when it places it."""
+    """The reason why kube-scheduler refuses it; empty when it places it."""
 
     def told() -> str:
         now = operator.get(f"{PODS}/{pod['metadata']['name']}")
@@ -208,7 +209,7 @@ def _refusal(operator: Operator, pod: Json) -> str:
 
 
 def _placed(operator: Operator, pod: Json) -> str:
-    """The node on which kube-scheduler places it, or what it says against it."""
+    """The node on which kube-scheduler places it, or its reason for refusing."""
 
     def found() -> str:
         now = operator.get(f"{PODS}/{pod['metadata']['name']}")

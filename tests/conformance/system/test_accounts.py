@@ -1,4 +1,4 @@
-"""The accounts' tokens: renewed in place, replaced, and as a pod finds them mounted."""
+"""The accounts' tokens: renewed in place, replaced, and read as a pod has them mounted."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ ACCOUNTS = "/api/v1/namespaces/slipway-system/serviceaccounts"
 
 @pytest.mark.parametrize("component", ["podworker", "watcher"])
 def test_a_token_is_replaced_under_a_running_service(system: System, component: str) -> None:
-    """The account is made anew, so that the old token is refused (401): the service takes the new one and goes on."""
+    """A new account invalidates the old token (401): the service reads the new token and works on."""
     name = system.installation.account(component).name
     account = system.operator.get(f"{ACCOUNTS}/{name}")
     meta = {key: account["metadata"][key] for key in ("name", "namespace", "labels", "annotations")}
@@ -32,7 +32,8 @@ def test_a_token_is_replaced_under_a_running_service(system: System, component: 
 
 
 def test_as_a_pod_finds_it(system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No kubeconfig: the environment of a pod, its token and its authority; it may what its role says, and no more."""
+    """Without a kubeconfig the client uses the environment, the token and the authority of a pod; it has only the
+    rights of its role."""
     library = client._library()  # pyright: ignore[reportPrivateUsage] - the library knows no other place to look
     names = library._load_in_cluster.__globals__  # pyright: ignore[reportPrivateUsage]
     token = tmp_path / "token"
