@@ -104,7 +104,7 @@ class Operator:
 
     def _call(self, method: str, path: str, **more: Any) -> Json:
         def answered() -> list[httpx2.Response]:
-            """Return the answer, or None while the server asks for a retry: it reloads a changed definition, and
+            """Return the answer, or nothing while the server asks for a retry: it reloads a changed definition, and
             after its start it does not serve all definitions yet."""
             answer = self._http.request(method, path, **more)
             is_early = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS and "initializing" in answer.text

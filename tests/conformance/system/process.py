@@ -21,8 +21,8 @@ READY_S = 60.0
 STOP_S = 15.0
 TAIL_LINES = 20
 _SPAWNER = ThreadPoolExecutor(1, "spawner")
-"""The kernel signals a process not only when its parent dies, but when the thread that started it ends. This thread
-does not end before."""
+"""The kernel signals a process when the thread that started it ends, not only when its parent dies. This thread
+lives as long as the parent."""
 
 
 class ServiceProcess:

@@ -9,14 +9,14 @@ from tests.support.local_stack import cli_words
 
 
 def audit(system: System, *words: str) -> "subprocess.CompletedProcess[str]":
-    """As the pod of the chart runs it, but for the words."""
+    """Run the audit as the pod of the chart does, with these arguments."""
     env = system.installation.environment(chart.AUDIT, "", "")
     argv = cli_words("audit", *words)
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_lives_are_clean(system: System) -> None:
-    """Gangs that live, fail and are killed while it watches: every version is seen, and no invariant is broken."""
+    """While gangs run, fail and are killed, the audit sees every version, and no invariant is broken."""
     first = system.launch(a_body("training", 2))
     system.wait_for(first, "Running")
     argv = cli_words("audit", "--for", "10s", "-o", "json")
@@ -39,7 +39,7 @@ def test_lives_are_clean(system: System) -> None:
 
 
 def test_what_is_there_is_clean(system: System) -> None:
-    """One look, at whatever the tests before have left; the rules of the custom resource are all held."""
+    """One check of everything that the tests before have left: no rule of the custom resource is broken."""
     done = audit(system, "--once", "-o", "json")
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = (line for line in json.loads(done.stdout)["invariants"] if line["invariant"] == "I7")

@@ -1,6 +1,6 @@
-"""A gang without room gets its nodes from an autoscaler, on a real API server and beside the real kube-scheduler.
+"""A gang that does not fit gets its nodes from an autoscaler, on a real API server and beside the real kube-scheduler.
 
-The autoscaler is a stand-in of a few lines, in the words of the Cluster Autoscaler: it reads a ProvisioningRequest and
+A short double plays the autoscaler, in the words of the Cluster Autoscaler: it reads a ProvisioningRequest and
 its PodTemplates, sets conditions, and adds nodes. For placeholder pods it adds nodes while pods cannot be scheduled.
 """
 
@@ -29,7 +29,7 @@ SPEC: Json = {"after": "1s", "backoff": "15s", "tries": 3}
 
 @pytest.fixture(scope="module", autouse=True)
 def _kind(system: System) -> Generator[None]:
-    """The kind is installed, with the rules that keep a spec as it is."""
+    """Install the kind, with the rules that keep a spec unchanged."""
     name = "provisioningrequests.autoscaling.x-k8s.io"
     system.operator.create(DEFINITIONS, definition(with_rules=True))
 
@@ -43,7 +43,7 @@ def _kind(system: System) -> Generator[None]:
 
 
 class Autoscaler:
-    """Adds nodes to a place."""
+    """Adds nodes to a pool, and sets the conditions of its requests."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -54,7 +54,7 @@ class Autoscaler:
         return self.system.operator.items(REQUESTS)
 
     def request(self) -> Json:
-        """The one request, once it stands."""
+        """The one request, once it exists."""
         wait_until(self.requests, "a request stands", timeout_s=60.0)
         return self.requests()[0]
 
@@ -66,7 +66,7 @@ class Autoscaler:
         self.system.operator.replace(f"{path}/status", {**self.system.operator.get(path), "status": status})
 
     def add(self, count: int = 1) -> None:
-        """More nodes of the pool."""
+        """Add nodes to the pool."""
         for _ in range(count):
             name = f"{self.place.name}-new-{len(self.added)}"
             self.added.append(name)
@@ -74,7 +74,7 @@ class Autoscaler:
             self.system.operator.change(f"/api/v1/nodes/{name}", {"metadata": {"labels": {LABEL: self.place.name}}})
 
     def is_given_back(self) -> bool:
-        """Whether nothing of any request is left."""
+        """Whether no object of any request is left."""
         left = [*self.requests(), *self.system.operator.items(TEMPLATES, PLACEHOLDERS)]
         return not left and not self.system.operator.items(PODS, PLACEHOLDERS)
 
@@ -98,12 +98,13 @@ def autoscaler(request: pytest.FixtureRequest, system: System) -> Generator[Auto
 
 
 def waits(system: System, id_: str, words: str) -> None:
-    """Until the allocation says so."""
+    """Wait until the allocation shows these words."""
     system.wait_until(id_, lambda view: words in str(view), f"telling {words!r}", timeout_s=60.0)
 
 
 def test_a_gang_starts_on_the_nodes_that_its_request_brings(autoscaler: Autoscaler) -> None:
-    """The request names a template that has the shape of the ranks; with the nodes the gang runs; nothing is left."""
+    """The request names a template with the shape of the ranks. When the nodes are added, the gang runs, and the
+    request is deleted."""
     system = autoscaler.system
     id_ = autoscaler.place.launch(4, cpu="6", script={"runsS": 1.0})
     request = autoscaler.request()
@@ -114,7 +115,7 @@ def test_a_gang_starts_on_the_nodes_that_its_request_brings(autoscaler: Autoscal
     assert template["containers"][0]["resources"]["requests"]["cpu"] == "6"
     assert template["nodeSelector"][LABEL] == autoscaler.place.name
     waits(system, id_, "nodes for 4 ranks were asked for at")
-    # With the nodes the gang starts, and its request goes.
+    # With the nodes the gang starts, and its request is deleted.
     autoscaler.says(request, "Provisioned", "the nodes are there")
     autoscaler.add()
     system.ended(id_, "Succeeded", timeout_s=60.0)
@@ -122,7 +123,8 @@ def test_a_gang_starts_on_the_nodes_that_its_request_brings(autoscaler: Autoscal
 
 
 def test_a_refusal_backs_off_and_the_next_try_has_another_name(autoscaler: Autoscaler) -> None:
-    """The words of the autoscaler are told; a gang that is cancelled gives everything back."""
+    """The allocation shows the message of the autoscaler; when a gang is cancelled, all objects of its requests are
+    deleted."""
     system = autoscaler.system
     id_ = autoscaler.place.launch(4, cpu="6", script={"runsS": 1.0})
     first = autoscaler.request()
@@ -139,7 +141,7 @@ def test_a_refusal_backs_off_and_the_next_try_has_another_name(autoscaler: Autos
 
 
 def test_a_leader_that_is_killed_leaves_one_request(autoscaler: Autoscaler) -> None:
-    """Killed once the first object stands: the next leader finishes under the same names."""
+    """The leader is killed once the first object exists: the next leader finishes the request under the same names."""
     system = autoscaler.system
     id_ = autoscaler.place.launch(4, cpu="6", script={"runsS": 1.0})
     wait_until(lambda: system.operator.items(TEMPLATES, PLACEHOLDERS), "the first object stands", timeout_s=60.0)
@@ -149,7 +151,7 @@ def test_a_leader_that_is_killed_leaves_one_request(autoscaler: Autoscaler) -> N
     waits(system, id_, "nodes for 4 ranks were asked for at")
     assert len(autoscaler.requests()) == 1
     assert len(system.operator.items(TEMPLATES, PLACEHOLDERS)) == 1
-    # With the nodes the gang starts, and its request goes.
+    # With the nodes the gang starts, and its request is deleted.
     autoscaler.says(request, "Provisioned", "the nodes are there")
     autoscaler.add()
     system.ended(id_, "Succeeded", timeout_s=60.0)
@@ -158,7 +160,8 @@ def test_a_leader_that_is_killed_leaves_one_request(autoscaler: Autoscaler) -> N
 
 @pytest.mark.parametrize("autoscaler", ["PlaceholderPods"], indirect=True)
 def test_placeholders_make_room_for_the_gang_once_each_has_a_node(autoscaler: Autoscaler) -> None:
-    """kube-scheduler binds them where the ranks can run; their priority is negative; they go before the gang starts."""
+    """kube-scheduler binds placeholders where the ranks can run. Their priority is negative; they are deleted before
+    the gang starts."""
     system = autoscaler.system
     id_ = autoscaler.place.launch(4, cpu="6", script={"runsS": 1.0})
     wait_until(lambda: len(system.operator.items(PODS, PLACEHOLDERS)) == 4, "all placeholders stand", timeout_s=60.0)
@@ -170,7 +173,8 @@ def test_placeholders_make_room_for_the_gang_once_each_has_a_node(autoscaler: Au
 
 
 def test_the_scheduler_may_make_no_pod_but_placeholders(autoscaler: Autoscaler) -> None:
-    """With its very token: neither a pod with a volume of Secrets, nor one that is no placeholder."""
+    """With the scheduler's own token neither a pod with a volume of Secrets can be created, nor one that is no
+    placeholder."""
     body: Json = {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -15,7 +15,7 @@ ALLOCATIONS = f"{GROUP}/namespaces/default/allocations"
 
 
 def slipway(system: System, *words: str) -> Ran:
-    """The command, as an administrator."""
+    """Run the command as an administrator."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
     more = ("--kubeconfig", str(system.operator.cluster.kubeconfig))
     done = subprocess.run(cli_words(*words, *more), env=env, capture_output=True, text=True, timeout=120, check=False)
@@ -23,7 +23,8 @@ def slipway(system: System, *words: str) -> Ran:
 
 
 def test_what_is_lost_comes_back(system: System, tmp_path: Path) -> None:
-    """Ended and cancelled as they were, under the ids of before; what ran begins its next attempt, once."""
+    """Ended and cancelled allocations come back unchanged, with their old ids; a running one begins its next
+    attempt, once."""
     file = tmp_path / "backup.jsonl"
     ids = {
         "ended": system.launch(a_body(script={"runsS": 0.1, "exit": 3})),

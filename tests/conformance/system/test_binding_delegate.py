@@ -1,4 +1,5 @@
-"""`binding: delegate` beside the real kube-scheduler: we plan, it binds, on exactly the nodes that were planned."""
+"""`binding: delegate` beside the real kube-scheduler: our scheduler plans, and kube-scheduler binds on exactly the
+planned nodes."""
 
 import threading
 import time
@@ -24,7 +25,7 @@ def place(system: System) -> Generator[Place]:
 
 
 def given_back(place: Place, id_: str) -> Json:
-    """The allocation in its second attempt; the first was not the user's fault."""
+    """Wait for the second attempt of the allocation; the end of the first was not the user's fault."""
     view = place.system.wait_until(id_, lambda view: view["attempt"] >= 2, "in its second attempt")
     status = view["status"]
     assert (status.get("restarts", 0), status.get("infraRestarts", 0)) == (0, 1)
@@ -32,18 +33,18 @@ def given_back(place: Place, id_: str) -> Json:
 
 
 def restart_of(system: System, id_: str) -> Json:
-    """The event with which the first attempt was given back."""
+    """The event that reports the end of the first attempt and the restart."""
     return next(event for event in system.events(id_) if event["type"].endswith("restarted"))
 
 
 def why_given_up(system: System, id_: str) -> str:
-    """What the event says with which the first attempt began to end."""
+    """The message of the event with which the first attempt began to end."""
     ended = next(event for event in system.events(id_) if event["type"].endswith("terminating"))
     return str(ended["data"]["message"])
 
 
 def test_kube_scheduler_binds_where_we_planned(place: Place) -> None:
-    """A gang over both nodes runs to its end; no binding is ours; the gates went after the release."""
+    """A gang over both nodes runs to its end; kube-scheduler makes all bindings, after the gates are removed."""
     system = place.system
     since = system.audit.position()
     id_ = place.launch(4, cpu="6", script={"runsS": 1.0})
@@ -62,7 +63,8 @@ def test_kube_scheduler_binds_where_we_planned(place: Place) -> None:
 
 
 def test_node_that_is_cordoned_in_between_is_given_up(place: Place) -> None:
-    """kube-scheduler refuses the planned node: the gang is given back whole, and starts on the other one."""
+    """When the planned node is cordoned, kube-scheduler refuses it: the whole gang is requeued, and starts on the
+    other node."""
     system = place.system
     with place.without_workers():
         id_ = place.launch(2, script=SHORT)
@@ -80,7 +82,8 @@ def test_node_that_is_cordoned_in_between_is_given_up(place: Place) -> None:
 
 
 def test_place_that_a_stranger_takes_in_between_is_given_up(place: Place) -> None:
-    """A gang of which one rank finds its place taken starts whole elsewhere; what had started is ended first."""
+    """A gang of which one rank finds its node full starts elsewhere as a whole; ranks that had started are ended
+    first."""
     system = place.system
     with place.without_workers():
         id_ = place.launch(2, cpu="5")
@@ -97,7 +100,7 @@ def test_place_that_a_stranger_takes_in_between_is_given_up(place: Place) -> Non
 
 
 def test_gang_that_fits_nowhere_waits_and_says_so(place: Place) -> None:
-    """Given back, it is pending again and explained; when the stranger goes, it starts."""
+    """A gang that no longer fits is requeued, pending and explained; when the other pod is deleted, it starts."""
     system = place.system
     with place.without_workers():
         id_ = place.launch(2, cpu="10", script=SHORT)
@@ -112,7 +115,7 @@ def test_gang_that_fits_nowhere_waits_and_says_so(place: Place) -> None:
 
 
 def test_cancel_before_the_release_never_starts(place: Place) -> None:
-    """Nothing is created, or it is taken back; no container ever runs."""
+    """A gang that is cancelled before its release leaves no pod, and no container ever runs."""
     system = place.system
     with place.without_workers():
         id_ = place.launch(2)
@@ -124,7 +127,7 @@ def test_cancel_before_the_release_never_starts(place: Place) -> None:
 
 
 def test_cancel_of_what_kube_scheduler_can_not_place(place: Place) -> None:
-    """Released and refused: a cancel ends it at once, before the limit does."""
+    """A cancel ends an allocation that kube-scheduler refuses at once, before the time limit does."""
     system = place.system
     with place.without_workers():
         id_ = place.launch(1, cpu="10")
@@ -138,7 +141,7 @@ def test_cancel_of_what_kube_scheduler_can_not_place(place: Place) -> None:
 
 
 def test_killed_workers_leave_no_gang_in_parts(place: Place) -> None:
-    """kill -9 of the pod worker again and again: every gang is bound whole, each pod once, where it was planned."""
+    """While the pod worker is killed again and again, every gang is bound whole, each pod once, on its planned node."""
     system = place.system
     stop = threading.Event()
 
@@ -166,7 +169,8 @@ def test_killed_workers_leave_no_gang_in_parts(place: Place) -> None:
 
 
 def test_volume_that_waits_for_its_first_consumer(place: Place) -> None:
-    """The planner does not know where the volume is: kube-scheduler refuses the wrong node, and takes the right one."""
+    """The planner does not know where the volume is: kube-scheduler refuses the wrong node, and accepts the right
+    one."""
     system = place.system
     home = place.nodes[1]
     place.make(CLASSES, a_class("late"))
@@ -179,7 +183,7 @@ def test_volume_that_waits_for_its_first_consumer(place: Place) -> None:
 
 
 def test_resource_claims_are_kube_schedulers(place: Place) -> None:
-    """A device of a driver: only kube-scheduler can give it out, and it does."""
+    """Only kube-scheduler can allocate a device of a driver, and it does."""
     system, node = place.system, place.nodes[0]
     id_ = place.launch(1, template=make_toys(place, node, "toys"))
     system.ended(id_, "Succeeded", timeout_s=60)

@@ -1,4 +1,4 @@
-"""`binding: direct` beside the real kube-scheduler: each leaves the other's pods alone, and counts them."""
+"""`binding: direct` beside the real kube-scheduler: each leaves the other's pods unchanged, and counts their usage."""
 
 import json
 from collections.abc import Generator
@@ -24,12 +24,12 @@ def place(system: System) -> Generator[Place]:
 
 
 def explained(place: Place, id_: str, words: str) -> Json:
-    """The allocation once it waits for that."""
+    """Wait until the allocation's explanation contains these words, and return the allocation."""
     return place.system.wait_until(id_, lambda view: words in str(view["status"].get("conditions")), words)
 
 
 def test_strangers_are_counted_and_left_alone(place: Place) -> None:
-    """What kube-scheduler placed is in our way, and stays: nothing of it is written or deleted by us."""
+    """Pods that kube-scheduler placed use their nodes; our services neither write nor delete them."""
     system = place.system
     strangers = [place.running(place.stranger(node, cpu="10")) for node in place.nodes]
     refused = place.launch(1, cpu="7", script=LONG)
@@ -46,7 +46,7 @@ def test_strangers_are_counted_and_left_alone(place: Place) -> None:
 
 
 def test_room_that_a_stranger_leaves_is_taken(place: Place) -> None:
-    """A waiting gang starts as soon as there is room."""
+    """A waiting gang starts as soon as other pods have left enough free resources."""
     system = place.system
     strangers = [place.running(place.stranger(node, cpu="10")) for node in place.nodes]
     id_ = place.launch(2, cpu="10", script={"runsS": 0.2})
@@ -57,7 +57,8 @@ def test_room_that_a_stranger_leaves_is_taken(place: Place) -> None:
 
 
 def test_pods_of_controllers_and_of_nodes_are_counted(place: Place) -> None:
-    """A DaemonSet's, bound by kube-scheduler; a static one's mirror, which never had a scheduler."""
+    """The usage includes the pod of a DaemonSet, bound by kube-scheduler, and the mirror of a static pod, which
+    never had a scheduler."""
     system = place.system
     labels = {"app": f"daemon-{place.name}"}
     container = {"name": "main", "image": "example.org/d:1", "resources": {"requests": {"cpu": "4"}}}
@@ -99,7 +100,7 @@ def test_pods_of_controllers_and_of_nodes_are_counted(place: Place) -> None:
 
 
 def test_kube_scheduler_counts_ours(place: Place) -> None:
-    """Where our ranks are, a stranger waits with `Insufficient cpu`; when they end, it is placed."""
+    """A pod of others waits with `Insufficient cpu` while our ranks run; when they end, kube-scheduler places it."""
     system = place.system
     id_ = place.launch(2, cpu="12", script=LONG)
     system.wait_for(id_, "Running")
@@ -111,7 +112,7 @@ def test_kube_scheduler_counts_ours(place: Place) -> None:
 
 
 def test_kube_scheduler_leaves_unbound_pods_of_ours(place: Place) -> None:
-    """Not one of ours is ever looked at by it: a pod that waits for us has no word of kube-scheduler on it."""
+    """kube-scheduler ignores our unbound pods: none has a condition from it."""
     body = {
         "metadata": {"name": f"waiting-{place.name}"},
         "spec": {"schedulerName": "slipway", "containers": [{"name": "main", "image": "example.org/w:1"}]},
@@ -124,7 +125,8 @@ def test_kube_scheduler_leaves_unbound_pods_of_ours(place: Place) -> None:
 
 
 def test_race_for_a_place_that_the_kubelet_decides(place: Place) -> None:
-    """A stranger takes the room between plan and binding: OutOfcpu is nobody's fault, and the rank runs elsewhere."""
+    """A pod of others occupies the node between plan and binding: OutOfcpu is not the user's fault, and the rank
+    runs elsewhere."""
     system = place.system
     with place.without_workers():
         id_ = place.launch(1, cpu="10", script={"runsS": 0.3})
@@ -143,7 +145,8 @@ def test_race_for_a_place_that_the_kubelet_decides(place: Place) -> None:
 
 
 def test_stranger_that_preempts_ours(place: Place) -> None:
-    """kube-scheduler may evict our pods for a more important one: a fault of nobody's, retried where there is room."""
+    """kube-scheduler may evict our pods for a more important one: this is not the user's fault, and is retried on a
+    free node."""
     system = place.system
     important = f"important-{place.name}"
     place.make("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": important}, "value": 1000})
@@ -161,7 +164,8 @@ def test_stranger_that_preempts_ours(place: Place) -> None:
 
 
 def test_volume_that_waits_for_its_first_consumer(place: Place) -> None:
-    """It is left to kube-scheduler, which refuses a node that cannot have the volume; then the next one is tried."""
+    """Such a launch is left to kube-scheduler, which refuses a node that cannot reach the volume; then the next node
+    is tried."""
     system = place.system
     name, home = f"waits-{place.name}", place.nodes[1]
     place.make(CLASSES, a_class(name))
@@ -174,7 +178,8 @@ def test_volume_that_waits_for_its_first_consumer(place: Place) -> None:
 
 
 def test_volume_of_an_ephemeral_claim_of_a_class_that_waits(place: Place) -> None:
-    """It is made with the pod; the class may be the default one. A volume on one node decides where the rank runs."""
+    """The claim is created with the pod, and its class may be the default one. A volume on one node decides where
+    the rank runs."""
     system = place.system
     name, home = f"scratch-{place.name}", place.nodes[0]
     default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
@@ -190,7 +195,7 @@ def test_volume_of_an_ephemeral_claim_of_a_class_that_waits(place: Place) -> Non
 
 
 def test_volume_that_is_not_bound_yet_is_waited_for(place: Place) -> None:
-    """Nobody's fault: when the volume comes, the rank starts."""
+    """A claim that is not bound yet is not the user's fault: when the volume exists, the rank starts."""
     system = place.system
     name = f"soon-{place.name}"
     place.make(CLASSES, a_class(name, "Immediate"))
@@ -205,7 +210,7 @@ def test_volume_that_is_not_bound_yet_is_waited_for(place: Place) -> None:
 
 
 def test_a_gang_goes_to_the_zone_of_its_bound_volume(place: Place) -> None:
-    """Though the other node is as free; while the zone is full, the reason names the claim and the zone."""
+    """The other node is equally free; while the zone is full, the reason names the claim and the zone."""
     system, home = place.system, place.nodes[1]
     claim = in_a_zone(place, home)
     id_ = place.launch(2, cpu="1", template=a_template(claim))
@@ -227,7 +232,7 @@ def test_a_gang_goes_to_the_zone_of_its_bound_volume(place: Place) -> None:
 
 
 def test_a_claim_that_does_not_exist_is_waited_for_without_a_place(place: Place) -> None:
-    """It starts when somebody makes the claim; one that is being deleted is none."""
+    """The allocation waits without a node, and starts when the claim is created."""
     system = place.system
     name = f"missing-{place.name}"
     id_ = place.launch(1, template=a_template(name))
@@ -241,7 +246,8 @@ def test_a_claim_that_does_not_exist_is_waited_for_without_a_place(place: Place)
 
 
 def test_a_home_is_made_by_the_pod_worker_and_stays(place: Place) -> None:
-    """With the right and under the policy of its account; the second launch finds the claim of the first."""
+    """The pod worker's account has the right to create the claim, under its policy; the second launch finds the
+    claim of the first."""
     system, name = place.system, f"homes-{place.name}"
     workspace = "/api/v1/namespaces/default"
     place.make(CLASSES, a_class(name, "Immediate"))
@@ -251,7 +257,7 @@ def test_a_home_is_made_by_the_pod_worker_and_stays(place: Place) -> None:
     claims: list[Json] = []
     try:
         for _ in range(2):
-            # What the api has read of a workspace is some seconds old.
+            # The api caches the annotations of a workspace for some seconds.
             id_ = wait_until(lambda: accepted(place), "the api has seen the annotation", timeout_s=60)
             system.ended(id_, "Succeeded", timeout_s=60)
             claims += system.operator.items(CLAIMS, f"{LABEL_HOME}=true")
@@ -265,7 +271,7 @@ def test_a_home_is_made_by_the_pod_worker_and_stays(place: Place) -> None:
 
 
 def accepted(place: Place) -> str:
-    """The id of a launch with a home; empty while it is refused."""
+    """The id of a launch with a home; empty while the api refuses it."""
     try:
         return place.launch(1, home=True, script={"runsS": 0.2})
     except InvalidError:
@@ -273,7 +279,7 @@ def accepted(place: Place) -> str:
 
 
 def test_resource_claims_are_kube_schedulers(place: Place) -> None:
-    """A device of a driver: such a launch is left to kube-scheduler, which gives the device out."""
+    """A launch with a device of a driver is left to kube-scheduler, which allocates the device."""
     system, node, name = place.system, place.nodes[0], f"toys-{place.name}"
     template = make_toys(place, node, name)
     id_ = place.launch(1, template=template)

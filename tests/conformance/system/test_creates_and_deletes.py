@@ -1,4 +1,4 @@
-"""Creates and deletes against a real API server: many at once, refusals in the middle, retries that run out."""
+"""Creates and deletes on a real API server: many at once, refusals in the middle, exhausted retries."""
 
 from tests.conformance.system.operator import Json
 from tests.conformance.system.system import System, a_body, an_allocation
@@ -13,7 +13,7 @@ def uid_of(system: System, id_: str) -> str:
 
 
 def test_fifteen_creates_and_fifteen_immediate_deletes_leave_nothing(system: System) -> None:
-    """All are Canceled; no object of theirs is left, and no container runs on."""
+    """All are Canceled; none of their objects is left, and no container runs on."""
     ids: list[str] = []
     for _ in range(COUNT):
         id_ = system.launch(a_body("training", 2))
@@ -26,7 +26,7 @@ def test_fifteen_creates_and_fifteen_immediate_deletes_leave_nothing(system: Sys
 
 
 def test_fifteen_deletes_in_the_middle_of_their_creates_leave_nothing(system: System) -> None:
-    """Cancelled once the first pod is there."""
+    """Allocations that are cancelled once their first pod exists leave nothing."""
     ids = [system.launch(a_body("training", 2)) for _ in range(COUNT)]
     for id_ in ids:
         wait_until(lambda id_=id_: system.pods(id_), f"a pod of {id_}")
@@ -38,7 +38,7 @@ def test_fifteen_deletes_in_the_middle_of_their_creates_leave_nothing(system: Sy
 
 
 def test_a_configmap_created_and_a_pod_refused_leave_nothing(system: System) -> None:
-    """422: ended in the server's words, and the ConfigMap goes with it."""
+    """A pod refused with 422 ends the allocation with the server's message, and the ConfigMap is deleted with it."""
     manifest = an_allocation("refused-pod")
     pod = manifest["spec"]["template"]["spec"]
     pod["volumes"] = [{"name": name, "emptyDir": {}} for name in ("a", "b")]
@@ -51,7 +51,8 @@ def test_a_configmap_created_and_a_pod_refused_leave_nothing(system: System) -> 
 
 
 def test_exhausted_retries_end_in_a_dead_letter_a_stuck_condition_and_an_admin_replay(system: System) -> None:
-    """Quota is refused until the worker gives up; the letter's replay finishes the launch once there is room."""
+    """The quota refuses pods until the worker gives up; the replay of the dead letter finishes the launch once the
+    quota allows it."""
     system.installation.halt("podworker")
     id_ = system.launch(a_body())
     system.wait_for(id_, "Assigned")  # before there is a quota that the scheduler would heed

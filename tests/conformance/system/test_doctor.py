@@ -27,12 +27,13 @@ def look(system: System) -> tuple[int, dict[str, Json]]:
 
 
 def failed(found: dict[str, Json]) -> set[str]:
-    """What failed, but for Deployments: their pods are processes of this machine here, which no controller sees."""
+    """The failed checks except Deployments: here their pods are processes of this machine, which no controller sees."""
     return {name for name, each in found.items() if each["state"] == "failed" and not name.startswith("service ")}
 
 
 def test_a_release_that_works_is_well(system: System) -> None:
-    """Every right of every account by the API server's own word, schemas as it keeps them, its clock, leases, Redis."""
+    """The doctor finds no fault: the rights of every account, as the API server judges them, stored schemas, its
+    clock, leases, Redis."""
     _, found = look(system)
     assert failed(found) == set(), found
     for name in ("kubernetes", "clock of kubernetes", "admission policies", "lease slipway-feed", "redis eviction"):
@@ -42,7 +43,7 @@ def test_a_release_that_works_is_well(system: System) -> None:
 
 
 def test_what_is_taken_away_is_named(system: System) -> None:
-    """A policy's binding and a Role; the exit code is 1."""
+    """The doctor names a missing policy binding and a missing Role, and its exit code is 1."""
     binding = next(iter(system.operator.items(POLICY_BINDINGS, "app.kubernetes.io/part-of=slipway")))
     role = system.operator.get(ROLE)
     name = binding["metadata"]["name"]
@@ -53,7 +54,7 @@ def test_what_is_taken_away_is_named(system: System) -> None:
             wait_until(lambda: "rights of watcher" in failed(look(system)[1]), "the authorizer knows it")
             code, found = look(system)
             assert code == 1
-            # The watcher cannot renew its lease any more: whether that shows by now is a matter of seconds.
+            # The watcher can no longer renew its lease; whether that shows already is a matter of seconds.
             assert failed(found) - {"lease slipway-feed"} == {"admission policies", "rights of watcher"}
             assert name in found["admission policies"]["found"]
             assert "leases.coordination.k8s.io" in found["rights of watcher"]["found"]
@@ -64,6 +65,6 @@ def test_what_is_taken_away_is_named(system: System) -> None:
 
 
 def again(item: Json) -> Json:
-    """The object as it is created."""
+    """The object as a body for a new create."""
     meta = {name: value for name, value in item["metadata"].items() if name in META}
     return {**{name: value for name, value in item.items() if name != "status"}, "metadata": meta}

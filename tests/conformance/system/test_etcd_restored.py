@@ -1,4 +1,5 @@
-"""etcd of a real control plane is put back to an older copy: what follows the cluster goes back with it."""
+"""etcd of a real control plane is restored from an older copy: reflectors that watch the cluster return to that state
+too."""
 
 import asyncio
 import shutil
@@ -18,12 +19,12 @@ from tests.conformance.cluster.servers import ClusterOptions, RealCluster, runni
 from tests.conformance.wanted import require_own_cluster
 
 AGAIN_S = 90.0
-"""The servers start, and the reflector backs off meanwhile."""
+"""The time for the servers to start, during which the reflector backs off."""
 ALONE = ClusterOptions(controller_manager=False, scheduler=False, audit=False)
 
 
 def test_a_reflector_follows_an_etcd_that_was_put_back(tmp_path: Path) -> None:
-    """What was made after the copy is gone from the store, what was deleted is back, and later changes arrive."""
+    """Objects created after the copy disappear from the store, deleted ones are back, and later changes arrive."""
     require_own_cluster()
     with running_cluster(tmp_path, ALONE) as cluster:
         asyncio.run(_story(cluster))
@@ -61,7 +62,7 @@ async def _story(cluster: RealCluster) -> None:
 
 
 def _copy(cluster: RealCluster) -> None:
-    """A copy of etcd's folder, as of a stopped etcd."""
+    """Copy etcd's folder, as of a stopped etcd."""
     _stop(cluster)
     shutil.copytree(cluster.folder / "etcd", cluster.folder / "copy")
     _start(cluster)
@@ -96,7 +97,7 @@ async def _until(check: Callable[[], bool]) -> None:
 
 
 async def _eventually(call: Callable[[], Awaitable[None]]) -> None:
-    """The server has just started: connections of before may still break."""
+    """Retry for a while: the server has just started, and old connections may still break."""
     async with asyncio.timeout(AGAIN_S):
         while True:
             try:

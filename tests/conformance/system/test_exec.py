@@ -1,4 +1,4 @@
-"""Commands in ranks by the chart's own account: a real API server is asked, and says who may."""
+"""Commands in ranks by the chart's own account: a real API server decides who may run them."""
 
 from tests.conformance.system.operator import Json
 from tests.conformance.system.system import System, a_body
@@ -10,7 +10,8 @@ API = f"{RBAC}/clusterroles/slipway-api"
 
 
 def test_a_command_reaches_the_node(system: System) -> None:
-    """The API server lets the account of the api through; the simulated node, which runs nothing, has the last word."""
+    """The API server allows the request of the api's account and passes it to the simulated node, which runs no
+    command."""
     id_ = system.launch(a_body(script={"runsS": 60}))
     system.wait_for(id_, "Running")
     ran = system.cli("exec", id_, "--", "true")
@@ -24,7 +25,7 @@ def test_a_command_reaches_the_node(system: System) -> None:
 
 
 def test_a_missing_verb_is_named(system: System) -> None:
-    """Without `pods/exec` in its role the answer says what to grant, and nothing else breaks."""
+    """Without `pods/exec` in the role, the answer names the right to grant; everything else works."""
     role: Json = system.operator.get(API)
     id_ = system.launch(a_body(script={"runsS": 60}))
     system.wait_for(id_, "Running")

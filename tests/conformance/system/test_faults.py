@@ -1,4 +1,4 @@
-"""What goes wrong on nodes, and whose fault it is: only the user's own counts against the retries."""
+"""Faults on nodes, and whose fault each is: only the user's own faults use up the retries."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def running_pod(system: System, id_: str, rank: int = 0) -> Json:
 
 
 def wait_until_back(system: System, id_: str, rank: int, was: str) -> Json:
-    """The pod of a rank once it is another one than `was`, and runs."""
+    """Wait until the rank runs in another pod than `was`, and return the pod."""
 
     def found() -> list[Json]:
         pods = [pod for pod in system.pods(id_) if pod["metadata"]["name"].endswith(f"-{rank}")]
@@ -27,12 +27,12 @@ def wait_until_back(system: System, id_: str, rank: int, was: str) -> Json:
 
 
 def second_attempt(system: System, id_: str) -> Json:
-    """The allocation once its second attempt runs."""
+    """Wait until the second attempt of the allocation runs."""
     return system.wait_until(id_, lambda view: (view["attempt"], view["phase"]) == (2, "Running"), "running again")
 
 
 def finish(system: System, id_: str) -> None:
-    """Its ranks end well."""
+    """End all ranks successfully."""
     for pod in system.pods(id_):
         if pod["status"]["phase"] == "Running":
             system.nodes.exit(pod["metadata"]["uid"], 0)
@@ -48,7 +48,7 @@ def finish(system: System, id_: str) -> None:
     ],
 )
 def test_an_exit_code(system: System, script: Json, code: int, reason: str) -> None:
-    """It ends as Failed with the code of the rank that failed, and is not tried again."""
+    """An allocation ends as Failed with the code of the rank that failed, and is not retried."""
     body = a_body("training", 2, script)
     if "initExit" in script:
         body["template"]["spec"]["initContainers"] = [{"name": "prepare", "image": "example.org/i:1"}]
@@ -70,7 +70,7 @@ def test_the_users_own_failures_count(system: System) -> None:
 
 
 def test_a_rank_starts_again_in_its_place(system: System) -> None:
-    """With `restart: rank` the other ranks run on; the next pod has the name and the node of the one that failed."""
+    """With `restart: rank` the other ranks run on; the new pod has the name and the node of the failed one."""
     id_ = system.launch(a_body("training", 2, restart="rank", maxRestarts=1))
     before = {pod["metadata"]["name"]: pod for pod in [running_pod(system, id_, rank) for rank in (0, 1)]}
     first, failed = before[f"{id_}-1-0"], before[f"{id_}-1-1"]
@@ -86,7 +86,7 @@ def test_a_rank_starts_again_in_its_place(system: System) -> None:
 
 
 def test_a_pod_deleted_by_hand(system: System) -> None:
-    """`kubectl delete pod` loses no allocation: the next attempt is not counted."""
+    """`kubectl delete pod` does not end the allocation: its next attempt is not counted as a restart."""
     id_ = system.launch(a_body("training", 2))
     pod = running_pod(system, id_)
     system.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
@@ -97,7 +97,7 @@ def test_a_pod_deleted_by_hand(system: System) -> None:
 
 
 def test_an_eviction(system: System) -> None:
-    """A pod evicted by its node comes back on another one, uncounted."""
+    """A pod evicted by its node restarts on another node, and the restart is not counted."""
     id_ = system.launch(a_body("training", 1))
     pod = running_pod(system, id_)
     system.nodes.evict(pod["metadata"]["uid"])
@@ -107,7 +107,7 @@ def test_an_eviction(system: System) -> None:
 
 
 def test_an_eviction_through_the_api(system: System) -> None:
-    """`kubectl drain` evicts: the same."""
+    """An eviction through the API, as by `kubectl drain`, has the same effect."""
     id_ = system.launch(a_body("training", 1))
     pod = running_pod(system, id_)["metadata"]
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["name"], "namespace": "default"}}
@@ -117,7 +117,7 @@ def test_an_eviction_through_the_api(system: System) -> None:
 
 
 def test_a_node_that_is_gone(system: System) -> None:
-    """A node that dies and is deleted: its gang is started again elsewhere, whole."""
+    """When a node dies and is deleted, its gang restarts elsewhere as a whole."""
     system.nodes.add("doomed")
     body = a_body("training", 2)
     body["ranks"][0]["nodeSelector"] = {}
@@ -131,7 +131,8 @@ def test_a_node_that_is_gone(system: System) -> None:
 
 
 def test_a_kubelet_that_refuses(system: System) -> None:
-    """Somebody took the room in between: OutOfcpu is not the user's fault, and the next attempt goes elsewhere."""
+    """Another pod occupied the node in between: OutOfcpu is not the user's fault, and the next attempt runs
+    elsewhere."""
     body = a_body("training", 1, {"runsS": 0.2})
     body["ranks"][0]["resources"] = {"cpu": "10"}
     worker = system.installation.processes["podworker"]
@@ -157,7 +158,8 @@ def test_a_kubelet_that_refuses(system: System) -> None:
 
 
 def test_an_image_that_can_not_be_pulled(system: System) -> None:
-    """Waited out for a while, then it ends with the image's name; one that comes late is no failure."""
+    """A missing image is waited for for a while, then the allocation ends with the image's name; an image that
+    appears late is no failure."""
     late = system.launch(a_body(script={"pullFails": 1, "backoffS": 0.5, "runsS": 0.1}))
     never = system.launch(a_body(script={"pullFails": -1, "backoffS": 0.5}))
     view = system.ended(never, "Failed")
@@ -168,7 +170,7 @@ def test_an_image_that_can_not_be_pulled(system: System) -> None:
 
 
 def test_a_sidecar_neither_decides_nor_blocks(system: System) -> None:
-    """The main container's end is the rank's; the sidecar is ended with it."""
+    """The end of the main container is the end of the rank; the sidecar is ended with it."""
     body = a_body(script={"containers": {"main": {"runsS": 0.2}, "side": {}}})
     body["template"]["spec"]["containers"].append({"name": "side", "image": "example.org/side:1"})
     id_ = system.launch(body)

@@ -1,4 +1,4 @@
-"""What clusters do to the pods of a workspace: a mesh that injects its proxy, levels of Pod Security."""
+"""Common additions of clusters to the pods of a workspace: a mesh that injects its proxy, levels of Pod Security."""
 
 from collections.abc import Generator
 
@@ -16,7 +16,7 @@ INJECTED = f"""[JSONPatch{{op: "add", path: "/spec/containers/-", value: Object.
     allowPrivilegeEscalation: false, runAsNonRoot: true, runAsUser: 1337,
     capabilities: Object.spec.containers.securityContext.capabilities{{drop: ["ALL"]}}}}}}}},
   JSONPatch{{op: "add", path: "/metadata/annotations/mesh.example~1status", value: "injected"}}]"""
-"""What a mesh does to a pod at its creation: one more container beside the main one, and a note."""
+"""The change of a mesh to a new pod: one more container beside the main one, and an annotation."""
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def mesh(system: System) -> Generator[str]:
 
 
 def in_the_mesh(script: Json, ranks: int = 1) -> Json:
-    """A launch whose pods the mesh takes; its proxy runs until somebody ends it."""
+    """A launch whose pods get the proxy of the mesh; the proxy runs until it is ended from outside."""
     body = a_body("training", ranks, {**script, "containers": {PROXY: {}}})
     body["template"]["metadata"]["labels"] = {"mesh": "in"}
     return body
@@ -60,11 +60,11 @@ def is_injected(pod: Json) -> bool:
 
 
 def test_a_proxy_of_a_mesh_does_not_keep_a_gang_alive(system: System, mesh: str) -> None:
-    """The main containers decide: when they have ended, the proxies beside them are ended, too, and nothing is left."""
+    """When the main containers have ended, the proxies beside them are ended too, and nothing is left."""
     assert mesh
 
     def injected() -> bool:
-        # A policy takes a moment until the API server holds to it.
+        # The API server applies a new policy only after a moment.
         id_ = system.launch(in_the_mesh({}))
         system.wait_for(id_, "Running")
         found = is_injected(system.pods(id_)[0])
@@ -84,7 +84,7 @@ def test_a_proxy_of_a_mesh_does_not_keep_a_gang_alive(system: System, mesh: str)
 
 @pytest.mark.parametrize("level", ["baseline", "restricted"])
 def test_a_workspace_may_be_held_to_a_level_of_pod_security(system: System, level: str) -> None:
-    """The API server itself refuses what is not of that level: ranks are, whatever their kind."""
+    """The API server refuses pods below the level; ranks meet it, whatever their kind."""
     name = f"held-to-{level}"
     labels = {"slipway.dev/workspace": "true", "pod-security.kubernetes.io/enforce": level}
     system.operator.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})

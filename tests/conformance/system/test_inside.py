@@ -1,6 +1,6 @@
-"""The help for what runs inside, with tokens that a real API server makes and reviews, at the tasks' door.
+"""The API for programs in pods, on the port for tasks, with tokens that a real API server creates and reviews.
 
-The simulated nodes run no programs, so the tests speak for the ranks, with the very tokens that a kubelet would
+The simulated nodes run no programs, so the tests call the API for the ranks, with the same tokens that a kubelet would
 project: bound to the pod, for the audience that the pod's volume names.
 """
 
@@ -19,7 +19,7 @@ TOKENS = "/api/v1/namespaces/default/serviceaccounts/default/token"
 
 
 class Door:
-    """The tasks' door of the api, as one rank meets it."""
+    """The api's port for tasks, as one rank calls it."""
 
     def __init__(self, system: System, id_: str, token: str = "") -> None:
         self._root = f"http://{system.installation.doors['api']}/api/v1/allocations/{id_}"
@@ -35,7 +35,7 @@ class Door:
 
 
 def a_token(system: System, pod: Json | None, audience: str = "slipway") -> str:
-    """What the kubelet asks for: bound to the pod; without a pod, to nothing."""
+    """The token that the kubelet requests: bound to the pod; without a pod, bound to nothing."""
     spec: Json = {"audiences": [audience], "expirationSeconds": 3600}
     if pod is not None:
         meta = pod["metadata"]
@@ -55,7 +55,8 @@ def gang(system: System) -> tuple[str, list[Json]]:
 
 
 def test_a_pod_has_what_it_needs_to_call(gang: tuple[str, list[Json]]) -> None:
-    """Each container finds the tasks' door in its environment, and a token for our audience in a volume."""
+    """Each container has the address of the port for tasks in its environment, and a token for our audience in a
+    volume."""
     for pod in gang[1]:
         (container,) = pod["spec"]["containers"]
         env = {item["name"]: item.get("value") for item in container["env"]}
@@ -69,8 +70,8 @@ def test_a_pod_has_what_it_needs_to_call(gang: tuple[str, list[Json]]) -> None:
 
 
 def test_the_api_server_says_whose_a_token_is(system: System, gang: tuple[str, list[Json]]) -> None:
-    """A token of a rank opens its own help and nothing else; of another audience, of no pod, or forged it opens
-    nothing."""
+    """A token of a rank gives access to its own allocation and nothing else; one of another audience, of no pod, or
+    a forged one gives access to nothing."""
     id_, pods = gang
     token = a_token(system, pods[1])
     assert Door(system, id_, token).ask("POST", "ready")[0] == 200
@@ -92,7 +93,7 @@ def test_the_api_server_says_whose_a_token_is(system: System, gang: tuple[str, l
 
 
 def test_a_token_ends_with_its_pod(system: System, gang: tuple[str, list[Json]]) -> None:
-    """One that nobody has used before is refused once the pod is gone; so is one that was, a minute later at most."""
+    """A token that was never used is refused once its pod is gone; a used one is refused at most a minute later."""
     id_, pods = gang
     fresh = a_token(system, pods[0])
     system.post(f"/allocations/{id_}/kill")
@@ -103,7 +104,7 @@ def test_a_token_ends_with_its_pod(system: System, gang: tuple[str, list[Json]])
 
 
 def test_ranks_exchange_data(system: System, gang: tuple[str, list[Json]]) -> None:
-    """By their tokens it is known which rank each is; they are ready when all are there."""
+    """The token tells which rank calls; the ranks are ready when all of them have called."""
     id_, pods = gang
     doors = [Door(system, id_, a_token(system, pod)) for pod in pods]
 
@@ -121,8 +122,8 @@ def test_ranks_exchange_data(system: System, gang: tuple[str, list[Json]]) -> No
 
 
 def test_an_eviction_is_heard_answered_and_requeued(system: System, gang: tuple[str, list[Json]]) -> None:
-    """The scheduler's stop is heard at the door; acknowledged and ended with 0 it is Preempted, and comes again. The
-    tokens of the attempt before open nothing any more."""
+    """A rank reads the scheduler's stop on the port for tasks. Acknowledged and ended with 0, the allocation is
+    Preempted and runs again. The tokens of the attempt before are refused."""
     id_, pods = gang
     doors = [Door(system, id_, a_token(system, pod)) for pod in pods]
     assert doors[0].ask("POST", "ready")[0] == 200
@@ -137,7 +138,7 @@ def test_an_eviction_is_heard_answered_and_requeued(system: System, gang: tuple[
         system.nodes.exit(pod["metadata"]["uid"], 0)
     system.wait_until(id_, lambda view: (view["attempt"], view["phase"]) == (2, "Running"), "running again")
     status, refused = doors[0].ask("POST", "ready")
-    # For a moment the door may remember the attempt before; the allocation itself does not.
+    # The port may cache the attempt before for a moment; the allocation itself does not.
     assert status in (401, 403, 409), refused
     for pod in system.pods(id_):
         system.nodes.exit(pod["metadata"]["uid"], 0)
@@ -148,7 +149,7 @@ def test_an_eviction_is_heard_answered_and_requeued(system: System, gang: tuple[
 
 
 def evict(system: System, id_: str) -> None:
-    """What the scheduler writes when somebody else needs the room."""
+    """Write the stop that the scheduler writes when another allocation preempts this one."""
     path = f"{GROUP}/namespaces/default/allocations/{id_.rsplit('-', 1)[0]}"
     while True:
         found = system.operator.get(path)

@@ -1,4 +1,4 @@
-"""What a real API server makes of notebooks, TensorBoards and shells: their files, their probes, their ends."""
+"""Notebooks, TensorBoards and shells on a real API server: their files, their probes, their ends."""
 
 import pytest
 
@@ -15,7 +15,7 @@ FILES = {
 
 @pytest.mark.parametrize("kind", sorted(FILES))
 def test_what_we_run_in_a_pod_travels_with_it(system: System, kind: str) -> None:
-    """Launched with nothing but its kind: the pod passes admission, with its probe and its files."""
+    """A launch with nothing but a kind: its pod passes admission, with the probe and the files of the kind."""
     id_ = system.launch({"kind": kind})
     system.wait_for(id_, "Running")
     (pod,) = system.pods(id_)

@@ -1,4 +1,4 @@
-"""The real kubectl as somebody uses it who never heard of our API: columns, conditions, help, logs."""
+"""The real kubectl, used without knowledge of our API: columns, conditions, help, logs."""
 
 import json
 
@@ -8,7 +8,7 @@ from tests.conformance.system.system import System, an_allocation
 
 
 def test_the_columns(system: System) -> None:
-    """`kubectl get alloc` says what people ask first; pools and queues too; names are short."""
+    """`kubectl get alloc` shows what users ask for first; pools and queues have short names too."""
     system.operator.apply(an_allocation("shown", "training", ranks=2, priority=60))
     id_ = system.applied_id("shown")
     system.wait_for(id_, "Running")
@@ -24,14 +24,14 @@ def test_the_columns(system: System) -> None:
 
 @pytest.mark.parametrize("condition", ["Admitted", "PodsReady", "Complete"])
 def test_wait_for_a_condition(system: System, condition: str) -> None:
-    """`kubectl wait` understands the conditions: their observedGeneration is the object's."""
+    """`kubectl wait` understands the conditions, because their observedGeneration is the object's."""
     name = f"waited-{condition.lower()}"
     system.operator.apply(an_allocation(name, script={"runsS": 0.2 if condition == "Complete" else 5}))
     system.kubectl("wait", f"alloc/{name}", f"--for=condition={condition}", "--timeout=40s")
 
 
 def test_wait_for_a_failure(system: System) -> None:
-    """`--for=condition=Failed`, and by the phase."""
+    """`kubectl wait` works with `--for=condition=Failed`, and with the phase."""
     system.operator.apply(an_allocation("failing", script={"runsS": 0.1, "exit": 7}))
     system.kubectl("wait", "alloc/failing", "--for=condition=Failed", "--timeout=40s")
     system.kubectl("wait", "alloc/failing", "--for=jsonpath={.status.phase}=Terminated", "--timeout=5s")
@@ -41,7 +41,7 @@ def test_wait_for_a_failure(system: System) -> None:
 
 
 def test_describe_and_explain(system: System) -> None:
-    """The schema documents itself; describe shows status, conditions and placements."""
+    """The schema has descriptions; `kubectl describe` shows status, conditions and placements."""
     said = system.kubectl("explain", "alloc.spec")
     for field in ("ranks", "template", "priority", "desired"):
         assert field in said
@@ -55,7 +55,7 @@ def test_describe_and_explain(system: System) -> None:
 
 
 def test_a_dry_run_and_a_typo(system: System) -> None:
-    """The API server validates a manifest without keeping it, and names what it does not know."""
+    """The API server validates a manifest without storing it, and names unknown fields."""
     good = json.dumps(an_allocation("never-made"))
     assert "server dry run" in system.kubectl("apply", "--dry-run=server", "-f", "-", stdin=good)
     bad = an_allocation("never-made")
@@ -69,7 +69,7 @@ def test_a_dry_run_and_a_typo(system: System) -> None:
 
 
 def test_server_side_apply(system: System) -> None:
-    """`kubectl apply --server-side` launches too, and again changes nothing; our own writes are no conflict."""
+    """`kubectl apply --server-side` launches; a second apply changes nothing, and our own writes are no conflict."""
     manifest = json.dumps(an_allocation("by-server", script={"runsS": 1}))
     assert "serverside-applied" in system.kubectl("apply", "--server-side", "-f", "-", stdin=manifest)
     id_ = system.applied_id("by-server")
@@ -81,7 +81,7 @@ def test_server_side_apply(system: System) -> None:
 
 
 def test_logs(system: System) -> None:
-    """`kubectl logs` of a pod, and the same lines through our API: while it runs, and after the pod is gone."""
+    """`kubectl logs` of a pod and our API show the same lines: while the pod runs, and after it is gone."""
     lines = ["epoch 1", "epoch 2"]
     system.operator.apply(an_allocation("talking", script={"logs": lines, "runsS": 2}))
     id_ = system.applied_id("talking")
@@ -94,7 +94,7 @@ def test_logs(system: System) -> None:
 
 
 def test_logs_of_all_ranks_follow(system: System) -> None:
-    """`slipway logs -f` of a gang ends with it, and has every line of every rank once."""
+    """`slipway logs -f` of a gang ends with the gang, and shows every line of every rank once."""
     system.operator.apply(an_allocation("chorus", "training", ranks=3, script={"logs": ["la"], "runsS": 1}))
     id_ = system.applied_id("chorus")
     system.wait_for(id_, "Running", "Terminated")

@@ -1,5 +1,5 @@
-"""What launches bring along and where they may go, on a real API server: archives, dry runs, workspaces, pools, and
-what of a wrong object the server itself refuses.
+"""Inputs of launches and where launches may run, on a real API server: archives, dry runs, workspaces, pools, and the
+wrong objects that the server itself refuses.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 
 @pytest.fixture
 def archive(system: System) -> Generator[bytes]:
-    """Four MiB that nobody has uploaded; what is stored of them goes at the end."""
+    """Four MiB that were not uploaded before; the stored pieces are deleted at the end."""
     yield an_archive({"train.py": b"print(1)", "data/noise": os.urandom(4 * 1024 * 1024)})
     for item in system.operator.items(MAPS, "slipway.dev/context=index"):
         system.operator.delete(f"{MAPS}/{item['metadata']['name']}")
@@ -34,14 +34,15 @@ def archive(system: System) -> Generator[bytes]:
 
 
 def put(system: System, content: bytes) -> httpx2.Response:
-    """An upload."""
+    """Upload the archive."""
     headers = {"content-type": "application/gzip"}
     url = f"{system.installation.url}/api/v1/contexts"
     return httpx2.put(url, content=content, headers=headers, verify=NO_TLS, trust_env=False, timeout=120.0)
 
 
 def test_an_archive_reaches_the_ranks(system: System, archive: bytes) -> None:
-    """Stored in pieces that belong to its index; each rank's token opens it at the tasks' door, byte by byte."""
+    """The archive is stored in pieces that belong to its index; each rank downloads it with its token on the port
+    for tasks, byte by byte."""
     stored = put(system, archive)
     assert stored.status_code == 201, stored.text
     id_ = stored.json()["id"]
@@ -67,7 +68,8 @@ def test_an_archive_reaches_the_ranks(system: System, archive: bytes) -> None:
 
 
 def test_ranks_run_as_an_account_of_their_workspace(system: System) -> None:
-    """Where the workspace's annotation allows it: the api, the pod worker and the admission policy say the same."""
+    """Ranks use a service account when the workspace's annotation allows it: the api, the pod worker and the
+    admission policy agree."""
     account = "/api/v1/namespaces/default/serviceaccounts"
     workspace = "/api/v1/namespaces/default"
     system.operator.create(account, {"metadata": {"name": "reader"}})
@@ -78,7 +80,7 @@ def test_ranks_run_as_an_account_of_their_workspace(system: System) -> None:
         )
         assert [error["pointer"] for error in answer.json()["errors"]] == ["/serviceAccount"], answer.text
         system.operator.change(workspace, {"metadata": {"annotations": {ANNOTATION_SERVICE_ACCOUNTS: "read*"}}})
-        # What the api has read of a workspace is some seconds old.
+        # The api caches the annotations of a workspace for some seconds.
         launched = wait_until(lambda: accepted(system, body), "the api has seen the annotation", timeout_s=60)
         system.wait_for(launched, "Running")
         accounts = [pod["spec"]["serviceAccountName"] for pod in system.pods(launched)]
@@ -95,7 +97,7 @@ def test_ranks_run_as_an_account_of_their_workspace(system: System) -> None:
 
 
 def accepted(system: System, body: Json) -> str:
-    """The id of a launch; empty when it is refused."""
+    """The id of a launch; empty when the api refuses it."""
     try:
         return system.launch(body)
     except InvalidError:
@@ -103,8 +105,8 @@ def accepted(system: System, body: Json) -> str:
 
 
 def test_secret_values_are_in_a_secret_that_goes_with_the_work(system: System) -> None:
-    """The ranks refer to it, in each attempt; the allocation, which owns it, has the names only. It cannot be changed,
-    and is gone when nothing runs any more."""
+    """The ranks refer to the Secret, in each attempt; the allocation, which owns it, contains only the names. The
+    Secret is immutable, and is deleted when nothing runs any more."""
     id_ = system.launch(a_body("training", 2, secretValues={"HF_TOKEN": "canary-8d1f"}, maxRestarts=1))
     system.wait_for(id_, "Running")
     stored = system.object(id_)
@@ -132,7 +134,7 @@ def test_secret_values_are_in_a_secret_that_goes_with_the_work(system: System) -
 
 
 def test_pieces_of_an_archive_that_is_gone_are_replaced(system: System, archive: bytes) -> None:
-    """A piece of the same name that belongs to nobody any more is not trusted."""
+    """A piece of the same name that no index owns is not trusted."""
     id_ = hashlib.sha256(archive).hexdigest()
     left = {"name": f"slipway-context-{id_[:40]}-1", "labels": {"slipway.dev/context": "piece"}}
     system.operator.create(MAPS, {"metadata": left, "binaryData": {"piece": "eHh4"}})
@@ -145,7 +147,8 @@ def test_pieces_of_an_archive_that_is_gone_are_replaced(system: System, archive:
 
 
 def test_an_archive_that_nobody_needs_goes(system: System, archive: bytes) -> None:
-    """With all its pieces, after its time; one that a waiting launch names stays. What is gone is refused."""
+    """An unused archive is deleted with all its pieces after its time; one that a waiting launch names stays. A
+    launch with a deleted archive is refused."""
     id_ = put(system, archive).json()["id"]
     launched = system.launch(a_body(context=id_, hold=True))
     must(system.installation.run("watcher", "--once", more={"SLIPWAY_CONTEXT_KEEP_S": "0.001"}))
@@ -160,7 +163,8 @@ def test_an_archive_that_nobody_needs_goes(system: System, archive: bytes) -> No
 
 
 def test_a_dry_run_shows_the_pods_that_come(system: System) -> None:
-    """What was shown is what the pod worker makes, but for uid, user, trace and hash; the server filled in the rest."""
+    """The shown pods are those that the pod worker creates, except for uid, user, trace and hash, and fields that
+    the server adds."""
     body = {**a_body("training", 2), "name": "rehearsed"}
     answer: Json = system.ask(lambda api: api.post("/allocations", body, {"dryRun": "true"}))
     shown: list[Json] = [item for item in answer["objects"] if item["kind"] == "Pod"]
@@ -175,7 +179,7 @@ def test_a_dry_run_shows_the_pods_that_come(system: System) -> None:
 
 
 def _within(mine: Any, real: Any, id_: str) -> bool:
-    """Whether all that was shown is there; what the server added, and the trace of the launch, do not count."""
+    """Whether `real` contains everything in `mine`; additions of the server and the trace of the launch are ignored."""
     if isinstance(mine, dict):
         return all(name in real and _within(value, real[name], id_) for name, value in cast("Json", mine).items())
     if isinstance(mine, list):
@@ -190,7 +194,7 @@ def _within(mine: Any, real: Any, id_: str) -> bool:
 
 @pytest.fixture
 def workspace(system: System) -> Generator[str]:
-    """A workspace of the test's own, made and removed through the API."""
+    """A workspace of this test, created and removed through the API."""
     name = f"team-{uuid.uuid4().hex[:6]}"
     system.post("/workspaces", {"name": name})
     wait_until(lambda: system.operator.find(f"/api/v1/namespaces/{name}/serviceaccounts/default"), "its account")
@@ -201,7 +205,8 @@ def workspace(system: System) -> Generator[str]:
 
 
 def test_a_workspace_is_made_filled_and_removed(system: System) -> None:
-    """Namespace, defaults, quota: a launch beyond the quota waits until there is room; then all of it goes."""
+    """Namespace, defaults and quota are created: a launch beyond the quota waits until the quota allows it; then all
+    of it is deleted."""
     made: Json = system.post("/workspaces", {"name": "made", "defaultPool": "default", "quota": {"pods": 1}})
     assert (made["isOwned"], made["quota"]) == (True, {"pods": "1"})
     account = "/api/v1/namespaces/made/serviceaccounts/default"
@@ -227,7 +232,8 @@ def test_a_workspace_is_made_filled_and_removed(system: System) -> None:
 
 
 def test_a_second_pool_for_one_workspace(system: System, workspace: str) -> None:
-    """It has a queue and a leader of its own; others are refused by the API, and wait when applied by hand."""
+    """The pool has a queue and a leader of its own. The API refuses launches of other workspaces; applied by hand,
+    they wait."""
     pool = {"apiVersion": "slipway.dev/v1alpha1", "kind": "ResourcePool", "metadata": {"name": "apart"}}
     queue = {**pool, "kind": "Queue", "spec": {"pool": "apart"}}
     system.operator.apply({**pool, "spec": {"workspaces": [workspace], "nodeSelector": {"none": "such"}}}, queue)
@@ -266,7 +272,7 @@ MISTAKES: list[tuple[Json, str]] = [
 
 @pytest.mark.parametrize(("change", "field"), MISTAKES, ids=[field for _, field in MISTAKES])
 def test_what_the_api_server_refuses(system: System, change: Json, field: str) -> None:
-    """kubectl apply is told the field; no object is made."""
+    """`kubectl apply` reports the wrong field, and no object is created."""
     manifest = an_allocation("wrong")
     manifest["spec"] |= change
     done = system.operator.kubectl("apply", "-f", "-", stdin=_yaml(manifest))
@@ -288,7 +294,8 @@ INVALID: list[tuple[Json, str]] = [
 
 @pytest.mark.parametrize(("change", "pointer"), INVALID, ids=[pointer for _, pointer in INVALID])
 def test_what_the_scheduler_marks_invalid(system: System, change: Json, pointer: str) -> None:
-    """What a schema cannot say: the object waits as Invalid, and says the field and what to do; it never runs."""
+    """An object that breaks a rule beyond the schema waits as Invalid, and shows the field and the fix; it never
+    runs."""
     manifest = an_allocation("crooked")
     manifest["spec"] |= change
     system.operator.apply(manifest)

@@ -1,4 +1,4 @@
-"""Time that is up, daemons and elastic gangs on a real API server; the deadlines outlive whoever fires them."""
+"""Timeouts, daemons and elastic gangs on a real API server; deadlines survive the leader that would enforce them."""
 
 from slipway.model.times import parse_time
 from slipway.runtime.clock import SystemClock
@@ -20,7 +20,8 @@ def exit_all(system: System, id_: str) -> None:
 
 
 def test_what_nobody_uses_ends(system: System) -> None:
-    """One timeout after the last use; the leader that would have fired it is killed, the stored time stands."""
+    """An unused allocation ends one timeout after its last use; the leader is killed before that, and the stored
+    deadline stays."""
     used, unused = (system.launch(a_body(kind, idleTimeout="6s")) for kind in ("shell", "command"))
     due = {id_: parse_time(system.wait_for(id_, "Running")["status"]["deadlines"]["idle"]) for id_ in (used, unused)}
     system.installation.kill("scheduler")
@@ -33,7 +34,8 @@ def test_what_nobody_uses_ends(system: System) -> None:
 
 
 def test_what_is_ready_is_told_that_its_time_is_up(system: System) -> None:
-    """Preempting first; what it then does by itself is TimedOut all the same."""
+    """A ready allocation is asked to stop first (preempting); when it then ends by itself, its result is TimedOut
+    all the same."""
     id_ = system.launch(a_body("training", 2, preemptible=True, maxRuntime="4s", maxRestarts=2))
     system.wait_for(id_, "Running")
     system.post(f"/allocations/{id_}/ready", {"value": True})
@@ -47,7 +49,8 @@ def test_what_is_ready_is_told_that_its_time_is_up(system: System) -> None:
 
 
 def test_terminate(system: System) -> None:
-    """What is ready is asked, what is not is killed; a signal before the start is a clean end."""
+    """A ready allocation is asked to stop, one that is not ready is killed; a signal before the start ends it
+    cleanly."""
     gentle, hard = (system.launch(a_body("training", 1, preemptible=True)) for _ in range(2))
     waits = system.launch(a_body("training", 1, preemptible=True, hold=True))
     for id_ in (gentle, hard):
@@ -66,7 +69,8 @@ def test_terminate(system: System) -> None:
 
 
 def test_daemons_go_with_the_last_worker(system: System) -> None:
-    """Marked by a rank while it runs: killed when the others have ended, and no failure."""
+    """A rank that is marked as a daemon while it runs is killed when the other ranks have ended, which is no
+    failure."""
     id_ = system.launch(a_body("training", 2))
     system.wait_for(id_, "Running")
     system.post(f"/allocations/{id_}/ranks/1/daemon")
@@ -77,7 +81,7 @@ def test_daemons_go_with_the_last_worker(system: System) -> None:
 
 
 def test_an_elastic_gang_loses_a_node_and_goes_on(system: System) -> None:
-    """At its minimum it lives: the pod of the lost rank is cleared away although no kubelet confirms its end."""
+    """A gang at its minimum runs on: the pod of the lost rank is deleted although no kubelet confirms its end."""
     system.nodes.add(SPARE)
     elsewhere = {"key": HOSTNAME, "operator": "NotIn", "values": [SPARE]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]}
@@ -99,7 +103,7 @@ def test_an_elastic_gang_loses_a_node_and_goes_on(system: System) -> None:
 
 
 def test_what_a_silent_machine_runs_is_given_up_by_an_admin(system: System) -> None:
-    """Its node stays and says nothing: a kill waits for it until somebody who knows says that it is off."""
+    """The node of a silent machine stays: a kill waits for it until an administrator states that the machine is off."""
     system.nodes.add(SILENT)
     role: Json = {"name": "worker", "resources": {"cpu": "100m", "memory": "64Mi"}, "nodeSelector": {HOSTNAME: SILENT}}
     id_ = system.launch({**a_body("training"), "ranks": [role]})

@@ -1,4 +1,4 @@
-"""The whole life of every kind of allocation, launched in every way, under the accounts of the chart."""
+"""Every kind of allocation runs from launch to end, launched in every way, under the accounts of the chart."""
 
 import pytest
 
@@ -12,7 +12,7 @@ SERVICES = ("notebook", "shell", "tensorboard")
 
 @pytest.mark.parametrize(("kind", "ranks"), [("command", 1), ("training", 4)])
 def test_what_ends_by_itself(system: System, kind: str, ranks: int) -> None:
-    """From requested to terminated; every rank is started once, its exit is on record, and nothing is left."""
+    """From requested to terminated every rank is started once, its exit code is recorded, and nothing is left."""
     id_ = system.launch(a_body(kind, ranks, {"runsS": 0.3}))
     view = system.ended(id_, "Succeeded")
     assert [rank["exitCode"] for rank in view["status"]["ranks"]] == [0] * ranks
@@ -25,7 +25,7 @@ def test_what_ends_by_itself(system: System, kind: str, ranks: int) -> None:
 
 @pytest.mark.parametrize("kind", SERVICES)
 def test_what_runs_until_it_is_ended(system: System, kind: str) -> None:
-    """It runs, is ready, and is ended by a kill within the grace; the container was started once."""
+    """The allocation runs, is ready, and is ended by a kill within the grace; its container was started once."""
     id_ = system.launch(a_body(kind, ports=[{"name": "http", "port": 8888}]))
     system.wait_for(id_, "Running")
     system.post(f"/allocations/{id_}/ready", {"value": True})
@@ -39,7 +39,8 @@ def test_what_runs_until_it_is_ended(system: System, kind: str) -> None:
 
 
 def test_a_gang_starts_whole(system: System) -> None:
-    """Four ranks with one release, a headless Service, an address of the first, and owners that collect them."""
+    """Four ranks have one release, a headless Service, the address of the first rank, and owners for garbage
+    collection."""
     id_ = system.launch(a_body("training", 4))
     view = system.wait_for(id_, "Running")
     pods = system.pods(id_)
@@ -77,7 +78,7 @@ def test_the_command_launches(system: System) -> None:
 
 @pytest.mark.parametrize("kind", ["command", "training", *SERVICES])
 def test_an_applied_object_is_launched(system: System, kind: str) -> None:
-    """`kubectl apply` is a first-class way to launch: the same life for each kind; a second apply changes nothing."""
+    """`kubectl apply` launches like the REST API: each kind has the same life, and a second apply changes nothing."""
     name = f"applied-{kind}"
     manifest: Json = an_allocation(name, kind, ranks=2 if kind == "training" else 1, script={"runsS": 0.4})
     assert "created" in system.operator.apply(manifest)
@@ -90,7 +91,7 @@ def test_an_applied_object_is_launched(system: System, kind: str) -> None:
 
 
 def test_one_key_launches_once(system: System) -> None:
-    """The same Idempotency-Key answers with the same id, also after the end."""
+    """A second launch with the same Idempotency-Key returns the same id, also after the end."""
     body = a_body(script={"runsS": 0.1})
     ids = {system.ask(lambda api: api.launch(body, key="the-same-key"))["id"] for _ in range(3)}
     (id_,) = ids
@@ -100,7 +101,8 @@ def test_one_key_launches_once(system: System) -> None:
 
 
 def test_one_key_with_a_name_launches_once(system: System) -> None:
-    """By the claim that the api's own account may write, and nobody else's: other names, and none, are refused."""
+    """A key with a name launches once, by a claim that only the api's own account may write: other names, and none,
+    are refused."""
     body = a_body(script={"runsS": 0.1})
     named = {**body, "name": "by-name"}
     (id_,) = {system.ask(lambda api: api.launch(named, key="a-key-with-a-name"))["id"] for _ in range(2)}
@@ -112,7 +114,7 @@ def test_one_key_with_a_name_launches_once(system: System) -> None:
 
 
 def test_files_travel_in_the_config_map(system: System) -> None:
-    """They are in the attempt's ConfigMap while it lives, and gone with it."""
+    """Files of a launch are in the attempt's ConfigMap while the attempt lives, and deleted with it."""
     id_ = system.launch(a_body(files=[{"path": "train.py", "content": "print('hello')"}]))
     system.wait_for(id_, "Running")
     (found,) = system.operator.items("/api/v1/configmaps", f"slipway.dev/allocation={id_}")

@@ -1,4 +1,4 @@
-"""Whatever is deleted, at whatever step of its launch, and whoever is away: nothing is stuck, nothing is left (V19)."""
+"""Allocations deleted at any step of their launch, with any service down: nothing is stuck, nothing is left (V19)."""
 
 import os
 import subprocess
@@ -27,12 +27,12 @@ STEPS: dict[str, tuple[str, Json]] = {
     "ends": ("Running", {"script": {"ignoresTerm": True}}),
     "ended": ("Terminated", {"script": {"runsS": 0.1}}),
 }
-"""{name: (the phases to wait for, how it is made)}"""
+"""{name: (the phases to wait for, how it is launched)}"""
 
 
 @pytest.fixture
 def place(system: System) -> Generator[str]:
-    """A workspace of the test's own, with an allocation at every step of its life."""
+    """A workspace of this test, with an allocation at every step of its life."""
     name = f"stuck-{uuid.uuid4().hex[:6]}"
     labels = {"slipway.dev/workspace": "true"}
     system.operator.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
@@ -50,13 +50,13 @@ def place(system: System) -> Generator[str]:
 
 
 def test_a_namespace_goes_at_every_step(system: System, place: str) -> None:
-    """It is deleted under all of them: it goes, and with it everything."""
+    """A namespace that is deleted with an allocation at every step disappears with everything in it."""
     _delete_namespace(system, place)
     _nothing_is_left(system, place)
 
 
 def test_what_is_deleted_while_services_are_away_goes_when_they_come_back(system: System, place: str) -> None:
-    """One more was assigned while nobody made pods; every service is away while all are deleted."""
+    """One more allocation was assigned while the pod worker was down; every service is down while all are deleted."""
     system.installation.halt("podworker")
     system.operator.apply(an_allocation("assigned", namespace=place))
     wait_until(lambda: _phase(system, place, "assigned") == "Assigned", "it is assigned")
@@ -70,7 +70,7 @@ def test_what_is_deleted_while_services_are_away_goes_when_they_come_back(system
 
 
 def test_after_an_uninstall_the_removal_lets_go_of_everything(system: System, place: str) -> None:
-    """The services never come back: deleted allocations, and those that nobody deleted, go with one command."""
+    """The services never return: one command removes deleted allocations and all others."""
     system.installation.halt(*chart.SERVICES)
     try:
         system.operator.delete(_path(place, "runs"))
@@ -88,7 +88,8 @@ def test_after_an_uninstall_the_removal_lets_go_of_everything(system: System, pl
 def test_before_an_uninstall_the_account_of_the_chart_removes_everything(
     system: System, place: str, tmp_path: Path
 ) -> None:
-    """With `uninstall.removeAllocations`: the command of the hook, as the hook's account, beside services that run."""
+    """With `uninstall.removeAllocations` the command of the hook removes everything, as the hook's account, beside
+    running services."""
     documents = [item for item in chart.render(CLEARS_UP) if _is_before_an_uninstall(item)]
     job, *account = sorted(documents, key=lambda item: item["kind"] != "Job")
     pod = job["spec"]["template"]["spec"]

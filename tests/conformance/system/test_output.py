@@ -1,6 +1,6 @@
-"""What ranks print is kept on a real API server too: every line once, in order, to the end, for each reader.
+"""Output of ranks on a real API server: each reader gets every line once, in order, to the end.
 
-The ranks are real processes on nodes of their own, which are a pool: their logs come over TLS by the API server.
+The ranks are real processes on separate nodes, which form a pool: the API server delivers their logs over TLS.
 """
 
 from collections.abc import Generator
@@ -14,13 +14,14 @@ from tests.support import output
 from tests.support.output import Readers
 
 POOL = "and-processes"
-"""Of the pools that select a node the first by name has it, and the default pool selects all."""
+"""Its name comes first: of the pools that select a node, the first by name gets it, and the default pool selects all
+nodes."""
 LABEL = "test.example.org/output"
 
 
 @pytest.fixture(scope="module")
 def readers(system: System, real: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Generator[Readers]:
-    """Of a pool whose nodes run real processes."""
+    """The readers, on a pool whose nodes run real processes."""
     group = "slipway.dev/v1alpha1"
     pool = {"apiVersion": group, "kind": "ResourcePool", "metadata": {"name": POOL}}
     queue = {"apiVersion": group, "kind": "Queue", "metadata": {"name": POOL}, "spec": {"pool": POOL}}
@@ -37,20 +38,21 @@ def readers(system: System, real: RealCluster, tmp_path_factory: pytest.TempPath
 
 
 def test_a_burst_of_several_ranks(readers: Readers) -> None:
-    """Three ranks that print 3,000 lines at once and end: 9,000 lines, for each reader."""
+    """Three ranks that print 3,000 lines at once and end: each reader gets 9,000 lines."""
     output.check_burst(readers)
 
 
 def test_a_flood_and_its_traceback(readers: Readers) -> None:
-    """A rank that prints 40,000 lines and fails: its log is whole, and ends with the error."""
+    """A rank prints 40,000 lines and fails: its log is complete, and ends with the error."""
     output.check_flood_and_traceback(readers)
 
 
 def test_the_cause_stands_among_the_lines_of_others(readers: Readers) -> None:
-    """Of eight ranks that print, one says why it fails: its line is kept, and the failure is told by its name."""
+    """Of eight ranks that print, one prints why it fails: the log contains its line, and the failure names that
+    rank."""
     output.check_cause_among_others(readers)
 
 
 def test_the_watcher_is_killed(system: System, readers: Readers) -> None:
-    """What prints on while the only watcher is killed and started again, and ends soon after, loses no line."""
+    """Output that continues while the only watcher is killed and restarted, and ends soon after, loses no line."""
     output.check_kill_of_the_watcher(readers, lambda: system.installation.kill("watcher"))

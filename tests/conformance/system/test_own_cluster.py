@@ -1,7 +1,7 @@
 """The chart on a cluster with real nodes: installed, one command run to its end, removed without a trace.
 
-Runs where KUBECONFIG names a cluster and SLIPWAY_CONFORMANCE_IMAGE the services' image, as its nodes can get it. The
-command runs in the same image, so that no other one is needed. Only the chart and kubectl are used.
+Runs when KUBECONFIG names a cluster, and SLIPWAY_CONFORMANCE_IMAGE the services' image, as the nodes can pull it. The
+command runs in the same image, so no other image is needed. Only the chart and kubectl are used.
 """
 
 import json
@@ -25,13 +25,13 @@ IMAGE = os.environ.get("SLIPWAY_CONFORMANCE_IMAGE", "")
 
 
 class Cluster:
-    """Whoever the kubeconfig says, with kubectl."""
+    """The cluster of the kubeconfig, with kubectl."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
 
     def kubectl(self, *words: str, stdin: str = "", timeout_s: float = INSTALLED_S) -> str:
-        """What it says; it has to work."""
+        """Run kubectl and return its output; it must succeed."""
         argv = ["kubectl", f"--kubeconfig={self.kubeconfig}", f"--namespace={NAMESPACE}", *words]
         done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=timeout_s + 10, check=False)
         assert done.returncode == 0, done.stderr
@@ -40,7 +40,7 @@ class Cluster:
 
 @pytest.fixture
 def installed(real_kubeconfig: Path) -> Generator[Cluster]:
-    """The chart, with a workspace, a pool and a queue of its own; everything is removed at the end."""
+    """The chart, with a workspace, a pool and a queue for the test; everything is removed at the end."""
     if not os.environ.get("KUBECONFIG") or not IMAGE:
         pytest.skip("needs nodes that run containers: KUBECONFIG, and the services' image as SLIPWAY_CONFORMANCE_IMAGE")
     if shutil.which("kubectl") is None:
@@ -60,14 +60,14 @@ def installed(real_kubeconfig: Path) -> Generator[Cluster]:
         cluster.kubectl("wait", "deployment", "--all", "--for=condition=Available", wait)
         yield cluster
     finally:
-        # While the services are there to let them go.
+        # The services must still run to remove the finalizers.
         cluster.kubectl("delete", "alloc", "--all", f"--timeout={INSTALLED_S}s")
         chart.uninstall(real_kubeconfig, NAMESPACE)
         cluster.kubectl("delete", "namespace", NAMESPACE, f"--timeout={INSTALLED_S}s")
 
 
 def test_one_command(installed: Cluster) -> None:
-    """It is applied, admitted, bound, run, observed, and its pod is gone."""
+    """The command is applied, admitted, bound, run and observed, and its pod is gone at the end."""
     manifest = an_allocation("hello", namespace=NAMESPACE)
     container: Json = {"name": "main", "image": IMAGE, "command": ["python", "-c", "print('hello from a rank')"]}
     manifest["spec"]["template"] = {"spec": {"containers": [container], "securityContext": {"runAsUser": 65532}}}

@@ -1,4 +1,4 @@
-"""The comparison of what roles give with what was asked, without any cluster."""
+"""The comparison of the roles' permissions with the requests, without any cluster."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def a_request(verb: str = "get", **fields: Any) -> Request:
 
 
 def test_every_combination_is_a_permission() -> None:
-    """Groups times resources times verbs, for the account that is bound and no other."""
+    """A rule gives a permission for each group, resource and verb, to the bound account and no other."""
     found = permissions_of([API, WATCHER], a_role(RULE))
     assert len(found) == 4
     assert {item.account for item in found} == {API}
@@ -47,14 +47,14 @@ def test_every_combination_is_a_permission() -> None:
 
 
 def test_a_command_in_a_container_uses_two_verbs() -> None:
-    """The audit log has its `get` only; the API server asks for `create` as well."""
+    """The audit log contains only `get`; the API server checks `create` as well."""
     found = permissions_of([API], a_role({"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create", "get"]}))
     assert unused(found, [a_request(resource="pods/exec")]) == []
     assert len(unused(found, [a_request()])) == 2
 
 
 def test_what_was_asked_is_used() -> None:
-    """A verb counts for its own account, group, resource and subresource only."""
+    """A request uses a permission of its own account, verb, group, resource and subresource only."""
     found = permissions_of([API], a_role({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}))
     assert unused(found, [a_request()]) == []
     for other in (
@@ -68,21 +68,21 @@ def test_what_was_asked_is_used() -> None:
 
 @pytest.mark.parametrize(("namespace", "name", "is_used"), [("a", "x", True), ("b", "x", False), ("a", "y", False)])
 def test_a_role_of_a_namespace_and_names(namespace: str, name: str, is_used: bool) -> None:
-    """A Role is used by requests of its namespace, a rule with names by requests for those."""
+    """Requests of its namespace use a Role; requests for listed names use a rule with names."""
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"], "resourceNames": ["x"]}
     found = permissions_of([API], a_role(rule, kind="Role", namespace="a"))
     assert (unused(found, [a_request(namespace=namespace, name=name)]) == []) is is_used
 
 
 def test_wildcards_are_told() -> None:
-    """`*` can never be shown to be needed."""
+    """No request can show that `*` is needed."""
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]}
     assert wildcards(permissions_of([API], a_role(rule))) == ["ClusterRole r: * pods"]
 
 
 @pytest.mark.parametrize(("decision", "said"), [("forbid", True), ("allow", False)])
 def test_only_the_authorizer_denies(decision: str, said: bool) -> None:
-    """A 403 of an admission plugin, for want of quota, say, is no missing permission."""
+    """A 403 of an admission plugin, for example because of a quota, is no missing permission."""
     entry = {
         "user": {"username": API.user},
         "verb": "create",
@@ -95,6 +95,6 @@ def test_only_the_authorizer_denies(decision: str, said: bool) -> None:
 
 
 def test_a_path_is_named_when_there_is_no_resource() -> None:
-    """Discovery and version are asked for by path."""
+    """A request for discovery or version is reported by its path."""
     entry = {"user": {"username": API.user}, "verb": "get", "requestURI": "/version?timeout=5s"}
     assert str(request_of(entry)) == f"{API.user}: get /version"

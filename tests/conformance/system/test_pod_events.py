@@ -1,4 +1,4 @@
-"""What kubelets and the API server say about pods, as people read it in the log of an allocation."""
+"""Events of kubelets and the API server about pods, as users read them in the log of an allocation."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from tests.support.wait import wait_until
 
 
 def said(system: System, id_: str) -> list[str]:
-    """The lines that are no rank's own."""
+    """The log lines that no rank printed."""
     return [item["text"] for item in lines(system, id_) if item["stream"] == "event"]
 
 
@@ -19,7 +19,7 @@ def lines(system: System, id_: str) -> list[dict[str, Any]]:
 
 
 def test_a_start_is_told_in_words_once(system: System) -> None:
-    """Image, pull, start; a watcher that is killed and comes back tells none of it again."""
+    """The log shows image, pull and start once; a watcher that is killed and restarted does not repeat them."""
     id_ = system.launch(a_body())
     system.wait_for(id_, "Running")
     wait_until(lambda: "container main started" in said(system, id_), f"the start: {said(system, id_)}")
@@ -35,7 +35,7 @@ def test_a_start_is_told_in_words_once(system: System) -> None:
 
 
 def test_an_image_that_can_not_be_had_is_told(system: System) -> None:
-    """In two lines, not in the five that Kubernetes makes of it."""
+    """A missing image is shown in two lines, instead of the five events of Kubernetes."""
     id_ = system.launch(a_body(script={"pullFails": -1, "backoffS": 0.5}))
     view = system.wait_for(id_, "Terminated", timeout_s=60)
     assert "cannot be pulled" in view["message"], view["message"]

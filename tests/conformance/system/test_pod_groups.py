@@ -1,7 +1,7 @@
-"""`binding: delegate` where the API server serves groups of pods: kube-scheduler places our gangs whole, or says of
-which rank it cannot.
+"""`binding: delegate` where the API server serves groups of pods: kube-scheduler places our gangs whole, or names the
+rank that it cannot place.
 
-Without groups it binds pod by pod: that is `test_binding_delegate.py`, on a Kubernetes as it is delivered.
+Without groups it binds pod by pod: `test_binding_delegate.py` tests that, on Kubernetes as it is delivered.
 """
 
 from collections.abc import Generator
@@ -24,7 +24,7 @@ def place(system: System) -> Generator[Place]:
 
 
 def condition(system: System, name: str) -> Json:
-    """What kube-scheduler says of a group, once it says anything."""
+    """Wait for kube-scheduler's condition of a group and return it."""
 
     def found() -> Json | None:
         status: Json = system.operator.get(f"{GROUPS}/{name}").get("status") or {}
@@ -37,14 +37,14 @@ def condition(system: System, name: str) -> Json:
 
 
 def given_up(system: System, id_: str) -> Json:
-    """What the event says with which the first attempt began to end, once there is a second one."""
+    """Wait for a second attempt and return the data of the event with which the first began to end."""
     system.wait_until(id_, lambda view: view["attempt"] >= 2, "in its second attempt")
     ended: Json = next(event for event in system.events(id_) if event["type"].endswith("terminating"))
     return ended["data"]
 
 
 def test_gang_is_one_group(place: Place) -> None:
-    """Its pods name it, it asks for all of them, and it goes when the attempt does."""
+    """The pods of a gang name its group, which requires all of them; the group is deleted with the attempt."""
     system = place.system
     id_ = place.launch(4, cpu="6", script={"runsS": 2.0})
     system.wait_for(id_, "Running")
@@ -60,7 +60,7 @@ def test_gang_is_one_group(place: Place) -> None:
 
 
 def test_single_rank_is_no_group(place: Place) -> None:
-    """There is nobody to wait for."""
+    """A single rank has no group, because it waits for no other pod."""
     system = place.system
     id_ = place.launch(1, script={"runsS": 0.5})
     system.wait_for(id_, "Running")
@@ -70,7 +70,8 @@ def test_single_rank_is_no_group(place: Place) -> None:
 
 
 def test_rank_without_a_place_is_named_and_nobody_starts(place: Place) -> None:
-    """A stranger has taken the place of one rank in between: no mate of it starts, and its node alone is avoided."""
+    """Another pod occupies the node of one rank in between: no rank of the gang starts, and only that node is
+    avoided."""
     system = place.system
     with place.without_workers():
         id_ = place.launch(2, cpu="9")
@@ -90,7 +91,7 @@ def test_rank_without_a_place_is_named_and_nobody_starts(place: Place) -> None:
 
 
 def test_rank_that_starts_again_is_in_no_group(place: Place) -> None:
-    """With `restart: rank` its mates run on: the new pod is placed by itself, also when a mate has ended."""
+    """With `restart: rank` the other ranks run on: the new pod is placed alone, also when another rank has ended."""
     system = place.system
     id_ = place.launch(2, cpu="1", restart="rank", maxRestarts=1)
     system.wait_for(id_, "Running")
@@ -116,7 +117,7 @@ def test_rank_that_starts_again_is_in_no_group(place: Place) -> None:
 
 
 def test_pods_of_a_group_have_their_own_claims(system: System) -> None:
-    """A template of a claim is one of each pod's, and kube-scheduler gives each a device of its own."""
+    """A claim template makes a claim for each pod, and kube-scheduler allocates a device to each."""
     with a_place(system, nodes=1, binding="delegate") as place:
         template = make_toys(place, place.nodes[0], "group-toys", count=2)
         id_ = place.launch(2, template=template)
@@ -126,7 +127,7 @@ def test_pods_of_a_group_have_their_own_claims(system: System) -> None:
 
 
 def test_group_of_somebody_else_is_left_alone(place: Place) -> None:
-    """Its name is taken: the launch is refused and says by what; the other group stays as it is."""
+    """When its name is in use, the launch is refused with the name in the way; the other group stays unchanged."""
     system = place.system
     with place.without_workers():
         id_ = place.launch(2, cpu="1")

@@ -1,6 +1,6 @@
-"""What a pod may ask for in its pool: the API server judges each pod as the Python does.
+"""What a pod may request in its pool: the API server judges each pod as the Python code does.
 
-Pods are made with the very token of the podworker, as dry runs, without the check that the podworker itself makes.
+The tests create pods with the podworker's own token, as dry runs, without the podworker's own check.
 """
 
 import re
@@ -32,7 +32,7 @@ CLAIM: Json = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"sto
 
 @pytest.fixture(scope="module")
 def owner(system: System) -> Generator[Json]:
-    """An allocation that never starts, as an owner of what is tried."""
+    """An allocation that never starts, as the owner of the pods that a test tries."""
     spec = {"kind": "command", "hold": True, "template": {"spec": {"containers": [{"name": "m", "command": ["true"]}]}}}
     named = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": "rules"}}
     made = system.operator.create(f"{GROUP}/namespaces/default/allocations", {**named, "spec": spec})
@@ -42,7 +42,7 @@ def owner(system: System) -> Generator[Json]:
 
 @pytest.fixture
 def pool(system: System) -> Generator[str]:
-    """A pool of its own, whose rules a test sets."""
+    """A pool of this test, which sets its rules."""
     named = {"apiVersion": "slipway.dev/v1alpha1", "kind": "ResourcePool", "metadata": {"name": TRIED}}
     system.operator.create(POOLS, {**named, "spec": {}})
     yield f"{POOLS}/{TRIED}"
@@ -50,7 +50,7 @@ def pool(system: System) -> Generator[str]:
 
 
 def in_pool(pod: Json, pool: str = TRIED, **spec: list[Json] | str) -> Json:
-    """A pod as the podworker makes it for that pool; empty: as a release did that named none."""
+    """A pod as the podworker creates it for that pool; empty: as an older release created it, which named no pool."""
     meta = pod["metadata"]
     labels = meta["labels"] | ({LABEL_POOL: pool} if pool else {})
     return {**pod, "metadata": {**meta, "labels": labels}, "spec": {**pod["spec"], **spec}}
@@ -69,12 +69,12 @@ def judged(client: httpx2.Client, pod: Json) -> httpx2.Response:
 
 
 def holds(client: httpx2.Client, pod: Json) -> None:
-    """Waits until the policy has seen the rules of the pool, under which this pod is refused."""
+    """Wait until the policy has read the rules of the pool, under which this pod is refused."""
     wait_until(lambda: judged(client, pod).status_code == 403, "the policy knows the rules of the pool")
 
 
 def test_the_api_server_reads_patterns_of_images_as_we_do(system: System, owner: Json, pool: str) -> None:
-    """Each pattern by itself, with what it allows and with what it does not."""
+    """Each pattern is tried by itself, with images that it allows and images that it does not."""
     cases = sorted({*ALLOWED, *REFUSED})
     patterns = dict[str, list[str]]()
     for pattern, image in cases:
@@ -83,7 +83,7 @@ def test_the_api_server_reads_patterns_of_images_as_we_do(system: System, owner:
     wrong: list[tuple[str, str, str]] = []
     with acting_as(system, "podworker") as client:
         for pattern, images in patterns.items():
-            # A name that only this pattern allows shows that the policy has seen it.
+            # A name that only this pattern allows shows that the policy has read it.
             mark = f"seen.example/{abs(hash(pattern))}"
             system.operator.change(pool, {"spec": {"allowedImages": [pattern, mark]}})
             wait_until(
@@ -101,7 +101,8 @@ def an_image_volume(reference: str) -> Json:
 
 
 def test_every_image_of_a_pod_is_judged(system: System, owner: Json, pool: str) -> None:
-    """Init containers, sidecars and volumes too; by every pool when a release made the pod that named none."""
+    """Init containers, sidecars and volumes are judged too; a pod of an older release without a pool is judged by
+    every pool."""
     system.operator.change(pool, {"spec": {"allowedImages": ["reg.example/team"]}})
     with acting_as(system, "podworker") as client:
         holds(client, running(owner, "evil/x"))
@@ -123,12 +124,12 @@ NAMED: list[tuple[str, Json]] = [
     ("allowedRuntimeClasses", {"runtimeClassName": "slipway-other"}),
     ("allowedTolerations", {"tolerations": [{"key": "slipway-other", "operator": "Exists"}]}),
 ]  # fmt: skip
-"""A field of the pool, and what names `slipway-other` in a pod."""
+"""A field of the pool, and a pod that uses `slipway-other`."""
 
 
 @pytest.mark.parametrize(("field", "pod"), NAMED, ids=[field for field, _ in NAMED])
 def test_a_pod_names_what_the_pool_lists(system: System, owner: Json, pool: str, field: str, pod: Json) -> None:
-    """Nothing when the list is empty, and what it lists."""
+    """A pod may use nothing when the list of the pool is empty, else what the list contains."""
     classes = "/apis/node.k8s.io/v1/runtimeclasses"
     system.operator.create(classes, {"metadata": {"name": "slipway-other"}, "handler": "other"})
     try:
@@ -159,15 +160,15 @@ TOLERATED: tuple[tuple[Json, Json, bool], ...] = (
     ({"allowedTolerations": [], "tolerations": [{"operator": "Exists"}]}, {"operator": "Exists"}, True),
     ({"allowedTolerations": [], "tolerations": [{"key": "b", "operator": "Exists"}]}, {"key": "b", "value": "x"}, True),
 )
-"""What a pool says, a toleration of a pod (empty: none), and whether it is allowed."""
+"""The rules of a pool, a toleration of a pod (empty: none), and whether it is allowed."""
 
 
 def test_tolerations_of_a_pod_are_judged(system: System, owner: Json, pool: str) -> None:
-    """By the pool's list and its own tolerations, as the Python judges them."""
+    """The API server judges tolerations by the pool's list and its own tolerations, as the Python code does."""
     wrong: list[tuple[Json, Json, str]] = []
     with acting_as(system, "podworker") as client:
         for number, (rules, toleration, is_fine) in enumerate(TOLERATED):
-            # An image that only this case allows shows that the policy has seen its rules.
+            # An image that only this case allows shows that the policy has read its rules.
             mark = f"seen.example/{number}"
             rules = {"tolerations": None, **rules, "allowedImages": [mark]}
             system.operator.change(pool, {"spec": rules})
@@ -195,12 +196,13 @@ PRIVILEGES: tuple[tuple[Json, Json, bool], ...] = (
     ({"allowedPrivileges": ["root"]}, {"runAsUser": 0, "runAsNonRoot": False}, True),
     ({"allowedPrivileges": []}, {"runAsNonRoot": False}, False),
 )
-"""What a pool says, what a pod asks for (of the host, or in the context of its container), and whether it may."""
+"""The rules of a pool, what a pod requests (of the host, or in the context of its container), and whether it is
+allowed."""
 CEILING = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/slipway-policy-pods"
 
 
 def asking(pod: Json, asked: Json) -> Json:
-    """The pod, whose container or host namespaces are as asked."""
+    """The pod with the requested container context or host namespaces."""
     host = {name: value for name, value in asked.items() if name.startswith("host")}
     context = {**RESTRICTED, **{name: value for name, value in asked.items() if name not in host}}
     containers = [{**each, "securityContext": context} for each in pod["spec"]["containers"]]
@@ -209,7 +211,7 @@ def asking(pod: Json, asked: Json) -> Json:
 
 @pytest.fixture
 def ceiling(system: System) -> Generator[None]:
-    """The chart lists privileges, as by `admissionPolicies.privileges`."""
+    """Set the privileges that the chart allows, as by `admissionPolicies.privileges`."""
     before = system.operator.get(CEILING)["spec"]["variables"]
     names = ["root", "hostIPC", "hostNetwork", "IPC_LOCK"]
     raised = [{**each, "expression": str(names)} if each["name"] == "privileges" else each for each in before]
@@ -221,14 +223,14 @@ def ceiling(system: System) -> Generator[None]:
 
 @pytest.mark.usefixtures("ceiling")
 def test_privileges_of_a_pod_are_judged(system: System, owner: Json, pool: str) -> None:
-    """By the pool's list, as the Python judges them."""
+    """The API server judges privileges by the pool's list, as the Python code does."""
     wrong: list[tuple[Json, Json, str]] = []
     with acting_as(system, "podworker") as client:
         system.operator.change(pool, {"spec": {"allowedPrivileges": ["hostIPC"]}})
         seen = asking(running(owner, "a"), {"hostIPC": True})
         wait_until(lambda: judged(client, seen).is_success, "the policy knows the list of the chart")
         for number, (rules, asked, is_fine) in enumerate(PRIVILEGES):
-            # An image that only this case allows shows that the policy has seen its rules.
+            # An image that only this case allows shows that the policy has read its rules.
             mark = f"seen.example/{number}"
             rules = {"allowedPrivileges": None, **rules, "allowedImages": [mark]}
             system.operator.change(pool, {"spec": rules})
@@ -244,7 +246,7 @@ def test_privileges_of_a_pod_are_judged(system: System, owner: Json, pool: str) 
 
 
 def test_no_pool_allows_a_privilege_that_the_chart_does_not_list(system: System, owner: Json, pool: str) -> None:
-    """Whatever the pool says, and whatever pool a pod says that it is of."""
+    """Neither the pool's list nor the pool that a pod names changes that."""
     with acting_as(system, "podworker") as client:
         every = ["root", "hostIPC", "hostNetwork", "IPC_LOCK"]
         rules = {"allowedPrivileges": every, "allowedImages": ["seen.example/"]}
@@ -265,15 +267,15 @@ ANNOTATED: tuple[tuple[Json, str, bool], ...] = (
     ({"templateAnnotations": ["a.example/*"]}, "b.example/order", False),
     ({"privilegedTemplates": True}, "a.example/order", True),
 )
-"""What a pool says, an annotation of the claim of an ephemeral volume, and whether it is allowed."""
+"""The rules of a pool, an annotation of the claim of an ephemeral volume, and whether it is allowed."""
 
 
 def test_annotations_of_claims_are_judged(system: System, owner: Json, pool: str) -> None:
-    """By the list of the pool, as the Python judges them."""
+    """The API server judges annotations of claims by the pool's list, as the Python code does."""
     wrong: list[tuple[Json, str, str]] = []
     with acting_as(system, "podworker") as client:
         for number, (rules, key, is_fine) in enumerate(ANNOTATED):
-            # An image that only this case allows shows that the policy has seen its rules.
+            # An image that only this case allows shows that the policy has read its rules.
             mark = f"seen.example/{number}"
             rules = {"templateAnnotations": None, "privilegedTemplates": None, **rules, "allowedImages": [mark]}
             system.operator.change(pool, {"spec": rules})
@@ -303,11 +305,11 @@ CLAIMED: tuple[tuple[Json, bool], ...] = (
     ({"metadata": {"labels": {"app.kubernetes.io/managed-by": "a"}}}, False),
     ({"metadata": {"annotations": {"slipway.dev/main-container": "a"}}}, False),
 )
-"""What the claim of an ephemeral volume says, and whether it may."""
+"""The claim of an ephemeral volume, and whether it is allowed."""
 
 
 def test_claims_of_a_pod_are_judged(system: System, owner: Json) -> None:
-    """Those of ephemeral volumes say how much of which class, as the Python judges them."""
+    """The claim of an ephemeral volume states a size and a class; the API server judges it as the Python code does."""
     wrong: list[tuple[Json, str]] = []
     with acting_as(system, "podworker") as client:
         for said, is_fine in CLAIMED:
