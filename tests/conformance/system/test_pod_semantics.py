@@ -1,4 +1,4 @@
-"""What the watcher makes of pods that a real API server keeps: told once, and each loss as the table says."""
+"""How the watcher reports pods of a real API server: each step once, and each loss with the reason of the table."""
 
 from tests.conformance.system.operator import Json
 from tests.conformance.system.system import System, a_body
@@ -8,7 +8,7 @@ PROGRESS = ("pulling", "starting", "running")
 
 
 def progress(system: System, id_: str) -> list[str]:
-    """What its stream says of progress, repeats included."""
+    """The progress events of its stream, repeats included."""
     return [word for word in system.story(id_) if word in PROGRESS]
 
 
@@ -17,7 +17,7 @@ def pod_of(system: System, id_: str) -> Json:
 
 
 def test_pending_and_scheduled_emits_exactly_pulling_then_starting_once(system: System) -> None:
-    """While the containers are prepared for seconds, and a watcher is killed and another one started meanwhile."""
+    """The containers take seconds to start; meanwhile a watcher is killed and another one started."""
     system.installation.resume("watcher-1")
     try:
         id_ = system.launch(a_body("training", 2, {"startsS": 6}))
@@ -33,7 +33,8 @@ def test_pending_and_scheduled_emits_exactly_pulling_then_starting_once(system: 
 
 
 def test_pending_with_a_deletion_is_an_end(system: System) -> None:
-    """Deleted by hand before its container ran: another attempt, at nobody's cost."""
+    """A pod that is deleted by hand before its container ran causes a new attempt, which is not counted as a
+    restart."""
     id_ = system.launch(a_body(script={"startsS": 8}))
     system.wait_for(id_, "Starting")
     system.kubectl("delete", "pod", pod_of(system, id_)["metadata"]["name"], "--wait=false")
@@ -43,7 +44,7 @@ def test_pending_with_a_deletion_is_an_end(system: System) -> None:
 
 
 def test_an_init_container_that_fails_is_named_with_its_code(system: System) -> None:
-    """And with what it said last."""
+    """The failure names the init container and its exit code."""
     body = a_body(script={"initRunsS": 0.1, "initExit": 7})
     body["template"]["spec"]["initContainers"] = [{"name": "fetch-data", "image": "example.org/i:1"}]
     view = system.ended(system.launch(body), "Failed")
@@ -52,7 +53,7 @@ def test_an_init_container_that_fails_is_named_with_its_code(system: System) -> 
 
 
 def test_an_image_pull_back_off_ends_with_the_image(system: System) -> None:
-    """A pull that works at the second time is waited out."""
+    """A pull that works at the second attempt is waited for."""
     late = system.launch(a_body(script={"pullFails": 1, "backoffS": 0.2, "runsS": 0.1}))
     never = system.launch(a_body(script={"pullFails": -1, "backoffS": 0.5}, maxRestarts=3))
     system.ended(late, "Succeeded")
@@ -62,7 +63,8 @@ def test_an_image_pull_back_off_ends_with_the_image(system: System) -> None:
 
 
 def test_what_podgc_collects_is_a_lost_node(system: System) -> None:
-    """The machine dies and its Node is deleted: whoever is first, we or PodGC, the next attempt avoids that name."""
+    """The machine dies and its Node is deleted: whether we or PodGC delete the pod first, the next attempt avoids
+    that node's name."""
     system.nodes.add("collected")
     body = a_body()
     body["ranks"][0]["nodeSelector"] = {"kubernetes.io/hostname": "collected"}

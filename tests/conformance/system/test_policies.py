@@ -1,7 +1,8 @@
-"""What the API server itself refuses our accounts, beyond their Roles: what is not ours, and what is not restricted.
+"""Requests of our accounts that the API server refuses beyond their Roles: changes of objects of others, and
+unrestricted pods.
 
-Each request is made with the very token of the account, as somebody would who has taken the process over. What the
-services do in their work is in all other tests of this folder, which run under the same policies.
+Each request uses the account's own token, as an attacker would who controls the process. All other tests of this folder
+run the services under the same policies.
 """
 
 import ssl
@@ -53,7 +54,7 @@ def acting_as_editor(system: System) -> Generator[httpx2.Client]:
 
 @contextmanager
 def acting_as(system: System, component: str) -> Generator[httpx2.Client]:
-    """A client with the token of a component; what it asks does not count as needed."""
+    """A client with the token of a component; its requests are excluded from the audit."""
     cluster = system.operator.cluster
     token = system.installation.credentials(component).renew()
     headers = {"Authorization": f"Bearer {token}"}
@@ -71,7 +72,7 @@ def acting_as(system: System, component: str) -> Generator[httpx2.Client]:
 
 @pytest.fixture(scope="module")
 def owner(system: System) -> Generator[Json]:
-    """An allocation that never starts, as an owner of what is tried."""
+    """An allocation that never starts, as the owner of the objects that a test tries."""
     spec = {"kind": "command", "hold": True, "template": {"spec": {"containers": [{"name": "m", "command": ["true"]}]}}}
     made = system.operator.create(f"{GROUP}/namespaces/default/allocations", {**_typed("owner"), "spec": spec})
     yield made["metadata"]
@@ -90,7 +91,7 @@ def a_pod(
     more: Json | None = None,
     **spec: object,
 ) -> Json:
-    """As a rank is; `context` of its container, and what `more` it says."""
+    """A pod like that of a rank; `context` is of its container, and `more` are fields of the container."""
     owned = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "controller": True}
     meta = {
         "name": "tried",
@@ -109,7 +110,7 @@ def a_pod(
 
 
 def a_service(owner: Json, **spec: object) -> Json:
-    """As that of an attempt is; a field of `spec` that is None is left out."""
+    """A Service like that of an attempt; a field of `spec` that is None is omitted."""
     meta = a_pod(owner)["metadata"] | {"name": f"{owner['name']}-{owner['uid'][:8]}-1"}
     whole = {
         "clusterIP": "None",
@@ -121,7 +122,7 @@ def a_service(owner: Json, **spec: object) -> Json:
 
 
 def refused(answer: httpx2.Response, policy: str, words: str) -> None:
-    """It was, by that policy of ours and with these words."""
+    """Check that our policy refused it with these words."""
     assert answer.status_code in (403, 422), answer.text
     message = answer.json()["message"]
     assert f"slipway-policy-{policy}" in message, message
@@ -129,7 +130,7 @@ def refused(answer: httpx2.Response, policy: str, words: str) -> None:
 
 
 def taken(answer: httpx2.Response) -> None:
-    """It was not refused."""
+    """Check that it was accepted."""
     assert answer.status_code in (200, 201), answer.text
 
 
@@ -161,14 +162,14 @@ def taken(answer: httpx2.Response) -> None:
     ],
 )
 def test_ranks_are_restricted(system: System, owner: Json, words: str, spec: Json) -> None:
-    """Whatever a podworker would be made to create; and each of the refused differs from what is taken in one thing."""
+    """A podworker can only create restricted ranks; each refused pod differs from the accepted one in one field."""
     with acting_as(system, "podworker") as client:
         dry = {"dryRun": "All"}
         taken(client.post(f"{DEFAULT}/pods", json=a_pod(owner), params=dry))
-        # Two policies refuse a token, and the server names any one of them.
+        # Two policies refuse a token, and the server names either.
         policy = "" if words == "token" else "pods"
         pod = a_pod(owner, **spec)
-        # No pool judges it then, which would refuse some of these too.
+        # With this label no pool judges the pod; a pool would refuse some of these too.
         pod["metadata"]["labels"] = {**pod["metadata"]["labels"], LABEL_POOL: "no-such-pool"}
         refused(client.post(f"{DEFAULT}/pods", json=pod, params=dry), policy, words)
 
@@ -191,7 +192,7 @@ VOLUMES: dict[str, Json] = {
 
 
 def test_a_template_and_the_policy_agree_on_kinds_of_volumes(system: System, owner: Json) -> None:
-    """Each kind that the api takes is taken by the API server, its Pod Security included."""
+    """The API server, with its Pod Security, accepts each kind of volume that the api accepts."""
     assert VOLUMES.keys() == VOLUME_TYPES
     with acting_as(system, "podworker") as client:
         for kind, source in VOLUMES.items():
@@ -200,7 +201,7 @@ def test_a_template_and_the_policy_agree_on_kinds_of_volumes(system: System, own
 
 
 def test_what_a_podworker_makes_belongs_to_an_allocation(system: System, owner: Json) -> None:
-    """By its label and its owner, which have to be the same."""
+    """A pod of a podworker has an allocation as its label and as its owner, and both must be the same."""
     stranger = {**a_pod(owner)}
     stranger["metadata"] = {"name": "tried", "labels": {"slipway.dev/allocation-uid": "another"}}
     with acting_as(system, "podworker") as client:
@@ -211,7 +212,8 @@ def test_what_a_podworker_makes_belongs_to_an_allocation(system: System, owner: 
 
 @pytest.mark.parametrize("component", ["podworker", "watcher"])
 def test_what_is_not_ours_is_not_touched(system: System, component: str) -> None:
-    """No pod, ConfigMap or Service of others is deleted, although the account may delete pods everywhere."""
+    """The account cannot delete a pod, ConfigMap or Service of others, although its role allows to delete pods
+    everywhere."""
     theirs: Json = {"metadata": {"name": "theirs"}, "data": {"a": "b"}}
     system.operator.create(f"{DEFAULT}/configmaps", theirs)
     pod = {
@@ -231,7 +233,7 @@ def test_what_is_not_ours_is_not_touched(system: System, component: str) -> None
 
 
 def test_of_a_node_only_our_labels_change(system: System) -> None:
-    """Not its taints, not its other labels, not its annotations, although the api may patch nodes."""
+    """The api cannot change a node's taints, other labels or annotations, although its role allows to patch nodes."""
     path = f"/api/v1/nodes/{system.nodes.names[0]}"
     dry = {"dryRun": "All"}
     with acting_as(system, "api") as client:
@@ -249,7 +251,7 @@ def test_of_a_node_only_our_labels_change(system: System) -> None:
 
 
 def test_of_namespaces_only_workspaces_are_made_and_removed(system: System) -> None:
-    """A namespace of others is never deleted, nor is what protects one taken away."""
+    """The api cannot delete a namespace of others, nor remove the protection of one."""
     dry = {"dryRun": "All"}
     system.operator.create(
         "/api/v1/namespaces",
@@ -273,7 +275,8 @@ def test_of_namespaces_only_workspaces_are_made_and_removed(system: System) -> N
 
 
 def test_the_user_is_who_the_api_server_saw(system: System, owner: Json) -> None:
-    """Of what is applied by hand: whatever it says, unless by somebody who may impersonate that user."""
+    """An applied allocation belongs to the user that the API server authenticated, unless that user may impersonate
+    the named one."""
     path, dry = f"{GROUP}/namespaces/default/allocations", {"dryRun": "All"}
 
     def made(client: httpx2.Client, **annotations: str) -> str:
@@ -294,7 +297,7 @@ def test_the_user_is_who_the_api_server_saw(system: System, owner: Json) -> None
 
 
 def test_only_an_administrator_sets_a_limit_beyond_the_queues(system: System, owner: Json) -> None:
-    """By hand: who may change allocations may not change this field of them, unless they are an administrator."""
+    """A user who may change allocations by hand cannot change this field of them, unless they are an administrator."""
     path, dry = f"{GROUP}/namespaces/default/allocations/{owner['name']}", {"dryRun": "All"}
     patch = {"spec": {"maxRuntimeOverride": "9h"}}
     with acting_as_editor(system) as client:
@@ -307,7 +310,8 @@ def test_only_an_administrator_sets_a_limit_beyond_the_queues(system: System, ow
 
 
 def test_only_an_administrator_gives_up_nodes(system: System, owner: Json) -> None:
-    """By hand: the other signals are for who may change the allocation; nodes stay given up for one attempt only."""
+    """Other signals may be sent by hand by a user who may change the allocation; nodes stay given up for one attempt
+    only."""
     path, dry = f"{GROUP}/namespaces/default/allocations/{owner['name']}", {"dryRun": "All"}
     lost = {"spec": {"signals": {"attempt": 1, "lostNodes": ["n1"]}}}
     later = {"spec": {"signals": {"attempt": 2}}}
@@ -324,7 +328,7 @@ def test_only_an_administrator_gives_up_nodes(system: System, owner: Json) -> No
 
 
 def test_a_launch_that_a_policy_refuses_ends_with_its_words(system: System) -> None:
-    """Where a pool allows more than restricted and the policy does not: the user reads which rule it was."""
+    """A pool allows more than restricted and the policy does not: the user reads the rule that refused the pod."""
     pool = f"{GROUP}/resourcepools/default"
     body = a_body()
     body["template"]["spec"]["containers"][0]["securityContext"] = {
@@ -341,7 +345,7 @@ def test_a_launch_that_a_policy_refuses_ends_with_its_words(system: System) -> N
 
 
 def _launched(system: System, body: Json) -> str:
-    """Its id; empty while the api still has the pool as it was."""
+    """Launch and return the id; empty while the api still uses the old pool."""
     try:
         return system.launch(body)
     except ControlPlaneError:
@@ -349,7 +353,7 @@ def _launched(system: System, body: Json) -> str:
 
 
 def test_users_are_nobody_of_ours(system: System) -> None:
-    """The policies judge our accounts only: an administrator makes and removes what they like."""
+    """The policies judge our accounts only: an administrator creates and removes any object."""
     made = {
         "metadata": {"name": "anybody"},
         "spec": {"schedulerName": "none", "containers": [{"name": "m", "image": "i"}]},

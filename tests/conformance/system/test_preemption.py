@@ -1,4 +1,4 @@
-"""Work that makes room for other work on a real API server: its rules, its permissions, its garbage collection."""
+"""Allocations that preempt others on a real API server: the rules, the permissions, the garbage collection."""
 
 from collections.abc import Generator
 from typing import Any
@@ -15,7 +15,7 @@ RANKS = 2
 
 @pytest.fixture
 def narrow(system: System) -> Generator[str]:
-    """A queue with room for `RANKS` ranks, in which urgent work may preempt."""
+    """A queue whose quota is `RANKS` ranks, in which urgent allocations may preempt."""
     name = "narrow"
     spec = {"pool": "default", "limit": {"cpu": f"{RANKS * 100}m"}, "preemption": {"withinQueue": "LowerPriority"}}
     system.operator.create(
@@ -32,14 +32,14 @@ def launch(system: System, queue: str, priority: int, ranks: int = RANKS, **fiel
 
 
 def end(system: System, id_: str, attempt: int = 1) -> None:
-    """Its ranks end well."""
+    """End all ranks successfully."""
     for pod in system.pods(id_):
         if pod["metadata"]["labels"]["slipway.dev/attempt"] == str(attempt):
             system.nodes.exit(pod["metadata"]["uid"], 0)
 
 
 def ledger(system: System) -> list[tuple[str, str]]:
-    """(kind, allocation) of what stands in the ledger."""
+    """(kind, allocation) of the entries of the ledger."""
     status = system.operator.get(f"{GROUP}/resourcepools/default")["status"]
     return [(item.get("kind", "admit"), item["allocation"]) for item in status.get("decisions", [])]
 
@@ -49,13 +49,14 @@ def key_of(system: System, id_: str) -> str:
 
 
 def told_of(view: Json) -> int:
-    """How many ranks have gone, as the object says."""
+    """How many ranks have been evicted, according to the object."""
     shrink: Json = view["status"].get("shrink", {})
     return int(shrink.get("told", 0))
 
 
 def test_a_victim_saves_its_work_and_comes_back(system: System, narrow: str) -> None:
-    """Told, acknowledged, ended by itself: its place is the urgent one's, then its own again; nothing is counted."""
+    """A victim is asked, acknowledges and ends by itself: the urgent allocation uses its place, then the victim runs
+    again; no restart is counted."""
     low = launch(system, narrow, 10)
     system.wait_for(low, "Running")
     system.post(f"/allocations/{low}/ready", {"value": True})
@@ -81,7 +82,7 @@ def test_a_victim_saves_its_work_and_comes_back(system: System, narrow: str) -> 
 
 
 def test_a_victim_that_does_not_listen_has_its_grace(system: System, narrow: str) -> None:
-    """Then it is killed, and comes back all the same."""
+    """A victim that does not acknowledge is killed after its grace, and runs again all the same."""
     low = launch(system, narrow, 10, preemptionGrace="1s")
     system.wait_for(low, "Running")
     system.post(f"/allocations/{low}/ready", {"value": True})
@@ -95,7 +96,8 @@ def test_a_victim_that_does_not_listen_has_its_grace(system: System, narrow: str
 
 
 def test_surplus_ranks_go_and_the_gang_stays(system: System, narrow: str) -> None:
-    """Only their pods are deleted; the server keeps what was told, whoever would take it back."""
+    """Only the pods of the surplus ranks are deleted; the server keeps the evicted ranks in the status, whatever
+    tries to remove them."""
     gang = launch(system, narrow, 10, minAvailable=1)
     system.wait_for(gang, "Running")
     high = launch(system, narrow, 90, ranks=1)
@@ -110,7 +112,8 @@ def test_surplus_ranks_go_and_the_gang_stays(system: System, narrow: str) -> Non
     code, why = system.operator.refusal(lambda: system.operator.replace(path, taken_back))
     assert code == 422, why
     assert "not called back" in why
-    # The gang first: with the room of the other one it would grow again, by a second pod of the rank that has gone.
+    # End the gang first: with the free resources of the other one it would grow again, by a second pod of the evicted
+    # rank.
     end(system, gang)
     system.ended(gang, "Succeeded")
     end(system, high)
@@ -119,7 +122,7 @@ def test_surplus_ranks_go_and_the_gang_stays(system: System, narrow: str) -> Non
 
 
 def test_a_leader_dies_between_the_eviction_and_the_admission(system: System, narrow: str) -> None:
-    """Its successor finds the place held in the ledger, and admits to it when it is free."""
+    """The next leader finds the reserved place in the ledger, and admits the allocation to it when it is free."""
     low = launch(system, narrow, 10, preemptionGrace="60s")
     system.wait_for(low, "Running")
     system.post(f"/allocations/{low}/ready", {"value": True})

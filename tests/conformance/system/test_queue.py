@@ -1,4 +1,4 @@
-"""The job queue, nodes, usage and history on a real API server: its patches, its permissions, its whole seconds."""
+"""The job queue, nodes, usage and history on a real API server: patches, permissions, times in whole seconds."""
 
 import csv
 import io
@@ -31,13 +31,13 @@ def nodes_of(view: Json) -> set[str]:
 
 
 def waiting(system: System) -> list[str]:
-    """Who waits in the default queue, first to go first."""
+    """The ids that wait in the default queue, in their order."""
     return [each["id"] for each in system.get("/queues/default")["waiting"]]
 
 
 @pytest.fixture
 def drained(system: System) -> Any:
-    """Nothing new starts: what is launched waits."""
+    """All nodes are drained, so that launched allocations wait."""
     for node in system.get("/nodes")["items"]:
         system.post(f"/nodes/{node['name']}/drain")
     yield
@@ -46,7 +46,7 @@ def drained(system: System) -> Any:
 
 
 def test_a_node_out_of_use_is_seen_by_kubectl_and_left_by_gangs(system: System) -> None:
-    """The label is on the node; the gang runs again elsewhere, whole, and nothing counts against it."""
+    """The node has the label; the gang runs again elsewhere as a whole, and no restart is counted."""
     id_ = system.launch(a_body("training", 2))
     node = sorted(nodes_of(system.wait_for(id_, "Running")))[0]
     assert system.cli("node", "disable", node).code == 0
@@ -62,7 +62,8 @@ def test_a_node_out_of_use_is_seen_by_kubectl_and_left_by_gangs(system: System) 
 
 
 def test_drained_by_label_or_cordon(system: System, drained: None) -> None:
-    """Somebody with kubectl means the same: what waits says so, and starts when the node is back."""
+    """A label or a cordon by kubectl has the same effect: the explanation names it, and the allocation starts when
+    the node is back."""
     id_ = system.launch(a_body())
     system.wait_until(id_, lambda view: "draining" in json.dumps(view["status"]), "explained as draining")
     (node, *_) = system.get("/nodes")["items"]
@@ -77,7 +78,7 @@ def test_drained_by_label_or_cordon(system: System, drained: None) -> None:
 
 
 def test_jobs_are_the_same_by_api_and_by_kubectl(system: System, drained: None) -> None:
-    """Made, changed, moved and removed by either; the server's own rules bind both."""
+    """A job is created, changed, moved and removed by either; the API server's rules apply to both."""
     system.post("/jobs", {"name": "by-api", "maxSlots": 2, "priority": 60})
     by_hand = {
         "apiVersion": "slipway.dev/v1alpha1",
@@ -114,7 +115,8 @@ def test_jobs_are_the_same_by_api_and_by_kubectl(system: System, drained: None) 
 
 
 def test_moves_between_allocations_of_one_second(system: System, drained: None) -> None:
-    """Objects are born in whole seconds here; there is room between them all the same. Applied ones move too."""
+    """Creation times have whole seconds here; an allocation can be moved between two of one second all the same,
+    also an applied one."""
     ids = [system.launch(a_body()) for _ in range(3)]
     system.kubectl("apply", "-f", "-", stdin=json.dumps(an_allocation("applied")))
     ids.append(system.applied_id("applied"))
@@ -127,7 +129,7 @@ def test_moves_between_allocations_of_one_second(system: System, drained: None) 
 
 
 def test_a_new_priority_of_a_running_job(system: System) -> None:
-    """The preemptible begins again under it; nothing else is ended by it."""
+    """A preemptible job restarts with the new priority; other jobs run on."""
     system.post("/jobs", {"name": "prio", "priority": 10})
     id_ = system.launch(a_body("training", 1, job="prio", preemptible=True, preemptionGrace="1s"))
     system.wait_for(id_, "Running")
@@ -146,7 +148,7 @@ def test_a_new_priority_of_a_running_job(system: System) -> None:
 
 
 def test_usage_outlives_what_is_deleted_by_hand(system: System) -> None:
-    """`kubectl delete` of running work: its seconds are in the totals, once, and the object is gone."""
+    """After `kubectl delete` of a running allocation, its seconds are in the totals, once, and the object is gone."""
 
     def seconds() -> float:
         text = system.cli("usage", "--by", "kind,day", "--csv").out

@@ -1,4 +1,4 @@
-"""Run limits and budgets of queues on a real API server: what is written, what is read, and what ends by it."""
+"""Run limits and budgets of queues on a real API server: writing them, reading them, and the ends that they cause."""
 
 from tests.conformance.system.operator import GROUP
 from tests.conformance.system.system import System, a_body
@@ -6,7 +6,8 @@ from tests.support.wait import wait_until
 
 
 def test_a_queue_ends_its_work_and_counts_what_it_used(system: System) -> None:
-    """The run limit of the queue ends work that asks for none; its budget is held against the daily totals."""
+    """The queue's run limit ends allocations without one of their own; the queue's budget is compared with the daily
+    totals."""
     queue = {"pool": "default", "maxRuntime": "2s", "budgets": [{"gpuHours": 1000, "window": "7d"}]}
     since = system.audit.position()
     kind = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Queue"}

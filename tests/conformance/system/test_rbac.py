@@ -1,6 +1,7 @@
-"""The chart's roles give each account what it needs, and nothing else: read off the API server's own audit log.
+"""The chart's roles give each account the rights that it needs, and no others: checked with the API server's own audit
+log.
 
-These tests run last (see conftest.py), because they judge what all others made the services ask for.
+These tests run last (see conftest.py), because they judge the requests of the services in all other tests.
 """
 
 from pathlib import Path
@@ -24,7 +25,8 @@ PODWORKER = f"{RBAC}/clusterroles/slipway-podworker"
 
 
 def granted(system: System) -> set[Permission]:
-    """What the chart gives its accounts. What the API server gives everybody who is known is not the chart's."""
+    """The permissions that the chart gives its accounts, without those that the API server gives every authenticated
+    user."""
     objects = [
         {"kind": kind, **item}
         for kind, plural in KINDS.items()
@@ -35,19 +37,19 @@ def granted(system: System) -> set[Permission]:
 
 @pytest.fixture
 def whole(request: pytest.FixtureRequest) -> None:
-    """Skips where only a part of the folder runs: then much is unused that is needed."""
+    """Skip when only a part of the folder runs: then needed permissions are unused."""
     if not request.config.stash[WHOLE]:
         pytest.skip("judges what the whole folder made the services do; run tests/conformance/system")
 
 
 def test_nothing_was_denied(system: System) -> None:
-    """No request of ours was refused for want of a permission."""
+    """The authorizer refused no request of ours."""
     assert denied(system.audit.requests(*system.installation.accounts())) == []
 
 
 def test_every_permission_was_needed(system: System, whole: None) -> None:
-    """Each verb that a role gives was used by the account it is given to. A shard tells what it did not need; the run
-    judges what no shard needed."""
+    """Each verb that a role gives was used by an account that has the role. A shard writes the verbs that it did not
+    use; the run judges those that no shard used."""
     permissions = granted(system)
     assert len(permissions) > 40
     left = unused(permissions, system.audit.requests(*system.installation.accounts()))
@@ -58,7 +60,7 @@ def test_every_permission_was_needed(system: System, whole: None) -> None:
 
 
 def test_no_permission_names_everything(system: System) -> None:
-    """No wildcard; and no account but ours is bound to a role of ours."""
+    """No rule is a wildcard, and no account but ours is bound to a role of ours."""
     assert wildcards(granted(system)) == []
     bindings = [
         item
@@ -70,7 +72,8 @@ def test_no_permission_names_everything(system: System) -> None:
 
 
 def test_a_missing_verb_is_noticed(system: System) -> None:
-    """Without `create pods/binding` the launch gets stuck, is no failure of the user's, and the check names it."""
+    """Without `create pods/binding` the launch is stuck, which is not the user's failure, and the check names the
+    verb."""
     role = system.operator.get(PODWORKER)
     since = system.audit.position()
     with system.audit.excluded():
@@ -89,7 +92,7 @@ def test_a_missing_verb_is_noticed(system: System) -> None:
 
 
 def test_an_unneeded_verb_is_noticed(system: System) -> None:
-    """A rule that nothing needs is named, with its role."""
+    """A rule that no request needs is named, with its role."""
     role = system.operator.get(PODWORKER)
     extra = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
     system.operator.replace(PODWORKER, {**role, "rules": [*role["rules"], extra]})
@@ -101,17 +104,17 @@ def test_an_unneeded_verb_is_noticed(system: System) -> None:
 
 
 def without(rules: list[Json], resource: str) -> list[Json]:
-    """The rules but for those on that resource."""
+    """The rules without those on that resource."""
     return [rule for rule in rules if resource not in rule["resources"]]
 
 
 def restore(system: System, role: Json) -> None:
-    """Give the role its rules again."""
+    """Restore the rules of the role."""
     now = system.operator.get(PODWORKER)
     system.operator.replace(PODWORKER, {**now, "rules": role["rules"]})
 
 
 def condition(view: Json, name: str) -> Json | None:
-    """A condition of an allocation that is not False."""
+    """The condition of an allocation, unless it is False."""
     found = [item for item in view["status"].get("conditions") or () if item["type"] == name]
     return found[0] if found and found[0]["status"] != "False" else None

@@ -1,4 +1,5 @@
-"""What Kubernetes refuses: quotas and LimitRanges are waited for; invalid pods end with the server's own words."""
+"""Refusals of Kubernetes: an allocation waits for quotas and LimitRanges; an invalid pod ends it with the server's own
+message."""
 
 import json
 from collections.abc import Generator
@@ -17,7 +18,7 @@ POLICY_WORDS = "images of this registry are not approved"
 
 @pytest.fixture
 def workspace(system: System, request: pytest.FixtureRequest) -> Generator[str]:
-    """A workspace of the test's own, deleted at the end; then nothing of it may be stuck."""
+    """A workspace of this test, deleted at the end; then nothing of it may be stuck."""
     name = f"team-{abs(hash(request.node.name)) % 10**6}"
     system.operator.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": WORKSPACE}})
     wait_until(lambda: system.operator.find(f"/api/v1/namespaces/{name}/serviceaccounts/default"), "its account")
@@ -35,7 +36,8 @@ def condition(view: Json, name: str) -> Json:
 
 
 def test_a_quota_is_waited_for(system: System, workspace: str) -> None:
-    """403 `exceeded quota` of one that came after the admission is no end: it goes on when that is lifted."""
+    """A 403 `exceeded quota` of a quota created after the admission does not end the allocation: it continues when
+    the quota is deleted."""
     quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     path = f"/api/v1/namespaces/{workspace}/resourcequotas"
     system.installation.halt("podworker")
@@ -56,7 +58,8 @@ def test_a_quota_is_waited_for(system: System, workspace: str) -> None:
 
 
 def test_a_quota_that_is_there_is_heeded_before_admission(system: System, workspace: str) -> None:
-    """Nothing is made of what it cannot hold; the explanation names the quota, and it runs once the quota is gone."""
+    """A launch beyond an existing quota creates nothing; the explanation names the quota, and the allocation runs
+    once the quota is deleted."""
     path = f"/api/v1/namespaces/{workspace}/resourcequotas"
     system.operator.create(path, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
     wait_until(lambda: system.operator.get(f"{path}/none").get("status", {}).get("hard"), "the quota counts")
@@ -70,7 +73,7 @@ def test_a_quota_that_is_there_is_heeded_before_admission(system: System, worksp
 
 
 def test_an_invalid_pod_ends_with_the_servers_words(system: System) -> None:
-    """422 from the API server: Invalid, at once, with its message; nothing is left."""
+    """A 422 of the API server ends the allocation as Invalid, at once, with the server's message; nothing is left."""
     manifest = an_allocation("two-of-one-path")
     pod = manifest["spec"]["template"]["spec"]
     pod["volumes"] = [{"name": name, "emptyDir": {}} for name in ("a", "b")]
@@ -84,7 +87,7 @@ def test_an_invalid_pod_ends_with_the_servers_words(system: System) -> None:
 
 @pytest.fixture
 def forbidden_image(system: System, workspace: str) -> Generator[str]:
-    """An image that a policy of the cluster's administrator refuses in the workspace; the policy is in force."""
+    """An image that a policy of the cluster's administrator refuses in the workspace; the policy is active."""
     image, name = f"{workspace}.example.org/work:1", f"no-image-{workspace}"
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     validation = {
@@ -109,7 +112,8 @@ def forbidden_image(system: System, workspace: str) -> Generator[str]:
 
 
 def test_an_admission_policy_ends_it_with_its_words(system: System, workspace: str, forbidden_image: str) -> None:
-    """403 that is no quota: a policy of the administrator forbids the pod, and its words are the message."""
+    """A 403 that is not about a quota, from a policy of the administrator, ends the allocation with the policy's
+    message."""
     body = a_body(workspace=workspace)
     body["template"]["spec"]["containers"][0]["image"] = forbidden_image
     view = system.ended(system.launch(body), "Invalid")
@@ -118,7 +122,8 @@ def test_an_admission_policy_ends_it_with_its_words(system: System, workspace: s
 
 
 def test_a_policy_that_is_not_ready_is_waited_for(system: System, workspace: str) -> None:
-    """An API server that has just started does not know the kind of a policy's parameters: the launch goes on later."""
+    """An API server that has just started does not know the kind of a policy's parameters: the launch continues
+    later."""
     name = f"unready-{workspace}"
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     policy = {
@@ -148,7 +153,8 @@ def test_a_policy_that_is_not_ready_is_waited_for(system: System, workspace: str
 
 
 def test_a_limit_range_is_heeded_before_admission(system: System, workspace: str) -> None:
-    """Nothing is made of what it refuses. The scheduler and a forecast name its bound; once it is gone, it runs."""
+    """A launch that a LimitRange refuses creates nothing. The scheduler and a forecast name its bound; once it is
+    deleted, the allocation runs."""
     path = f"/api/v1/namespaces/{workspace}/limitranges"
     limits = [{"type": "Container", "min": {"cpu": "200m"}}]
     system.operator.create(path, {"metadata": {"name": "large"}, "spec": {"limits": limits}})
@@ -165,7 +171,7 @@ def test_a_limit_range_is_heeded_before_admission(system: System, workspace: str
 
 
 def test_a_namespace_that_is_no_workspace(system: System) -> None:
-    """An object applied there waits with an explanation, and starts when the label is set."""
+    """An object applied there waits with an explanation, and starts when the namespace gets the label."""
     system.operator.create("/api/v1/namespaces", {"metadata": {"name": "plain"}})
     wait_until(lambda: system.operator.find("/api/v1/namespaces/plain/serviceaccounts/default"), "its account")
     system.operator.apply(an_allocation("patient", script={"runsS": 0.1}, namespace="plain"))
@@ -178,7 +184,8 @@ def test_a_namespace_that_is_no_workspace(system: System) -> None:
 
 
 def test_a_namespace_is_deleted_under_a_gang(system: System, workspace: str) -> None:
-    """Its allocations are canceled, no container runs on, and no finalizer of ours holds it."""
+    """The allocations of the namespace are canceled, no container runs on, and no finalizer of ours blocks the
+    deletion."""
     running = system.launch(a_body("training", 2, workspace=workspace))
     waiting = system.launch(a_body(hold=True, workspace=workspace))
     system.wait_for(running, "Running")
@@ -191,7 +198,7 @@ def test_a_namespace_is_deleted_under_a_gang(system: System, workspace: str) -> 
 
 
 def test_a_deleted_object_tears_down(system: System) -> None:
-    """`kubectl delete alloc` ends what runs, and the object goes last: its end has been told by then."""
+    """`kubectl delete alloc` ends the pods; the object is deleted last, after its end was reported."""
     system.operator.apply(an_allocation("deleted", "training", ranks=2))
     id_ = system.applied_id("deleted")
     system.wait_for(id_, "Running")
@@ -204,7 +211,7 @@ def test_a_deleted_object_tears_down(system: System) -> None:
 
 
 def test_an_ended_object_is_deleted_at_once(system: System) -> None:
-    """No finalizer of ours outlives the end; the REST API deletes it too."""
+    """An ended allocation has no finalizer of ours; the REST API deletes it too."""
     for delete in ("kubectl", "api"):
         id_ = system.launch(a_body(script={"runsS": 0.1}))
         system.ended(id_, "Succeeded")
@@ -218,7 +225,7 @@ def test_an_ended_object_is_deleted_at_once(system: System) -> None:
 
 
 def test_what_lost_its_owner_is_swept(system: System) -> None:
-    """Pods, ConfigMaps and Services that carry our labels and belong to nobody are deleted, finalizer and all."""
+    """Pods, ConfigMaps and Services that have our labels and no owner are deleted, including their finalizers."""
     labels = {
         "app.kubernetes.io/managed-by": "slipway",
         "slipway.dev/allocation-uid": "00000000-0000-0000-0000-000000000000",
@@ -239,7 +246,7 @@ def test_what_lost_its_owner_is_swept(system: System) -> None:
 
 
 def test_the_owner_collects(system: System) -> None:
-    """What the sweep would find is also collected by Kubernetes: the owner of every object is the Allocation."""
+    """Kubernetes itself also collects what the sweep would find: the owner of every object is the Allocation."""
     id_ = system.launch(a_body("training", 2))
     system.wait_for(id_, "Running")
     uid = system.object(id_)["metadata"]["uid"]
@@ -253,7 +260,7 @@ def test_the_owner_collects(system: System) -> None:
 
 
 def test_a_pool_that_is_not_there(system: System) -> None:
-    """An applied object names an unknown pool and an unknown queue: it waits, and says for what."""
+    """An applied object with an unknown pool and an unknown queue waits, and its explanation names both."""
     system.operator.apply(an_allocation("elsewhere", pool="elsewhere", queue="elsewhere"))
     found = system.operator.get(f"{GROUP}/namespaces/default/allocations/elsewhere")
     assert found["status"]["phase"] == "Pending"
@@ -261,7 +268,8 @@ def test_a_pool_that_is_not_there(system: System) -> None:
 
 
 def test_a_spec_that_is_nested_beyond_reason_stops_nobody(system: System) -> None:
-    """The API server stores thousands of levels; what we cannot read to its ground is Invalid, and others go on."""
+    """The API server stores thousands of levels; an object that is nested too deeply for us is Invalid, and others
+    are still processed."""
     levels = 4000
     manifest = an_allocation("abyss")
     shallow = json.dumps(manifest).replace('"template": {', f'"template": {{"abyss": {deep(levels)}, ', 1)
@@ -276,5 +284,5 @@ def test_a_spec_that_is_nested_beyond_reason_stops_nobody(system: System) -> Non
 
 
 def deep(levels: int) -> str:
-    """A JSON object of so many levels; an encoder that recurses could not write it."""
+    """A JSON object with that many levels; a recursive encoder could not write it."""
     return '{"a":' * levels + "1" + "}" * levels

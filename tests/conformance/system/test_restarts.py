@@ -1,4 +1,4 @@
-"""Any process is killed at any moment, leaders change, Redis forgets or is away: nothing is lost, doubled or leaked."""
+"""Any process is killed at any moment, leaders change, Redis is emptied or down: nothing is lost, doubled or leaked."""
 
 import time
 
@@ -15,7 +15,7 @@ APART_S = 0.04
 
 
 def launch_gangs(system: System, script: Json | None = None) -> list[str]:
-    """Gangs that stand at different points of their launch when this returns."""
+    """Launch gangs that are at different points of their launch when this returns."""
     ids: list[str] = []
     for _ in range(GANGS):
         ids.append(system.launch(a_body("training", RANKS, script)))
@@ -24,7 +24,7 @@ def launch_gangs(system: System, script: Json | None = None) -> list[str]:
 
 
 def end_well(system: System, ids: list[str]) -> None:
-    """Each runs in its first attempt, every rank started once; then all end well."""
+    """Check that each runs in its first attempt with every rank started once; then end all successfully."""
     for id_ in ids:
         view = system.wait_for(id_, "Running", "Terminated", timeout_s=60)
         assert (view["phase"], view["attempt"]) == ("Running", 1), view
@@ -39,7 +39,7 @@ def end_well(system: System, ids: list[str]) -> None:
 
 @pytest.mark.parametrize("victim", chart.SERVICES)
 def test_a_kill_in_the_middle_of_launches(system: System, victim: str) -> None:
-    """kill -9 of any service, started again as a kubelet would."""
+    """Any service is killed and restarted as a kubelet would; all gangs run and end."""
     ids = launch_gangs(system)
     system.installation.kill(victim)
     ids += [system.launch(a_body("training", RANKS))]
@@ -47,7 +47,7 @@ def test_a_kill_in_the_middle_of_launches(system: System, victim: str) -> None:
 
 
 def test_everything_restarts_at_rest(system: System) -> None:
-    """All four stop and start while gangs run: no pod is written to, no phase changes."""
+    """All four services stop and start while gangs run: no pod is written to, and no phase changes."""
     ids = launch_gangs(system)
     for id_ in ids:
         system.wait_for(id_, "Running")
@@ -61,7 +61,7 @@ def test_everything_restarts_at_rest(system: System) -> None:
 
 
 def test_a_leader_that_stands_still(system: System) -> None:
-    """A second scheduler takes over from one that hangs; the first, waking up as a zombie, changes nothing."""
+    """A second scheduler takes over from one that hangs; when the first continues, it changes nothing."""
     system.installation.resume("scheduler-1")
     first = system.installation.processes["scheduler"]
     try:
@@ -78,7 +78,7 @@ def test_a_leader_that_stands_still(system: System) -> None:
 
 
 def test_a_leader_that_dies(system: System) -> None:
-    """kill -9 of the one that leads, with a standby: the standby goes on within the lease."""
+    """The leaders are killed, and the standbys take over within the lease."""
     system.installation.resume("scheduler-1", "watcher-1")
     try:
         ids = launch_gangs(system)
@@ -92,7 +92,7 @@ def test_a_leader_that_dies(system: System) -> None:
 
 
 def test_redis_forgets_everything(system: System) -> None:
-    """FLUSHALL during launches: all run and end; every stream is whole again."""
+    """After FLUSHALL during launches all gangs run and end, and every stream is complete again."""
     ids = launch_gangs(system)
     with system.redis() as client:
         client.flushall()
@@ -110,7 +110,7 @@ def test_redis_forgets_everything(system: System) -> None:
 
 
 def test_redis_is_away(system: System) -> None:
-    """Launches go on without it, and its streams are whole when it is back."""
+    """Launches continue without Redis, and their streams are complete when it is back."""
     system.stop_redis()
     try:
         end_well(system, launch_gangs(system))
@@ -120,7 +120,7 @@ def test_redis_is_away(system: System) -> None:
 
 
 def test_without_redis(system: System) -> None:
-    """R0: the chart without any Redis launches, runs, cancels, tells events and logs."""
+    """R0: the chart without any Redis launches, runs, cancels, and shows events and logs."""
     system.installation.halt(*chart.SERVICES)
     system.installation.resume(*chart.SERVICES, without=("SLIPWAY_REDIS_URL",))
     try:
@@ -138,7 +138,7 @@ def test_without_redis(system: System) -> None:
 
 
 def test_single_runs(system: System) -> None:
-    """With nothing running all the time, `--once` of each service takes a launch to its end, under its account."""
+    """With no service running, `--once` of each service takes a launch to its end, with the service's account."""
     id_ = system.launch(a_body("training", 2, hold=True))
     services = [name for name in chart.SERVICES if name != "api"]
     system.installation.halt(*services)

@@ -1,4 +1,5 @@
-"""Gangs behind one Service, on a real API server with its garbage collector: whom it selects, and when it goes."""
+"""Gangs behind one Service, on a real API server with its garbage collector: the pods that it selects, and its
+deletion."""
 
 from slipway.crd.roleresources import objects_of
 from tests.conformance.system.operator import GROUP, Json
@@ -22,18 +23,19 @@ def behind(system: System, service: str) -> set[tuple[str, str]]:
 
 
 def a_gang(service: str, port: int = 8000) -> Json:
-    """A server of two ranks that runs until it is ended."""
+    """A server of two ranks that runs until it is ended from outside."""
     return a_body(ranks=2, script={"runsS": 600}, service={"name": service, "port": port})
 
 
 def endpoints(system: System, service: str) -> int:
-    """How many pods get the traffic of the Service, as the cluster's own controller has it."""
+    """How many pods get the traffic of the Service, according to the cluster's own controller."""
     slices = system.operator.items(SLICES, f"kubernetes.io/service-name={service}")
     return sum(bool(each["conditions"].get("ready")) for item in slices for each in objects_of(item.get("endpoints")))
 
 
 def test_two_gangs_stand_behind_one_service_until_the_last_has_ended(system: System) -> None:
-    """The first rank of each; the end of one leaves the Service, with its address, to the other."""
+    """The Service selects the first rank of each gang; when one gang ends, the other keeps the Service and its
+    address."""
     name = fresh("llm")
     ids = [system.launch(a_gang(name)) for _ in range(2)]
     for id_ in ids:
@@ -58,7 +60,7 @@ def test_two_gangs_stand_behind_one_service_until_the_last_has_ended(system: Sys
 
 
 def test_the_garbage_collector_deletes_it_after_its_last_owner(system: System) -> None:
-    """Where no pod worker has cleaned up: here the owner was never launched, so none would."""
+    """The garbage collector deletes it when no pod worker has: here the owner was never launched, so none would."""
     name = fresh("llm")
     made = system.operator.create(ALLOCATIONS, an_allocation(name, hold=True))
     owner = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "name": name, "uid": made["metadata"]["uid"]}
@@ -70,7 +72,7 @@ def test_the_garbage_collector_deletes_it_after_its_last_owner(system: System) -
 
 
 def test_a_service_that_is_not_ours_refuses_the_launch(system: System) -> None:
-    """It stays as it was; the reason names it and what to do."""
+    """The other Service stays unchanged; the reason names it and the fix."""
     name = fresh("theirs")
     body = {"metadata": {"name": name}, "spec": {"selector": {"app": "theirs"}, "ports": [{"port": 8000}]}}
     before = system.operator.create(SERVICES, body)

@@ -1,4 +1,4 @@
-"""What users and the system tell an allocation: kill, hold, resume, preempt, priorities and deadlines."""
+"""Signals of users and the system to an allocation: kill, hold, resume, preempt, priorities and deadlines."""
 
 import itertools
 import threading
@@ -15,7 +15,7 @@ LIVES_MAX = 8
 
 
 def test_a_kill_before_the_release_starts_nothing(system: System) -> None:
-    """What is held is ended at once, and no container was ever started."""
+    """A held allocation ends at once, and no container was ever started."""
     id_ = system.launch(a_body(hold=True))
     system.wait_until(id_, lambda view: "held" in str(view["status"]).lower(), "explained as held")
     system.post(f"/allocations/{id_}/kill")
@@ -24,21 +24,21 @@ def test_a_kill_before_the_release_starts_nothing(system: System) -> None:
 
 
 def test_a_kill_during_the_launch(system: System) -> None:
-    """Whenever it comes, it ends as Canceled and no rank runs on."""
+    """A kill at any step of the launch ends the allocation as Canceled, and no rank runs on."""
     ids = [system.launch(a_body("training", 3)) for _ in range(5)]
     for count, id_ in enumerate(ids):
         wait_until(lambda id_=id_, count=count: len(system.story(id_)) > count, "some of its life")
         system.post(f"/allocations/{id_}/kill")
     for id_ in ids:
         system.ended(id_, "Canceled")
-        # A kill after the release may come before the node of a rank has started it: then that rank never ran.
+        # A kill after the release may arrive before the node of a rank has started it: then that rank never ran.
         assert all(run.ended_at is not None for run in system.runs(id_))
         assert len(system.runs(id_)) <= 3
 
 
 @pytest.mark.parametrize("term", [{}, {"ignoresTerm": True}])
 def test_a_kill_after_the_release(system: System, term: dict[str, bool]) -> None:
-    """The containers get SIGTERM and their grace; what ignores it is killed."""
+    """The containers get SIGTERM and their grace; a container that ignores SIGTERM is killed."""
     id_ = system.launch(a_body("training", 2, term))
     system.wait_for(id_, "Running")
     system.post(f"/allocations/{id_}/kill")
@@ -47,7 +47,7 @@ def test_a_kill_after_the_release(system: System, term: dict[str, bool]) -> None
 
 
 def test_a_preemption_that_is_acknowledged(system: System) -> None:
-    """Its ranks hear of it, acknowledge, end with 0: Preempted."""
+    """The ranks read the request, acknowledge it and end with 0: the result is Preempted."""
     id_ = system.launch(a_body("training", 2))
     system.wait_for(id_, "Running")
     system.post(f"/allocations/{id_}/ready", {"value": True})
@@ -63,7 +63,7 @@ def test_a_preemption_that_is_acknowledged(system: System) -> None:
 
 
 def test_a_preemption_that_nobody_acknowledges(system: System) -> None:
-    """When the grace is over it is killed."""
+    """When its grace is over the allocation is killed."""
     id_ = system.launch(a_body("training", 1, preemptionGrace="1s"))
     system.wait_for(id_, "Running")
     system.post(f"/allocations/{id_}/preempt")
@@ -73,7 +73,7 @@ def test_a_preemption_that_nobody_acknowledges(system: System) -> None:
 
 
 def test_hold_and_resume(system: System) -> None:
-    """A paused training ends its attempt, waits, and goes on as the next attempt."""
+    """A paused training ends its attempt, waits, and continues as the next attempt."""
     id_ = system.launch(a_body("training", 1, preemptible=True))
     system.wait_for(id_, "Running")
     system.post(f"/allocations/{id_}/hold")
@@ -92,14 +92,14 @@ def test_hold_and_resume(system: System) -> None:
 
 
 def test_the_longest_run(system: System) -> None:
-    """maxRuntime is stored, fired by the scheduler, and ends it as TimedOut."""
+    """The deadline of maxRuntime is stored, and the scheduler ends the allocation as TimedOut."""
     id_ = system.launch(a_body(maxRuntime="1s"))
     system.ended(id_, "TimedOut")
     assert [run.code for run in system.runs(id_)] == [143]
 
 
 def test_changes_of_what_waits(system: System) -> None:
-    """Priority and queue may change before admission; Kubernetes itself refuses what is final."""
+    """Priority and queue may change before admission; Kubernetes itself refuses changes of immutable fields."""
     id_ = system.launch(a_body(hold=True))
     system.post(f"/allocations/{id_}/priority", {"priority": 70})
     system.ask(lambda api: api.patch(f"/allocations/{id_}", {"queuePosition": "5"}))
@@ -114,7 +114,8 @@ def test_changes_of_what_waits(system: System) -> None:
 
 
 def test_writers_in_between(system: System) -> None:
-    """Others change the object all the time: who writes its status meets conflicts, reads again, and is not lost."""
+    """Other writers change the object all the time: a status writer gets conflicts, reads the object again, and
+    succeeds."""
     watcher = system.installation.processes["watcher"]
     for _ in range(LIVES_MAX):
         id_ = system.launch(a_body("training", 2, {"runsS": 0.2}))
@@ -128,7 +129,7 @@ def test_writers_in_between(system: System) -> None:
 
 @contextmanager
 def disturbed(system: System, id_: str, writers: int = 3) -> Generator[None]:
-    """Several others write to the object for as long as this lasts."""
+    """Several writers change the object for as long as this context lasts."""
     path = f"{GROUP}/namespaces/default/allocations/{id_.rsplit('-', 1)[0]}"
     is_over = threading.Event()
 
@@ -152,7 +153,7 @@ def disturbed(system: System, id_: str, writers: int = 3) -> Generator[None]:
 
 
 def test_a_cancel_by_kubectl(system: System) -> None:
-    """`spec.desired: Stopped` in the object is the kill itself."""
+    """`spec.desired: Stopped` in the object is a kill."""
     system.operator.apply(an_allocation("stopped-by-hand"))
     id_ = system.applied_id("stopped-by-hand")
     system.wait_for(id_, "Running")

@@ -17,7 +17,8 @@ def told(system: System, id_: str) -> dict[str, list[Json]]:
 
 
 def test_each_step_is_told_once_and_what_comes_again_is_counted(system: System) -> None:
-    """Two restarts for one cause are one Event; a watcher that takes over finds what was told, and goes on."""
+    """Two restarts for one cause are one Event with a count; a watcher that takes over finds the Events and
+    continues them."""
     id_ = system.launch(a_body("training", 1, {"runsS": 0.1, "exit": 1}, maxRestarts=2))
     system.ended(id_, "Failed", timeout_s=90)
     wait_until(lambda: "Failed" in told(system, id_), "the end is told", timeout_s=60)

@@ -1,7 +1,7 @@
-"""A service that is taken over stays what it is: with its token no other account of the cluster can be reached.
+"""An attacker with the token of a service cannot use any other account of the cluster.
 
-Each way is tried with the account's very token on the real API server, as a dry run: what is not refused would have
-worked. What the services need is in all other tests of this folder, which run under the same roles and policies.
+The tests try each way with the account's own token on the real API server, as a dry run: a request that is not refused
+would have worked. All other tests of this folder run the services under the same roles and policies.
 """
 
 from collections.abc import Generator
@@ -24,7 +24,7 @@ PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 @pytest.fixture(scope="module")
 def owner(system: System) -> Generator[Json]:
-    """An allocation that never starts, as an owner of what is tried."""
+    """An allocation that never starts, as the owner of the objects that a test tries."""
     template = {"spec": {"containers": [{"name": "m", "command": ["true"]}]}}
     made = system.operator.create(
         f"{GROUP}/namespaces/default/allocations",
@@ -41,7 +41,7 @@ def owner(system: System) -> Generator[Json]:
 
 @pytest.fixture(scope="module")
 def powerful(system: System) -> Generator[str]:
-    """An account of a workspace, which somebody has given rights to."""
+    """An account of a workspace that has rights of its own."""
     accounts = "/api/v1/namespaces/default/serviceaccounts"
     system.operator.create(accounts, {"metadata": {"name": "powerful"}})
     yield "powerful"
@@ -53,7 +53,7 @@ def pods_of(namespace: str) -> str:
 
 
 def with_token(*sources: Json) -> Json:
-    """A volume projected from these, and a pod's fields."""
+    """The fields of a pod with a volume projected from these sources."""
     return {"volumes": [{"name": "token", "projected": {"sources": list(sources)}}]}
 
 
@@ -65,7 +65,8 @@ def a_token(audience: str | None) -> Json:
 
 
 def test_no_account_of_the_cluster_can_be_put_on(system: System, owner: Json, powerful: str) -> None:
-    """For every account that there is: no pod of the podworker's making runs as it and holds a token for Kubernetes."""
+    """For every account of the cluster, the podworker can create no pod that runs as it and has a token for
+    Kubernetes."""
     accounts = [
         (item["metadata"]["namespace"], item["metadata"]["name"])
         for item in system.operator.items("/api/v1/serviceaccounts")
@@ -85,7 +86,7 @@ def test_no_account_of_the_cluster_can_be_put_on(system: System, owner: Json, po
 
 @pytest.mark.parametrize("namespace", ["kube-system", OURS, "kube-public", "no-workspace"])
 def test_pods_are_made_in_workspaces_only(system: System, owner: Json, namespace: str) -> None:
-    """Not beside the services, not beside Kubernetes' own, not where nobody has given a namespace to Slipway."""
+    """Pods are refused beside the services, beside Kubernetes' own, and in namespaces that are no workspace."""
     if namespace == "no-workspace":
         system.operator.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
     with acting_as(system, "podworker") as client:
@@ -113,7 +114,7 @@ def test_pods_are_made_in_workspaces_only(system: System, owner: Json, namespace
     ],
 )
 def test_a_rank_is_who_it_is(system: System, owner: Json, powerful: str, words: str, spec: Json) -> None:
-    """Its workspace's default account, with a token for Slipway alone, on a node where the scheduler has put it."""
+    """A rank has its workspace's default account, a token for Slipway only, and the node of the scheduler's choice."""
     with acting_as(system, "podworker") as client:
         taken(client.post(pods_of("default"), json=a_pod(owner, **with_token(a_token(AUDIENCE))), params=DRY))
         refused(client.post(pods_of("default"), json=a_pod(owner, **spec), params=DRY), "identities", words)
@@ -126,7 +127,8 @@ def test_a_rank_is_who_it_is(system: System, owner: Json, powerful: str, words: 
 def test_a_rank_may_be_an_account_that_its_workspace_allows(
     system: System, owner: Json, powerful: str, allowed: str | None, is_taken: bool
 ) -> None:
-    """By its name or a prefix, in an annotation that administrators set on the namespace; without a token of it."""
+    """The annotation of administrators on the namespace names accounts or prefixes; the rank gets no token of the
+    account."""
     system.operator.change(NAMESPACE, {"metadata": {"annotations": {ACCOUNTS: allowed}}})
     try:
         with acting_as(system, "podworker") as client:
@@ -137,7 +139,7 @@ def test_a_rank_may_be_an_account_that_its_workspace_allows(
             else:
                 refused(answer, "identities", "another account")
             with_its_token = {**pod, "spec": {**pod["spec"], "automountServiceAccountToken": True}}
-            # Two policies refuse it; which of them is named first is the API server's.
+            # Two policies refuse it, and the API server names either first.
             answer = client.post(pods_of("default"), json=with_its_token, params=DRY)
             assert answer.status_code in (403, 422), answer.text
     finally:
@@ -145,7 +147,7 @@ def test_a_rank_may_be_an_account_that_its_workspace_allows(
 
 
 def test_no_certificate_of_an_account(system: System, owner: Json) -> None:
-    """A certificate says who a pod is as a token does."""
+    """A rank cannot have a certificate, which identifies a pod as a token does."""
     source = {"podCertificate": {"signerName": "example.com/any", "keyType": "ED25519", "credentialBundlePath": "pem"}}
     with acting_as(system, "podworker") as client:
         answer = client.post(pods_of("default"), json=a_pod(owner, **with_token(source)), params=DRY)
@@ -153,7 +155,7 @@ def test_no_certificate_of_an_account(system: System, owner: Json) -> None:
 
 
 def test_no_class_of_priority(system: System, owner: Json) -> None:
-    """Neither those of the system nor one of others, and the cluster's default is no fault of a rank's."""
+    """A rank cannot have a priority class of the system or of others; the cluster's default class is accepted."""
     system.operator.create(PRIORITIES, {"metadata": {"name": "theirs"}, "value": 1000})
     system.operator.create(PRIORITIES, {"metadata": {"name": "usual"}, "value": 10, "globalDefault": True})
     try:
@@ -170,7 +172,8 @@ def test_no_class_of_priority(system: System, owner: Json) -> None:
 
 
 def test_the_node_is_not_reached(system: System, owner: Json) -> None:
-    """The ways of a privileged pod, once more under this heading: the policies of pods and pools hold them."""
+    """The ways of a privileged pod to the node, once more under this heading: the policies of pods and pools refuse
+    them."""
     whole: Json = {**RESTRICTED, "privileged": True, "allowPrivilegeEscalation": True}
     with acting_as(system, "podworker") as client:
         ways: tuple[Json, ...] = (
@@ -180,7 +183,7 @@ def test_the_node_is_not_reached(system: System, owner: Json) -> None:
             {"context": whole},
         )
         for spec in ways:
-            # Those of pods and of pools may both refuse; the API server names any one.
+            # The policies of pods and of pools may both refuse; the API server names either.
             refused(client.post(pods_of("default"), json=a_pod(owner, **spec), params=DRY), "po", "")
 
 
@@ -189,7 +192,7 @@ def test_the_node_is_not_reached(system: System, owner: Json) -> None:
 
 @pytest.mark.parametrize("component", ["api", "podworker", "watcher"])
 def test_settings_of_the_services_stay(system: System, component: str) -> None:
-    """No account changes or removes what another service is started with, or a pod beside it."""
+    """No account changes or removes the configuration of another service, or a pod beside it."""
     path = f"/api/v1/namespaces/{OURS}/configmaps/slipway-scheduler"
     settings = system.operator.get(path)
     pod: Json = {
@@ -219,7 +222,7 @@ def test_settings_of_the_services_stay(system: System, component: str) -> None:
 
 
 def test_the_api_makes_no_namespace_of_the_system_a_workspace(system: System) -> None:
-    """Else the podworker would be let in there."""
+    """Otherwise the podworker could create pods there."""
     label = {"metadata": {"labels": {"slipway.dev/workspace": "true"}}}
     with acting_as(system, "api") as client:
         for name in ("kube-system", "kube-public", OURS):
@@ -228,7 +231,7 @@ def test_the_api_makes_no_namespace_of_the_system_a_workspace(system: System) ->
 
 
 def test_the_api_writes_in_workspaces_only(system: System) -> None:
-    """No allocation and no quota where nothing of ours belongs."""
+    """The api writes no allocation and no quota outside of workspaces."""
     spec = {"kind": "command", "template": {"spec": {"containers": [{"name": "m", "command": ["true"]}]}}}
     typed = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": "any"}, "spec": spec}
     quota = {"metadata": {"name": "any", "labels": {"slipway.dev/workspace": "true"}}, "spec": {"hard": {"pods": "0"}}}
@@ -259,7 +262,8 @@ WAYS: tuple[tuple[str, str, Json], ...] = (
 
 @pytest.mark.parametrize("component", [*chart.SERVICES, chart.SETUP, chart.AUDIT])
 def test_the_short_ways_are_closed_to_every_account(system: System, component: str) -> None:
-    """Tokens of others, Secrets, roles, shells, certificates, and the policies themselves."""
+    """No account can create tokens of others, Secrets, roles, shells or certificates, or change the policies
+    themselves."""
     with acting_as(system, component) as client:
         for method, path, body in WAYS:
             answer = client.request(method, path, json=body or None, params=None if "?" in path else DRY)
@@ -273,7 +277,7 @@ def a_secret(name: str, *, type: str = "Opaque", labels: Json | None = None, not
 
 
 def test_no_token_is_filled_into_a_secret(system: System) -> None:
-    """A Secret that names an account would be filled with its token: the api makes none, wherever it makes Secrets."""
+    """Kubernetes fills a Secret that names an account with its token: the api can create none, in any namespace."""
     webhook = {"slipway.dev/webhook": "true"}
     of = {"kubernetes.io/service-account.name": "slipway-podworker"}
     token = a_secret("slipway-webhook-any", type="kubernetes.io/service-account-token", labels=webhook, notes=of)

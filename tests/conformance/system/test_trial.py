@@ -1,4 +1,5 @@
-"""`helm test` for real: the chart's pod is scheduled, its program runs under its account, and a launch ends well.
+"""`helm test` on a real API server: the chart's pod is scheduled, its program runs under its account, and a launch
+succeeds.
 
 The nodes here are simulated: the program of the pod runs as a process of this machine, with the container's command and
 environment and the account's token, as a kubelet would run it; its exit code is the container's.
@@ -41,7 +42,7 @@ def _program(system: System, pod: Json, folder: Path, more: Mapping[str, str]) -
 
 
 def _end_the_rank(system: System) -> bool:
-    """The command of the trial ends, as soon as it runs."""
+    """End the command of the trial as soon as it runs."""
     ranks = [
         item
         for item in system.operator.items("/api/v1/namespaces/default/pods", "slipway.dev/allocation-uid")
@@ -51,7 +52,7 @@ def _end_the_rank(system: System) -> bool:
 
 
 def _tried(system: System, folder: Path, more: Mapping[str, str], *, ends: bool) -> str:
-    """What the program of the pod said."""
+    """The output of the pod's program."""
     pod = wait_until(lambda: _running(system), "the pod of the test runs")
     assert pod is not None
     with _program(system, pod, folder, more) as program:
@@ -66,7 +67,7 @@ def _tried(system: System, folder: Path, more: Mapping[str, str], *, ends: bool)
 
 
 def test_a_release_that_works_passes(system: System, tmp_path: Path) -> None:
-    """Nothing is left: no launch, no account that may launch."""
+    """The trial leaves no launch, and no account that may launch."""
     since = system.audit.position()
     with ThreadPoolExecutor(1) as pool:
         tested = pool.submit(chart.try_out, system.operator.cluster.kubeconfig)
@@ -82,7 +83,8 @@ def test_a_release_that_works_passes(system: System, tmp_path: Path) -> None:
 
 
 def test_a_release_that_does_not_work_fails(system: System, tmp_path: Path) -> None:
-    """With its podworker away nothing is made of a launch: the test fails, and the program says where it stands."""
+    """Without the podworker no pod of a launch is created: the test fails, and the program reports the step that is
+    missing."""
     system.installation.halt("podworker")
     try:
         with ThreadPoolExecutor(1) as pool:

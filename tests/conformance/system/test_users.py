@@ -1,6 +1,6 @@
-"""Who may call, by the word of a real API server: real accounts, the built-in roles, and the reviews of both kinds.
+"""Authorization of callers by a real API server: real accounts, the built-in roles, and both kinds of reviews.
 
-A second api runs in mode `kubernetes` under the chart's account, which is given the rule that the chart has for it.
+A second api runs in mode `kubernetes` under the chart's account, with the rule that the chart has for it.
 """
 
 import os
@@ -33,21 +33,21 @@ class Users:
         self.url = f"http://{system.installation.addresses[SECOND]}"
 
     def token(self, name: str, audience: str = "slipway-api") -> str:
-        """What `kubectl create token` asks for."""
+        """The token that `kubectl create token` requests."""
         spec = {"audiences": [audience], "expirationSeconds": 3600}
         body = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": spec}
         path = f"/api/v1/namespaces/{TEAMS[0]}/serviceaccounts/{name}/token"
         return str(self.system.operator.create(path, body)["status"]["token"])
 
     def call(self, method: str, path: str, token: str, body: Json | None = None) -> tuple[int, Any]:
-        """(status, answer)."""
+        """Call the api and return (status, answer)."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         url = f"{self.url}/api/v1{path}"
         answer = httpx2.request(method, url, json=body, headers=headers, verify=NO_TLS, trust_env=False, timeout=30)
         return answer.status_code, answer.json()
 
     def bind(self, name: str, role: str, where: str) -> None:
-        """A RoleBinding of a built-in role; returns when it counts."""
+        """Create a RoleBinding of a built-in role, and return when it is effective."""
         meta = {"name": f"{name}-{role}", "namespace": where}
         subject = {"kind": "ServiceAccount", "name": name, "namespace": TEAMS[0]}
         ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
@@ -96,7 +96,7 @@ def users(system: System) -> Generator[Users]:
 
 
 def test_the_built_in_roles_open_their_workspace(users: Users) -> None:
-    """Who may edit a namespace launches there, as their account; who may view it looks; others find nothing."""
+    """An editor of a namespace launches there, as their account; a viewer reads it; others get 404."""
     ada, vera, eve = users.token("ada"), users.token("vera"), users.token("eve")
     status, made = users.call("POST", "/allocations", ada, {**a_body(), "workspace": TEAMS[0]})
     assert status == 201, made
@@ -118,7 +118,8 @@ def test_the_built_in_roles_open_their_workspace(users: Users) -> None:
 
 
 def test_a_token_must_be_for_the_api(users: Users) -> None:
-    """None, one for the API server or for tasks, and a forged one are refused; nodes are an administrator's."""
+    """A missing token, one for the API server or for tasks, and a forged one are refused; only an administrator may
+    change nodes."""
     good = users.token("ada")
     head, body, seal = good.split(".")
     for token in ("", users.token("ada", "https://kubernetes.default.svc"), f"{head}.{body}.{seal[::-1]}"):
@@ -128,7 +129,7 @@ def test_a_token_must_be_for_the_api(users: Users) -> None:
 
 
 def test_a_binding_that_is_taken_away_counts_no_more(users: Users) -> None:
-    """Within seconds."""
+    """A removed binding has no effect after a few seconds."""
     users.bind("eve", "view", TEAMS[0])
     eve = users.token("eve")
     assert TEAMS[0] in users.call("GET", "/me", eve)[1]["workspaces"]
@@ -137,7 +138,7 @@ def test_a_binding_that_is_taken_away_counts_no_more(users: Users) -> None:
 
 
 def test_the_command_logs_in_as_an_account(users: Users, tmp_path: Path) -> None:
-    """kubectl is asked for the token; it is in no file of ours."""
+    """The command gets the token from kubectl, and writes it to no file."""
     cluster = users.system.operator.cluster
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
     env |= {"SLIPWAY_CONFIG_DIR": str(tmp_path), "KUBECONFIG": str(cluster.kubeconfig), "NO_COLOR": "1"}

@@ -1,4 +1,4 @@
-"""Everything around launches that the REST API and the single runs do in the cluster: templates, views, retention."""
+"""Work of the REST API and of single runs in the cluster around launches: templates, views, retention."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from tests.support.wait import wait_until
 
 
 def test_templates(system: System) -> None:
-    """Made, read, listed, changed, launched from, deleted."""
+    """Templates are created, read, listed, changed, launched from and deleted."""
     container = a_body()["template"]
     system.post("/templates", {"name": "small", "body": {"kind": "command", "template": container}})
     assert system.get("/templates/small")["name"] == "small"
@@ -29,7 +29,7 @@ def test_templates(system: System) -> None:
 
 
 def test_views(system: System) -> None:
-    """Queues, pools, nodes, workspaces, jobs: as the api's account sees them."""
+    """The api shows queues, pools, nodes, workspaces and jobs with the rights of its account."""
     job = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Job", "metadata": {"name": "sweep"}, "spec": {"maxSlots": 8}}
     system.operator.create(f"{GROUP}/namespaces/default/jobs", {**job, "metadata": {"name": "sweep"}})
     held = system.launch(a_body(hold=True, job="sweep"))
@@ -48,7 +48,8 @@ def test_views(system: System) -> None:
 
 
 def test_names_are_completed(system: System) -> None:
-    """An id may be shortened, which asks for all of them; an unknown pool is named with those that there are."""
+    """A shortened id is accepted, which requires a list of all; the error for an unknown pool names the existing
+    ones."""
     id_ = system.launch(a_body(hold=True))
     assert system.view(id_[:-4])["id"] == id_
     bad = system.cli("run", "--pool", "nowhere", "--image", "example.org/work:1", "--", "work")
@@ -60,7 +61,7 @@ def test_names_are_completed(system: System) -> None:
 
 
 def test_logs_of_a_pod_that_redis_does_not_have(system: System) -> None:
-    """Without the stream the api reads the pod itself."""
+    """Without the stream the api reads the log of the pod itself."""
     id_ = system.launch(a_body(script={"logs": ["kept by the kubelet"]}))
     system.wait_for(id_, "Running")
     wait_until(lambda: "kept" in system.cli("logs", id_).out, "the first line")
@@ -72,7 +73,7 @@ def test_logs_of_a_pod_that_redis_does_not_have(system: System) -> None:
 
 
 def test_where_the_ranks_are(system: System) -> None:
-    """A rendezvous answers with every rank's address."""
+    """A rendezvous returns every rank's address."""
     id_ = system.launch(a_body("training", 2))
     system.wait_for(id_, "Running")
     found: Json = system.ask(lambda api: api.get(f"/allocations/{id_}/rendezvous", {"timeout_seconds": 20}))
@@ -88,7 +89,7 @@ def test_what_ended_long_ago_is_forgotten(system: System) -> None:
     system.wait_for(live, "Running")
     system.nothing_left(system.object(old)["metadata"]["uid"])
     ended_at = parse_time(str(system.view(old)["endedAt"]))
-    # Times of ends have whole seconds.
+    # The times of ends have whole seconds.
     wait_until(lambda: datetime.now(UTC).timestamp() > ended_at + 1.5, "its end is older than the retention")
     must(system.installation.run("watcher", "--once", more={"SLIPWAY_RETENTION_S": "0.5"}))
     wait_until(lambda: system.is_gone(old), "the old one is forgotten")
@@ -96,7 +97,7 @@ def test_what_ended_long_ago_is_forgotten(system: System) -> None:
 
 
 def test_a_launch_that_was_cut_short_is_adopted(system: System) -> None:
-    """A worker dies between its creates: the next one finds what is there, compares, and takes it over."""
+    """A worker dies between its creates: the next worker finds the created objects, compares them, and adopts them."""
     for at_s in (0.03, 0.06, 0.1, 0.15):
         id_ = system.launch(a_body("training", 3))
         system.wait_for(id_, "Assigned", "Pulling", "Starting", "Running")
@@ -109,7 +110,7 @@ def test_a_launch_that_was_cut_short_is_adopted(system: System) -> None:
 
 
 def test_a_large_gang_with_many_attempts(system: System) -> None:
-    """Where there is much to look up, it is listed: ten ranks that fail once and come back."""
+    """A worker lists objects when it has many to look up: ten ranks that fail once and restart."""
     id_ = system.launch(a_body("training", 10, maxRestarts=1))
     system.wait_for(id_, "Running")
     system.nodes.exit(system.pods(id_)[3]["metadata"]["uid"], 1)
@@ -120,14 +121,14 @@ def test_a_large_gang_with_many_attempts(system: System) -> None:
 
 
 def test_the_proxy(system: System) -> None:
-    """A request below /proxy reaches the pod of rank 0, at the address that the api reads from its status."""
+    """A request below /proxy reaches the pod of rank 0, at the address that the api reads from the pod's status."""
     server = HTTPServer(("127.0.0.1", 0), Page)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
         id_ = system.launch(a_body("notebook", ports=[{"name": "http", "port": server.server_port}]))
         system.wait_for(id_, "Running")
-        # A simulated pod has an address where nobody is: it is given one of this machine.
+        # No process listens at the address of a simulated pod, so the test sets one of this machine.
         (pod,) = system.pods(id_)
         path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/status"
 
@@ -145,7 +146,7 @@ def test_the_proxy(system: System) -> None:
 
 
 class Page(BaseHTTPRequestHandler):
-    """Says where it was asked."""
+    """Answers with the path of the request."""
 
     def do_GET(self) -> None:
         body = f"at {self.path}".encode()
@@ -155,4 +156,4 @@ class Page(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: a test's output is its own."""
+        """Write no log: a test's output is its own."""

@@ -24,7 +24,7 @@ def receiver(system: System) -> Generator[Receiver]:
 
 
 def seqs_of(receiver: Receiver, id_: str) -> list[int]:
-    """The numbers of its events that have arrived."""
+    """The numbers of the allocation's events that have arrived."""
     return [event["data"]["seq"] for event in receiver.got if event["subject"] == id_]
 
 
@@ -33,7 +33,8 @@ def told(receiver: Receiver, id_: str) -> None:
 
 
 def test_a_webhook_is_a_secret_of_its_own_namespace(system: System, receiver: Receiver) -> None:
-    """Added, changed and removed over REST; the API server has what a receiver checks signatures with."""
+    """A webhook is added, changed and removed over REST; the API server stores the key with which a receiver checks
+    signatures."""
     path = PATH.format(f"{system.installation.namespace}-webhooks")
     stored = system.operator.get(f"{path}/slipway-webhook-conformance")
     assert stored["metadata"]["labels"]["slipway.dev/webhook"] == "true"
@@ -46,7 +47,7 @@ def test_a_webhook_is_a_secret_of_its_own_namespace(system: System, receiver: Re
 
 
 def test_a_life_is_told_in_order_with_good_signatures(system: System, receiver: Receiver) -> None:
-    """Each transition once, by seq."""
+    """Each transition arrives once, in the order of seq."""
     id_ = system.launch(a_body(script={"runsS": 0.1}))
     system.ended(id_, "Succeeded")
     told(receiver, id_)
@@ -56,12 +57,12 @@ def test_a_life_is_told_in_order_with_good_signatures(system: System, receiver: 
 
 
 def test_two_replicas_and_a_kill_lose_no_event(system: System, receiver: Receiver) -> None:
-    """Each event once while both live; all of them, at least once, when the one that sends is killed."""
+    """While both replicas run each event arrives once; when the sending replica is killed, all arrive at least once."""
     system.installation.resume("api-1")
     try:
         id_ = system.launch(a_body(script={"runsS": 0.1}))
         last = system.ended(id_, "Succeeded")["status"]["seq"]
-        # Which of the two queues them may just have changed hands, so not necessarily in order.
+        # Leadership may just have changed, so the events need not arrive in order.
         wait_until(lambda: len(seqs_of(receiver, id_)) >= last, f"all of {id_} told", timeout_s=60)
         assert sorted(seqs_of(receiver, id_)) == list(range(1, last + 1))
         ids: list[str] = []

@@ -1,4 +1,5 @@
-"""Windows of a pool on a real API server: what it refuses, who waits for them, and who goes when they begin."""
+"""Windows of a pool on a real API server: which ones it refuses, which allocations wait for them, and which are evicted
+when they begin."""
 
 import pytest
 
@@ -13,8 +14,8 @@ CLOCK = SystemClock()
 
 
 def test_work_waits_for_a_window_that_evicts_and_starts_when_it_is_over(system: System) -> None:
-    """What may be preempted goes as the window begins; what would run into it is told by when to end, and both run
-    again without any other news once it has ended."""
+    """A preemptible allocation is evicted as the window begins; the explanation of one that would run into it shows
+    when to end. Both run again once the window has ended, without any other event."""
     first = system.launch(a_body("training", 1, preemptible=True))
     system.wait_for(first, "Running")
     begins = CLOCK.now() + 20.0
@@ -55,7 +56,7 @@ def test_work_waits_for_a_window_that_evicts_and_starts_when_it_is_over(system: 
 def test_the_api_server_refuses_windows_that_contradict_themselves(
     system: System, more: dict[str, object], words: str
 ) -> None:
-    """By its own evaluation of the rules."""
+    """The API server's own evaluation of the rules refuses them."""
     window = {"name": "w", "start": "2026-12-05T22:00:00+01:00", "duration": "4h", **more}
     status, message = system.operator.refusal(lambda: system.operator.change(POOL, {"spec": {"windows": [window]}}))
     assert status == 422

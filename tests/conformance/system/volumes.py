@@ -1,4 +1,4 @@
-"""Storage as a cluster has it: classes, volumes and claims, and a pod template that uses one."""
+"""Storage objects of a cluster: classes, volumes and claims, and a pod template that uses a claim."""
 
 from tests.conformance.system.neighbours import Place
 from tests.conformance.system.operator import Json
@@ -17,7 +17,7 @@ def a_class(name: str, mode: str = "WaitForFirstConsumer") -> Json:
 
 
 def a_volume(name: str, class_name: str, node: str = "", *, zone: str = "", mode: str = "ReadWriteOnce") -> Json:
-    """A volume, on that node or in that zone only when one is named."""
+    """A volume, limited to that node or zone if one is named."""
     where = {"key": ZONE if zone else "kubernetes.io/hostname", "operator": "In", "values": [zone or node]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [where]}]}
     affinity = {"nodeAffinity": {"required": required}} if node or zone else {}
