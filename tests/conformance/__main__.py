@@ -1,10 +1,10 @@
 """The conformance run: `make conformance`. Builds what it needs, then runs each phase against real servers.
 
-Owns the order and the summary. A phase is one run of pytest; the first gets a control plane of its own by name of a
-kubeconfig, the others start theirs. The longest phase runs in shards beside the others, each on a control plane of its
-own: most of its time it waits. What a phase prints is shown when it has ended, and the tests that failed once more at
-the end of all. With `KUBECONFIG` that cluster is used instead, one phase after the other, and what needs a control
-plane that nobody else uses is skipped.
+Owns the order and the summary. A phase is one run of pytest. The first phase gets the kubeconfig of a control plane
+that is started for it; the others start their own. The longest phase runs in parallel shards beside the others, each on
+its own control plane, because it waits most of the time. The output of a phase is shown when it has ended, and all
+failed tests are listed again at the end. With `KUBECONFIG` the phases use that cluster, one after the other, and tests
+that need a control plane of their own are skipped.
 """
 
 import argparse

@@ -19,21 +19,21 @@ from tests.conformance.kubelets.logs import LogError, Query, query_of
 
 HOST = "127.0.0.1"
 HEAD_S = 300.0
-"""How long a kept connection may be idle."""
+"""Seconds for which a kept connection may be idle."""
 DRAIN_S = 60.0
 _PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 
 
 class Shelf(Protocol):
-    """Where the logs are."""
+    """The source of the logs."""
 
     def log(self, pod: str, container: str, query: Query) -> AsyncIterator[bytes]:
-        """The log of a container of a pod (uid or `namespace/name`). Raises: LogError, before the first chunk."""
+        """Return the log of a container of a pod (uid or `namespace/name`). Raises LogError, before the first chunk."""
         ...
 
 
 class Endpoint:
-    """Open it with `start`, which gives the port; `plain` is without TLS."""
+    """The endpoint. Open it with `start`, which returns the port; `plain` is without TLS."""
 
     def __init__(self, shelf: Shelf, clock: Clock, certificate: Path | None, *, plain: bool = False) -> None:
         self._shelf = shelf
@@ -44,18 +44,18 @@ class Endpoint:
         self._open: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> int:
-        """Listens on a free port."""
+        """Listen on a free port."""
         tls = None if self._plain else _context(self._certificate)
         self._server = await asyncio.start_server(self._serve, HOST, 0, ssl=tls)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Ends every reader."""
+        """End every reader."""
         if self._server is not None:
             self._server.close()
             for writer in list(self._open):
                 writer.transport.abort()
-            # Lets the callbacks of what was aborted run.
+            # Let the callbacks of aborted connections run.
             await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -76,7 +76,7 @@ class Endpoint:
     async def _answer(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, target: str
     ) -> bool:
-        """Whether the connection can be used again."""
+        """Answer a request. Return whether the connection can be used again."""
         url = urlsplit(target)
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
         if method != "GET":
@@ -140,7 +140,7 @@ async def _drain(writer: asyncio.StreamWriter) -> None:
 
 
 def _context(certificate: Path | None) -> ssl.SSLContext:
-    """With that certificate and key (one file), or with one that nobody knows."""
+    """The TLS context with that certificate and key (one file), or with one of a new, unknown authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if certificate is not None:
         context.load_cert_chain(certificate)

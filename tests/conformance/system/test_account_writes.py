@@ -365,8 +365,7 @@ def test_of_an_archive_only_its_content_and_marks_change(system: System) -> None
 
 
 def test_the_watcher_writes_totals_of_usage_and_no_other_map(system: System) -> None:
-    """The watcher may only write totals of usage in the namespace of the services: another map might be somebody's
-    configuration."""
+    """The watcher may only write totals of usage in the namespace of the services: other maps may be configuration."""
     path = f"/api/v1/namespaces/{OURS}/configmaps"
     with acting_as(system, "watcher") as client:
 

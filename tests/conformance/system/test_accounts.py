@@ -55,7 +55,7 @@ def test_as_a_pod_finds_it(system: System, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_nobody_else_may(system: System) -> None:
-    """Each account may only what its service does: none can read secrets, the api writes no status."""
+    """Each account has only the rights of its service: none can read secrets, and the api cannot write a status."""
     refused = [("get", "", "secrets", ""), ("delete", "", "nodes", ""), ("*", "*", "*", "")]
     for component in (*chart.SERVICES, chart.SETUP):
         account = system.installation.account(component)
@@ -70,7 +70,7 @@ def test_nobody_else_may(system: System) -> None:
 
 
 def test_the_environment_is_the_charts(system: System) -> None:
-    """What the processes run with is what was installed, but for where they listen and where their files are."""
+    """The processes run with the installed environment, except for where they listen and where their files are."""
     for component in chart.SERVICES:
         installed = system.installation.rendered(component)
         used = system.installation.processes[component].env

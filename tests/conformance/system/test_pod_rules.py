@@ -324,7 +324,7 @@ def test_claims_of_a_pod_are_judged(system: System, owner: Json) -> None:
 
 
 def test_audiences_of_tokens_are_judged(system: System, owner: Json, pool: str) -> None:
-    """Slipway's own token is not meant, and passes in a pool that allows none."""
+    """The pool's list does not apply to Slipway's own token, which is accepted in a pool that allows no audience."""
 
     def with_token(volume: str) -> Json:
         token = {"serviceAccountToken": {"audience": "slipway", "path": "token", "expirationSeconds": 3600}}
@@ -373,7 +373,8 @@ def naming(secret: str) -> Iterator[Json]:
 def test_secrets_of_a_pod_are_released_by_its_workspace(
     system: System, owner: Json, marks: Json, released: list[str], unreleased: list[str]
 ) -> None:
-    """However they are named; never the secret values of another allocation. The Python judges the same."""
+    """A pod may use a Secret that its workspace releases, in any of these ways, but never the secret values of
+    another allocation. The Python code judges the same."""
     own, others = f"{podrules.VALUES_PREFIX}{owner['uid']}", f"{podrules.VALUES_PREFIX}other"
     wanted = workspacepods.read(marks).released
     wrong: list[tuple[str, Json, str]] = []
@@ -390,7 +391,7 @@ def test_secrets_of_a_pod_are_released_by_its_workspace(
                     findings = Findings()
                     podrules.check_secrets(pod["spec"], "", wanted, findings)
                     answer = judged(client, pod)
-                    # Values of its own allocation are none that a template names: the pod worker adds them.
+                    # No template names the values of its own allocation: the pod worker adds them.
                     is_named = is_fine and name != own
                     if name == own and "imagePullSecrets" in part:
                         continue
@@ -402,7 +403,8 @@ def test_secrets_of_a_pod_are_released_by_its_workspace(
 
 
 def test_no_driver_is_told_where_secrets_are(system: System, owner: Json) -> None:
-    """Whatever the workspace releases, in any spelling; an empty namespace names none. The Python judges the same."""
+    """A volume may not tell a driver the name of a Secret, whatever the workspace releases, in any spelling; an
+    empty namespace names none. The Python code judges the same."""
     wrong: list[tuple[str, str, str]] = []
     with acting_as(system, "podworker") as client:
         for key in ("secretNamespace", "SECRETNAMESPACE", "x.io/node-publish-secret-namespace"):
@@ -430,12 +432,13 @@ IDS: tuple[tuple[Json, Json, bool], ...] = (
     ({"runAsUser": 1001}, {}, False),
     ({"runAsGroup": 2001}, {}, False),
 )
-"""What a pod and its container say, and whether a pool allows it that allows users 7 and 1000 to 1999, groups from 2000
-to 2999."""
+"""The fields of a pod and its container, and whether they are allowed in a pool that allows users 7 and 1000 to
+1999, groups from 2000 to 2999."""
 
 
 def test_users_and_groups_of_a_pod_are_judged(system: System, owner: Json, pool: str) -> None:
-    """By the ranges of the pool, of the pod and of each container, as the Python judges them."""
+    """The API server judges users and groups of the pod and of each container by the ranges of the pool, as the
+    Python code does."""
     rules = {"allowedUsers": ["7", "1000-1999"], "allowedGroups": ["2000-2999"]}
     system.operator.change(pool, {"spec": rules})
     known = msgspec.convert({"metadata": {"name": TRIED}, "spec": rules}, ResourcePool)
@@ -455,7 +458,7 @@ def test_users_and_groups_of_a_pod_are_judged(system: System, owner: Json, pool:
 
 
 def test_a_pool_says_which_images_run_in_it(system: System) -> None:
-    """A launch with another image is refused at its field; what is applied by hand waits, and says why."""
+    """A launch with another image is refused at its field; an applied allocation waits, and shows why."""
     default = f"{POOLS}/default"
     system.operator.change(default, {"spec": {"allowedImages": ["reg.example/team"]}})
     try:
@@ -474,7 +477,7 @@ def test_a_pool_says_which_images_run_in_it(system: System) -> None:
 
 
 def _refused_fields(system: System) -> tuple[FieldError, ...]:
-    """Why a launch is refused; one that is not is ended again."""
+    """The fields for which a launch is refused; a launch that is accepted is ended again."""
     try:
         id_ = system.launch(a_body())
     except InvalidError as error:
@@ -485,7 +488,7 @@ def _refused_fields(system: System) -> tuple[FieldError, ...]:
 
 
 def test_images_are_pulled_with_the_secrets_of_the_workspace(system: System) -> None:
-    """As the command sets them; a dry run and the pods show the same, after those of the pod template."""
+    """The command sets the secrets; a dry run and the pods show them after those of the pod template."""
     made = system.cli("workspace", "create", "pulls", "--pull-secret", "team", "--pull-secret", "own")
     assert made.code == 0, made.err
     try:

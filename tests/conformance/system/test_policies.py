@@ -310,8 +310,8 @@ def test_only_an_administrator_sets_a_limit_beyond_the_queues(system: System, ow
 
 
 def test_only_an_administrator_gives_up_nodes(system: System, owner: Json) -> None:
-    """Other signals may be sent by hand by a user who may change the allocation; nodes stay given up for one attempt
-    only."""
+    """By hand, only an administrator may give up nodes; an editor may send other signals. Nodes are
+    given up for one attempt."""
     path, dry = f"{GROUP}/namespaces/default/allocations/{owner['name']}", {"dryRun": "All"}
     lost = {"spec": {"signals": {"attempt": 1, "lostNodes": ["n1"]}}}
     later = {"spec": {"signals": {"attempt": 2}}}

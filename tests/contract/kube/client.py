@@ -1,4 +1,4 @@
-"""The small client the suite speaks through: one call, one reply, and watches."""
+"""The small client of the suite: one call, one reply, and watches."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -61,7 +61,7 @@ class Watched:
             return msgspec.json.decode(await anext(self._lines))
 
     async def take(self, count: int) -> list[tuple[str, str]]:
-        """(type, name) of the next events."""
+        """Return (type, name) of the next events."""
         found: list[tuple[str, str]] = []
         while len(found) < count:
             event = await self.next()
@@ -69,7 +69,7 @@ class Watched:
         return found
 
     async def rest(self) -> list[Json]:
-        """Everything until the server ends the watch."""
+        """Return all events until the server ends the watch."""
         async with asyncio.timeout(DEADLINE_S):
             return [msgspec.json.decode(line) async for line in self._lines]
 
@@ -102,7 +102,7 @@ class KubeHttp:
         return await self._call("DELETE", path, body, query)
 
     async def text(self, path: str, *, timeout_s: float = DEADLINE_S, **query: Any) -> tuple[int, str]:
-        """The code and the answer as text; of a refusal its message."""
+        """Return the code and the answer as text; of a refusal its message."""
         answer = await self._client.get(path, params=_texts(query), timeout=timeout_s)
         return answer.status_code, answer.text if answer.is_success else _reply(answer).message
 

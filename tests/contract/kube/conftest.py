@@ -45,7 +45,7 @@ def target() -> Iterator[Target]:
 
 @pytest.fixture
 def controllers(target: Target) -> None:
-    """For rules that the controller manager keeps."""
+    """Skip the test without a controller manager: it checks rules that controllers enforce."""
     if not target.has_controllers:
         pytest.skip("no controller manager beside this API server (set SLIPWAY_CONTRACT_CONTROLLERS=1)")
 
@@ -95,7 +95,7 @@ async def widgets(kube: KubeHttp, place: Place) -> Place:
 
 
 async def eventually(check: Check, what: str, within_s: float = DEADLINE_S) -> None:
-    """Polls until `check` holds, less often the longer it takes."""
+    """Poll until `check` is true, less often the longer it takes."""
     try:
         async with asyncio.timeout(within_s):
             began = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the suite creates: a pod, a config map, and a custom kind with its definition."""
+"""The objects that the suite creates: a pod, a config map, and a custom kind with its definition."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy

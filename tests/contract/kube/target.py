@@ -1,7 +1,7 @@
-"""Which API server the suite talks to: the local cluster's over a real socket, or the one a kubeconfig names.
+"""The API server that the suite tests: the local cluster's over a real socket, or the one that a kubeconfig names.
 
-`SLIPWAY_CONTRACT_KUBECONFIG` names a kubeconfig of a throw-away server. `SLIPWAY_CONTRACT_CONTROLLERS=1` says that
-a controller manager runs beside it; without one, rules that controllers keep are skipped there.
+`SLIPWAY_CONTRACT_KUBECONFIG` names a kubeconfig of a throw-away server. `SLIPWAY_CONTRACT_CONTROLLERS=1` states that a
+controller manager runs beside it; without one, tests of rules that controllers enforce are skipped.
 """
 
 import base64
@@ -29,7 +29,7 @@ _ADMIN = "administrator"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach a server as its administrator. `core` is set for the local one only."""
+    """How to reach a server as its administrator. `core` is set for the local server only."""
 
     url: str
     headers: dict[str, str] = {}
@@ -39,7 +39,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     core: Any = None
 
     def as_bearer(self, token: str) -> "Target":
-        """The same server for somebody who has nothing but a token; an empty one is nothing at all."""
+        """The same server for a client with nothing but a token; an empty token means no credentials."""
         headers = {"authorization": f"Bearer {token}"} if token else {}
         return msgspec.structs.replace(self, headers=headers, tls=self.ca_only)
 
@@ -59,7 +59,7 @@ def running_target() -> Generator[Target]:
 
 @contextmanager
 def serving(core: ClusterCore, certificate: Path | None = None, **options: Any) -> Generator[str]:
-    """Serves a core on a free port of the loopback, from a thread with a loop of its own; answers the URL.
+    """Serve a core on a free port of the loopback, from a thread with its own event loop; yield the URL.
 
     certificate: a file with certificate and key, to serve over TLS.
     """
@@ -88,7 +88,7 @@ def serving(core: ClusterCore, certificate: Path | None = None, **options: Any) 
 
 
 def target_of(path: Path) -> Target:
-    """The server that a kubeconfig names, as its user."""
+    """The server of a kubeconfig, with its user's credentials."""
     config = yaml.safe_load(path.read_text())
     context = next(each["context"] for each in config["contexts"] if each["name"] == config["current-context"])
     cluster = next(each["cluster"] for each in config["clusters"] if each["name"] == context["cluster"])

@@ -1,4 +1,4 @@
-"""Who may do what: roles and bindings, the refusals at the door, and the reviews that ask about both."""
+"""Authorization: roles and bindings, refusals, and reviews of both."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,7 +17,7 @@ READ_CONFIGS: Json = {"verbs": ["get", "list"], "apiGroups": [""], "resources": 
 
 
 class Robot:
-    """A service account with a token, and a client that has nothing else."""
+    """A service account with a token, and a client that has no other credentials."""
 
     def __init__(self, kube: KubeHttp, place: Place, target: Target) -> None:
         self.kube = kube
@@ -37,7 +37,7 @@ class Robot:
         self.me = KubeHttp(self._target.as_bearer(issued.body["status"]["token"]))
 
     async def allow(self, *rules: Json, name: str = "r") -> None:
-        """A Role with these rules, bound to the account."""
+        """Create a Role with these rules, bound to the account."""
         await self.post_role(*rules, name=name)
         await self.bind("Role", name)
 
@@ -55,7 +55,7 @@ class Robot:
         return f"{base}/{name}" if name else base
 
     async def review(self, **wanted: Any) -> Json:
-        """The status of a SubjectAccessReview about the account in its namespace."""
+        """Return the status of a SubjectAccessReview about the account in its namespace."""
         attributes = {"namespace": self.place.name, **wanted}
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{self.place.name}", "system:authenticated"]
         spec = {"user": self.user, "groups": groups, "resourceAttributes": attributes}
@@ -87,7 +87,7 @@ async def nobody(target: Target) -> AsyncIterator[KubeHttp]:
 
 
 async def test_without_a_role_nothing_is_allowed(robot: Robot) -> None:
-    """403 that names the user, the verb, the resource, its group and the namespace."""
+    """An account without a role gets 403, which names the user, the verb, the resource, its group and the namespace."""
     answer = await robot.me.get(robot.place.of("pods"))
     assert (answer.code, answer.reason) == (403, "Forbidden")
     words = f'cannot list resource "pods" in API group "" in the namespace "{robot.place.name}"'
@@ -110,14 +110,14 @@ async def test_without_a_role_nothing_is_allowed(robot: Robot) -> None:
     ],
 )
 async def test_each_call_is_a_verb_on_a_resource(robot: Robot, method: str, path: str, start: str, rest: str) -> None:
-    """What the refusal says is what a role would have to allow."""
+    """The refusal names the verb and the resource that a role would have to allow."""
     answer = await robot.me.send_raw(method, robot.place.path + path, b"", "application/json")
     assert answer.code == 403
     assert answer.message == f'{start}: User "{robot.user}" cannot {rest} in the namespace "{robot.place.name}"'
 
 
 async def test_cluster_scope_is_named(robot: Robot) -> None:
-    """Also for resources of other groups, that need not exist."""
+    """The refusal names the cluster scope, also for resources of other groups that do not exist."""
     nodes = await robot.me.get("/api/v1/nodes")
     other = await robot.me.get("/apis/none.slipway.dev/v1/things/x")
     user = f'User "{robot.user}" cannot'
@@ -128,7 +128,7 @@ async def test_cluster_scope_is_named(robot: Robot) -> None:
 
 
 async def test_role_allows_what_it_says_and_no_more(robot: Robot) -> None:
-    """Verbs, resources and the namespace of the binding."""
+    """A role allows its verbs on its resources in the namespace of the binding."""
     await robot.kube.post(robot.place.of("configmaps"), a_config())
     await robot.allow(READ_CONFIGS)
     await robot.wait_until(allowed=True, verb="list", resource="configmaps")
@@ -141,7 +141,7 @@ async def test_role_allows_what_it_says_and_no_more(robot: Robot) -> None:
 
 
 async def test_names_limit_a_rule(robot: Robot) -> None:
-    """resourceNames: get by name, and a list that selects just that name."""
+    """A rule with resourceNames allows to get an object by name, and to list with a selector of just that name."""
     for name in ("c", "d"):
         await robot.kube.post(robot.place.of("configmaps"), a_config(name))
     await robot.allow({**READ_CONFIGS, "resourceNames": ["c"]})
@@ -153,7 +153,8 @@ async def test_names_limit_a_rule(robot: Robot) -> None:
 
 
 async def test_subresources_are_resources_of_their_own(robot: Robot) -> None:
-    """pods does not allow pods/status, pods/status does not allow pods, */status allows every status."""
+    """A rule for pods does not allow pods/status, one for pods/status does not allow pods, */status allows every
+    status."""
     await robot.allow({"verbs": ["get"], "apiGroups": [""], "resources": ["pods/status"]}, name="one")
     status = await robot.wait_until(allowed=True, verb="get", resource="pods", subresource="status")
     assert status["allowed"]
@@ -164,7 +165,7 @@ async def test_subresources_are_resources_of_their_own(robot: Robot) -> None:
 
 
 async def test_review_names_the_binding(robot: Robot) -> None:
-    """The reason says which binding of which role to whom; without one, there is none."""
+    """The reason of a review names the binding, its role and its subject; without a binding the reason is empty."""
     assert await robot.review(verb="get", resource="configmaps") == {"allowed": False}
     await robot.allow(READ_CONFIGS)
     found = await robot.wait_until(allowed=True, verb="get", resource="configmaps")
@@ -174,7 +175,7 @@ async def test_review_names_the_binding(robot: Robot) -> None:
 
 
 async def test_binding_to_a_missing_role_says_so(robot: Robot) -> None:
-    """Nothing is allowed, and a review names what was not found."""
+    """The binding allows nothing, and a review names the role that was not found."""
     await robot.bind("Role", "none")
 
     async def is_told() -> bool:
@@ -186,7 +187,7 @@ async def test_binding_to_a_missing_role_says_so(robot: Robot) -> None:
 
 
 async def test_cluster_role_bound_in_a_namespace_counts_there(robot: Robot) -> None:
-    """The role `view` in one namespace: configmaps are read, secrets are not, nothing is written."""
+    """With the role `view` in one namespace, configmaps can be read, secrets cannot, and nothing can be written."""
     await robot.bind("ClusterRole", "view")
     await robot.wait_until(allowed=True, verb="list", resource="configmaps")
     for resource, verb, expected in (("pods/log", "get", True), ("secrets", "get", False), ("pods", "create", False)):
@@ -219,7 +220,7 @@ async def test_aggregated_roles_gather_rules(robot: Robot) -> None:
 
 
 async def test_accounts_may_ask_about_themselves(robot: Robot) -> None:
-    """Who am I, may I, and what may I: allowed to everybody who is known; so is discovery."""
+    """Any authenticated user may review itself (who am I, may I, what may I) and read discovery."""
     who = await robot.me.post(SELF, {})
     assert (who.code, who.body["status"]["userInfo"]["username"]) == (201, robot.user)
     attributes = {"verb": "get", "resource": "pods", "namespace": robot.place.name}
@@ -242,7 +243,7 @@ async def test_rules_review_shows_the_role(robot: Robot) -> None:
 
 
 async def test_nobody_sees_health_and_version_only(nobody: KubeHttp) -> None:
-    """Without credentials: system:anonymous."""
+    """A client without credentials is system:anonymous, and may read health and version only."""
     assert [(await nobody.get(path)).code for path in ("/livez", "/readyz", "/version")] == [200] * 3
     refused = await nobody.get("/api/v1/namespaces")
     words = 'User "system:anonymous" cannot list resource "namespaces" in API group "" at the cluster scope'
@@ -253,7 +254,7 @@ async def test_nobody_sees_health_and_version_only(nobody: KubeHttp) -> None:
 
 
 async def test_token_that_does_not_count_is_401(target: Target) -> None:
-    """Not 403: it is not treated as nobody's."""
+    """An invalid token gets 401, and is not treated as anonymous."""
     client = KubeHttp(target.as_bearer("nonsense"))
     answers = [await client.get(path) for path in ("/api/v1/namespaces", "/livez")]
     await client.close()
@@ -274,7 +275,7 @@ async def test_token_that_does_not_count_is_401(target: Target) -> None:
     ],
 )
 async def test_invalid_reviews(kube: KubeHttp, spec: Json, field: str, words: str) -> None:
-    """422 with the field."""
+    """An invalid review gets 422 with the field."""
     answer = await kube.post(f"{REVIEWS}/subjectaccessreviews", {"spec": spec})
     assert (answer.code, answer.reason) == (422, "Invalid")
     found = {cause["field"]: cause["message"] for cause in answer.causes}
@@ -282,7 +283,7 @@ async def test_invalid_reviews(kube: KubeHttp, spec: Json, field: str, words: st
 
 
 async def test_review_of_paths_and_of_masters(kube: KubeHttp) -> None:
-    """nonResourceAttributes ask about a path; the group system:masters may do everything."""
+    """nonResourceAttributes review a path; the group system:masters may do everything."""
     path = {"path": "/apis", "verb": "get"}
     stranger = {"user": "contract-stranger", "nonResourceAttributes": path}
     assert (await kube.post(f"{REVIEWS}/subjectaccessreviews", {"spec": stranger})).body["status"] == {"allowed": False}
@@ -296,7 +297,7 @@ async def test_review_of_paths_and_of_masters(kube: KubeHttp) -> None:
 
 
 async def test_local_review_stays_in_its_namespace(kube: KubeHttp, place: Place) -> None:
-    """Another namespace inside is 422."""
+    """A local review with another namespace in its body gets 422."""
     path = f"{REVIEWS}/namespaces/{place.name}/localsubjectaccessreviews"
     attributes = {"verb": "get", "resource": "pods", "namespace": place.name}
     spec = {"user": "contract-stranger", "resourceAttributes": attributes}
@@ -307,7 +308,7 @@ async def test_local_review_stays_in_its_namespace(kube: KubeHttp, place: Place)
 
 
 async def test_rules_review_needs_a_namespace(kube: KubeHttp) -> None:
-    """400."""
+    """A rules review without a namespace gets 400."""
     answer = await kube.post(f"{REVIEWS}/selfsubjectrulesreviews", {"spec": {}})
     assert (answer.code, answer.message) == (400, "no namespace on request")
 
@@ -322,7 +323,7 @@ async def test_rules_review_needs_a_namespace(kube: KubeHttp) -> None:
     ],
 )
 async def test_invalid_rules(robot: Robot, rule: Json, field: str) -> None:
-    """422 with the field."""
+    """An invalid rule gets 422 with the field."""
     answer = await robot.post_role(rule)
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert field in [cause["field"] for cause in answer.causes]
@@ -340,12 +341,13 @@ async def test_binding_keeps_its_role(robot: Robot) -> None:
 
 
 async def test_role_names_may_hold_colons(robot: Robot) -> None:
-    """A name is anything that fits into a path."""
+    """A role may have any name that fits into a path."""
     assert (await robot.post_role(READ_CONFIGS, name="team:Read_only")).code == 201
 
 
 async def test_administrators_may_speak_for_others(robot: Robot, target: Target) -> None:
-    """Impersonation: asked and refused as the other; accounts without a role may not."""
+    """An administrator may impersonate another user and is then treated as that user; accounts without a role may
+    not."""
     headers = {**target.headers, "impersonate-user": "alice", "impersonate-group": "devs"}
     alice = KubeHttp(_with_headers(target, headers))
     who = await alice.post(SELF, {})

@@ -1,4 +1,4 @@
-"""Server-side apply: who owns which field, conflicts, force, and what goes when nobody applies it any more."""
+"""Server-side apply: the owners of fields, conflicts, force, and the removal of fields that are no longer applied."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ async def apply(kube: KubeHttp, path: str, document: Json, manager: str = ONE, *
 
 
 def config(data: dict[str, str], **meta: Any) -> Json:
-    """Without data there is no such field: an empty map would be a value to own."""
+    """A ConfigMap. Without data it has no such field: an empty map would be an owned value."""
     document = a_config("c", data, **meta)
     return document if data else {name: value for name, value in document.items() if name != "data"}
 
@@ -26,7 +26,7 @@ async def claims(kube: KubeHttp, path: str) -> dict[tuple[str, str, str], Json]:
 
 
 async def test_apply_creates_what_is_missing(kube: KubeHttp, place: Place) -> None:
-    """201 and an object that its applier owns; 200 the second time."""
+    """The first apply gets 201 and creates an object that its applier owns; the second gets 200."""
     path = place.of("configmaps", "c")
     made = await apply(kube, path, config({"a": "1"}))
     again = await apply(kube, path, config({"a": "1"}))
@@ -43,7 +43,7 @@ async def test_apply_that_changes_nothing_keeps_the_version(kube: KubeHttp, plac
 
 
 async def test_an_entry_says_who_when_and_in_which_version(kube: KubeHttp, place: Place) -> None:
-    """manager, operation, apiVersion, time, fieldsType."""
+    """An entry has manager, operation, apiVersion, time and fieldsType."""
     made = await apply(kube, place.of("configmaps", "c"), config({"a": "1"}))
     (entry,) = made.body["metadata"]["managedFields"]
     assert (entry["manager"], entry["operation"], entry["apiVersion"]) == (ONE, "Apply", "v1")
@@ -51,7 +51,7 @@ async def test_an_entry_says_who_when_and_in_which_version(kube: KubeHttp, place
 
 
 async def test_apply_needs_a_field_manager(kube: KubeHttp, place: Place) -> None:
-    """422 with a cause."""
+    """An apply without a field manager gets 422 with a cause."""
     answer = await kube.patch(place.of("configmaps", "c"), config({}), APPLY)
     assert (answer.code, answer.causes[0]["field"]) == (422, "fieldManager")
     assert answer.message == (
@@ -60,7 +60,7 @@ async def test_apply_needs_a_field_manager(kube: KubeHttp, place: Place) -> None
 
 
 async def test_force_is_for_applies_only(kube: KubeHttp, place: Place) -> None:
-    """422 on any other patch."""
+    """`force` on any other patch gets 422."""
     await kube.post(place.of("configmaps"), config({}))
     answer = await kube.patch(place.of("configmaps", "c"), {"data": {"a": "1"}}, force="true")
     assert answer.code == 422
@@ -68,14 +68,14 @@ async def test_force_is_for_applies_only(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_apply_takes_yaml(kube: KubeHttp, place: Place) -> None:
-    """The media type is YAML; JSON is some of it."""
+    """The media type is YAML; JSON is accepted because it is YAML too."""
     text = b"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: c\ndata:\n  a: '1'\n"
     answer = await kube.send_raw("PATCH", place.of("configmaps", "c") + f"?fieldManager={ONE}", text, APPLY)
     assert (answer.code, answer.body["data"]) == (201, {"a": "1"})
 
 
 async def test_field_of_another_applier_is_a_conflict(kube: KubeHttp, place: Place) -> None:
-    """409 that names the field and its owner; nothing changes."""
+    """An apply of another owner's field gets 409, which names the field and its owner; nothing changes."""
     path = place.of("configmaps", "c")
     await apply(kube, path, config({"a": "1"}))
     answer = await apply(kube, path, config({"a": "2"}), TWO)
@@ -88,7 +88,7 @@ async def test_field_of_another_applier_is_a_conflict(kube: KubeHttp, place: Pla
 
 
 async def test_several_conflicts_are_listed_by_owner(kube: KubeHttp, place: Place) -> None:
-    """One cause for each field; an updater is named with its version."""
+    """The answer has one cause for each field; an updater is named with its version."""
     path = place.of("configmaps", "c")
     await kube.post(place.of("configmaps"), config({"a": "1", "b": "1"}), fieldManager="maker")
     answer = await apply(kube, path, config({"a": "2", "b": "2"}))
@@ -98,7 +98,7 @@ async def test_several_conflicts_are_listed_by_owner(kube: KubeHttp, place: Plac
 
 
 async def test_force_takes_the_field(kube: KubeHttp, place: Place) -> None:
-    """The former owner keeps the rest."""
+    """The new owner gets the forced field, and the former owner keeps its other fields."""
     path = place.of("configmaps", "c")
     await apply(kube, path, config({"a": "1", "b": "1"}))
     answer = await apply(kube, path, config({"a": "2"}), TWO, force="true")
@@ -120,7 +120,7 @@ async def test_equal_values_are_shared(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_field_that_its_only_owner_drops_goes(kube: KubeHttp, place: Place) -> None:
-    """What is applied no more is removed, unless somebody else owns it too."""
+    """A field that is no longer applied is removed, unless another manager owns it too."""
     path = place.of("configmaps", "c")
     await apply(kube, path, config({"mine": "1", "ours": "1"}))
     await apply(kube, path, config({"ours": "1"}), TWO)
@@ -130,7 +130,7 @@ async def test_field_that_its_only_owner_drops_goes(kube: KubeHttp, place: Place
 
 
 async def test_field_of_an_updater_stays_when_dropped(kube: KubeHttp, place: Place) -> None:
-    """An update takes the field over: then dropping it is no removal."""
+    """An update takes over the field, so its applier no longer removes the field by dropping it."""
     path = place.of("configmaps", "c")
     await apply(kube, path, config({"a": "1"}))
     await kube.patch(path, {"data": {"a": "2"}}, fieldManager=TWO)
@@ -140,7 +140,7 @@ async def test_field_of_an_updater_stays_when_dropped(kube: KubeHttp, place: Pla
 
 
 async def test_create_records_its_writer(kube: KubeHttp, place: Place) -> None:
-    """An Update entry with every field that was sent, maps themselves included."""
+    """A create makes an Update entry with every field that was sent, maps themselves included."""
     await kube.post(place.of("configmaps"), config({"a": "1"}, labels={"l": "1"}), fieldManager="maker")
     assert await claims(kube, place.of("configmaps", "c")) == {
         ("maker", "Update", ""): {"f:data": {".": {}, "f:a": {}}, "f:metadata": {"f:labels": {".": {}, "f:l": {}}}}
@@ -148,13 +148,13 @@ async def test_create_records_its_writer(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_writer_without_a_name_goes_by_its_user_agent(kube: KubeHttp, place: Place) -> None:
-    """Up to the first slash."""
+    """A writer without a manager name is named by its user agent, up to the first slash."""
     await kube.post(place.of("configmaps"), config({"a": "1"}))
     assert (await claims(kube, place.of("configmaps", "c"))).keys() == {("python-httpx2", "Update", "")}
 
 
 async def test_update_owns_what_it_changes_only(kube: KubeHttp, place: Place) -> None:
-    """A replace by somebody else takes the changed field, not the others."""
+    """A replace by another manager takes over the changed fields and no others."""
     path = place.of("configmaps", "c")
     made = await kube.post(place.of("configmaps"), config({"a": "1", "b": "1"}), fieldManager=ONE)
     await kube.put(path, {**made.body, "data": {"a": "1", "b": "2", "c": "3"}}, fieldManager=TWO)
@@ -164,7 +164,7 @@ async def test_update_owns_what_it_changes_only(kube: KubeHttp, place: Place) ->
 
 
 async def test_removed_field_belongs_to_nobody(kube: KubeHttp, place: Place) -> None:
-    """Whoever removed it."""
+    """A removed field has no owner, whichever manager removed it."""
     path = place.of("configmaps", "c")
     await kube.post(place.of("configmaps"), config({"a": "1", "b": "1"}), fieldManager=ONE)
     await kube.patch(path, {"data": {"b": None}}, fieldManager=TWO)
@@ -172,7 +172,7 @@ async def test_removed_field_belongs_to_nobody(kube: KubeHttp, place: Place) -> 
 
 
 async def test_same_writer_applies_and_updates_apart(kube: KubeHttp, place: Place) -> None:
-    """Apply and Update of one name are two entries, and conflict."""
+    """Apply and Update of one manager are two entries, and may conflict."""
     path = place.of("configmaps", "c")
     await kube.post(place.of("configmaps"), config({"a": "1"}), fieldManager=ONE)
     answer = await apply(kube, path, config({"a": "2"}))
@@ -180,7 +180,7 @@ async def test_same_writer_applies_and_updates_apart(kube: KubeHttp, place: Plac
 
 
 async def test_status_has_owners_of_its_own(kube: KubeHttp, widgets: Place) -> None:
-    """A write through /status is an entry with the subresource, of the status only."""
+    """A write through /status is an entry with that subresource, and contains status fields only."""
     made = await kube.post(widgets.widgets(), a_widget(), fieldManager=ONE)
     observed = {**made.body, "status": {"phase": "Seen", "seen": 1}}
     await kube.put(widgets.widgets("w", "status"), observed, fieldManager=ONE)
@@ -199,13 +199,13 @@ async def test_status_can_be_applied(kube: KubeHttp, widgets: Place) -> None:
 
 
 async def test_status_of_what_is_missing_is_not_applied(kube: KubeHttp, widgets: Place) -> None:
-    """404: only the object itself is created by an apply."""
+    """An apply to the status of a missing object gets 404: only an apply to the object itself creates it."""
     answer = await apply(kube, widgets.widgets("none", "status"), {**a_widget("none"), "status": {"phase": "x"}})
     assert answer.code == 404
 
 
 async def test_items_of_a_map_list_are_owned_one_by_one(kube: KubeHttp, widgets: Place) -> None:
-    """By their keys, with their fields."""
+    """Items of a map list are owned by their keys, with their fields."""
     path = widgets.widgets("w")
     await apply(kube, path, a_widget(doors=[{"name": "a", "wide": True}]))
     answer = await apply(kube, path, a_widget(doors=[{"name": "b"}]), TWO)
@@ -215,7 +215,7 @@ async def test_items_of_a_map_list_are_owned_one_by_one(kube: KubeHttp, widgets:
 
 
 async def test_item_that_is_dropped_goes(kube: KubeHttp, widgets: Place) -> None:
-    """And the other's item stays."""
+    """An item that its applier drops is removed, and the other applier's item stays."""
     path = widgets.widgets("w")
     await apply(kube, path, a_widget(doors=[{"name": "a"}, {"name": "c"}]))
     await apply(kube, path, a_widget(doors=[{"name": "b"}]), TWO)
@@ -224,7 +224,8 @@ async def test_item_that_is_dropped_goes(kube: KubeHttp, widgets: Place) -> None
 
 
 async def test_map_that_an_apply_empties_is_null(kube: KubeHttp, widgets: Place) -> None:
-    """Which a custom kind refuses, unless the field may be null; a map that is no longer applied at all just goes."""
+    """An apply of an empty map sets the field to null, which a custom kind refuses unless it is nullable; a map that
+    is not applied at all is removed."""
     path = widgets.widgets("w")
     await apply(kube, path, a_widget(labels={"a": "1"}))
     emptied = await apply(kube, path, a_widget(labels={}))
@@ -234,7 +235,7 @@ async def test_map_that_an_apply_empties_is_null(kube: KubeHttp, widgets: Place)
 
 
 async def test_set_lists_are_owned_by_value(kube: KubeHttp, widgets: Place) -> None:
-    """A set is merged; each value is a member."""
+    """A set list is merged, and each value has owners."""
     path = widgets.widgets("w")
     await apply(kube, path, a_widget(tags=["a"]))
     answer = await apply(kube, path, a_widget(tags=["b"]), TWO)
@@ -243,7 +244,7 @@ async def test_set_lists_are_owned_by_value(kube: KubeHttp, widgets: Place) -> N
 
 
 async def test_atomic_lists_are_one_value(kube: KubeHttp, widgets: Place) -> None:
-    """A list without a list type is owned whole."""
+    """A list without a list type has one owner for the whole."""
     path = widgets.widgets("w")
     await apply(kube, path, a_widget(parts=["a"]))
     answer = await apply(kube, path, a_widget(parts=["b"]), TWO)
@@ -258,7 +259,7 @@ async def test_duplicate_keys_can_not_be_applied(kube: KubeHttp, widgets: Place)
 
 
 async def test_an_atomic_map_is_one_value(kube: KubeHttp, widgets: Place) -> None:
-    """Owned whole, by one path; the keys of a list in it have to be different all the same."""
+    """An atomic map is owned as one path; the keys of a list in it must be unique all the same."""
     path = widgets.widgets("w")
     await apply(kube, path, a_widget(frame={"height": 1, "bars": [{"name": "a"}]}))
     assert (await claims(kube, path))[ONE, "Apply", ""]["f:spec"]["f:frame"] == {}
@@ -270,7 +271,7 @@ async def test_an_atomic_map_is_one_value(kube: KubeHttp, widgets: Place) -> Non
 
 
 async def test_undeclared_fields_can_not_be_applied(kube: KubeHttp, widgets: Place) -> None:
-    """Whatever the field validation says."""
+    """An apply with an undeclared field is refused, whatever the field validation."""
     answer = await apply(kube, widgets.widgets("w"), a_widget(nothing=1))
     assert answer.code >= 400
     assert ".spec.nothing: field not declared in schema" in answer.message
@@ -280,7 +281,7 @@ async def test_undeclared_fields_can_not_be_applied(kube: KubeHttp, widgets: Pla
 
 
 async def test_containers_and_their_parts_merge_by_key(kube: KubeHttp, place: Place) -> None:
-    """Of built-in kinds too: containers, ports and variables each by their own keys."""
+    """Containers, ports and variables of built-in kinds merge by their own keys too."""
     container: Json = {"name": "main", "image": "example.invalid/none:1"}
     pod = a_pod(
         schedulerName="nobody", containers=[{**container, "ports": [{"containerPort": 80}], "env": [_var("A")]}]
@@ -297,7 +298,7 @@ def _var(name: str) -> Json:
 
 
 async def test_created_pod_shows_what_was_sent_and_defaulted(kube: KubeHttp, place: Place) -> None:
-    """Defaults belong to the writer, what admission adds to nobody."""
+    """The writer owns the defaults; fields that admission adds have no owner."""
     await kube.post(place.of("pods"), a_pod(schedulerName="nobody"), fieldManager=ONE)
     spec = (await claims(kube, place.of("pods", "p")))[ONE, "Update", ""]["f:spec"]
     assert {"f:restartPolicy", "f:dnsPolicy", "f:schedulerName", "f:containers"} <= spec.keys()
@@ -305,7 +306,8 @@ async def test_created_pod_shows_what_was_sent_and_defaulted(kube: KubeHttp, pla
 
 
 async def test_replace_is_told_as_it_was_sent(kube: KubeHttp, place: Place) -> None:
-    """Tolerations that admission puts back are no change, but whoever left them out owns the list: a write."""
+    """Tolerations that admission restores do not change the object, but the writer that left them out owns the list,
+    so it is a write."""
     path = place.of("pods", "p")
     given = [{"key": "a", "operator": "Exists", "effect": "NoSchedule"}]
     made = await apply(kube, path, a_pod(tolerations=given))
@@ -320,7 +322,7 @@ async def test_replace_is_told_as_it_was_sent(kube: KubeHttp, place: Place) -> N
 
 
 async def test_what_admission_puts_back_is_nobodys(kube: KubeHttp, place: Place) -> None:
-    """Tolerations that nobody sent can be left out: nothing is written."""
+    """Tolerations that no writer sent can be left out without a write."""
     made = await kube.post(place.of("pods"), a_pod())
     left_out = await kube.patch(place.of("pods", "p"), {"spec": {"tolerations": None}})
     assert (left_out.version, left_out.body["spec"]) == (made.version, made.body["spec"])
@@ -337,7 +339,7 @@ async def test_stale_version_in_an_apply_is_a_conflict(kube: KubeHttp, place: Pl
 
 
 async def test_name_and_version_of_the_document_are_checked(kube: KubeHttp, place: Place) -> None:
-    """400 for another name, another version, or managed fields in the document."""
+    """A document with another name, another version or managed fields gets 400."""
     path = place.of("configmaps", "c")
     other = await apply(kube, path, a_config("other"))
     version = await apply(kube, path, {**config({}), "apiVersion": "v9"})
@@ -347,7 +349,7 @@ async def test_name_and_version_of_the_document_are_checked(kube: KubeHttp, plac
 
 
 async def test_dry_apply_tells_and_stores_nothing(kube: KubeHttp, place: Place) -> None:
-    """dryRun=All: the object as it would be, conflicts included; nothing is there."""
+    """dryRun=All returns the resulting object or the conflict, and stores nothing."""
     path = place.of("configmaps", "c")
     dry = await apply(kube, path, config({"a": "1"}), dryRun="All")
     assert (dry.code, dry.body["data"]) == (201, {"a": "1"})
@@ -360,7 +362,7 @@ async def test_dry_apply_tells_and_stores_nothing(kube: KubeHttp, place: Place) 
 
 
 async def test_managed_fields_can_be_forgotten(kube: KubeHttp, place: Place) -> None:
-    """An empty entry in their place clears them; then an apply begins anew from what is there."""
+    """An empty entry clears the managed fields; then an apply begins anew from the present fields."""
     path = place.of("configmaps", "c")
     await kube.post(place.of("configmaps"), config({"a": "1"}), fieldManager="maker")
     clear: list[Json] = [{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]
@@ -371,7 +373,7 @@ async def test_managed_fields_can_be_forgotten(kube: KubeHttp, place: Place) -> 
 
 
 async def test_generation_counts_applied_specs(kube: KubeHttp, widgets: Place) -> None:
-    """An apply that changes the spec adds one; one that only takes ownership adds none."""
+    """An apply that changes the spec raises the generation; one that only takes over ownership does not."""
     path = widgets.widgets("w")
     made = await apply(kube, path, a_widget())
     owned = await apply(kube, path, a_widget(), TWO)
@@ -389,7 +391,7 @@ async def test_rules_hold_for_applies(kube: KubeHttp, widgets: Place) -> None:
 
 
 async def test_finalizers_are_a_set(kube: KubeHttp, place: Place) -> None:
-    """Appliers add theirs and take theirs away."""
+    """Appliers add and remove their own finalizers."""
     path = place.of("configmaps", "c")
     await apply(kube, path, config({}, finalizers=["contract.slipway.dev/a"]))
     both = await apply(kube, path, config({}, finalizers=["contract.slipway.dev/b"]), TWO)
@@ -411,7 +413,7 @@ async def test_only_so_many_updaters_are_told_apart(kube: KubeHttp, place: Place
 
 
 async def test_lists_and_watches_tell_owners_too(kube: KubeHttp, widgets: Place) -> None:
-    """managedFields are part of the object wherever it is shown."""
+    """managedFields are part of the object in lists and watches too."""
     made = await apply(kube, widgets.widgets("w"), a_widget())
     shown = made.body["metadata"]["managedFields"]
     (item,) = (await kube.get(widgets.widgets())).body["items"]

@@ -1,4 +1,4 @@
-"""deletecollection: what goes, what stays, and what is answered."""
+"""deletecollection: which objects are deleted, which stay, and the answer."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ OTHER_UID = "11111111-1111-1111-1111-111111111111"
 
 
 async def _fill(kube: KubeHttp, place: Place, *names: str, **meta: Any) -> list[Json]:
-    """ConfigMaps with the label `name` of their own name."""
+    """Create ConfigMaps, each with its own name as the label `name`."""
     made: list[Json] = []
     for name in names:
         answer = await kube.post(place.of("configmaps"), a_config(name, labels={"name": name, "own": "yes"}, **meta))
@@ -26,7 +26,7 @@ async def _left(kube: KubeHttp, place: Place) -> list[str]:
 
 
 async def test_everything_goes(kube: KubeHttp, place: Place) -> None:
-    """Answered with the objects as a list of their kind."""
+    """All objects are deleted, and the answer is a list of them."""
     await _fill(kube, place, "a", "b")
     gone = await kube.delete(place.of("configmaps"), labelSelector="own=yes")
     assert (gone.code, gone.body["kind"], gone.body["apiVersion"]) == (200, "ConfigMapList", "v1")
@@ -48,14 +48,14 @@ async def test_everything_goes(kube: KubeHttp, place: Place) -> None:
     ],
 )
 async def test_selectors_choose(kube: KubeHttp, place: Place, query: dict[str, str], left: list[str]) -> None:
-    """Labels and fields, as in a list."""
+    """Label and field selectors choose the objects, as in a list."""
     await _fill(kube, place, "a", "b", "c")
     assert (await kube.delete(place.of("configmaps"), **query)).code == 200
     assert await _left(kube, place) == left
 
 
 async def test_bad_selector_deletes_nothing(kube: KubeHttp, place: Place) -> None:
-    """400."""
+    """A bad selector gets 400, and nothing is deleted."""
     await _fill(kube, place, "a")
     answers = [
         await kube.delete(place.of("configmaps"), labelSelector="name in"),
@@ -66,7 +66,7 @@ async def test_bad_selector_deletes_nothing(kube: KubeHttp, place: Place) -> Non
 
 
 async def test_other_namespaces_are_not_touched(kube: KubeHttp, place: Place) -> None:
-    """The path's namespace only; over all namespaces it is not allowed."""
+    """Only the path's namespace is affected; a delete over all namespaces is not allowed."""
     await _fill(kube, place, "a")
     name = f"contract-{place.name}"
     labels = {"own": "yes"}
@@ -78,7 +78,7 @@ async def test_other_namespaces_are_not_touched(kube: KubeHttp, place: Place) ->
 
 
 async def test_dry_run_deletes_nothing(kube: KubeHttp, place: Place) -> None:
-    """By the query or by the options, and answers what would go."""
+    """A dry run, by query or options, deletes nothing and returns the objects that would be deleted."""
     await _fill(kube, place, "a")
     for body, query in ((None, {"dryRun": "All"}), ({"dryRun": ["All"]}, {})):
         answer = await kube.delete(place.of("configmaps"), body, labelSelector="own=yes", **query)
@@ -87,7 +87,7 @@ async def test_dry_run_deletes_nothing(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_preconditions_hold_for_each(kube: KubeHttp, place: Place) -> None:
-    """409 at the first object that has another uid; the one that has it goes."""
+    """The first object with another uid gets 409; the object with that uid is deleted."""
     made = await _fill(kube, place, "a", "b")
     refused = await kube.delete(place.of("configmaps"), {"preconditions": {"uid": OTHER_UID}}, labelSelector="own=yes")
     assert (refused.code, refused.reason) == (409, "Conflict")
@@ -98,7 +98,7 @@ async def test_preconditions_hold_for_each(kube: KubeHttp, place: Place) -> None
 
 
 async def test_finalizers_hold(kube: KubeHttp, place: Place) -> None:
-    """Objects with finalizers are marked and stay."""
+    """Objects with finalizers are marked as deleted and stay."""
     await _fill(kube, place, "a", finalizers=["slipway.dev/test"])
     gone = await kube.delete(place.of("configmaps"), labelSelector="own=yes")
     found = await kube.get(place.of("configmaps", "a"))
@@ -109,7 +109,7 @@ async def test_finalizers_hold(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_pods_keep_their_grace(kube: KubeHttp, place: Place) -> None:
-    """A bound pod is marked with its own grace, an unbound one goes; grace 0 removes both."""
+    """A bound pod is marked with its own grace, an unbound one is deleted; grace 0 deletes both."""
     for name in ("bound", "free"):
         await kube.post(place.of("pods"), a_pod(name))
     target = {"target": {"kind": "Node", "name": "contract-nowhere"}}
@@ -125,7 +125,7 @@ async def test_pods_keep_their_grace(kube: KubeHttp, place: Place) -> None:
 @pytest.mark.usefixtures("controllers")
 @pytest.mark.parametrize("policy", ["Background", "Foreground", "Orphan"])
 async def test_propagation_reaches_the_dependents(kube: KubeHttp, place: Place, policy: str) -> None:
-    """Background and Foreground take them along, Orphan frees them."""
+    """Background and Foreground delete the dependents too, Orphan removes their owner reference."""
     owner = (await _fill(kube, place, "owner"))[0]
     reference = owned_by(owner, blockOwnerDeletion=True)
     await kube.post(place.of("configmaps"), a_config("child", ownerReferences=[reference]))
@@ -144,7 +144,7 @@ async def test_propagation_reaches_the_dependents(kube: KubeHttp, place: Place, 
 
 
 async def test_custom_objects_go_by_their_own_fields(kube: KubeHttp, widgets: Place) -> None:
-    """selectableFields choose; the list is of the custom kind."""
+    """selectableFields select the objects; the list is of the custom kind."""
     for name, color in (("a", "red"), ("b", "blue")):
         await kube.post(widgets.widgets(), a_widget(name, color=color))
     gone = await kube.delete(widgets.widgets(), fieldSelector="spec.color=blue")
@@ -153,14 +153,14 @@ async def test_custom_objects_go_by_their_own_fields(kube: KubeHttp, widgets: Pl
 
 
 async def test_namespaces_go_one_by_one(kube: KubeHttp, place: Place) -> None:
-    """They have no deletecollection, and discovery says so."""
+    """Namespaces have no deletecollection, and discovery does not list it."""
     listed = {each["name"]: each["verbs"] for each in (await kube.get("/api/v1")).body["resources"]}
     assert ("deletecollection" in listed["namespaces"], "deletecollection" in listed["configmaps"]) == (False, True)
     assert (await kube.delete("/api/v1/namespaces", labelSelector=f"none={place.name}")).code == 405
 
 
 async def test_watchers_see_each(kube: KubeHttp, place: Place) -> None:
-    """One DELETED per object."""
+    """Watchers get one DELETED event per object."""
     await _fill(kube, place, "a", "b")
     start = (await kube.get(place.of("configmaps"))).version
     query = {"resourceVersion": start, "labelSelector": "own=yes"}

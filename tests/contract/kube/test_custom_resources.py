@@ -39,7 +39,7 @@ BAD_SPECS: list[tuple[dict[str, Any], str, str]] = [
 async def test_structure_is_validated(
     kube: KubeHttp, widgets: Place, spec: dict[str, Any], field: str, words: str
 ) -> None:
-    """422 with the field and the server's words."""
+    """A wrong structure gets 422 with the field and the server's words."""
     answer = await kube.post(widgets.widgets(), a_widget(**spec))
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert words in answer.message
@@ -65,20 +65,20 @@ async def test_defaults_are_filled_in(kube: KubeHttp, widgets: Place) -> None:
 
 
 async def test_int_or_string_takes_both(kube: KubeHttp, widgets: Place) -> None:
-    """x-kubernetes-int-or-string."""
+    """A field with x-kubernetes-int-or-string accepts both."""
     assert (await kube.post(widgets.widgets(), a_widget("i", port=80))).code == 201
     assert (await kube.post(widgets.widgets(), a_widget("s", port="http"))).code == 201
 
 
 async def test_null_stands_in_nullable_fields_only(kube: KubeHttp, widgets: Place) -> None:
-    """null in a nullable field is kept; in one with a default it becomes the default."""
+    """null is kept in a nullable field; in a field with a default it becomes the default."""
     made = await kube.post(widgets.widgets(), a_widget(note=None, color=None))
     assert made.body["spec"]["note"] is None
     assert made.body["spec"]["color"] == "red"
 
 
 async def test_unknown_fields_are_pruned(kube: KubeHttp, widgets: Place) -> None:
-    """What the schema does not know is dropped, but not below preserve-unknown-fields."""
+    """Fields that the schema does not know are dropped, but not below preserve-unknown-fields."""
     made = await kube.post(widgets.widgets(), a_widget(foo=1, free={"any": {"thing": 1}}))
     assert made.code == 201
     assert "foo" not in made.body["spec"]
@@ -86,7 +86,7 @@ async def test_unknown_fields_are_pruned(kube: KubeHttp, widgets: Place) -> None
 
 
 async def test_unknown_fields_earn_a_warning(kube: KubeHttp, widgets: Place) -> None:
-    """fieldValidation=Warn (the default) answers a Warning header; Ignore does not."""
+    """With fieldValidation=Warn (the default) the answer has a Warning header; with Ignore it has none."""
     warned = await kube.post(widgets.widgets(), a_widget("a", foo=1))
     ignored = await kube.post(widgets.widgets(), a_widget("b", foo=1), fieldValidation="Ignore")
     assert 'unknown field \\"spec.foo\\"' in warned.headers["warning"]
@@ -94,14 +94,14 @@ async def test_unknown_fields_earn_a_warning(kube: KubeHttp, widgets: Place) -> 
 
 
 async def test_strict_validation_refuses_unknown_fields(kube: KubeHttp, widgets: Place) -> None:
-    """fieldValidation=Strict: 400 'strict decoding error'."""
+    """With fieldValidation=Strict an unknown field gets 400 'strict decoding error'."""
     answer = await kube.post(widgets.widgets(), a_widget(foo=1), fieldValidation="Strict")
     assert (answer.code, answer.reason) == (400, "BadRequest")
     assert 'strict decoding error: unknown field "spec.foo"' in answer.message
 
 
 async def test_rules_are_enforced(kube: KubeHttp, widgets: Place) -> None:
-    """A CEL rule that fails is 422 with its message at its path."""
+    """A CEL rule that fails gets 422 with the rule's message at the field's path."""
     answer = await kube.post(widgets.widgets(), a_widget(range={"low": 2, "high": 1}))
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert answer.causes[0]["field"] == "spec.range"
@@ -109,7 +109,7 @@ async def test_rules_are_enforced(kube: KubeHttp, widgets: Place) -> None:
 
 
 async def test_transition_rules_compare_with_the_old_value(kube: KubeHttp, widgets: Place) -> None:
-    """They run on updates only."""
+    """Transition rules run on updates only."""
     await kube.post(widgets.widgets(), a_widget(size=5))
     assert (await kube.patch(widgets.widgets("w"), {"spec": {"size": 6}})).code == 200
     answer = await kube.patch(widgets.widgets("w"), {"spec": {"size": 4}})
@@ -118,14 +118,14 @@ async def test_transition_rules_compare_with_the_old_value(kube: KubeHttp, widge
 
 
 async def test_status_writes_are_validated(kube: KubeHttp, widgets: Place) -> None:
-    """The schema holds for /status too."""
+    """The schema applies to /status too."""
     await kube.post(widgets.widgets(), a_widget())
     answer = await kube.patch(widgets.widgets("w", "status"), {"status": {"seen": "x"}})
     assert answer.code == 422
 
 
 async def test_wrong_kind_in_the_body_is_refused(kube: KubeHttp, widgets: Place) -> None:
-    """422 for a custom kind, with the rules that it breaks, too; 400 for a built-in one."""
+    """A wrong kind gets 422 for a custom kind, with all broken rules, and 400 for a built-in one."""
     answer = await kube.post(widgets.widgets(), {**a_widget(), "kind": "Gadget"})
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert answer.causes[0]["message"] == 'Invalid value: "Gadget": must be Widget'
@@ -156,7 +156,7 @@ async def test_definition_that_goes_takes_its_objects_along(kube: KubeHttp, plac
 
 
 async def test_definition_needs_its_canonical_name(kube: KubeHttp) -> None:
-    """metadata.name is <plural>.<group>."""
+    """metadata.name of a definition must be <plural>.<group>."""
     body = definition("levers", "Lever")
     body["metadata"]["name"] = "other.contract.slipway.dev"
     answer = await kube.post(CRDS, body)
@@ -164,7 +164,7 @@ async def test_definition_needs_its_canonical_name(kube: KubeHttp) -> None:
 
 
 async def test_tables_have_the_declared_columns(kube: KubeHttp, widgets: Place) -> None:
-    """additionalPrinterColumns, after the name."""
+    """A table has the additionalPrinterColumns after the name."""
     await kube.post(widgets.widgets(), a_widget())
     answer = await kube.get(widgets.widgets(), accept="application/json;as=Table;v=v1;g=meta.k8s.io")
     assert answer.body["kind"] == "Table"

@@ -1,4 +1,4 @@
-"""The Date of an answer, which our services keep their clocks to."""
+"""The Date header of an answer, to which our services compare their clocks."""
 
 import asyncio
 import time
@@ -12,7 +12,8 @@ from tests.contract.kube.target import Target
 
 
 async def test_an_answer_has_the_date_of_its_second(kube: KubeHttp, target: Target) -> None:
-    """Every one over a whole second and more, whatever the fraction at which the server was started."""
+    """Over more than a second, every answer has the right second, at whatever fraction of a second the server was
+    started."""
     if "//127.0.0.1:" not in target.url:
         pytest.skip("the server's machine has a clock of its own")
     wrong, dates = list[tuple[float, int, float]](), set[int]()

@@ -8,7 +8,7 @@ from tests.contract.kube.samples import a_config, a_pod, a_widget, owned_by
 
 FINALIZER = "slipway.dev/test"
 NAMESPACE_S = 60.0
-"""A namespace controller that found something left looks again only after a pause of its own."""
+"""A namespace controller that found remaining content looks again only after a pause."""
 
 
 async def _bound_pod(kube: KubeHttp, place: Place, **meta: object) -> None:
@@ -18,7 +18,7 @@ async def _bound_pod(kube: KubeHttp, place: Place, **meta: object) -> None:
 
 
 async def test_delete_answers_success_and_the_object_is_gone(kube: KubeHttp, place: Place) -> None:
-    """A ConfigMap goes at once; the answer is a Status with its uid."""
+    """A ConfigMap is deleted at once; the answer is a Status with its uid."""
     made = await kube.post(place.of("configmaps"), a_config())
     answer = await kube.delete(place.of("configmaps", "c"))
     assert (answer.code, answer.body["status"]) == (200, "Success")
@@ -28,7 +28,7 @@ async def test_delete_answers_success_and_the_object_is_gone(kube: KubeHttp, pla
 
 @pytest.mark.parametrize("field", ["uid", "resourceVersion"])
 async def test_failed_precondition_is_a_conflict(kube: KubeHttp, place: Place, field: str) -> None:
-    """uid and resourceVersion preconditions: 409 and the object stays."""
+    """A wrong uid or resourceVersion as a precondition gets 409, and the object stays."""
     await kube.post(place.of("configmaps"), a_config())
     answer = await kube.delete(place.of("configmaps", "c"), {"preconditions": {field: "1"}})
     assert (answer.code, answer.reason) == (409, "Conflict")
@@ -36,7 +36,7 @@ async def test_failed_precondition_is_a_conflict(kube: KubeHttp, place: Place, f
 
 
 async def test_finalizer_keeps_a_deleted_object(kube: KubeHttp, widgets: Place) -> None:
-    """deletionTimestamp is set, the object stays until its last finalizer goes, then it is gone."""
+    """deletionTimestamp is set; the object stays until its last finalizer is removed."""
     widget = a_widget()
     widget["metadata"]["finalizers"] = [FINALIZER]
     await kube.post(widgets.widgets(), widget)
@@ -48,7 +48,7 @@ async def test_finalizer_keeps_a_deleted_object(kube: KubeHttp, widgets: Place) 
 
 
 async def test_deleting_adds_to_the_generation(kube: KubeHttp, widgets: Place) -> None:
-    """The delete that only marks is a change of intent: generation rises."""
+    """A delete that only marks the object changes its intent, so the generation rises."""
     widget = a_widget()
     widget["metadata"]["finalizers"] = [FINALIZER]
     await kube.post(widgets.widgets(), widget)
@@ -58,7 +58,7 @@ async def test_deleting_adds_to_the_generation(kube: KubeHttp, widgets: Place) -
 
 
 async def test_no_finalizer_is_added_once_deleting(kube: KubeHttp, widgets: Place) -> None:
-    """422 Forbidden cause."""
+    """A new finalizer gets 422 with a Forbidden cause."""
     widget = a_widget()
     widget["metadata"]["finalizers"] = [FINALIZER]
     await kube.post(widgets.widgets(), widget)
@@ -70,7 +70,7 @@ async def test_no_finalizer_is_added_once_deleting(kube: KubeHttp, widgets: Plac
 
 
 async def test_name_is_taken_while_the_object_is_deleting(kube: KubeHttp, place: Place) -> None:
-    """409 AlreadyExists until the last finalizer is gone."""
+    """A create under the name gets 409 AlreadyExists until the last finalizer is removed."""
     await kube.post(place.of("configmaps"), a_config(finalizers=[FINALIZER]))
     await kube.delete(place.of("configmaps", "c"))
     assert (await kube.post(place.of("configmaps"), a_config())).reason == "AlreadyExists"
@@ -79,14 +79,14 @@ async def test_name_is_taken_while_the_object_is_deleting(kube: KubeHttp, place:
 
 
 async def test_unbound_pod_goes_at_once(kube: KubeHttp, place: Place) -> None:
-    """Nothing runs: no grace."""
+    """An unbound pod runs nothing, so it has no grace."""
     await kube.post(place.of("pods"), a_pod())
     assert (await kube.delete(place.of("pods", "p"))).code == 200
     assert (await kube.get(place.of("pods", "p"))).code == 404
 
 
 async def test_bound_pod_waits_for_its_kubelet(kube: KubeHttp, place: Place) -> None:
-    """The delete marks it with its grace; the kubelet's delete with grace 0 ends it."""
+    """A delete marks a bound pod with its grace; the kubelet's delete with grace 0 removes it."""
     await _bound_pod(kube, place)
     answer = await kube.delete(place.of("pods", "p"))
     meta = answer.body["metadata"]
@@ -98,7 +98,7 @@ async def test_bound_pod_waits_for_its_kubelet(kube: KubeHttp, place: Place) -> 
 
 
 async def test_grace_can_be_shortened_but_not_lengthened(kube: KubeHttp, place: Place) -> None:
-    """A second delete with less grace moves the end nearer; one with more changes nothing."""
+    """A second delete with less grace brings the end nearer; one with more changes nothing."""
     await _bound_pod(kube, place)
     first = await kube.delete(place.of("pods", "p"), {"gracePeriodSeconds": 20})
     longer = await kube.delete(place.of("pods", "p"), {"gracePeriodSeconds": 60})
@@ -118,7 +118,7 @@ async def test_finished_pod_goes_at_once(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_pod_that_finishes_after_its_delete_waits_for_its_kubelet(kube: KubeHttp, place: Place) -> None:
-    """A second delete shortens its grace, as that of any other; with grace 0 it goes."""
+    """A second delete shortens its grace, as for any other pod; grace 0 deletes it."""
     await _bound_pod(kube, place)
     await kube.delete(place.of("pods", "p"))
     await kube.patch(place.of("pods", "p", "status"), {"status": {"phase": "Failed"}})
@@ -130,7 +130,7 @@ async def test_pod_that_finishes_after_its_delete_waits_for_its_kubelet(kube: Ku
 
 
 async def test_pod_with_a_finalizer_outlives_its_kubelet(kube: KubeHttp, place: Place) -> None:
-    """After the grace-0 delete the pod stays for its finalizer, and goes with it."""
+    """After the delete with grace 0 the pod stays for its finalizer, and is deleted with it."""
     await _bound_pod(kube, place, finalizers=[FINALIZER])
     await kube.delete(place.of("pods", "p"))
     await kube.delete(place.of("pods", "p"), {"gracePeriodSeconds": 0})
@@ -159,7 +159,7 @@ async def test_eviction_deletes_the_pod(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_delete_collection_follows_its_selector(kube: KubeHttp, place: Place) -> None:
-    """Only what the selector selects goes."""
+    """Only objects that the selector selects are deleted."""
     await kube.post(place.of("configmaps"), a_config("a", labels={"go": "yes"}))
     await kube.post(place.of("configmaps"), a_config("b"))
     await kube.delete(place.of("configmaps"), labelSelector="go=yes")
@@ -170,7 +170,7 @@ async def test_delete_collection_follows_its_selector(kube: KubeHttp, place: Pla
 
 @pytest.mark.usefixtures("controllers")
 async def test_dependents_of_a_deleted_owner_are_collected(kube: KubeHttp, place: Place) -> None:
-    """Background propagation: the dependent goes after the owner."""
+    """With background propagation the dependent is deleted after the owner."""
     owner = (await kube.post(place.of("configmaps"), a_config("owner"))).body
     await kube.post(place.of("configmaps"), a_config("child", ownerReferences=[owned_by(owner)]))
     await kube.delete(place.of("configmaps", "owner"), {"propagationPolicy": "Background"})
@@ -196,7 +196,7 @@ async def test_owner_of_another_uid_counts_as_absent(kube: KubeHttp, place: Plac
 
 @pytest.mark.usefixtures("controllers")
 async def test_dependent_with_a_living_owner_stays(kube: KubeHttp, place: Place) -> None:
-    """Of two owners one goes: the dependent keeps the other."""
+    """A dependent of two owners stays when one of them is deleted."""
     one = (await kube.post(place.of("configmaps"), a_config("one"))).body
     two = (await kube.post(place.of("configmaps"), a_config("two"))).body
     await kube.post(place.of("configmaps"), a_config("child", ownerReferences=[owned_by(one), owned_by(two)]))
@@ -211,7 +211,7 @@ async def test_dependent_with_a_living_owner_stays(kube: KubeHttp, place: Place)
 
 @pytest.mark.usefixtures("controllers")
 async def test_orphaned_dependents_stay(kube: KubeHttp, place: Place) -> None:
-    """propagationPolicy Orphan: the owner goes, the dependent loses its reference."""
+    """With propagationPolicy Orphan the owner is deleted, and the dependent loses its reference."""
     owner = (await kube.post(place.of("configmaps"), a_config("owner"))).body
     await kube.post(place.of("configmaps"), a_config("child", ownerReferences=[owned_by(owner)]))
     await kube.delete(place.of("configmaps", "owner"), {"propagationPolicy": "Orphan"})
@@ -226,7 +226,7 @@ async def test_orphaned_dependents_stay(kube: KubeHttp, place: Place) -> None:
 
 @pytest.mark.usefixtures("controllers")
 async def test_foreground_owner_waits_for_blocking_dependents(kube: KubeHttp, place: Place) -> None:
-    """propagationPolicy Foreground: the owner goes only after its blocking dependents."""
+    """With propagationPolicy Foreground the owner is deleted only after its blocking dependents."""
     owner = (await kube.post(place.of("configmaps"), a_config("owner"))).body
     reference = owned_by(owner, blockOwnerDeletion=True)
     await kube.post(place.of("configmaps"), a_config("child", finalizers=[FINALIZER], ownerReferences=[reference]))
@@ -247,7 +247,7 @@ async def test_foreground_owner_waits_for_blocking_dependents(kube: KubeHttp, pl
 
 
 async def test_terminating_namespace_refuses_creates(kube: KubeHttp, place: Place) -> None:
-    """403 with the cause NamespaceTerminating."""
+    """A create gets 403 with the cause NamespaceTerminating."""
     await kube.post(place.of("configmaps"), a_config(finalizers=[FINALIZER]))
     marked = await kube.delete(place.path)
     assert marked.body["status"]["phase"] == "Terminating"
@@ -259,7 +259,7 @@ async def test_terminating_namespace_refuses_creates(kube: KubeHttp, place: Plac
 
 @pytest.mark.usefixtures("controllers")
 async def test_namespace_goes_when_it_is_empty(kube: KubeHttp, widgets: Place) -> None:
-    """Its content is deleted and then the namespace itself."""
+    """The content of a namespace is deleted, then the namespace itself."""
     await kube.post(widgets.of("configmaps"), a_config())
     await kube.post(widgets.widgets(), a_widget())
     await kube.delete(widgets.path)
@@ -273,7 +273,7 @@ async def test_namespace_goes_when_it_is_empty(kube: KubeHttp, widgets: Place) -
 
 @pytest.mark.usefixtures("controllers")
 async def test_namespace_deletes_pods_before_custom_resources(kube: KubeHttp, widgets: Place) -> None:
-    """While a pod's finalizer holds, the other content keeps no deletion mark."""
+    """While a pod's finalizer blocks, the other content is not marked as deleted."""
     await kube.post(widgets.of("pods"), a_pod(meta={"finalizers": [FINALIZER]}))
     await kube.post(widgets.widgets(), a_widget())
     await kube.delete(widgets.path)

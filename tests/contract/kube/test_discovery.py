@@ -9,13 +9,13 @@ from tests.contract.kube.samples import GROUP, VERSION
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
 async def test_health(kube: KubeHttp, path: str) -> None:
-    """200 `ok`."""
+    """Health checks return 200 `ok`."""
     answer = await kube.get(path)
     assert (answer.code, answer.body.get("text")) == (200, "ok")
 
 
 async def test_version(kube: KubeHttp) -> None:
-    """A Kubernetes version of major 1."""
+    """The version is a Kubernetes version of major 1."""
     answer = await kube.get("/version")
     assert answer.body["major"] == "1"
     assert answer.body["gitVersion"].startswith("v1.")
@@ -40,7 +40,7 @@ async def test_core_resources(kube: KubeHttp) -> None:
 
 
 async def test_aggregated_discovery(kube: KubeHttp) -> None:
-    """One document for all groups, when asked for."""
+    """Aggregated discovery returns one document for all groups, when the client accepts it."""
     accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
     answer = await kube.get("/apis", accept=accept)
     assert answer.body["kind"] == "APIGroupDiscoveryList"
@@ -55,7 +55,7 @@ async def test_openapi_has_the_custom_kind(kube: KubeHttp) -> None:
     async def is_there() -> bool:
         return path in (await kube.get("/openapi/v3")).body["paths"]
 
-    # A server describes a new kind some time after it serves it.
+    # A server describes a new kind some time after it begins to serve it.
     await eventually(is_there, f"{path} described")
     index = (await kube.get("/openapi/v3")).body["paths"]
     document = (await kube.get(index[path]["serverRelativeURL"])).body
@@ -68,7 +68,7 @@ async def test_openapi_has_the_custom_kind(kube: KubeHttp) -> None:
 
 
 async def test_access_review(kube: KubeHttp) -> None:
-    """SelfSubjectAccessReview answers whether the caller may."""
+    """SelfSubjectAccessReview returns whether the caller may do it."""
     spec = {"resourceAttributes": {"verb": "create", "resource": "pods", "namespace": "default"}}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
     answer = await kube.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)

@@ -1,4 +1,4 @@
-"""dryRun=All on every verb that writes: checked like a real write, answered like one, and nothing stays."""
+"""dryRun=All on every verb that writes: it is checked and answered like a real write, and nothing is stored."""
 
 from collections.abc import Awaitable, Callable
 
@@ -23,7 +23,7 @@ WRITES: dict[str, Write] = {
 
 @pytest.mark.parametrize("write", sorted(WRITES))
 async def test_changes_are_shown_and_not_kept(kube: KubeHttp, place: Place, write: str) -> None:
-    """The answer has the change, the store has not."""
+    """The answer has the change, the store does not."""
     made = await kube.post(place.of("configmaps"), a_config(data={"a": "1"}))
     answer = await WRITES[write](kube, place.of("configmaps", "c"))
     found = await kube.get(place.of("configmaps", "c"))
@@ -32,21 +32,21 @@ async def test_changes_are_shown_and_not_kept(kube: KubeHttp, place: Place, writ
 
 
 async def test_create_is_checked(kube: KubeHttp, widgets: Place) -> None:
-    """Invalid is invalid, a name that is taken is taken."""
+    """A dry create of an invalid object or of an existing name is refused."""
     assert (await kube.post(widgets.widgets(), a_widget(size=1000), dryRun="All")).code == 422
     await kube.post(widgets.widgets(), a_widget())
     assert (await kube.post(widgets.widgets(), a_widget(), dryRun="All")).code == 409
 
 
 async def test_stale_replace_conflicts(kube: KubeHttp, place: Place) -> None:
-    """The fence holds for a dry run too."""
+    """A stale resourceVersion conflicts in a dry run too."""
     made = await kube.post(place.of("configmaps"), a_config())
     await kube.patch(place.of("configmaps", "c"), CHANGED)
     assert (await kube.put(place.of("configmaps", "c"), made.body, dryRun="All")).code == 409
 
 
 async def test_status_stays(kube: KubeHttp, widgets: Place) -> None:
-    """Through the subresource."""
+    """A dry write through the status subresource stores nothing."""
     made = await kube.post(widgets.widgets(), a_widget())
     wanted = {**made.body, "status": {"phase": "Seen"}}
     answer = await kube.put(widgets.widgets("w", "status"), wanted, dryRun="All")
@@ -56,7 +56,7 @@ async def test_status_stays(kube: KubeHttp, widgets: Place) -> None:
 
 @pytest.mark.parametrize("in_body", [True, False])
 async def test_deleted_object_stays(kube: KubeHttp, place: Place, in_body: bool) -> None:
-    """Asked for in the query or in the options."""
+    """A dry delete, by query or options, keeps the object."""
     await kube.post(place.of("configmaps"), a_config())
     path = place.of("configmaps", "c")
     answer = await (kube.delete(path, {"dryRun": ["All"]}) if in_body else kube.delete(path, dryRun="All"))
@@ -66,7 +66,7 @@ async def test_deleted_object_stays(kube: KubeHttp, place: Place, in_body: bool)
 
 
 async def test_deleted_pod_shows_when_it_would_go(kube: KubeHttp, place: Place) -> None:
-    """The mark of the deletion is in the answer only."""
+    """The mark of the deletion is only in the answer."""
     await kube.post(place.of("pods"), a_pod(schedulerName="nobody", nodeName="nowhere"))
     answer = await kube.delete(place.of("pods", "p"), dryRun="All")
     assert answer.body["metadata"]["deletionGracePeriodSeconds"] == 30
@@ -74,14 +74,14 @@ async def test_deleted_pod_shows_when_it_would_go(kube: KubeHttp, place: Place) 
 
 
 async def test_collection_stays(kube: KubeHttp, place: Place) -> None:
-    """deletecollection too."""
+    """A dry deletecollection keeps the objects."""
     await kube.post(place.of("configmaps"), a_config(labels={"own": "yes"}))
     assert (await kube.delete(place.of("configmaps"), dryRun="All", labelSelector="own")).code == 200
     assert (await kube.get(place.of("configmaps"), labelSelector="own")).names == ["c"]
 
 
 async def test_pod_is_not_bound(kube: KubeHttp, place: Place) -> None:
-    """A dry binding is checked and leaves the pod unbound."""
+    """A dry binding is checked, and leaves the pod unbound."""
     await kube.post(place.of("pods"), a_pod(schedulerName="nobody"))
     binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "nowhere"}}
     assert (await kube.post(place.of("pods", "p", "binding"), binding, dryRun="All")).code == 201
@@ -89,6 +89,6 @@ async def test_pod_is_not_bound(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_unknown_dry_run_is_refused(kube: KubeHttp, place: Place) -> None:
-    """422 with a cause."""
+    """An unknown value of dryRun gets 422 with a cause."""
     answer = await kube.post(place.of("configmaps"), a_config(), dryRun="Some")
     assert (answer.code, answer.causes[0]["field"]) == (422, "dryRun")

@@ -1,4 +1,4 @@
-"""What watchers see of an object's end, and what a namespace that is ending still takes."""
+"""The events of an object's end, and the writes that a terminating namespace still accepts."""
 
 from tests.contract.kube.client import JSON_PATCH, KubeHttp
 from tests.contract.kube.conftest import Place
@@ -6,7 +6,8 @@ from tests.contract.kube.samples import a_config, a_pod
 
 
 async def test_a_pod_that_goes_at_once_is_marked_first(kube: KubeHttp, place: Place) -> None:
-    """Nobody runs it, so its delete is its end: two versions all the same, and the last state bears the mark."""
+    """The delete of a pod that runs nowhere makes two versions all the same, and the last state has the deletion
+    mark."""
     made = await kube.post(place.of("pods"), a_pod())
     assert made.code == 201, made.body
     async with kube.watch(place.of("pods"), resourceVersion=made.version) as watched:
@@ -17,11 +18,11 @@ async def test_a_pod_that_goes_at_once_is_marked_first(kube: KubeHttp, place: Pl
 
 
 async def test_what_goes_with_its_last_finalizer_is_seen_with_it(kube: KubeHttp, place: Place) -> None:
-    """The event of its end shows what was stored last, not what the last write made of it."""
+    """The DELETED event shows the state stored last, not the state that the last write made."""
     held = a_config(finalizers=["example.com/hold"])
     made = await kube.post(place.of("configmaps"), held)
     await kube.delete(place.of("configmaps", "c"))
-    # A controller of the real cluster makes a ConfigMap of its own in each new namespace.
+    # A controller of the real cluster creates a ConfigMap in each new namespace.
     mine = {"resourceVersion": made.version, "fieldSelector": "metadata.name=c"}
     async with kube.watch(place.of("configmaps"), **mine) as watched:
         drop = [{"op": "remove", "path": "/metadata/finalizers/0"}]
@@ -33,7 +34,7 @@ async def test_what_goes_with_its_last_finalizer_is_seen_with_it(kube: KubeHttp,
 
 
 async def test_nothing_is_bound_or_evicted_in_a_namespace_that_ends(kube: KubeHttp, place: Place) -> None:
-    """Both create something, even if only on paper: 403, and the cause says why."""
+    """A binding and an eviction are creates, so they get 403 with the cause NamespaceTerminating."""
     await kube.post(place.of("pods"), a_pod(meta={"finalizers": ["example.com/hold"]}))
     await kube.delete(place.path)
     target = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
@@ -46,7 +47,7 @@ async def test_nothing_is_bound_or_evicted_in_a_namespace_that_ends(kube: KubeHt
 
 
 async def test_a_replace_that_is_no_object_of_the_kind_is_refused(kube: KubeHttp, place: Place) -> None:
-    """400, as for a create."""
+    """A replace with a body of the wrong shape gets 400, as a create does."""
     await kube.post(place.of("configmaps"), a_config())
     answer = await kube.put(place.of("configmaps", "c"), {**a_config(), "data": {"a": 1}})
     assert (answer.code, answer.reason) == (400, "BadRequest")

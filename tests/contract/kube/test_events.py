@@ -1,4 +1,4 @@
-"""Events: one room seen through the core API and through events.k8s.io."""
+"""Events: one collection, served by the core API and by events.k8s.io."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def a_new(place: Place, name: str = "e", **fields: Any) -> Json:
 
 
 async def test_old_form_is_read_in_the_new(kube: KubeHttp, place: Place) -> None:
-    """The fields that the new form no longer has are called deprecated."""
+    """Fields that the new form no longer has are shown with the prefix deprecated."""
     made = await kube.post(place.of("events"), an_old(place, type="Warning"))
     assert (made.code, made.body.get("type")) == (201, "Warning")
     found = await kube.get(_news(place, "e"))
@@ -53,13 +53,13 @@ async def test_old_form_is_read_in_the_new(kube: KubeHttp, place: Place) -> None
 
 
 async def test_type_is_not_guessed(kube: KubeHttp, place: Place) -> None:
-    """An event of the core form may have none."""
+    """An event of the core form may have no type."""
     made = await kube.post(place.of("events"), an_old(place))
     assert (made.code, "type" in made.body) == (201, False)
 
 
 async def test_new_form_is_read_in_the_old(kube: KubeHttp, place: Place) -> None:
-    """reportingController is called reportingComponent there."""
+    """In the old form reportingController is called reportingComponent."""
     made = await kube.post(_news(place), a_new(place))
     assert made.code == 201, made.body
     found = (await kube.get(place.of("events", "e"))).body
@@ -83,7 +83,7 @@ async def test_new_form_is_read_in_the_old(kube: KubeHttp, place: Place) -> None
     ],
 )
 async def test_field_selectors_of_the_old_form(kube: KubeHttp, place: Place, selector: str, names: list[str]) -> None:
-    """What `kubectl describe` and `kubectl get events` ask for."""
+    """The field selectors of `kubectl describe` and `kubectl get events` work."""
     await kube.post(place.of("events"), an_old(place, "a"))
     other = {**_pod(place, "q"), "fieldPath": "spec.containers{main}"}
     fields: Json = {"involvedObject": other, "type": "Warning", "reason": "Failed", "source": {"component": "x"}}
@@ -96,7 +96,7 @@ async def test_field_selectors_of_the_old_form(kube: KubeHttp, place: Place, sel
     [("regarding.name=p", ["a"]), ("regarding.kind=Pod,reason=Binding", ["a", "b"]), ("regarding.uid=uid-of-q", ["b"])],
 )
 async def test_field_selectors_of_the_new_form(kube: KubeHttp, place: Place, selector: str, names: list[str]) -> None:
-    """regarding, not involvedObject."""
+    """The new form selects by regarding, not by involvedObject."""
     await kube.post(_news(place), a_new(place, "a"))
     await kube.post(_news(place), a_new(place, "b", regarding=_pod(place, "q")))
     assert (await kube.get(_news(place), fieldSelector=selector)).names == names
@@ -105,7 +105,7 @@ async def test_field_selectors_of_the_new_form(kube: KubeHttp, place: Place, sel
 
 
 async def test_watch_of_either_form_sees_both(kube: KubeHttp, place: Place) -> None:
-    """Each in the form that is watched."""
+    """A watch of either form gets the events of both, each in the watched form."""
     start = (await kube.get(_news(place))).version
     async with kube.watch(_news(place), resourceVersion=start) as watched:
         await kube.post(place.of("events"), an_old(place, "a"))
@@ -116,7 +116,7 @@ async def test_watch_of_either_form_sees_both(kube: KubeHttp, place: Place) -> N
 
 
 async def test_watch_of_the_new_form_begins_with_the_present(kube: KubeHttp, place: Place) -> None:
-    """By the fields of the new form, and in it."""
+    """The watch selects by the fields of the new form, and shows present events in it."""
     await kube.post(place.of("events"), an_old(place, "a"))
     await kube.post(_news(place), a_new(place, "b", regarding=_pod(place, "q")))
     async with kube.watch(_news(place), fieldSelector="regarding.name=q") as watched:
@@ -126,7 +126,7 @@ async def test_watch_of_the_new_form_begins_with_the_present(kube: KubeHttp, pla
 
 
 async def test_series_is_patched(kube: KubeHttp, place: Place) -> None:
-    """A recorder that says the same again counts it in the series."""
+    """A recorder that repeats an event counts it in the series."""
     await kube.post(_news(place), a_new(place))
     series = {"series": {"count": 2, "lastObservedTime": LATER}}
     patched = await kube.patch(_news(place, "e"), series)
@@ -135,7 +135,7 @@ async def test_series_is_patched(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_new_form_does_not_change(kube: KubeHttp, place: Place) -> None:
-    """422 for another note."""
+    """Another note in an event of the new form gets 422."""
     await kube.post(_news(place), a_new(place))
     refused = await kube.patch(_news(place, "e"), {"note": "something else"})
     assert (refused.code, refused.reason) == (422, "Invalid")
@@ -143,7 +143,7 @@ async def test_new_form_does_not_change(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_old_form_changes(kube: KubeHttp, place: Place) -> None:
-    """Count and time, as the old recorders do."""
+    """An event of the old form may change its count and time, as old recorders do."""
     await kube.post(place.of("events"), an_old(place))
     change = {"count": 3, "lastTimestamp": "2026-11-21T12:01:00Z"}
     patched = await kube.patch(place.of("events", "e"), change)
@@ -165,14 +165,14 @@ async def test_old_form_changes(kube: KubeHttp, place: Place) -> None:
     ],
 )
 async def test_new_form_is_checked_strictly(kube: KubeHttp, place: Place, fields: Json, field: str) -> None:
-    """422 with the field."""
+    """An invalid event of the new form gets 422 with the field."""
     answer = await kube.post(_news(place), a_new(place, **fields))
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert field in [cause["field"] for cause in answer.causes]
 
 
 async def test_event_stands_beside_its_object(kube: KubeHttp, place: Place) -> None:
-    """In the object's namespace; those of cluster-scoped objects stand in `default`."""
+    """An event is in the object's namespace; events of cluster-scoped objects are in `default`."""
     wrong = await kube.post(place.of("events"), an_old(place, involvedObject={**_pod(place), "namespace": "other"}))
     assert (wrong.code, wrong.causes[0]["field"]) == (422, "involvedObject.namespace")
     node = {"kind": "Node", "name": "n"}
@@ -185,7 +185,7 @@ async def test_event_stands_beside_its_object(kube: KubeHttp, place: Place) -> N
 
 
 async def test_collection_goes_at_once(kube: KubeHttp, place: Place) -> None:
-    """deletecollection through either form, by selector."""
+    """deletecollection works through either form, by selector."""
     await kube.post(place.of("events"), an_old(place, "a"))
     await kube.post(_news(place), a_new(place, "b"))
     gone = await kube.delete(_news(place), fieldSelector="reason=Binding")

@@ -1,4 +1,4 @@
-"""Evictions: pods go through their disruption budget, or stay with a reason."""
+"""Evictions: a pod is evicted if its disruption budget allows it, or stays with a reason."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def an_eviction(name: str = "p", **options: Any) -> Json:
 
 
 class Crowd:
-    """Pods of one application, and the calls about them."""
+    """Pods of one application, and the calls on them."""
 
     def __init__(self, kube: KubeHttp, place: Place) -> None:
         self.kube = kube
@@ -52,7 +52,7 @@ class Crowd:
         return await self.kube.post(self.place.of("pods", name, "eviction"), an_eviction(name, **options))
 
     async def guard(self, allowed: int, **spec: Any) -> None:
-        """A budget, and the controller's word of how many may go."""
+        """Create a budget, and write the controller's number of allowed disruptions."""
         made = await self.kube.post(_budgets(self.place), a_budget(**spec))
         assert made.code == 201, made.body
         await self.wait_allowed(allowed)
@@ -79,7 +79,7 @@ def crowd(kube: KubeHttp, place: Place) -> Crowd:
 
 
 async def test_without_a_budget_the_pod_goes(crowd: Crowd) -> None:
-    """201, a deletion with the pod's own grace, and a condition that says why."""
+    """An eviction gets 201, deletes the pod with the pod's own grace, and sets a condition with the reason."""
     await crowd.add("p")
     answer = await crowd.evict()
     pod = await crowd.pod()
@@ -99,7 +99,7 @@ async def test_delete_options_are_obeyed(crowd: Crowd) -> None:
 
 
 async def test_dry_run_changes_nothing(crowd: Crowd, kube: KubeHttp) -> None:
-    """Neither by the query nor by the delete options."""
+    """A dry run by query or by delete options changes nothing."""
     await crowd.add("p")
     before = await crowd.pod()
     asked = await kube.post(crowd.place.of("pods", "p", "eviction"), an_eviction(), dryRun="All")
@@ -109,14 +109,14 @@ async def test_dry_run_changes_nothing(crowd: Crowd, kube: KubeHttp) -> None:
 
 
 async def test_name_must_match_the_path(crowd: Crowd, kube: KubeHttp) -> None:
-    """400 with the server's words."""
+    """Another name in the body gets 400 with the server's words."""
     await crowd.add("p")
     answer = await kube.post(crowd.place.of("pods", "p", "eviction"), an_eviction("q"))
     assert (answer.code, answer.message) == (400, "name in URL does not match name in Eviction object")
 
 
 async def test_discovery_names_the_eviction(kube: KubeHttp) -> None:
-    """By its group: kubectl drain evicts only where pods/eviction is said to take a policy/v1 Eviction."""
+    """Discovery names the group: kubectl drain evicts only where pods/eviction has the kind policy/v1 Eviction."""
     listed = {each["name"]: each for each in (await kube.get("/api/v1")).body["resources"]}
     found = {field: listed["pods/eviction"][field] for field in ("group", "version", "kind", "verbs")}
     assert found == {"group": "policy", "version": "v1", "kind": "Eviction", "verbs": ["create"]}
@@ -125,12 +125,12 @@ async def test_discovery_names_the_eviction(kube: KubeHttp) -> None:
 
 
 async def test_absent_pod(crowd: Crowd) -> None:
-    """404."""
+    """An eviction of a missing pod gets 404."""
     assert (await crowd.evict("none")).code == 404
 
 
 async def test_preconditions_hold(crowd: Crowd) -> None:
-    """409 for another uid or another version; then the pod is as it was."""
+    """Another uid or another version gets 409, and the pod is unchanged."""
     await crowd.add("p")
     before = await crowd.pod()
     other = await crowd.evict(preconditions={"uid": "11111111-1111-1111-1111-111111111111"})
@@ -144,7 +144,7 @@ async def test_preconditions_hold(crowd: Crowd) -> None:
 
 
 async def test_budget_is_written_with_an_empty_status(crowd: Crowd, kube: KubeHttp) -> None:
-    """What a client sends as status is dropped; generation 1."""
+    """The status that a client sends is dropped; generation is 1."""
     sent = {**a_budget(minAvailable=1), "status": {"disruptionsAllowed": 7}}
     made = await kube.post(_budgets(crowd.place), sent)
     assert made.code == 201
@@ -164,7 +164,7 @@ async def test_budget_is_written_with_an_empty_status(crowd: Crowd, kube: KubeHt
     ],
 )
 async def test_invalid_budgets(crowd: Crowd, kube: KubeHttp, spec: Json, field: str, words: str) -> None:
-    """422 with the field."""
+    """An invalid budget gets 422 with the field."""
     answer = await kube.post(_budgets(crowd.place), a_budget(**spec))
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert answer.causes[0]["field"] == field
@@ -173,7 +173,7 @@ async def test_invalid_budgets(crowd: Crowd, kube: KubeHttp, spec: Json, field: 
 
 @pytest.mark.usefixtures("controllers")
 async def test_status_counts_the_pods(crowd: Crowd) -> None:
-    """Healthy, desired, expected, allowed, and a condition; it follows the pods."""
+    """The status has the healthy, desired, expected and allowed numbers and a condition, and follows the pods."""
     await crowd.add("p", "q")
     await crowd.add("sick", status=UNREADY)
     await crowd.guard(1, minAvailable=1)
@@ -194,7 +194,7 @@ async def test_status_counts_the_pods(crowd: Crowd) -> None:
 
 @pytest.mark.usefixtures("controllers")
 async def test_spent_budget_refuses(crowd: Crowd) -> None:
-    """429 TooManyRequests, cause DisruptionBudget, no Retry-After; the pod stays."""
+    """A spent budget answers 429 TooManyRequests with the cause DisruptionBudget and no Retry-After; the pod stays."""
     await crowd.add("p")
     await crowd.guard(0, minAvailable=1)
     answer = await crowd.evict()
@@ -208,7 +208,7 @@ async def test_spent_budget_refuses(crowd: Crowd) -> None:
 
 @pytest.mark.usefixtures("controllers")
 async def test_budget_lets_one_go_and_no_more(crowd: Crowd) -> None:
-    """What may go goes; the next is refused until the budget is whole again."""
+    """One pod is evicted; the next is refused until the budget allows it again."""
     await crowd.add("p", "q", "r")
     await crowd.guard(1, minAvailable=2)
     first = await crowd.evict("p")
@@ -223,7 +223,7 @@ async def test_budget_lets_one_go_and_no_more(crowd: Crowd) -> None:
 
 @pytest.mark.usefixtures("controllers")
 async def test_dry_run_asks_the_budget(crowd: Crowd) -> None:
-    """It is refused as the real call would be, and spends nothing."""
+    """A dry eviction is refused as a real one would be, and uses up no disruption."""
     await crowd.add("p", "q")
     await crowd.guard(1, minAvailable=1)
     assert [(await crowd.evict(name, dryRun=["All"])).code for name in ("p", "q", "p")] == [201, 201, 201]
@@ -234,7 +234,7 @@ async def test_dry_run_asks_the_budget(crowd: Crowd) -> None:
 
 @pytest.mark.usefixtures("controllers")
 async def test_pods_that_do_not_run_are_not_guarded(crowd: Crowd) -> None:
-    """Pending and ended pods go whatever the budget says."""
+    """Pending and ended pods are evicted whatever the budget."""
     await crowd.add("waiting", status={"status": {"phase": "Pending"}})
     await crowd.add("done", status={"status": {"phase": "Succeeded"}})
     await crowd.guard(0, minAvailable=5)
@@ -243,7 +243,7 @@ async def test_pods_that_do_not_run_are_not_guarded(crowd: Crowd) -> None:
 
 @pytest.mark.usefixtures("controllers")
 async def test_unhealthy_pods_go_while_the_budget_is_whole(crowd: Crowd) -> None:
-    """A pod that is not ready goes when enough others are healthy, without spending anything."""
+    """A pod that is not ready is evicted when enough others are healthy, and uses up no disruption."""
     await crowd.add("p")
     await crowd.add("sick", status=UNREADY)
     await crowd.guard(0, minAvailable=1)
@@ -253,7 +253,7 @@ async def test_unhealthy_pods_go_while_the_budget_is_whole(crowd: Crowd) -> None
 
 @pytest.mark.usefixtures("controllers")
 async def test_unhealthy_pods_stay_under_a_broken_budget(crowd: Crowd) -> None:
-    """By default; with AlwaysAllow they go."""
+    """By default a pod that is not ready stays; with AlwaysAllow it is evicted."""
     await crowd.add("sick", status=UNREADY)
     await crowd.guard(0, minAvailable=2)
     assert (await crowd.evict("sick")).code == 429
@@ -263,7 +263,7 @@ async def test_unhealthy_pods_stay_under_a_broken_budget(crowd: Crowd) -> None:
 
 @pytest.mark.usefixtures("controllers")
 async def test_two_budgets_for_one_pod_are_an_error(crowd: Crowd, kube: KubeHttp) -> None:
-    """A failure inside the answer: the eviction cannot tell which budget counts."""
+    """The answer is a failure, because the eviction cannot tell which budget applies."""
     await crowd.add("p")
     await crowd.guard(1, minAvailable=0)
     await kube.post(_budgets(crowd.place), a_budget("c", minAvailable=0))
@@ -285,7 +285,7 @@ async def test_empty_selector_guards_everything_and_none_guards_nothing(crowd: C
 
 @pytest.mark.usefixtures("controllers")
 async def test_shares_need_a_controller_with_a_scale(crowd: Crowd, kube: KubeHttp) -> None:
-    """maxUnavailable over pods of an owner that has no scale: nothing may go, and the budget says why."""
+    """maxUnavailable over pods whose owner has no scale allows no disruption, and the budget shows why."""
     owner = (await kube.post(crowd.place.of("configmaps"), a_config("owner"))).body
     await crowd.add("p", meta={"ownerReferences": [owned_by(owner, controller=True)]})
     await kube.post(_budgets(crowd.place), a_budget(maxUnavailable=1))
@@ -301,7 +301,7 @@ async def test_shares_need_a_controller_with_a_scale(crowd: Crowd, kube: KubeHtt
 
 @pytest.mark.usefixtures("controllers")
 async def test_new_generation_asks_to_come_again(crowd: Crowd, kube: KubeHttp) -> None:
-    """While the status is older than the spec: 429 with Retry-After, or the answer to the new spec."""
+    """While the status is older than the spec, the answer is 429 with Retry-After, or the answer to the new spec."""
     await crowd.add("p")
     await crowd.guard(1, minAvailable=0)
     await kube.patch(_budgets(crowd.place, "b"), {"spec": {"minAvailable": 1}})

@@ -1,4 +1,4 @@
-"""What keeps a late or a second writer out: versions, uids, tests inside a patch; and versions that are gone."""
+"""How late and second writers are refused: by versions, uids and tests in a patch; and expired versions."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
 async def test_of_racing_writers_one_wins(kube: KubeHttp, place: Place) -> None:
-    """Ten PUTs under one version: one 200, nine 409."""
+    """Of ten PUTs under one version, one gets 200 and nine get 409."""
     made = await kube.post(place.of("configmaps"), a_config())
     wanted = [{**made.body, "data": {"winner": str(index)}} for index in range(10)]
     answers = await asyncio.gather(*(kube.put(place.of("configmaps", "c"), each) for each in wanted))
@@ -18,7 +18,7 @@ async def test_of_racing_writers_one_wins(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_of_racing_creators_one_wins(kube: KubeHttp, place: Place) -> None:
-    """Ten creates of one name: one 201, nine AlreadyExists."""
+    """Of ten creates of one name, one gets 201 and nine get AlreadyExists."""
     answers = await asyncio.gather(*(kube.post(place.of("configmaps"), a_config()) for _ in range(10)))
     assert sorted((answer.code, answer.reason) for answer in answers) == [(201, ""), *[(409, "AlreadyExists")] * 9]
 
@@ -32,7 +32,7 @@ async def test_stale_strategic_patch_is_a_conflict(kube: KubeHttp, place: Place)
 
 
 async def test_failed_test_in_a_patch_changes_nothing(kube: KubeHttp, place: Place) -> None:
-    """A JSON patch whose `test` does not hold is 422."""
+    """A JSON patch whose `test` fails gets 422."""
     await kube.post(place.of("configmaps"), a_config(data={"a": "1"}))
     operations = [{"op": "test", "path": "/data/a", "value": "9"}, {"op": "replace", "path": "/data/a", "value": "2"}]
     answer = await kube.patch(place.of("configmaps", "c"), operations, JSON_PATCH)
@@ -41,14 +41,14 @@ async def test_failed_test_in_a_patch_changes_nothing(kube: KubeHttp, place: Pla
 
 
 async def test_patch_can_not_change_the_uid(kube: KubeHttp, widgets: Place) -> None:
-    """422, for the uid is immutable: a patch meant for a namesake fails."""
+    """A patch of the uid gets 422, because it is immutable; so a patch meant for another object of this name fails."""
     await kube.post(widgets.widgets(), a_widget())
     answer = await kube.patch(widgets.widgets("w"), {"metadata": {"uid": NOBODY}})
     assert (answer.code, answer.causes[0]["field"]) == (422, "metadata.uid")
 
 
 async def test_replace_needs_a_name(kube: KubeHttp, place: Place) -> None:
-    """400: the path alone does not name the object."""
+    """A replace without a name gets 400: the path alone does not name the object."""
     await kube.post(place.of("configmaps"), a_config())
     answer = await kube.put(place.of("configmaps", "c"), {"data": {}})
     assert answer.code == 400
@@ -56,7 +56,7 @@ async def test_replace_needs_a_name(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_replace_under_another_name_is_refused(kube: KubeHttp, place: Place) -> None:
-    """400."""
+    """A replace with another name gets 400."""
     await kube.post(place.of("configmaps"), a_config())
     answer = await kube.put(place.of("configmaps", "c"), a_config("d"))
     assert answer.code == 400
@@ -64,7 +64,7 @@ async def test_replace_under_another_name_is_refused(kube: KubeHttp, place: Plac
 
 
 async def test_delete_of_a_changed_object_is_a_conflict(kube: KubeHttp, widgets: Place) -> None:
-    """With its old version or another uid as precondition; the answer names the kind."""
+    """A delete with an old version or another uid as a precondition is refused; the answer names the kind."""
     made = await kube.post(widgets.widgets(), a_widget())
     await kube.patch(widgets.widgets("w", "status"), {"status": {"seen": 1}})
     for condition in ({"resourceVersion": made.version}, {"uid": NOBODY}):
@@ -74,7 +74,7 @@ async def test_delete_of_a_changed_object_is_a_conflict(kube: KubeHttp, widgets:
 
 
 async def test_wrong_propagation_policy_is_refused(kube: KubeHttp, place: Place) -> None:
-    """422 with a cause, and the object stays."""
+    """A wrong policy gets 422 with a cause, and the object stays."""
     await kube.post(place.of("configmaps"), a_config())
     answer = await kube.delete(place.of("configmaps", "c"), {"propagationPolicy": "Sideways"})
     assert (answer.code, answer.causes[0]["field"]) == (422, "propagationPolicy")
@@ -82,8 +82,8 @@ async def test_wrong_propagation_policy_is_refused(kube: KubeHttp, place: Place)
 
 
 async def test_watch_from_a_version_that_is_gone_expires(kube: KubeHttp, widgets: Place) -> None:
-    """An ERROR event with a 410 Status inside an answer of 200, and the end."""
-    # Of a kind that is younger than version 1: what a server remembers of an older one depends on when it was started.
+    """The watch answers 200 with an ERROR event that contains a 410 Status, and ends."""
+    # The kind is newer than version 1: how far back a server remembers an older kind depends on when it was started.
     async with kube.watch(widgets.widgets(), resourceVersion="1") as events:
         found = await events.rest()
     assert [event["type"] for event in found] == ["ERROR"]
@@ -91,7 +91,7 @@ async def test_watch_from_a_version_that_is_gone_expires(kube: KubeHttp, widgets
 
 
 async def test_watch_from_before_its_definition_was_made_again_expires(kube: KubeHttp, place: Place) -> None:
-    """What was seen of the kind has gone with the old definition: 410 and the end, never a silence."""
+    """The events of the kind are lost with the old definition, so the watch gets 410 and ends, and is never silent."""
     path = f"/apis/{GROUP}/{VERSION}/namespaces/{place.name}/cogs"
 
     async def answers(code: int) -> None:
@@ -119,7 +119,7 @@ async def _is_missing(kube: KubeHttp, path: str) -> bool:
 
 
 async def test_list_of_a_version_to_come_is_refused(kube: KubeHttp, place: Place) -> None:
-    """504 with the cause ResourceVersionTooLarge and a time to wait."""
+    """A list at a future version gets 504 with the cause ResourceVersionTooLarge and a time to wait."""
     version = int((await kube.get(place.of("configmaps"))).version) + 1_000_000
     answer = await kube.get(place.of("configmaps"), resourceVersion=version)
     assert (answer.code, answer.causes[0]["reason"]) == (504, "ResourceVersionTooLarge")
@@ -127,7 +127,7 @@ async def test_list_of_a_version_to_come_is_refused(kube: KubeHttp, place: Place
 
 
 async def test_match_of_a_version_needs_a_version(kube: KubeHttp, place: Place) -> None:
-    """422 for resourceVersionMatch alone, and for one that is none."""
+    """resourceVersionMatch alone gets 422, and so does an unknown value."""
     alone = await kube.get(place.of("configmaps"), resourceVersionMatch="Exact")
     wrong = await kube.get(place.of("configmaps"), resourceVersionMatch="About", resourceVersion="5")
     for answer in (alone, wrong):
@@ -135,13 +135,13 @@ async def test_match_of_a_version_needs_a_version(kube: KubeHttp, place: Place) 
 
 
 async def test_initial_events_need_their_match(kube: KubeHttp, place: Place) -> None:
-    """422 for sendInitialEvents without resourceVersionMatch=NotOlderThan."""
+    """sendInitialEvents without resourceVersionMatch=NotOlderThan gets 422."""
     answer = await kube.get(place.of("configmaps"), watch="true", sendInitialEvents="true", timeoutSeconds="1")
     assert (answer.code, answer.causes[0]["field"]) == (422, "resourceVersionMatch")
 
 
 async def test_watch_without_asking_has_no_bookmarks(kube: KubeHttp, widgets: Place) -> None:
-    """Only who asks for them gets them."""
+    """Only a client that requests bookmarks gets them."""
     made = await kube.post(widgets.widgets(), a_widget())
     async with kube.watch(widgets.widgets(), resourceVersion=made.version, timeoutSeconds="1") as events:
         assert await events.rest() == []

@@ -1,4 +1,4 @@
-"""What the server says of fields that do not exist, come twice or have another type."""
+"""How the server treats fields that do not exist, are duplicated or have another type."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def _pod() -> Json:
 
 
 async def test_strict_refuses_unknown_fields(kube: KubeHttp, place: Place) -> None:
-    """400 that names each with its path, in the order of the document; nothing is created."""
+    """Unknown fields get 400, which names each with its path, in the order of the document; nothing is created."""
     answer = await kube.post(place.of("pods"), _pod(), fieldValidation="Strict")
     assert (answer.code, answer.reason) == (400, "BadRequest")
     assert answer.message == (
@@ -29,7 +29,7 @@ async def test_strict_refuses_unknown_fields(kube: KubeHttp, place: Place) -> No
 
 @pytest.mark.parametrize("validation", ["Warn", ""])
 async def test_warn_is_the_default(kube: KubeHttp, place: Place, validation: str) -> None:
-    """The object is created without the field, and a Warning header tells."""
+    """The object is created without the field, and a Warning header names it."""
     query = {"fieldValidation": validation} if validation else {}
     answer = await kube.post(place.of("configmaps"), {**a_config(), "nothing": 1}, **query)
     assert answer.code == 201
@@ -38,13 +38,13 @@ async def test_warn_is_the_default(kube: KubeHttp, place: Place, validation: str
 
 
 async def test_ignore_says_nothing(kube: KubeHttp, place: Place) -> None:
-    """The field is dropped all the same."""
+    """With Ignore the field is dropped without a warning."""
     answer = await kube.post(place.of("configmaps"), {**a_config(), "nothing": 1}, fieldValidation="Ignore")
     assert (answer.code, "warning" in answer.headers, "nothing" in answer.body) == (201, False, False)
 
 
 async def test_strict_refuses_duplicates(kube: KubeHttp, place: Place) -> None:
-    """They are named with the unknown fields, in the order of the document."""
+    """Duplicate fields are named with the unknown ones, in the order of the document."""
     answer = await kube.send_raw("POST", place.of("configmaps") + "?fieldValidation=Strict", TWICE, "application/json")
     assert answer.code == 400
     assert answer.message == (
@@ -54,14 +54,14 @@ async def test_strict_refuses_duplicates(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_last_duplicate_counts(kube: KubeHttp, place: Place) -> None:
-    """With a warning for each."""
+    """The last duplicate is stored, with a warning for each."""
     answer = await kube.send_raw("POST", place.of("configmaps"), TWICE, "application/json")
     assert (answer.code, answer.body["metadata"]["name"], answer.body["data"]) == (201, "d", {"a": "2"})
     assert 'duplicate field \\"data.a\\"' in answer.headers["warning"]
 
 
 async def test_unknown_validation_is_refused(kube: KubeHttp, place: Place) -> None:
-    """422 with a cause."""
+    """An unknown fieldValidation gets 422 with a cause."""
     answer = await kube.post(place.of("configmaps"), a_config(), fieldValidation="Often")
     assert (answer.code, answer.causes[0]["field"]) == (422, "fieldValidation")
 
@@ -97,14 +97,15 @@ async def test_unknown_validation_is_refused(kube: KubeHttp, place: Place) -> No
     ],
 )
 async def test_wrong_types_do_not_decode(kube: KubeHttp, place: Place, spec: Json, words: str) -> None:
-    """400 in the words of the decoder, whatever the validation."""
+    """A wrong type gets 400 in the words of the decoder, whatever the validation."""
     answer = await kube.post(place.of("pods"), a_pod(schedulerName="nobody", **spec), fieldValidation="Ignore")
     assert (answer.code, answer.reason) == (400, "BadRequest")
     assert words in answer.message
 
 
 async def test_empty_values_are_left_out(kube: KubeHttp, place: Place) -> None:
-    """What Go omits when empty is not stored: empty lists and maps, false, empty texts; explicit pointers stay."""
+    """Values that Go omits when empty are not stored (empty lists and maps, false, empty texts); explicit pointers
+    stay."""
     pod = a_pod(schedulerName="nobody", hostNetwork=False, nodeSelector={}, hostname="", shareProcessNamespace=False)
     pod["spec"]["containers"][0] |= {"env": [], "args": [], "tty": False}
     answer = await kube.post(place.of("pods"), pod)
@@ -115,14 +116,14 @@ async def test_empty_values_are_left_out(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_quantities_are_respelled(kube: KubeHttp, place: Place) -> None:
-    """Wherever they stand: 1024Mi is 1Gi, 0.5 is 500m."""
+    """Quantities are stored in canonical form in every field: 1024Mi is 1Gi, 0.5 is 500m."""
     hard = {"limits.memory": "1024Mi", "limits.cpu": 0.5}
     answer = await kube.post(place.of("resourcequotas"), {"metadata": {"name": "q"}, "spec": {"hard": hard}})
     assert answer.body["spec"]["hard"] == {"limits.memory": "1Gi", "limits.cpu": "500m"}
 
 
 async def test_strict_holds_for_custom_kinds(kube: KubeHttp, widgets: Place) -> None:
-    """Metadata first, then by path."""
+    """Unknown fields of metadata are named first, then the others by path."""
     body: Json = {**a_widget(nothing=1), "bar": 2}
     body["metadata"]["labelz"] = {}
     answer = await kube.post(widgets.widgets(), body, fieldValidation="Strict")
@@ -134,7 +135,7 @@ async def test_strict_holds_for_custom_kinds(kube: KubeHttp, widgets: Place) -> 
 
 
 async def test_nulls_of_custom_kinds_are_pruned(kube: KubeHttp, widgets: Place) -> None:
-    """Unless the field is nullable, or of no schema; also where anything may stand; a required one is then missing."""
+    """A null is dropped, unless its field is nullable or has no schema; a required field is then missing."""
     answer = await kube.post(widgets.widgets(), a_widget(code=None, note=None, color=None))
     assert answer.body["spec"] == {"size": 1, "note": None, "color": "red"}
     free = await kube.post(widgets.widgets(), a_widget("free", free=None))
@@ -148,7 +149,7 @@ async def test_nulls_of_custom_kinds_are_pruned(kube: KubeHttp, widgets: Place) 
 
 
 async def test_metadata_of_custom_kinds_has_types(kube: KubeHttp, widgets: Place) -> None:
-    """400 in the words of the decoder."""
+    """A wrong type in metadata gets 400 in the words of the decoder."""
     body = a_widget()
     body["metadata"]["finalizers"] = "x"
     answer = await kube.post(widgets.widgets(), body)
@@ -157,7 +158,7 @@ async def test_metadata_of_custom_kinds_has_types(kube: KubeHttp, widgets: Place
 
 
 async def test_strict_patch_is_refused(kube: KubeHttp, widgets: Place) -> None:
-    """422 for what the patch would leave, whatever its type."""
+    """A strict patch of any type gets 422 when its result has an unknown field."""
     await kube.post(widgets.widgets(), a_widget())
     await kube.post(widgets.of("configmaps"), a_config(labels={"a": "b"}))
     merged = await kube.patch(widgets.widgets("w"), {"spec": {"no": 1}}, MERGE, fieldValidation="Strict")
@@ -170,7 +171,7 @@ async def test_strict_patch_is_refused(kube: KubeHttp, widgets: Place) -> None:
 
 
 async def test_patch_of_a_wrong_type_is_refused(kube: KubeHttp, place: Place) -> None:
-    """422, and the object stays."""
+    """A patch with a wrong type gets 422, and the object stays."""
     await kube.post(place.of("configmaps"), a_config(data={"a": "1"}))
     answer = await kube.patch(place.of("configmaps", "c"), {"data": {"a": 1}})
     assert (answer.code, answer.reason) == (422, "Invalid")
@@ -178,7 +179,7 @@ async def test_patch_of_a_wrong_type_is_refused(kube: KubeHttp, place: Place) ->
 
 
 async def test_patch_warns_of_unknown_fields(kube: KubeHttp, place: Place) -> None:
-    """And applies the rest."""
+    """A patch with an unknown field applies the rest, with a warning."""
     await kube.post(place.of("configmaps"), a_config())
     answer = await kube.patch(place.of("configmaps", "c"), {"data": {"a": "1"}, "no": 1})
     assert (answer.code, answer.body["data"]) == (200, {"a": "1"})

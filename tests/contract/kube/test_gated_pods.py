@@ -1,7 +1,7 @@
-"""Gated pods: what may change while a scheduling gate holds a pod back, and how its gate is opened.
+"""Gated pods: what may change while a pod has a scheduling gate, and how the gate is removed.
 
-A launch that leaves the binding to kube-scheduler rests on these: the node is pinned and the gate removed in one write,
-and nothing else about the pod can be changed under it.
+A launch that leaves the binding to kube-scheduler relies on these rules: one write pins the node and removes the gate,
+and nothing else of the pod can change meanwhile.
 """
 
 from typing import Any
@@ -38,7 +38,8 @@ async def _set(kube: KubeHttp, place: Place, **fields: Any) -> Reply:
 
 
 async def test_gated_pod_says_so(kube: KubeHttp, place: Place) -> None:
-    """PodScheduled=False, reason SchedulingGated, from its creation on; an ungated pod says nothing yet."""
+    """A gated pod has PodScheduled=False with the reason SchedulingGated from its creation on; an ungated pod has no
+    such condition yet."""
     await _gated(kube, place, schedulerName="nobody")
     await kube.post(place.of("pods"), a_pod("free", schedulerName="nobody"))
     conditions = (await kube.get(place.of("pods", "p"))).body["status"]["conditions"]
@@ -50,7 +51,7 @@ async def test_gated_pod_says_so(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_gated_pod_has_no_node(kube: KubeHttp, place: Place) -> None:
-    """422: a gate and a node exclude each other."""
+    """A pod with a gate and a node gets 422."""
     answer = await kube.post(place.of("pods"), a_pod(schedulingGates=[GATE], nodeName="n1"))
     assert answer.code == 422
     assert "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared" in answer.message
@@ -58,12 +59,12 @@ async def test_gated_pod_has_no_node(kube: KubeHttp, place: Place) -> None:
 
 @pytest.mark.parametrize("gates", [[GATE, GATE], [{"name": ""}], [{"name": "a b"}]])
 async def test_gates_have_names_of_their_own(kube: KubeHttp, place: Place, gates: list[Json]) -> None:
-    """422 on gates without a name, with a bad one, or with the same one twice."""
+    """Gates without a name, with a bad one, or with the same one twice get 422."""
     assert (await kube.post(place.of("pods"), a_pod(schedulingGates=gates))).code == 422
 
 
 async def test_node_is_pinned_and_the_gate_removed_in_one_write(kube: KubeHttp, place: Place) -> None:
-    """What the server looks at is whether the pod was gated before the write."""
+    """The server checks whether the pod was gated before the write."""
     await _gated(kube, place, schedulerName="nobody")
     change: list[Json] = [
         {"op": "test", "path": "/spec/schedulingGates/0/name", "value": GATE["name"]},
@@ -77,7 +78,7 @@ async def test_node_is_pinned_and_the_gate_removed_in_one_write(kube: KubeHttp, 
 
 
 async def test_failed_test_of_a_json_patch_changes_nothing(kube: KubeHttp, place: Place) -> None:
-    """422: the gate is not the one that was expected, or is gone."""
+    """When the tested gate is another one or missing, the patch gets 422."""
     await _gated(kube, place, OTHER, GATE)
     wrong: list[Json] = [
         {"op": "test", "path": "/spec/schedulingGates/0/name", "value": GATE["name"]},
@@ -90,7 +91,7 @@ async def test_failed_test_of_a_json_patch_changes_nothing(kube: KubeHttp, place
 
 
 async def test_one_gate_of_several_is_removed(kube: KubeHttp, place: Place) -> None:
-    """The others stay, and keep the pod from being bound."""
+    """The other gates stay, and the pod still cannot be bound."""
     await _gated(kube, place, OTHER, GATE, schedulerName="nobody")
     change: list[Json] = [{"op": "remove", "path": "/spec/schedulingGates/1"}]
     opened = await kube.patch(place.of("pods", "p"), change, JSON_PATCH)
@@ -100,7 +101,7 @@ async def test_one_gate_of_several_is_removed(kube: KubeHttp, place: Place) -> N
 
 
 async def test_gate_is_never_added(kube: KubeHttp, place: Place) -> None:
-    """422, on a gated pod and on a free one."""
+    """A new gate gets 422, on a gated pod and on a free one."""
     await _gated(kube, place)
     answer = await _set(kube, place, schedulingGates=[GATE, OTHER])
     assert answer.code == 422
@@ -125,7 +126,7 @@ async def test_gate_is_never_added(kube: KubeHttp, place: Place) -> None:
 async def test_node_affinity_of_a_gated_pod_is_narrowed(
     kube: KubeHttp, place: Place, before: Json | None, after: Json
 ) -> None:
-    """Each term may get more requirements; where nothing was required, anything may be."""
+    """Each term may get more requirements; where nothing was required, any affinity may be set."""
     await _gated(kube, place, **({"affinity": before} if before else {}))
     answer = await _set(kube, place, affinity=after)
     assert answer.code == 200, answer.body
@@ -156,7 +157,7 @@ async def test_node_affinity_of_a_gated_pod_is_narrowed(
 async def test_affinity_of_a_gated_pod_is_not_widened(
     kube: KubeHttp, place: Place, before: Json, after: Json, says: str
 ) -> None:
-    """422: nothing that was required is given up, and what concerns other pods is fixed."""
+    """A change that removes a requirement gets 422, and the affinity to other pods is fixed."""
     await _gated(kube, place, affinity=before)
     answer = await _set(kube, place, affinity=after)
     assert answer.code == 422
@@ -168,21 +169,21 @@ async def test_affinity_of_a_gated_pod_is_not_widened(
     [({"disk": "ssd", "zone": "a"}, 200), ({"disk": "hdd"}, 422), ({"zone": "a"}, 422), ({}, 422)],
 )
 async def test_node_selector_of_a_gated_pod_only_grows(kube: KubeHttp, place: Place, after: Json, code: int) -> None:
-    """Labels are added, never changed or taken away."""
+    """Labels may be added to the node selector, never changed or removed."""
     await _gated(kube, place, nodeSelector={"disk": "ssd"})
     assert (await _set(kube, place, nodeSelector=after)).code == code
 
 
 @pytest.mark.parametrize("change", [{"hostname": "h"}, {"schedulerName": "other"}, {"priority": 5}])
 async def test_rest_of_a_gated_pod_is_fixed(kube: KubeHttp, place: Place, change: Json) -> None:
-    """422, as for any pod."""
+    """A change of the rest of the spec gets 422, as for any pod."""
     await _gated(kube, place)
     answer = await _set(kube, place, **change)
     assert answer.code == 422
 
 
 async def test_affinity_of_a_free_pod_is_fixed(kube: KubeHttp, place: Place) -> None:
-    """422 once no gate is left."""
+    """Once no gate is left, a change of the affinity gets 422."""
     await kube.post(place.of("pods"), a_pod(schedulerName="nobody"))
     answer = await _set(kube, place, affinity=_required({"matchFields": [HERE]}))
     assert answer.code == 422
@@ -200,12 +201,12 @@ async def test_affinity_of_a_free_pod_is_fixed(kube: KubeHttp, place: Place) -> 
     ],
 )
 async def test_node_affinity_is_checked(kube: KubeHttp, place: Place, affinity: Json) -> None:
-    """422 on requirements that cannot be evaluated; a field names one node."""
+    """A requirement that cannot be evaluated gets 422; a matchFields term names one node."""
     assert (await kube.post(place.of("pods"), a_pod(affinity=affinity))).code == 422
 
 
 async def test_gated_pod_is_deleted_at_once(kube: KubeHttp, place: Place) -> None:
-    """It runs nowhere, so there is no grace to wait for."""
+    """A gated pod runs nowhere, so it has no grace."""
     await _gated(kube, place)
     await kube.delete(place.of("pods", "p"))
     assert (await kube.get(place.of("pods", "p"))).code == 404

@@ -1,4 +1,4 @@
-"""LimitRanges: what a new pod is given in its namespace, and what is refused there."""
+"""LimitRanges: the defaults that a new pod gets in its namespace, and the pods that are refused there."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ ANNOTATION = "kubernetes.io/limit-ranger"
 
 
 async def _grant(kube: KubeHttp, place: Place, *items: Json, name: str = "bounds") -> Reply:
-    """Creates a LimitRange, and waits until admission knows it."""
+    """Create a LimitRange, and wait until admission uses it."""
     made = await kube.post(place.of("limitranges"), {"metadata": {"name": name}, "spec": {"limits": [*items]}})
     assert made.code == 201, made.body
 
@@ -36,7 +36,7 @@ async def _resources(kube: KubeHttp, place: Place, *containers: Json, **spec: An
 
 
 async def test_a_limit_range_is_stored_with_its_defaults(kube: KubeHttp, place: Place) -> None:
-    """The max is the default limit, the default limit is the default request, and else the min is."""
+    """A default limit is the max when not set; a default request is the default limit, else the min."""
     item = {"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "64Mi"}, "default": {"memory": "1Gi"}}
     made = await _grant(kube, place, item)
     assert made.body["spec"]["limits"] == [
@@ -66,7 +66,7 @@ async def test_a_limit_range_is_stored_with_its_defaults(kube: KubeHttp, place: 
 async def test_a_container_is_given_what_it_does_not_state(
     kube: KubeHttp, place: Place, stated: Json, given: Json
 ) -> None:
-    """Its own limit is its request before a default is."""
+    """A container's own limit becomes its request before a default does."""
     await _grant(kube, place, {"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "500m"}})
     assert await _resources(kube, place, _a_container(**stated)) == given
 
@@ -88,7 +88,7 @@ async def test_init_containers_and_sidecars_are_given_it_too_and_an_annotation_s
 
 
 async def test_a_best_effort_pod_is_none_any_more(kube: KubeHttp, place: Place) -> None:
-    """The quality of service is that of the completed pod."""
+    """The quality of service is computed from the pod with its defaults."""
     await _grant(kube, place, {"type": "Container", "default": {"cpu": "1", "memory": "1Gi"}})
     made = await kube.post(place.of("pods"), a_pod())
     assert made.body["status"]["qosClass"] == "Guaranteed"
@@ -147,7 +147,7 @@ _REFUSED: list[tuple[Json, list[Json], str]] = [
 async def test_what_is_out_of_range_is_refused(
     kube: KubeHttp, place: Place, item: Json, containers: list[Json], why: str
 ) -> None:
-    """403, in these words; it may take a moment until admission knows the LimitRange."""
+    """A pod out of range gets 403 with these words; it may take a moment until admission uses the LimitRange."""
     await _grant(kube, place, item)
     pod = a_pod(containers=[_a_container(f"c{number}", **each) for number, each in enumerate(containers)])
     answers = list[Reply]()
@@ -162,7 +162,7 @@ async def test_what_is_out_of_range_is_refused(
 
 
 async def test_a_request_above_the_limit_that_it_is_given_is_invalid(kube: KubeHttp, place: Place) -> None:
-    """422: the default is not raised to what is asked for."""
+    """A request above the default limit gets 422: the default is not raised to the request."""
     await _grant(kube, place, {"type": "Container", "default": {"cpu": "1"}})
     answer = await kube.post(place.of("pods"), a_pod(containers=[_a_container(requests={"cpu": "2"})]))
     assert (answer.code, answer.reason) == (422, "Invalid")
@@ -170,7 +170,7 @@ async def test_a_request_above_the_limit_that_it_is_given_is_invalid(kube: KubeH
 
 
 async def test_init_steps_raise_what_a_pod_uses(kube: KubeHttp, place: Place) -> None:
-    """The largest init step counts where it is more than the containers together; sidecars count with both."""
+    """The largest init step is used where it is more than the sum of the containers; sidecars are added to both."""
     await _grant(kube, place, {"type": "Container", "defaultRequest": {"ephemeral-storage": "1Mi"}}, _POD)
     sidecar = {**_a_container("beside", limits={"cpu": "500m"}), "restartPolicy": "Always"}
     step = _a_container("step", limits={"cpu": "1600m"})
@@ -218,7 +218,7 @@ async def test_a_volume_claim_is_held_to_its_range(kube: KubeHttp, place: Place)
 async def test_a_range_that_contradicts_itself_is_invalid(
     kube: KubeHttp, place: Place, items: list[Json], field: str
 ) -> None:
-    """422 with the field in a cause."""
+    """A contradictory range gets 422 with the field in a cause."""
     answer = await kube.post(place.of("limitranges"), {"metadata": {"name": "bounds"}, "spec": {"limits": items}})
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert field in [cause["field"] for cause in answer.causes]

@@ -28,18 +28,18 @@ async def _configs(kube: KubeHttp, place: Place) -> None:
     ],
 )
 async def test_label_selectors(kube: KubeHttp, place: Place, selector: str, names: list[str]) -> None:
-    """Equality and set based selectors."""
+    """Equality and set-based selectors select by labels."""
     await _configs(kube, place)
     assert (await kube.get(place.of("configmaps"), labelSelector=selector)).names == names
 
 
 async def test_bad_label_selector_is_refused(kube: KubeHttp, place: Place) -> None:
-    """400."""
+    """A bad label selector gets 400."""
     assert (await kube.get(place.of("configmaps"), labelSelector="a in (b")).code == 400
 
 
 async def test_unknown_field_label_is_refused(kube: KubeHttp, place: Place) -> None:
-    """400, in the words of kinds that offer fields of their own and of those that do not."""
+    """An unknown field label gets 400, in the words of kinds with selectable fields and of kinds without."""
     answer = await kube.get(place.of("configmaps"), fieldSelector="data.a=1")
     assert (answer.code, answer.reason) == (400, "BadRequest")
     assert answer.message == ('"data.a" is not a known field selector: only "metadata.name", "metadata.namespace"')
@@ -48,7 +48,7 @@ async def test_unknown_field_label_is_refused(kube: KubeHttp, place: Place) -> N
 
 
 async def test_name_is_a_field_label_of_every_kind(kube: KubeHttp, widgets: Place) -> None:
-    """metadata.name and metadata.namespace select, over all namespaces too."""
+    """metadata.name and metadata.namespace select objects of every kind, also over all namespaces."""
     await kube.post(widgets.widgets(), a_widget("unique-name"))
     everywhere = "/apis/contract.slipway.dev/v1/widgets"
     found = await kube.get(everywhere, fieldSelector=f"metadata.name=unique-name,metadata.namespace={widgets.name}")
@@ -56,7 +56,7 @@ async def test_name_is_a_field_label_of_every_kind(kube: KubeHttp, widgets: Plac
 
 
 async def test_selectable_fields_of_custom_resources(kube: KubeHttp, widgets: Place) -> None:
-    """selectableFields are field labels, defaults included; others are refused."""
+    """selectableFields are field labels, also of defaulted fields; other fields are refused."""
     await kube.post(widgets.widgets(), a_widget("one"))
     await kube.post(widgets.widgets(), a_widget("two", color="blue"))
     await kube.patch(widgets.widgets("two", "status"), {"status": {"phase": "Done"}})
@@ -74,7 +74,7 @@ async def test_list_has_a_kind_and_a_version(kube: KubeHttp, place: Place) -> No
 
 
 async def test_pages_cover_the_list_once(kube: KubeHttp, place: Place) -> None:
-    """limit and continue: all items, in order, with the number still to come."""
+    """Pages with limit and continue have all items, in order, with the remaining number."""
     await _configs(kube, place)
     whole = (await kube.get(place.of("configmaps"))).names
     first = await kube.get(place.of("configmaps"), limit=2)
@@ -88,7 +88,7 @@ async def test_pages_cover_the_list_once(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_pages_show_one_version(kube: KubeHttp, place: Place) -> None:
-    """What is written between two pages is not seen by the second."""
+    """An object written between two pages is not in the second page."""
     await _configs(kube, place)
     first = await kube.get(place.of("configmaps"), limit=1, labelSelector="own")
     await kube.post(place.of("configmaps"), a_config("c", labels={"own": "yes"}))
@@ -100,7 +100,7 @@ async def test_pages_show_one_version(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_remaining_count_is_unknown_under_a_selector(kube: KubeHttp, place: Place) -> None:
-    """remainingItemCount is left out."""
+    """With a selector the answer has no remainingItemCount."""
     await _configs(kube, place)
     answer = await kube.get(place.of("configmaps"), limit=1, labelSelector="own")
     assert answer.body["metadata"]["continue"]
@@ -108,12 +108,12 @@ async def test_remaining_count_is_unknown_under_a_selector(kube: KubeHttp, place
 
 
 async def test_bad_continue_token_is_refused(kube: KubeHttp, place: Place) -> None:
-    """400."""
+    """A bad continue token gets 400."""
     assert (await kube.get(place.of("configmaps"), limit=1, **{"continue": "nonsense"})).code == 400
 
 
 async def test_list_at_an_exact_version(kube: KubeHttp, place: Place) -> None:
-    """resourceVersionMatch=Exact shows the past."""
+    """resourceVersionMatch=Exact returns the past state."""
     made = await kube.post(place.of("configmaps"), a_config("a", labels={"own": "yes"}))
     await kube.post(place.of("configmaps"), a_config("b", labels={"own": "yes"}))
     query = {"resourceVersion": made.version, "resourceVersionMatch": "Exact", "labelSelector": "own"}
@@ -121,13 +121,13 @@ async def test_list_at_an_exact_version(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_lists_are_ordered_by_namespace_and_name(kube: KubeHttp, place: Place) -> None:
-    """Key order."""
+    """Lists are in key order: by namespace, then name."""
     for name in ("z", "m", "k"):
         await kube.post(place.of("configmaps"), a_config(name, labels={"own": "yes"}))
     assert (await kube.get(place.of("configmaps"), labelSelector="own")).names == ["k", "m", "z"]
 
 
 async def test_path_of_no_resource_is_not_found(kube: KubeHttp, place: Place) -> None:
-    """404, not an empty list."""
+    """The path of an unknown resource gets 404, not an empty list."""
     assert (await kube.get(place.of("gadgets"))).code == 404
     assert (await kube.get("/apis/nowhere.dev/v1/things")).code == 404

@@ -1,4 +1,4 @@
-"""Nodes: what their conditions and cordons taint, and what taints do to pods."""
+"""Nodes: the taints of conditions and cordons, and the effect of taints on pods."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ LOST: Json = {"key": "contract.slipway.dev/lost", "value": "yes", "effect": "NoE
 
 
 class Machine:
-    """One node of its own for each test."""
+    """A node of the test's own."""
 
     def __init__(self, kube: KubeHttp, place: Place) -> None:
         self.kube = kube
@@ -43,7 +43,7 @@ class Machine:
         assert answer.code == 200, answer.body
 
     async def wait_taints(self, *wanted: tuple[str, str]) -> list[Json]:
-        """Until just these (key, effect) pairs of conditions are there."""
+        """Wait until the node has exactly these (key, effect) taints."""
 
         async def check() -> bool:
             return set(wanted) == {(taint["key"], taint["effect"]) for taint in await self.taints()}
@@ -73,7 +73,7 @@ async def machine(kube: KubeHttp, place: Place) -> AsyncIterator[Machine]:
 
 
 async def test_cordon_is_a_taint(machine: Machine) -> None:
-    """spec.unschedulable shows as a taint, and no longer when it is taken back."""
+    """spec.unschedulable adds a taint, and the taint is removed with it."""
     await machine.wait_taints()
     await machine.kube.patch(machine.path, {"spec": {"unschedulable": True}})
     taints = await machine.wait_taints(("node.kubernetes.io/unschedulable", "NoSchedule"))
@@ -92,7 +92,7 @@ async def test_cordon_is_a_taint(machine: Machine) -> None:
     ],
 )
 async def test_pressure_is_a_taint(machine: Machine, condition: str, key: str) -> None:
-    """While the condition is True."""
+    """The node has the taint while the condition is True."""
     await machine.report(condition, "True")
     await machine.wait_taints((f"node.kubernetes.io/{key}", "NoSchedule"))
     await machine.report(condition, "False")
@@ -100,7 +100,7 @@ async def test_pressure_is_a_taint(machine: Machine, condition: str, key: str) -
 
 
 async def test_taints_of_others_stay(machine: Machine) -> None:
-    """What somebody has tainted is not touched by conditions."""
+    """Conditions do not change taints of other writers."""
     await machine.taint({"key": "team", "value": "a", "effect": "NoSchedule"})
     await machine.report("MemoryPressure", "True")
     await machine.wait_taints(("team", "NoSchedule"), ("node.kubernetes.io/memory-pressure", "NoSchedule"))
@@ -109,7 +109,8 @@ async def test_taints_of_others_stay(machine: Machine) -> None:
 
 
 async def test_strict_taint_evicts(machine: Machine) -> None:
-    """Pods that do not tolerate it, with a condition that says why; those that do stay."""
+    """A NoExecute taint evicts pods that do not tolerate it, with a condition that gives the reason; tolerating pods
+    stay."""
     await machine.run("p")
     await machine.run("calm", {"key": LOST["key"], "operator": "Exists"})
     await machine.taint(LOST)
@@ -121,7 +122,7 @@ async def test_strict_taint_evicts(machine: Machine) -> None:
 
 
 async def test_patience_ends(machine: Machine) -> None:
-    """tolerationSeconds; the toleration must match key, value and effect."""
+    """A pod is evicted after its tolerationSeconds; the toleration must match key, value and effect."""
     match: Json = {"key": LOST["key"], "operator": "Equal", "value": "yes", "effect": "NoExecute"}
     await machine.run("patient", {**match, "tolerationSeconds": 1})
     await machine.run("stranger", {**match, "value": "no"})
@@ -133,14 +134,14 @@ async def test_patience_ends(machine: Machine) -> None:
 
 
 async def test_late_pod_is_evicted_too(machine: Machine) -> None:
-    """One that comes to a tainted node."""
+    """A pod that is bound to a tainted node is evicted too."""
     await machine.taint(LOST)
     await machine.run("p")
     await machine.wait_going("p")
 
 
 async def test_plain_taints_evict_nobody(machine: Machine) -> None:
-    """NoSchedule is for those who come."""
+    """A NoSchedule taint affects only pods that are not on the node yet."""
     await machine.run("p")
     await machine.taint({**LOST, "effect": "NoSchedule"}, {**LOST, "key": "contract.slipway.dev/other"})
     await machine.wait_going("p")

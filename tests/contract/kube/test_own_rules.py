@@ -1,4 +1,4 @@
-"""The rules of our own definitions, each kept and broken once through the server."""
+"""The rules of our own definitions, each obeyed and broken once through the server."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -56,14 +56,14 @@ async def _launch(kube: KubeHttp, place: Place, spec: Json | None = None, status
 
 
 async def _observe(kube: KubeHttp, place: Place, known: Reply, status: Json) -> Reply:
-    """PUT on /status, as every service writes it."""
+    """PUT a status on /status, as every service writes it."""
     answer = await kube.put(_path(place, "a", "status"), {**known.body, "status": status}, fieldValidation="Strict")
     assert answer.code == 200, answer.message
     return answer
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A write to an allocation as it stands; `words` of the refusal, empty when it passes."""
+    """A write to an existing allocation; `words` of the refusal, empty when the write is accepted."""
 
     before: Mapping[str, Any]
     now: Mapping[str, Any]
@@ -184,7 +184,7 @@ def _check(answer: Reply, words: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(STATUS_CASES))
 async def test_status_rules(kube: KubeHttp, home: Place, name: str) -> None:
-    """What was observed never goes back."""
+    """A status never loses what was observed."""
     case = STATUS_CASES[name]
     known = await _launch(kube, home, status=dict(case.before))
     answer = await kube.put(_path(home, "a", "status"), {**known.body, "status": dict(case.now)})
@@ -193,14 +193,14 @@ async def test_status_rules(kube: KubeHttp, home: Place, name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(SPEC_CASES))
 async def test_spec_rules(kube: KubeHttp, home: Place, name: str) -> None:
-    """What runs cannot be changed, what orders the queue can."""
+    """Fields of a running allocation cannot change; fields that order the queue can."""
     case = SPEC_CASES[name]
     await _launch(kube, home, dict(case.before))
     _check(await kube.patch(_path(home, "a"), {"spec": dict(case.now)}), case.words)
 
 
 async def test_release_after_a_cancel_is_refused(kube: KubeHttp, home: Place) -> None:
-    """A cancel that was committed first keeps the containers from starting; after the release it does not matter."""
+    """A cancel that was stored before the release keeps the containers from starting; after the release it does not."""
     known = await _launch(kube, home, {"desired": "Stopped"}, {**LIVE, "admission": ADMISSION})
     wanted = {**LIVE, "admission": ADMISSION, "release": RELEASE}
     answer = await kube.put(_path(home, "a", "status"), {**known.body, "status": wanted})
@@ -208,7 +208,7 @@ async def test_release_after_a_cancel_is_refused(kube: KubeHttp, home: Place) ->
 
 
 async def test_the_restart_of_a_rank_after_a_cancel_is_refused(kube: KubeHttp, home: Place) -> None:
-    """The pod worker names no pod for it any more; what was named before the cancel stays."""
+    """After a cancel the pod worker can name no further pod for the rank; pods that were named before stay."""
     named = {**AGAIN, "restartedRanks": [{"rank": 0, "n": 1}, {"rank": 1, "n": 1, "podUID": "u8"}]}
     known = await _launch(kube, home, {"desired": "Stopped"}, AGAIN)
     answer = await kube.put(_path(home, "a", "status"), {**known.body, "status": named})
@@ -216,7 +216,7 @@ async def test_the_restart_of_a_rank_after_a_cancel_is_refused(kube: KubeHttp, h
 
 
 async def test_cancel_after_the_restart_of_a_rank_passes(kube: KubeHttp, home: Place) -> None:
-    """Its status may be written as it stands."""
+    """The status of the restart may be written unchanged."""
     named = {**EXITED, "restartedRanks": [{"rank": 1, "n": 1, "podUID": "u8"}]}
     await _launch(kube, home, status=named)
     stopped = await kube.patch(_path(home, "a"), {"spec": {"desired": "Stopped"}})
@@ -225,7 +225,7 @@ async def test_cancel_after_the_restart_of_a_rank_passes(kube: KubeHttp, home: P
 
 
 async def test_cancel_after_the_release_passes(kube: KubeHttp, home: Place) -> None:
-    """And what follows may be observed."""
+    """After a release the end may be observed in spite of a cancel."""
     await _launch(kube, home, status={**LIVE, "release": RELEASE})
     stopped = await kube.patch(_path(home, "a"), {"spec": {"desired": "Stopped"}})
     assert stopped.code == 200, stopped.message
@@ -233,7 +233,7 @@ async def test_cancel_after_the_release_passes(kube: KubeHttp, home: Place) -> N
 
 
 async def test_queue_is_fixed_by_the_admission(kube: KubeHttp, home: Place) -> None:
-    """Before it, the queue may change."""
+    """The queue may change before the admission, and not after it."""
     known = await _launch(kube, home, {"queue": "one"})
     moved = await kube.patch(_path(home, "a"), {"spec": {"queue": "two"}})
     assert (moved.code, known.code) == (200, 201)
@@ -242,7 +242,7 @@ async def test_queue_is_fixed_by_the_admission(kube: KubeHttp, home: Place) -> N
 
 
 async def test_status_begins_with_its_defaults(kube: KubeHttp, home: Place) -> None:
-    """So that field selectors find a fresh allocation."""
+    """A new allocation has a phase, so that field selectors find it."""
     made = await _launch(kube, home)
     wanted = {"phase": "Pending", "seq": 0, "attempt": 1}
     assert {name: made.body["status"][name] for name in wanted} == wanted
@@ -251,7 +251,7 @@ async def test_status_begins_with_its_defaults(kube: KubeHttp, home: Place) -> N
 
 
 async def test_status_can_not_be_removed(kube: KubeHttp, home: Place) -> None:
-    """A PUT without one is refused or keeps it: it never goes."""
+    """A PUT without a status is refused or keeps the old one; the status is never removed."""
     known = await _launch(kube, home, status=LIVE)
     bare = {name: value for name, value in known.body.items() if name != "status"}
     await kube.put(_path(home, "a", "status"), bare)
@@ -260,7 +260,7 @@ async def test_status_can_not_be_removed(kube: KubeHttp, home: Place) -> None:
 
 @pytest.mark.parametrize("name", ["a" * 41, "1a", "a.b"])
 async def test_names_of_allocations_are_short_labels(kube: KubeHttp, home: Place, name: str) -> None:
-    """They become parts of other names."""
+    """The names of allocations become parts of other names."""
     body = {"metadata": {"name": name}, "spec": {"kind": "command", "template": TEMPLATE}}
     body |= {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation"}
     _check(await kube.post(_path(home), body), "the name must have at most 40 characters")
@@ -274,14 +274,14 @@ async def test_names_of_allocations_are_short_labels(kube: KubeHttp, home: Place
     ],
 )
 async def test_roles_are_checked(kube: KubeHttp, home: Place, ranks: list[Json], words: str) -> None:
-    """On creation too."""
+    """Roles are checked on creation too."""
     body = {"metadata": {"name": "a"}, "spec": {"kind": "command", "template": TEMPLATE, "ranks": ranks}}
     body |= {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation"}
     _check(await kube.post(_path(home), body), words)
 
 
 async def test_ledger_never_goes_back(kube: KubeHttp, home: Place) -> None:
-    """Neither epoch nor tick, and its compare-and-swap has one winner."""
+    """Epoch and tick never decrease, and a compare-and-swap of the ledger has one winner."""
     name = home.name
     pools = f"{BASE}/resourcepools"
     body = {"apiVersion": "slipway.dev/v1alpha1", "kind": "ResourcePool", "metadata": {"name": name}, "spec": {}}
@@ -299,7 +299,7 @@ async def test_ledger_never_goes_back(kube: KubeHttp, home: Place) -> None:
 
 
 async def test_queue_is_not_its_own_parent(kube: KubeHttp, home: Place) -> None:
-    """The tree has no loop of one."""
+    """A queue that is its own parent is refused."""
     body = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Queue", "metadata": {"name": home.name}}
     answer = await kube.post(f"{BASE}/queues", {**body, "spec": {"pool": "default", "parent": home.name}})
     _check(answer, "parent")

@@ -6,14 +6,14 @@ from tests.contract.kube.samples import a_config, a_pod, a_widget
 
 
 async def test_merge_patch_merges_maps_and_null_removes(kube: KubeHttp, place: Place) -> None:
-    """RFC 7386."""
+    """A merge patch follows RFC 7386."""
     await kube.post(place.of("configmaps"), a_config(data={"a": "1", "b": "2"}))
     answer = await kube.patch(place.of("configmaps", "c"), {"data": {"a": None, "c": "3"}})
     assert answer.body["data"] == {"b": "2", "c": "3"}
 
 
 async def test_json_patch_applies_in_order(kube: KubeHttp, place: Place) -> None:
-    """RFC 6902."""
+    """A JSON patch follows RFC 6902."""
     await kube.post(place.of("configmaps"), a_config(data={"a": "1"}))
     steps = [{"op": "test", "path": "/data/a", "value": "1"}, {"op": "replace", "path": "/data/a", "value": "2"}]
     answer = await kube.patch(place.of("configmaps", "c"), steps, JSON_PATCH)
@@ -21,7 +21,7 @@ async def test_json_patch_applies_in_order(kube: KubeHttp, place: Place) -> None
 
 
 async def test_failed_json_patch_test_changes_nothing(kube: KubeHttp, place: Place) -> None:
-    """A test that fails is 422 and the whole patch is dropped."""
+    """A failed `test` gets 422, and the whole patch is dropped."""
     await kube.post(place.of("configmaps"), a_config(data={"a": "1"}))
     steps = [{"op": "add", "path": "/data/b", "value": "2"}, {"op": "test", "path": "/data/a", "value": "x"}]
     answer = await kube.patch(place.of("configmaps", "c"), steps, JSON_PATCH)
@@ -30,7 +30,7 @@ async def test_failed_json_patch_test_changes_nothing(kube: KubeHttp, place: Pla
 
 
 async def test_finalizer_is_removed_by_a_fenced_json_patch(kube: KubeHttp, place: Place) -> None:
-    """The guarded removal that controllers use: test the resourceVersion, remove the entry."""
+    """Controllers remove a finalizer like this: test the resourceVersion, remove the entry."""
     made = await kube.post(place.of("configmaps"), a_config(finalizers=["slipway.dev/a", "slipway.dev/b"]))
     steps = [
         {"op": "test", "path": "/metadata/resourceVersion", "value": made.version},
@@ -52,14 +52,14 @@ async def test_strategic_merge_joins_lists_by_key(kube: KubeHttp, place: Place) 
 
 
 async def test_strategic_merge_of_a_custom_resource_is_unsupported(kube: KubeHttp, widgets: Place) -> None:
-    """415."""
+    """A strategic merge patch of a custom resource gets 415."""
     await kube.post(widgets.widgets(), a_widget())
     answer = await kube.patch(widgets.widgets("w"), {"spec": {"size": 2}}, STRATEGIC)
     assert (answer.code, answer.reason) == (415, "UnsupportedMediaType")
 
 
 async def test_patch_with_a_stale_version_is_a_conflict(kube: KubeHttp, place: Place) -> None:
-    """A resourceVersion inside a patch is a fence."""
+    """A resourceVersion in a patch is a precondition."""
     made = await kube.post(place.of("configmaps"), a_config())
     await kube.patch(place.of("configmaps", "c"), {"data": {"a": "1"}})
     fenced = {"metadata": {"resourceVersion": made.version}, "data": {"a": "2"}}
@@ -68,7 +68,7 @@ async def test_patch_with_a_stale_version_is_a_conflict(kube: KubeHttp, place: P
 
 
 async def test_patched_object_is_validated(kube: KubeHttp, widgets: Place) -> None:
-    """What a patch makes must be valid."""
+    """The result of a patch must be valid."""
     await kube.post(widgets.widgets(), a_widget())
     answer = await kube.patch(widgets.widgets("w"), {"spec": {"size": 1000}})
     assert (answer.code, answer.reason) == (422, "Invalid")

@@ -1,7 +1,7 @@
-"""Groups of pods that kube-scheduler places whole: what a server that serves them takes, gives and keeps.
+"""Groups of pods that kube-scheduler places whole: what a server that serves them accepts, returns and stores.
 
-A launch that leaves its gang to kube-scheduler rests on these: a group is there for as long as a pod of it may run, it
-has the priority of its pods, and goes with the object that it belongs to.
+A launch that leaves its gang to kube-scheduler relies on these rules: a group exists as long as one of its pods may
+run, it has the priority of its pods, and it is deleted with its owner.
 """
 
 from typing import Any
@@ -33,7 +33,8 @@ async def _made(kube: KubeHttp, place: Place, spec: Json | None = None, **meta: 
 
 
 async def test_group_is_completed(kube: KubeHttp, place: Place) -> None:
-    """Its pods go one by one unless it says otherwise; it has a priority, a finalizer, and no status of its maker's."""
+    """By default its pods are disrupted one by one; it gets a priority and a finalizer, and the status that a client
+    sends is dropped."""
     made = await kube.post(
         _path(place), {"metadata": {"name": "g"}, "spec": GANG, "status": {"conditions": [{"type": "x"}]}}
     )
@@ -63,7 +64,7 @@ async def test_group_is_completed(kube: KubeHttp, place: Place) -> None:
     ],
 )
 async def test_policy_is_one_of_two(kube: KubeHttp, place: Place, policy: Json, field: str, words: str) -> None:
-    """422 with the field."""
+    """A group with both policies or none gets 422 with the field."""
     answer = await _made(kube, place, {"schedulingPolicy": policy})
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert [cause["field"] for cause in answer.causes] == [field]
@@ -71,7 +72,7 @@ async def test_policy_is_one_of_two(kube: KubeHttp, place: Place, policy: Json, 
 
 
 async def test_priority_is_that_of_its_class(kube: KubeHttp, place: Place) -> None:
-    """A class that is not there is refused, and so is another number than its own."""
+    """A missing class is refused, and so is a priority other than that of the class."""
     answer = await _made(kube, place, {**GANG, "priorityClassName": "none-such"})
     assert answer.code == 403
     assert "no PriorityClass with name none-such was found" in answer.message
@@ -85,7 +86,7 @@ async def test_priority_is_that_of_its_class(kube: KubeHttp, place: Place) -> No
 
 
 async def test_what_may_change_is_how_many(kube: KubeHttp, place: Place) -> None:
-    """minCount may; what becomes of its pods in a disruption may not."""
+    """minCount may change; the disruption mode may not."""
     await _made(kube, place)
     changed = await kube.patch(_path(place, "g"), {"spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}})
     assert (changed.code, changed.body["spec"]["schedulingPolicy"]) == (200, {"gang": {"minCount": 3}})
@@ -95,7 +96,7 @@ async def test_what_may_change_is_how_many(kube: KubeHttp, place: Place) -> None
 
 
 async def test_group_outlives_no_pod_that_may_run(kube: KubeHttp, place: Place, controllers: None) -> None:
-    """Deleted, it stays until no pod that names it is left that has not ended."""
+    """A deleted group stays as long as a pod that has not ended names it."""
     await _made(kube, place)
     pod = a_pod(schedulerName="nobody", schedulingGroup={"podGroupName": "g"})
     made = await kube.post(place.of("pods"), pod)
@@ -111,7 +112,7 @@ async def test_group_outlives_no_pod_that_may_run(kube: KubeHttp, place: Place, 
 
 
 async def test_group_goes_with_what_it_belongs_to(kube: KubeHttp, place: Place, controllers: None) -> None:
-    """Its owner deleted, it is collected."""
+    """When its owner is deleted, the group is garbage-collected."""
     owner = await kube.post(place.of("configmaps"), {"metadata": {"name": "c"}})
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": owner.body["metadata"]["uid"]}
     await _made(kube, place, ownerReferences=[reference])
@@ -124,7 +125,7 @@ async def test_group_goes_with_what_it_belongs_to(kube: KubeHttp, place: Place, 
 
 
 async def test_pod_names_one_group_for_ever(kube: KubeHttp, place: Place) -> None:
-    """A group that is not there may be named; the name is not left empty, and never changes, gated or not."""
+    """A pod may name a missing group; the name is never empty, and never changes, gated or not."""
     gate = {"name": "slipway.dev/gate"}
     answer = await kube.post(place.of("pods"), a_pod(schedulingGroup={}))
     assert (answer.code, answer.causes[0]["field"]) == (422, "spec.schedulingGroup.podGroupName")
@@ -135,7 +136,7 @@ async def test_pod_names_one_group_for_ever(kube: KubeHttp, place: Place) -> Non
 
 
 async def test_table_shows_the_policy(kube: KubeHttp, place: Place) -> None:
-    """As kubectl asks for it."""
+    """kubectl's table shows the policy."""
     await _made(kube, place)
     table = (await kube.get(_path(place), accept="application/json;as=Table;g=meta.k8s.io;v=v1")).body
     assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Policy", "Workload", "Status", "Age"]
@@ -143,7 +144,7 @@ async def test_table_shows_the_policy(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_status_is_a_resource_of_its_own(kube: KubeHttp, place: Place) -> None:
-    """As of pods: a write of the one leaves the other as it is."""
+    """As with pods, a write of the status leaves the spec unchanged, and the other way round."""
     await _made(kube, place)
     condition = {
         "type": "PodGroupInitiallyScheduled",

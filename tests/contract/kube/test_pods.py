@@ -14,7 +14,7 @@ def _binding(node: str = NODE, **meta: str) -> Json:
 
 
 async def test_pod_gets_its_defaults(kube: KubeHttp, place: Place) -> None:
-    """What readers of pods rely on is filled in."""
+    """Defaults that readers of pods rely on are filled in."""
     made = await kube.post(place.of("pods"), a_pod(schedulerName=None))
     spec, status = made.body["spec"], made.body["status"]
     assert spec["restartPolicy"] == "Always"
@@ -26,7 +26,7 @@ async def test_pod_gets_its_defaults(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_limits_become_requests(kube: KubeHttp, place: Place) -> None:
-    """A limit without a request is a request too."""
+    """A limit without a request becomes the request."""
     container = {"name": "main", "image": "i:1", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
     made = await kube.post(place.of("pods"), a_pod(containers=[container]))
     assert made.body["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
@@ -45,21 +45,21 @@ async def test_limits_become_requests(kube: KubeHttp, place: Place) -> None:
     ],
 )
 async def test_quantities_are_respelled(kube: KubeHttp, place: Place, sent: str | int, kept: str) -> None:
-    """What comes back is the canonical spelling of the same amount."""
+    """Quantities are returned in their canonical spelling."""
     container = {"name": "main", "image": "i:1", "resources": {"requests": {"memory": sent}}}
     made = await kube.post(place.of("pods"), a_pod(containers=[container]))
     assert made.body["spec"]["containers"][0]["resources"]["requests"]["memory"] == kept
 
 
 async def test_number_where_text_is_meant_does_not_decode(kube: KubeHttp, place: Place) -> None:
-    """env values are strings: 400."""
+    """A number as an env value, which is a string, gets 400."""
     container = {"name": "main", "image": "i:1", "env": [{"name": "A", "value": 1}]}
     answer = await kube.post(place.of("pods"), a_pod(containers=[container]))
     assert (answer.code, answer.reason) == (400, "BadRequest")
 
 
 async def test_binding_sets_the_node_and_the_condition(kube: KubeHttp, place: Place) -> None:
-    """201, spec.nodeName and PodScheduled=True."""
+    """A binding gets 201, and sets spec.nodeName and PodScheduled=True."""
     made = await kube.post(place.of("pods"), a_pod())
     answer = await kube.post(place.of("pods", "p", "binding"), _binding(uid=made.uid))
     assert (answer.code, answer.body["status"]) == (201, "Success")
@@ -70,7 +70,7 @@ async def test_binding_sets_the_node_and_the_condition(kube: KubeHttp, place: Pl
 
 
 async def test_binding_of_another_uid_is_a_conflict(kube: KubeHttp, place: Place) -> None:
-    """409: that pod is not the one meant."""
+    """A binding with another uid gets 409, because it is meant for another pod."""
     await kube.post(place.of("pods"), a_pod())
     answer = await kube.post(place.of("pods", "p", "binding"), _binding(uid="00000000-0000-0000-0000-000000000000"))
     assert (answer.code, answer.reason) == (409, "Conflict")
@@ -78,7 +78,7 @@ async def test_binding_of_another_uid_is_a_conflict(kube: KubeHttp, place: Place
 
 
 async def test_second_binding_is_a_conflict(kube: KubeHttp, place: Place) -> None:
-    """409 'already assigned to node', also for the same node."""
+    """A second binding gets 409 'already assigned to node', also for the same node."""
     await kube.post(place.of("pods"), a_pod())
     await kube.post(place.of("pods", "p", "binding"), _binding())
     answer = await kube.post(place.of("pods", "p", "binding"), _binding())
@@ -87,7 +87,7 @@ async def test_second_binding_is_a_conflict(kube: KubeHttp, place: Place) -> Non
 
 
 async def test_binding_of_a_deleting_pod_is_a_conflict(kube: KubeHttp, place: Place) -> None:
-    """409 'is being deleted'."""
+    """A binding of a deleting pod gets 409 'is being deleted'."""
     await kube.post(place.of("pods"), a_pod(meta={"finalizers": ["slipway.dev/test"]}))
     await kube.delete(place.of("pods", "p"))
     answer = await kube.post(place.of("pods", "p", "binding"), _binding())
@@ -97,7 +97,7 @@ async def test_binding_of_a_deleting_pod_is_a_conflict(kube: KubeHttp, place: Pl
 
 
 async def test_binding_of_a_gated_pod_is_a_conflict(kube: KubeHttp, place: Place) -> None:
-    """409 while scheduling gates are present; none when they are gone."""
+    """A binding gets 409 while the pod has scheduling gates, and succeeds without."""
     await kube.post(place.of("pods"), a_pod(schedulingGates=[{"name": "slipway.dev/gate"}]))
     gated = await kube.post(place.of("pods", "p", "binding"), _binding())
     assert gated.code == 409
@@ -108,19 +108,19 @@ async def test_binding_of_a_gated_pod_is_a_conflict(kube: KubeHttp, place: Place
 
 
 async def test_failed_pod_can_be_bound(kube: KubeHttp, place: Place) -> None:
-    """Binding does not look at the phase."""
+    """A binding does not check the phase."""
     await kube.post(place.of("pods"), a_pod())
     await kube.patch(place.of("pods", "p", "status"), {"status": {"phase": "Failed"}})
     assert (await kube.post(place.of("pods", "p", "binding"), _binding())).code == 201
 
 
 async def test_binding_of_a_missing_pod_is_not_found(kube: KubeHttp, place: Place) -> None:
-    """404."""
+    """A binding of a missing pod gets 404."""
     assert (await kube.post(place.of("pods", "none", "binding"), _binding(name="none"))).code == 404
 
 
 async def test_binding_names_its_pod(kube: KubeHttp, place: Place) -> None:
-    """400 when the body names another pod, or none."""
+    """A binding that names another pod, or none, gets 400."""
     await kube.post(place.of("pods"), a_pod(schedulerName="nobody"))
     other = await kube.post(place.of("pods", "p", "binding"), _binding(name="q"))
     none = await kube.post(place.of("pods", "p", "binding"), {"target": {"name": NODE}})
@@ -138,7 +138,7 @@ async def test_binding_names_its_pod(kube: KubeHttp, place: Place) -> None:
     ],
 )
 async def test_pod_spec_is_fixed(kube: KubeHttp, place: Place, change: Json) -> None:
-    """422 Forbidden on spec."""
+    """A change of the spec gets 422 with a Forbidden cause."""
     await kube.post(place.of("pods"), a_pod())
     answer = await kube.patch(place.of("pods", "p"), {"spec": change})
     assert (answer.code, answer.reason) == (422, "Invalid")
@@ -146,7 +146,7 @@ async def test_pod_spec_is_fixed(kube: KubeHttp, place: Place, change: Json) -> 
 
 
 async def test_seconds_of_a_toleration_may_change(kube: KubeHttp, place: Place) -> None:
-    """Nothing else of it; tolerations may be added, and none removed."""
+    """Only the seconds of a toleration may change; tolerations may be added, and none removed."""
     own: Json = {"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
     made = await kube.post(place.of("pods"), a_pod(tolerations=[own]))
     others = made.body["spec"]["tolerations"][1:]
@@ -166,14 +166,14 @@ async def test_seconds_of_a_toleration_may_change(kube: KubeHttp, place: Place) 
 
 
 async def test_image_of_a_pod_may_change(kube: KubeHttp, place: Place) -> None:
-    """One of the few mutable fields."""
+    """The image is one of the few mutable fields."""
     made = await kube.post(place.of("pods"), a_pod(schedulerName="nobody"))
     made.body["spec"]["containers"][0]["image"] = "example.invalid/other:2"
     assert (await kube.put(place.of("pods", "p"), made.body)).code == 200
 
 
 async def test_pod_status_write_keeps_the_spec(kube: KubeHttp, place: Place) -> None:
-    """PUT on pods/status changes status only."""
+    """A PUT on pods/status changes the status only."""
     made = await kube.post(place.of("pods"), a_pod(schedulerName="nobody"))
     changed = {**made.body, "spec": {**made.body["spec"], "hostname": "h"}, "status": {"phase": "Running"}}
     answer = await kube.put(place.of("pods", "p", "status"), changed)
@@ -182,7 +182,7 @@ async def test_pod_status_write_keeps_the_spec(kube: KubeHttp, place: Place) -> 
 
 
 async def test_unbound_running_pod_may_be_labelled(kube: KubeHttp, place: Place) -> None:
-    """Metadata of a pod is free."""
+    """The labels of a running pod may change."""
     await kube.post(place.of("pods"), a_pod())
     answer = await kube.patch(place.of("pods", "p"), {"metadata": {"labels": {"a": "b"}}})
     assert (answer.code, answer.body["metadata"]["labels"]) == (200, {"a": "b"})
@@ -202,14 +202,14 @@ async def test_unbound_running_pod_may_be_labelled(kube: KubeHttp, place: Place)
     ],
 )
 async def test_bad_pods_are_invalid(kube: KubeHttp, place: Place, spec: Json, field: str) -> None:
-    """422 with the field in a cause."""
+    """A bad pod gets 422 with the field in a cause."""
     answer = await kube.post(place.of("pods"), a_pod(**spec))
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert field in [cause["field"] for cause in answer.causes]
 
 
 async def test_extended_resources_need_a_limit(kube: KubeHttp, place: Place) -> None:
-    """A request for a device without a limit is 422."""
+    """A request for a device without a limit gets 422."""
     container = {"name": "main", "image": "i:1", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
     answer = await kube.post(place.of("pods"), a_pod(containers=[container]))
     assert answer.code == 422
@@ -229,7 +229,7 @@ async def test_pods_are_selected_by_phase_and_node(kube: KubeHttp, place: Place)
 
 @pytest.mark.usefixtures("controllers")
 async def test_quota_refuses_the_pod_too_many(kube: KubeHttp, place: Place) -> None:
-    """403 'exceeded quota:' once the hard limit is reached, also for a name that exists."""
+    """Once the hard limit is reached a pod gets 403 'exceeded quota:', also for a name that exists."""
     await kube.post(place.of("resourcequotas"), {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}})
 
     async def is_ready() -> bool:
@@ -243,7 +243,7 @@ async def test_quota_refuses_the_pod_too_many(kube: KubeHttp, place: Place) -> N
 
 
 async def test_bindings_collection_binds_too(kube: KubeHttp, place: Place) -> None:
-    """POST of a Binding to /bindings names the pod in its metadata."""
+    """A POST of a Binding to /bindings names the pod in its metadata."""
     await kube.post(place.of("pods"), a_pod())
     body = {"apiVersion": "v1", "kind": "Binding", **_binding()}
     assert (await kube.post(place.of("bindings"), body)).code == 201
@@ -251,7 +251,8 @@ async def test_bindings_collection_binds_too(kube: KubeHttp, place: Place) -> No
 
 
 async def test_node_reports_its_status(kube: KubeHttp) -> None:
-    """A kubelet creates its Node with a status and writes it through nodes/status; the object's PUT leaves it alone."""
+    """A kubelet creates its Node with a status and writes it through nodes/status; a PUT of the object does not
+    change it."""
     name = "contract-kubelet"
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"capacity": {"cpu": "4"}}}
     await kube.delete(f"/api/v1/nodes/{name}")

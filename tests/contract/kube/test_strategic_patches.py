@@ -14,7 +14,7 @@ def _condition(kind: str, status: str) -> Json:
 
 
 async def _service(kube: KubeHttp, place: Place, ports: list[Json]) -> str:
-    """A service whose ports are the list to patch; answers its path."""
+    """Create a service whose ports are the list to patch; return its path."""
     spec = {"clusterIP": "None", "selector": {"a": "1", "b": "1"}, "ports": ports}
     made = await kube.post(place.of("services"), {"metadata": {"name": "s"}, "spec": spec})
     assert made.code == 201, made.message
@@ -31,35 +31,35 @@ def _ports(answer: Reply) -> list[tuple[int, str]]:
 
 
 async def test_items_merge_by_their_key(kube: KubeHttp, place: Place) -> None:
-    """An item with a known key changes that item; fields it does not name stay."""
+    """An item with a known key changes that item; fields that it does not name stay."""
     path = await _service(kube, place, [_port(1), _port(2)])
     answer = await kube.patch(path, {"spec": {"ports": [{"port": 2, "name": "two"}]}}, STRATEGIC)
     assert sorted(_ports(answer)) == [(1, "p1"), (2, "two")]
 
 
 async def test_new_items_go_before_those_the_patch_does_not_name(kube: KubeHttp, place: Place) -> None:
-    """The patch's items come first, where nothing says their place."""
+    """The patch's items come first, unless the patch states their order."""
     path = await _service(kube, place, [_port(1), _port(2)])
     answer = await kube.patch(path, {"spec": {"ports": [_port(3)]}}, STRATEGIC)
     assert _ports(answer) == [(3, "p3"), (1, "p1"), (2, "p2")]
 
 
 async def test_item_is_deleted_by_directive(kube: KubeHttp, place: Place) -> None:
-    """`$patch: delete` with the key."""
+    """An item with `$patch: delete` and the key deletes that item."""
     path = await _service(kube, place, [_port(1), _port(2)])
     answer = await kube.patch(path, {"spec": {"ports": [{"port": 1, "$patch": "delete"}]}}, STRATEGIC)
     assert _ports(answer) == [(2, "p2")]
 
 
 async def test_list_is_replaced_by_directive(kube: KubeHttp, place: Place) -> None:
-    """`$patch: replace` as an item of the list."""
+    """An item `$patch: replace` replaces the list."""
     path = await _service(kube, place, [_port(1), _port(2)])
     answer = await kube.patch(path, {"spec": {"ports": [{"$patch": "replace"}, _port(9)]}}, STRATEGIC)
     assert _ports(answer) == [(9, "p9")]
 
 
 async def test_order_of_a_list_can_be_given(kube: KubeHttp, place: Place) -> None:
-    """`$setElementOrder/ports`."""
+    """`$setElementOrder/ports` sets the order."""
     path = await _service(kube, place, [_port(1), _port(2), _port(3)])
     order = [{"port": 3}, {"port": 1}, {"port": 2}]
     answer = await kube.patch(path, {"spec": {"$setElementOrder/ports": order}}, STRATEGIC)
@@ -67,7 +67,7 @@ async def test_order_of_a_list_can_be_given(kube: KubeHttp, place: Place) -> Non
 
 
 async def test_order_and_changes_go_together(kube: KubeHttp, place: Place) -> None:
-    """As `kubectl apply` sends them: the order, the changes and a deletion."""
+    """`kubectl apply` sends the order, the changes and a deletion in one patch."""
     path = await _service(kube, place, [_port(1), _port(2)])
     change: Json = {
         "$setElementOrder/ports": [{"port": 3}, {"port": 2}],
@@ -77,7 +77,7 @@ async def test_order_and_changes_go_together(kube: KubeHttp, place: Place) -> No
 
 
 async def test_map_is_replaced_by_directive(kube: KubeHttp, place: Place) -> None:
-    """`$patch: replace` inside a map."""
+    """`$patch: replace` inside a map replaces the map."""
     path = await _service(kube, place, [_port(1)])
     answer = await kube.patch(path, {"spec": {"selector": {"$patch": "replace", "c": "1"}}}, STRATEGIC)
     assert answer.body["spec"]["selector"] == {"c": "1"}
@@ -92,7 +92,7 @@ async def test_only_some_keys_are_retained(kube: KubeHttp, place: Place) -> None
 
 
 async def test_null_removes_a_field_and_adds_none(kube: KubeHttp, place: Place) -> None:
-    """Also below a map that is not there yet."""
+    """A null removes a field, and adds none, also below a map that does not exist yet."""
     path = await _service(kube, place, [_port(1)])
     change = {"spec": {"selector": {"a": None}}, "metadata": {"labels": {"x": "1", "y": None}}}
     answer = await kube.patch(path, change, STRATEGIC)
@@ -101,7 +101,7 @@ async def test_null_removes_a_field_and_adds_none(kube: KubeHttp, place: Place) 
 
 
 async def test_sets_of_words_merge(kube: KubeHttp, place: Place) -> None:
-    """Finalizers are added, not replaced; `$deleteFromPrimitiveList` takes one away."""
+    """Finalizers are added, not replaced; `$deleteFromPrimitiveList` removes one."""
     first, second = NAMES
     await kube.post(place.of("configmaps"), {"metadata": {"name": "c", "finalizers": [first]}})
     path = place.of("configmaps", "c")
@@ -124,7 +124,7 @@ async def test_lists_without_a_strategy_are_replaced(kube: KubeHttp, place: Plac
 
 
 async def test_conditions_of_a_status_merge_by_type(kube: KubeHttp, place: Place) -> None:
-    """Each writer patches its own condition."""
+    """Each writer patches its own condition without changing others."""
     await kube.post(place.of("pods"), a_pod(schedulerName="nobody"))
     path = place.of("pods", "p", "status")
     for kind, status in (("Ready", "False"), ("Other", "True"), ("Ready", "True")):
@@ -135,7 +135,7 @@ async def test_conditions_of_a_status_merge_by_type(kube: KubeHttp, place: Place
 
 
 async def test_item_without_its_key_is_refused(kube: KubeHttp, place: Place) -> None:
-    """There is nothing to merge it with."""
+    """An item without its key is refused, because it matches no item."""
     path = await _service(kube, place, [_port(1)])
     answer = await kube.patch(path, {"spec": {"ports": [{"name": "x"}]}}, STRATEGIC)
     assert answer.code == 500
@@ -144,7 +144,7 @@ async def test_item_without_its_key_is_refused(kube: KubeHttp, place: Place) -> 
 
 @pytest.mark.parametrize("document", [[], "text", 3])
 async def test_patch_that_is_no_object_is_refused(kube: KubeHttp, place: Place, document: object) -> None:
-    """400."""
+    """A patch that is no object gets 400."""
     await kube.post(place.of("configmaps"), {"metadata": {"name": "c"}})
     answer = await kube.patch(place.of("configmaps", "c"), document, STRATEGIC)
     assert (answer.code, answer.reason) == (400, "BadRequest")

@@ -1,4 +1,4 @@
-"""Tokens of service accounts: what they say, how long they count, and what ends them."""
+"""Tokens of service accounts: their claims, how long they are valid, and what revokes them."""
 
 import base64
 from typing import Any
@@ -16,7 +16,7 @@ HOUR_S = 3600
 
 
 class Issuer:
-    """Asks for tokens of the account `robot`."""
+    """Requests tokens of the account `robot`."""
 
     def __init__(self, kube: KubeHttp, place: Place) -> None:
         self.kube = kube
@@ -40,7 +40,7 @@ class Issuer:
         async def check() -> bool:
             return "error" in await self.review(token)
 
-        # The real server remembers for ten seconds that a token counted.
+        # The real server caches for ten seconds that a token was valid.
         await eventually(check, "the token is void", within_s=20)
         return await self.review(token)
 
@@ -58,7 +58,7 @@ def _claims(token: str) -> Json:
 
 
 async def test_answer_carries_token_and_expiry(issuer: Issuer) -> None:
-    """201; the metadata is the account's; an hour and the server's audience by default."""
+    """A token request gets 201; the metadata is the account's; the default is an hour and the server's audience."""
     issued = await issuer.ask()
     account = await issuer.kube.get(issuer.place.of("serviceaccounts", "robot"))
     meta = {field: issued.body["metadata"][field] for field in ("name", "namespace", "uid")}
@@ -70,7 +70,7 @@ async def test_answer_carries_token_and_expiry(issuer: Issuer) -> None:
 
 
 async def test_claims(issuer: Issuer) -> None:
-    """A JWT that names the account, its uid and its times."""
+    """A token is a JWT that names the account, its uid and its times."""
     issued = await issuer.ask(expirationSeconds=2 * HOUR_S)
     claims = _claims(issued.body["status"]["token"])
     assert claims["sub"] == f"system:serviceaccount:{issuer.place.name}:robot"
@@ -83,7 +83,7 @@ async def test_claims(issuer: Issuer) -> None:
 
 
 async def test_review_knows_the_account(issuer: Issuer) -> None:
-    """Name, uid, groups, the token's id, and the audiences that it is for."""
+    """A review returns name, uid, groups, the token's id, and its audiences."""
     issued = await issuer.ask()
     token, uid = issued.body["status"]["token"], issued.body["metadata"]["uid"]
     status = await issuer.review(token)
@@ -98,14 +98,14 @@ async def test_review_knows_the_account(issuer: Issuer) -> None:
 
 
 async def test_review_refuses_nonsense(issuer: Issuer) -> None:
-    """Not authenticated, with an error; no token at all is 400."""
+    """An invalid token is not authenticated, with an error; a review without a token gets 400."""
     assert await issuer.review("nonsense") == {"user": {}, "error": "invalid bearer token"}
     answer = await issuer.kube.post("/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {}})
     assert (answer.code, answer.message) == (400, "token is required for TokenReview in authentication")
 
 
 async def test_changed_token_is_void(issuer: Issuer) -> None:
-    """A claim cannot be edited."""
+    """A token with an edited claim is invalid."""
     head, body, seal = (await issuer.token()).split(".")
     claims = _claims(f"{head}.{body}.{seal}") | {"sub": "system:serviceaccount:kube-system:default"}
     forged = base64.urlsafe_b64encode(msgspec.json.encode(claims)).decode().rstrip("=")
@@ -113,7 +113,7 @@ async def test_changed_token_is_void(issuer: Issuer) -> None:
 
 
 async def test_audiences_must_meet(issuer: Issuer, target: Target) -> None:
-    """A token for others is void here, and good for a review that asks for them."""
+    """A token for another audience is invalid here, and valid in a review for that audience."""
     token = await issuer.token(audiences=["vault"])
     assert "is invalid for the target audiences" in (await issuer.review(token))["error"]
     status = await issuer.review(token, audiences=["vault", "other"])
@@ -125,7 +125,7 @@ async def test_audiences_must_meet(issuer: Issuer, target: Target) -> None:
 
 @pytest.mark.parametrize(("seconds", "words"), [(10, "less than 10 minutes"), (2**32 + 1, "larger than 2^32 seconds")])
 async def test_life_has_bounds(issuer: Issuer, seconds: int, words: str) -> None:
-    """422."""
+    """A lifetime out of bounds gets 422."""
     answer = await issuer.ask(expirationSeconds=seconds)
     assert (answer.code, answer.causes[0]["field"]) == (422, "spec.expirationSeconds")
     assert answer.message == (
@@ -135,14 +135,14 @@ async def test_life_has_bounds(issuer: Issuer, seconds: int, words: str) -> None
 
 
 async def test_absent_account(issuer: Issuer) -> None:
-    """404; a read of the subresource is 405."""
+    """A token request for a missing account gets 404; a read of the subresource gets 405."""
     answer = await issuer.ask("none")
     assert (answer.code, answer.message) == (404, 'serviceaccounts "none" not found')
     assert (await issuer.kube.get(issuer.place.of("serviceaccounts", "robot", "token"))).code == 405
 
 
 async def test_deleted_account_ends_its_tokens(issuer: Issuer, target: Target) -> None:
-    """Also when an account of that name is made anew."""
+    """The tokens of a deleted account are invalid, also when an account of that name is created again."""
     token = await issuer.token()
     await issuer.kube.delete(issuer.place.of("serviceaccounts", "robot"))
     await issuer.kube.post(issuer.place.of("serviceaccounts"), {"metadata": {"name": "robot"}})
@@ -153,7 +153,7 @@ async def test_deleted_account_ends_its_tokens(issuer: Issuer, target: Target) -
 
 
 async def test_bound_token_ends_with_its_pod(issuer: Issuer) -> None:
-    """The pod stands in the claims and in the review; without it the token is void."""
+    """The claims and the review name the pod; when the pod is deleted, the token is invalid."""
     pod = (await issuer.kube.post(issuer.place.of("pods"), a_pod(serviceAccountName="robot"))).body
     reference = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": pod["metadata"]["uid"]}
     token = await issuer.token(boundObjectRef=reference)
@@ -167,7 +167,7 @@ async def test_bound_token_ends_with_its_pod(issuer: Issuer) -> None:
 
 
 async def test_binding_is_checked(issuer: Issuer) -> None:
-    """404 for a missing object, 409 for another uid, 400 for another account's pod or another kind."""
+    """A missing object gets 404, another uid 409, and another account's pod or another kind 400."""
     await issuer.kube.post(issuer.place.of("pods"), a_pod(serviceAccountName="robot"))
     await issuer.kube.post(issuer.place.of("pods"), a_pod("other"))
     pod = {"apiVersion": "v1", "kind": "Pod"}
@@ -183,7 +183,7 @@ async def test_binding_is_checked(issuer: Issuer) -> None:
 
 @pytest.mark.usefixtures("controllers")
 async def test_every_namespace_has_a_default_account(kube: KubeHttp, place: Place) -> None:
-    """It comes with the namespace, and comes back."""
+    """The account is created with the namespace, and again after it was deleted."""
 
     async def is_there() -> bool:
         return (await kube.get(place.of("serviceaccounts", "default"))).code == 200
@@ -201,7 +201,7 @@ async def test_every_namespace_has_a_default_account(kube: KubeHttp, place: Plac
 
 @pytest.mark.usefixtures("controllers")
 async def test_pods_run_as_an_account(kube: KubeHttp, place: Place) -> None:
-    """`default` unless they name one; 403 when it is not there."""
+    """A pod runs as `default` unless it names an account; a missing account gets 403."""
 
     async def is_made() -> bool:
         return (await kube.post(place.of("pods"), a_pod())).code == 201

@@ -1,4 +1,4 @@
-"""Several versions of one custom kind, converted by name only: what is served, stored and remembered."""
+"""Several versions of one custom kind, converted by name only: which versions are served, stored and remembered."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ def _version(name: str, spec: Json, *, storage: bool = False, served: bool = Tru
 
 
 class Gadgets:
-    """A definition of its own for each test, and the paths of its objects."""
+    """A definition for each test, and the paths of its objects."""
 
     def __init__(self, kube: KubeHttp, place: Place) -> None:
         self.kube = kube
@@ -68,7 +68,8 @@ async def gadgets(kube: KubeHttp, place: Place) -> AsyncIterator[Gadgets]:
 
 
 async def test_both_versions_are_served(kube: KubeHttp, gadgets: Gadgets) -> None:
-    """What is written in one version is read in the other, under its own name, with one resourceVersion."""
+    """An object written in one version can be read in the other, under that version's name, with the same
+    resourceVersion."""
     await gadgets.declare(_version("v1alpha1", SPEC, storage=True), _version("v1", NEWER))
     made = await kube.post(gadgets.at("v1"), gadgets.one("v1"))
     old = await kube.get(gadgets.at("v1alpha1", "g"))
@@ -83,7 +84,7 @@ async def test_both_versions_are_served(kube: KubeHttp, gadgets: Gadgets) -> Non
 
 
 async def test_each_version_prunes_by_its_own_schema(kube: KubeHttp, gadgets: Gadgets) -> None:
-    """A field that only one version knows is not shown in the other."""
+    """A field that only one version has is not shown in the other."""
     await gadgets.declare(_version("v1alpha1", SPEC), _version("v1", NEWER, storage=True))
     await kube.post(gadgets.at("v1"), gadgets.one("v1", note="kept"))
     assert (await kube.get(gadgets.at("v1alpha1", "g"))).body["spec"] == {"size": 1}
@@ -91,7 +92,7 @@ async def test_each_version_prunes_by_its_own_schema(kube: KubeHttp, gadgets: Ga
 
 
 async def test_watch_speaks_the_version_of_its_path(kube: KubeHttp, gadgets: Gadgets) -> None:
-    """Events carry the objects as the watched version shows them."""
+    """Events contain objects in the watched version."""
     await gadgets.declare(_version("v1alpha1", SPEC, storage=True), _version("v1", NEWER))
     start = (await kube.get(gadgets.at("v1"))).version
     async with kube.watch(gadgets.at("v1"), resourceVersion=start) as watched:
@@ -101,7 +102,7 @@ async def test_watch_speaks_the_version_of_its_path(kube: KubeHttp, gadgets: Gad
 
 
 async def test_watch_selects_by_the_fields_of_its_version(kube: KubeHttp, gadgets: Gadgets) -> None:
-    """Also the present objects; a field of another version is 400."""
+    """A watch selects by the fields of its version, also among present objects; a field of another version gets 400."""
     newer = {**_version("v1", NEWER), "selectableFields": [{"jsonPath": ".spec.size"}]}
     await gadgets.declare(_version("v1alpha1", SPEC, storage=True), newer)
     await kube.post(gadgets.at("v1"), gadgets.one("v1"))
@@ -113,7 +114,7 @@ async def test_watch_selects_by_the_fields_of_its_version(kube: KubeHttp, gadget
 
 
 async def test_body_must_be_of_the_version_of_its_path(kube: KubeHttp, gadgets: Gadgets) -> None:
-    """400, both versions named."""
+    """Another version in the body gets 400, which names both versions."""
     await gadgets.declare(_version("v1alpha1", SPEC, storage=True), _version("v1", NEWER))
     answer = await kube.post(gadgets.at("v1"), gadgets.one("v1alpha1"))
     assert (answer.code, answer.reason) == (400, "BadRequest")
@@ -121,7 +122,8 @@ async def test_body_must_be_of_the_version_of_its_path(kube: KubeHttp, gadgets: 
 
 
 async def test_new_storage_version_is_remembered_beside_the_old(kube: KubeHttp, gadgets: Gadgets) -> None:
-    """storedVersions grows; objects stay readable in both; the old version cannot go while it is remembered."""
+    """storedVersions grows; objects stay readable in both versions; the old version cannot be removed while it is in
+    storedVersions."""
     await gadgets.declare(_version("v1alpha1", SPEC, storage=True))
     await kube.post(gadgets.at("v1alpha1"), gadgets.one("v1alpha1"))
     both = (_version("v1alpha1", SPEC), _version("v1", NEWER, storage=True))
@@ -145,7 +147,7 @@ async def test_migrated_version_may_go(kube: KubeHttp, gadgets: Gadgets) -> None
 
 
 async def test_stored_versions_are_dropped_through_the_status(kube: KubeHttp, gadgets: Gadgets) -> None:
-    """A migration ends with a patch of the definition's status; then the old version can go."""
+    """A patch of the definition's status ends a migration; then the old version can be removed."""
     await gadgets.declare(_version("v1alpha1", SPEC, storage=True))
     await gadgets.redeclare(_version("v1alpha1", SPEC), _version("v1", NEWER, storage=True))
     done = await kube.patch(f"{gadgets.crd}/status", {"status": {"storedVersions": ["v1"]}})
@@ -154,7 +156,7 @@ async def test_stored_versions_are_dropped_through_the_status(kube: KubeHttp, ga
 
 
 async def test_unserved_version_is_not_found(kube: KubeHttp, gadgets: Gadgets) -> None:
-    """404, though objects may be stored in it."""
+    """A version that is not served gets 404, though objects may be stored in it."""
     await gadgets.declare(_version("v1alpha1", SPEC, storage=True, served=False), _version("v1", NEWER))
     assert (await kube.post(gadgets.at("v1"), gadgets.one("v1"))).code == 201
     assert (await kube.patch(gadgets.at("v1", "g"), {"spec": {"size": 3}})).code == 200
@@ -163,7 +165,7 @@ async def test_unserved_version_is_not_found(kube: KubeHttp, gadgets: Gadgets) -
 
 
 async def test_new_default_shows_on_what_was_stored_before(kube: KubeHttp, gadgets: Gadgets) -> None:
-    """A default that a definition learns later is seen on every read, without a write."""
+    """A default that is added to a definition later is shown on every read, without a write."""
     await gadgets.declare(_version("v1", SPEC, storage=True))
     made = await kube.post(gadgets.at("v1"), gadgets.one("v1"))
     richer: Json = deepcopy(SPEC)
@@ -179,7 +181,7 @@ async def test_new_default_shows_on_what_was_stored_before(kube: KubeHttp, gadge
 
 
 async def test_versions_are_discovered_in_their_order(kube: KubeHttp, gadgets: Gadgets) -> None:
-    """GA before beta before alpha, whatever is stored."""
+    """Discovery lists GA before beta before alpha, whichever version is stored."""
     names = ("v1alpha1", "v2", "v1beta1", "v1")
     await gadgets.declare(*(_version(name, SPEC, storage=name == "v1beta1") for name in names))
 

@@ -12,7 +12,7 @@ async def _version(kube: KubeHttp, place: Place) -> str:
 
 
 async def test_watch_reports_the_changes_after_its_version(kube: KubeHttp, place: Place) -> None:
-    """ADDED, MODIFIED, DELETED in order, starting behind the version, history included."""
+    """ADDED, MODIFIED and DELETED events arrive in order, from the version on, history included."""
     version = await _version(kube, place)
     await kube.post(place.of("configmaps"), a_config())
     async with kube.watch(place.of("configmaps"), resourceVersion=version, fieldSelector="metadata.name=c") as events:
@@ -22,7 +22,7 @@ async def test_watch_reports_the_changes_after_its_version(kube: KubeHttp, place
 
 
 async def test_events_carry_rising_versions(kube: KubeHttp, place: Place) -> None:
-    """Every event's object has its own, higher resourceVersion; the deletion has one too."""
+    """The object of every event has a higher resourceVersion than the one before, also that of a deletion."""
     version = await _version(kube, place)
     await kube.post(place.of("configmaps"), a_config())
     await kube.delete(place.of("configmaps", "c"))
@@ -35,7 +35,7 @@ async def test_events_carry_rising_versions(kube: KubeHttp, place: Place) -> Non
 async def test_watch_without_a_version_begins_with_the_present(
     kube: KubeHttp, place: Place, query: dict[str, str]
 ) -> None:
-    """Unset or 0: every object as ADDED, then changes."""
+    """With no version, or 0, every object is ADDED first, then changes follow."""
     await kube.post(place.of("configmaps"), a_config("a", labels={"own": "yes"}))
     await kube.post(place.of("configmaps"), a_config("b", labels={"own": "yes"}))
     async with kube.watch(place.of("configmaps"), labelSelector="own", **query) as events:
@@ -90,7 +90,7 @@ async def test_watch_sees_only_its_namespace(kube: KubeHttp, place: Place) -> No
 
 
 async def test_watch_ends_after_its_timeout(kube: KubeHttp, place: Place) -> None:
-    """timeoutSeconds ends the answer regularly."""
+    """timeoutSeconds ends the answer normally."""
     version = await _version(kube, place)
     async with kube.watch(place.of("configmaps"), resourceVersion=version, timeoutSeconds="1") as events:
         found = await events.rest()
@@ -98,7 +98,7 @@ async def test_watch_ends_after_its_timeout(kube: KubeHttp, place: Place) -> Non
 
 
 async def test_a_bookmark_comes_before_the_end(kube: KubeHttp, place: Place) -> None:
-    """A watch that is ended by its timeout tells shortly before how far it came, if anything has changed."""
+    """Shortly before its timeout a watch sends a bookmark with its position, if anything has changed."""
     version = await _version(kube, place)
     query = {"resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": "5"}
     async with kube.watch(place.of("configmaps"), **query) as events:
@@ -109,7 +109,7 @@ async def test_a_bookmark_comes_before_the_end(kube: KubeHttp, place: Place) -> 
 
 
 async def test_initial_events_end_with_a_bookmark(kube: KubeHttp, place: Place) -> None:
-    """sendInitialEvents: the present, then a bookmark annotated k8s.io/initial-events-end."""
+    """sendInitialEvents sends the present objects, then a bookmark annotated k8s.io/initial-events-end."""
     await kube.post(place.of("configmaps"), a_config("a", labels={"own": "yes"}))
     query = {
         "sendInitialEvents": "true",
@@ -138,6 +138,6 @@ async def test_watch_of_custom_resources(kube: KubeHttp, widgets: Place) -> None
 
 
 async def test_bad_selector_refuses_the_watch(kube: KubeHttp, place: Place) -> None:
-    """400 before the stream begins."""
+    """A bad selector gets 400 before the stream begins."""
     answer = await kube.get(place.of("configmaps"), watch="true", fieldSelector="data.a=1")
     assert answer.code == 400

@@ -1,4 +1,4 @@
-"""What charts bring: workloads and their scale, Services and their addresses, priorities."""
+"""Kinds that charts use: workloads and their scale, Services and their addresses, priorities."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ def a_template(labels: Json | None = None, **spec: Any) -> Json:
 
 
 def a_deployment(name: str = "d", **spec: Any) -> Json:
-    # No pods of it: a controller beside the real server would make some.
+    # Without pods: a controller beside the real server would create some.
     fixed = {"replicas": 0, "selector": {"matchLabels": APP}, "template": a_template()}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": {**fixed, **spec}}
 
@@ -35,7 +35,7 @@ def a_service(name: str = "s", **spec: Any) -> Json:
 
 
 async def test_deployment_is_defaulted(kube: KubeHttp, place: Place) -> None:
-    """Strategy, history, deadline, and the template as a pod would be."""
+    """A Deployment gets a strategy, history, a deadline, and a template with the defaults of a pod."""
     made = await kube.post(_at(place, "apps/v1", "deployments"), a_deployment())
     assert made.code == 201, made.body
     spec = made.body["spec"]
@@ -65,7 +65,7 @@ async def test_deployment_is_defaulted(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_recreate_has_no_rolling_update(kube: KubeHttp, place: Place) -> None:
-    """Defaults of one strategy are not laid under another."""
+    """A strategy does not get the defaults of another one."""
     made = await kube.post(_at(place, "apps/v1", "deployments"), a_deployment(strategy={"type": "Recreate"}))
     assert made.body["spec"]["strategy"] == {"type": "Recreate"}
 
@@ -80,14 +80,14 @@ async def test_recreate_has_no_rolling_update(kube: KubeHttp, place: Place) -> N
     ],
 )
 async def test_invalid_deployments(kube: KubeHttp, place: Place, spec: Json, field: str) -> None:
-    """422 with the field."""
+    """An invalid Deployment gets 422 with the field."""
     answer = await kube.post(_at(place, "apps/v1", "deployments"), a_deployment(**spec))
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert field in [cause["field"] for cause in answer.causes]
 
 
 async def test_selector_of_a_deployment_is_fixed(kube: KubeHttp, place: Place) -> None:
-    """422 on another one; other changes count a generation."""
+    """Another selector gets 422; other changes raise the generation."""
     path = _at(place, "apps/v1", "deployments", "d")
     await kube.post(_at(place, "apps/v1", "deployments"), a_deployment())
     labels = {**APP, "more": "yes"}
@@ -103,7 +103,7 @@ async def test_selector_of_a_deployment_is_fixed(kube: KubeHttp, place: Place) -
 
 
 async def test_scale_is_read_and_written(kube: KubeHttp, place: Place) -> None:
-    """A Scale object; PUT and PATCH change the replicas and nothing else; a stale version is 409."""
+    """A Scale object is served; PUT and PATCH change the replicas and nothing else; a stale version gets 409."""
     path = _at(place, "apps/v1", "deployments", "d")
     made = await kube.post(_at(place, "apps/v1", "deployments"), a_deployment(paused=True))
     scale = await kube.get(f"{path}/scale")
@@ -121,7 +121,7 @@ async def test_scale_is_read_and_written(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_job_is_selected_by_its_uid(kube: KubeHttp, place: Place) -> None:
-    """The server writes the selector and the labels of the template."""
+    """The server sets the selector and the labels of the template."""
     spec = {"suspend": True, "template": a_template(restartPolicy="Never")}
     made = await kube.post(_at(place, "batch/v1", "jobs"), {"metadata": {"name": "j"}, "spec": spec})
     assert made.code == 201, made.body
@@ -158,7 +158,7 @@ async def test_job_is_selected_by_its_uid(kube: KubeHttp, place: Place) -> None:
 async def test_other_kinds_of_charts(
     kube: KubeHttp, place: Place, group: str, plural: str, spec: Json, expected: Json
 ) -> None:
-    """Created with their defaults, read, labelled, deleted."""
+    """Other kinds are created with their defaults, read, labelled and deleted."""
     made = await kube.post(_at(place, group, plural), {"metadata": {"name": "x"}, "spec": spec})
     assert made.code == 201, made.body
     assert {field: made.body["spec"].get(field) for field in expected} == expected
@@ -170,7 +170,7 @@ async def test_other_kinds_of_charts(
 
 
 async def test_service_is_given_an_address(kube: KubeHttp, place: Place) -> None:
-    """One of its own, kept when a replacement does not repeat it."""
+    """A Service gets its own address, and keeps it when a replacement does not repeat it."""
     made = await kube.post(place.of("services"), a_service())
     spec = made.body["spec"]
     assert (made.code, spec["clusterIPs"]) == (201, [spec["clusterIP"]])
@@ -188,7 +188,7 @@ async def test_service_is_given_an_address(kube: KubeHttp, place: Place) -> None
 
 
 async def test_address_is_given_once(kube: KubeHttp, place: Place) -> None:
-    """Taken, out of range, changed: 422 each."""
+    """An address that is in use, out of range or changed gets 422."""
     first = (await kube.post(place.of("services"), a_service())).body["spec"]["clusterIP"]
     taken = await kube.post(place.of("services"), a_service("t", clusterIP=first))
     assert (taken.code, taken.causes[0]["field"]) == (422, "spec.clusterIPs")
@@ -202,7 +202,7 @@ async def test_address_is_given_once(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_released_address_is_free(kube: KubeHttp, place: Place) -> None:
-    """A deleted Service gives it back."""
+    """The address of a deleted Service is free again."""
     first = (await kube.post(place.of("services"), a_service())).body["spec"]["clusterIP"]
     await kube.delete(place.of("services", "s"))
     again = await kube.post(place.of("services"), a_service("t", clusterIP=first))
@@ -210,7 +210,7 @@ async def test_released_address_is_free(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_headless_stays_headless(kube: KubeHttp, place: Place) -> None:
-    """None is an address that everybody may have; no ports are needed."""
+    """Any number of Services may have the address None; they need no ports."""
     made = [await kube.post(place.of("services"), a_service(name, clusterIP="None")) for name in ("s", "t")]
     bare = await kube.post(
         place.of("services"), {"metadata": {"name": "u"}, "spec": {"clusterIP": "None", "selector": APP}}
@@ -220,7 +220,7 @@ async def test_headless_stays_headless(kube: KubeHttp, place: Place) -> None:
 
 
 async def test_external_names_have_no_address(kube: KubeHttp, place: Place) -> None:
-    """ExternalName."""
+    """A Service of the type ExternalName has no address."""
     made = await kube.post(
         place.of("services"), {"metadata": {"name": "s"}, "spec": {"type": "ExternalName", "externalName": "a.test"}}
     )
@@ -228,7 +228,7 @@ async def test_external_names_have_no_address(kube: KubeHttp, place: Place) -> N
 
 
 async def test_node_ports_are_given_once(kube: KubeHttp, place: Place) -> None:
-    """A port of the range; the same one twice is 422."""
+    """A Service gets a port of the range; the same port in a second Service gets 422."""
     made = await kube.post(place.of("services"), a_service(type="NodePort"))
     port = made.body["spec"]["ports"][0]["nodePort"]
     assert 30000 <= port < 32768
@@ -241,7 +241,7 @@ async def test_node_ports_are_given_once(kube: KubeHttp, place: Place) -> None:
 
 @pytest.mark.parametrize("address", ["foo", "10.96.0", "10.96.0.0/24"])
 async def test_address_is_an_ip_address(kube: KubeHttp, place: Place, address: str) -> None:
-    """422 with the field for any other text; `None` is a word of its own."""
+    """Any other text than an IP address gets 422 with the field; only `None` is accepted too."""
     specs: list[Json] = [{"clusterIP": address}, {"clusterIP": address, "clusterIPs": [address]}]
     for spec in specs:
         answer = await kube.post(place.of("services"), a_service(**spec))
@@ -251,14 +251,15 @@ async def test_address_is_an_ip_address(kube: KubeHttp, place: Place, address: s
 
 @pytest.mark.parametrize("port", [80, 40000])
 async def test_node_ports_are_of_the_range(kube: KubeHttp, place: Place, port: int) -> None:
-    """422 outside of it."""
+    """A node port outside of the range gets 422."""
     answer = await kube.post(place.of("services"), a_service(type="NodePort", ports=[{"port": 1, "nodePort": port}]))
     assert (answer.code, answer.causes[0]["field"]) == (422, "spec.ports[0].nodePort")
     assert "provided port is not in the valid range. The range of valid ports is 30000-32767" in answer.message
 
 
 async def test_change_of_the_type_gives_a_node_port(kube: KubeHttp, place: Place) -> None:
-    """And back takes it; the address stays. Who changed the type does not own the port."""
+    """NodePort adds a port, and ClusterIP removes it; the address stays. The writer that changed the type does not
+    own the port."""
     made = await kube.post(place.of("services"), a_service())
     path = place.of("services", "s")
     opened = await kube.patch(path, {"spec": {"type": "NodePort"}}, fieldManager="opener")
@@ -272,7 +273,8 @@ async def test_change_of_the_type_gives_a_node_port(kube: KubeHttp, place: Place
 
 
 async def test_node_port_stays_with_the_name_of_its_port(kube: KubeHttp, place: Place) -> None:
-    """A replacement that does not repeat it keeps it, also for another number; a port that is added gets its own."""
+    """A replacement without the node port keeps it, also with another port number; an added port gets a new node
+    port."""
     made = await kube.post(place.of("services"), a_service(type="NodePort", ports=[{"port": 80, "name": "web"}]))
     kept = made.body["spec"]["ports"][0]["nodePort"]
     ports = [{"port": 70, "name": "more"}, {"port": 81, "name": "web"}]
@@ -284,7 +286,7 @@ async def test_node_port_stays_with_the_name_of_its_port(kube: KubeHttp, place: 
 
 
 async def test_change_cannot_take_the_node_port_of_another(kube: KubeHttp, place: Place) -> None:
-    """422, as for a new Service; a Service of the type ClusterIP has none."""
+    """Such a change gets 422, as for a new Service; a Service of the type ClusterIP may have no node port."""
     made = await kube.post(place.of("services"), a_service(type="NodePort"))
     taken = made.body["spec"]["ports"][0]["nodePort"]
     await kube.post(place.of("services"), a_service("t"))
@@ -298,7 +300,7 @@ async def test_change_cannot_take_the_node_port_of_another(kube: KubeHttp, place
 
 
 async def test_ports_with_one_number_share_a_node_port(kube: KubeHttp, place: Place) -> None:
-    """TCP and UDP of a new Service."""
+    """TCP and UDP ports with one number of a new Service share a node port."""
     ports = [{"port": 53, "protocol": protocol, "name": protocol.lower()} for protocol in ("TCP", "UDP")]
     made = await kube.post(place.of("services"), a_service(type="NodePort", ports=ports))
     assert made.code == 201, made.body
@@ -306,14 +308,14 @@ async def test_ports_with_one_number_share_a_node_port(kube: KubeHttp, place: Pl
 
 
 async def test_load_balancer_may_do_without_node_ports(kube: KubeHttp, place: Place) -> None:
-    """allocateLoadBalancerNodePorts."""
+    """With allocateLoadBalancerNodePorts=false no node port is assigned."""
     spec: Json = {"type": "LoadBalancer", "allocateLoadBalancerNodePorts": False}
     made = await kube.post(place.of("services"), a_service(**spec))
     assert (made.code, "nodePort" in made.body["spec"]["ports"][0]) == (201, False)
 
 
 async def test_external_name_gives_its_address_back(kube: KubeHttp, place: Place) -> None:
-    """And gets a new one when it is of another type again."""
+    """The type ExternalName releases the address; another type gets a new one."""
     made = await kube.post(place.of("services"), a_service())
     path = place.of("services", "s")
     named = await kube.patch(path, {"spec": {"type": "ExternalName", "externalName": "a.test"}})
@@ -328,7 +330,7 @@ async def test_external_name_gives_its_address_back(kube: KubeHttp, place: Place
 
 
 async def test_address_of_a_service_is_not_changed_by_the_older_field(kube: KubeHttp, place: Place) -> None:
-    """clusterIP without clusterIPs: 422 as for both."""
+    """Another clusterIP without clusterIPs gets 422, as with both fields."""
     await kube.post(place.of("services"), a_service())
     changed = await kube.patch(place.of("services", "s"), {"spec": {"clusterIP": "None"}})
     assert (changed.code, [cause["field"] for cause in changed.causes]) == (422, ["spec.clusterIPs[0]"])
@@ -345,7 +347,7 @@ async def level(kube: KubeHttp) -> AsyncIterator[str]:
 
 
 async def test_pod_is_given_its_priority(kube: KubeHttp, place: Place, level: str) -> None:
-    """The class's value and policy; without a class, zero."""
+    """A pod gets the value and policy of its class; without a class its priority is zero."""
     ranked = await kube.post(place.of("pods"), a_pod("p", priorityClassName=level))
     plain = await kube.post(place.of("pods"), a_pod("q"))
     system = await kube.post(place.of("pods"), a_pod("r", priorityClassName="system-node-critical"))
@@ -354,7 +356,7 @@ async def test_pod_is_given_its_priority(kube: KubeHttp, place: Place, level: st
 
 
 async def test_priority_is_not_the_clients(kube: KubeHttp, place: Place, level: str) -> None:
-    """403 for a class that is not there, and for a number that the class does not have."""
+    """A missing class gets 403, and so does a priority other than that of the class."""
     absent = await kube.post(place.of("pods"), a_pod(priorityClassName="none"))
     assert (absent.code, absent.message) == (403, 'pods "p" is forbidden: no PriorityClass with name none was found')
     wrong = await kube.post(place.of("pods"), a_pod(priorityClassName=level, priority=7, preemptionPolicy="Never"))
@@ -372,13 +374,13 @@ async def test_priority_is_not_the_clients(kube: KubeHttp, place: Place, level: 
     ],
 )
 async def test_invalid_priority_classes(kube: KubeHttp, body: Json, field: str) -> None:
-    """422 with the field."""
+    """An invalid priority class gets 422 with the field."""
     answer = await kube.post(PRIORITIES, {"metadata": {"name": f"contract-{uuid.uuid4().hex[:8]}"}, **body})
     assert (answer.code, answer.causes[0]["field"]) == (422, field)
 
 
 async def test_system_priority_classes(kube: KubeHttp) -> None:
-    """Two come with the cluster; nobody adds to them."""
+    """The cluster has two system classes, and no further one can be created."""
     found = [await kube.get(f"{PRIORITIES}/system-{name}-critical") for name in ("node", "cluster")]
     assert [each.body["value"] for each in found] == [2000001000, 2000000000]
     refused = await kube.post(PRIORITIES, {"metadata": {"name": "system-mine"}, "value": 1})

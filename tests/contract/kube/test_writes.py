@@ -1,4 +1,4 @@
-"""Creating and replacing objects: versions, fences, what the server fills in."""
+"""Creating and replacing objects: versions, preconditions, fields that the server fills in."""
 
 import pytest
 
@@ -20,14 +20,14 @@ async def test_create_fills_in_the_servers_fields(kube: KubeHttp, widgets: Place
 
 
 async def test_versions_rise_over_all_kinds(kube: KubeHttp, place: Place) -> None:
-    """One counter: a later write of any kind has a higher resourceVersion."""
+    """All kinds share one counter: a later write of any kind has a higher resourceVersion."""
     first = await kube.post(place.of("configmaps"), a_config())
     second = await kube.post(place.of("pods"), a_pod())
     assert int(second.version) > int(first.version)
 
 
 async def test_create_of_an_existing_name_is_refused(kube: KubeHttp, place: Place) -> None:
-    """409 AlreadyExists."""
+    """A create of an existing name gets 409 AlreadyExists."""
     await kube.post(place.of("configmaps"), a_config())
     again = await kube.post(place.of("configmaps"), a_config())
     assert (again.code, again.reason) == (409, "AlreadyExists")
@@ -43,14 +43,14 @@ async def test_generate_name_appends_five_characters(kube: KubeHttp, place: Plac
 
 
 async def test_create_with_a_version_is_refused(kube: KubeHttp, place: Place) -> None:
-    """resourceVersion must not be set on create."""
+    """A create with a resourceVersion is refused."""
     answer = await kube.post(place.of("configmaps"), a_config(resourceVersion="5"))
     assert answer.code == 500
     assert "resourceVersion should not be set on objects to be created" in answer.message
 
 
 async def test_client_sent_server_fields_have_no_effect(kube: KubeHttp, place: Place) -> None:
-    """uid and creationTimestamp in a create are the server's all the same."""
+    """The server replaces the uid and creationTimestamp that a client sends in a create."""
     body = a_config(uid="mine", creationTimestamp="2001-01-01T00:00:00Z")
     made = await kube.post(place.of("configmaps"), body)
     assert made.uid != "mine"
@@ -58,7 +58,7 @@ async def test_client_sent_server_fields_have_no_effect(kube: KubeHttp, place: P
 
 
 async def test_stale_replace_is_a_conflict(kube: KubeHttp, place: Place) -> None:
-    """PUT with an old resourceVersion is 409 Conflict and changes nothing."""
+    """A PUT with an old resourceVersion gets 409 Conflict and changes nothing."""
     made = await kube.post(place.of("configmaps"), a_config())
     newer = await kube.put(place.of("configmaps", "c"), {**made.body, "data": {"a": "1"}})
     stale = await kube.put(place.of("configmaps", "c"), {**made.body, "data": {"a": "2"}})
@@ -76,7 +76,7 @@ async def test_config_map_can_be_replaced_unconditionally(kube: KubeHttp, place:
 
 
 async def test_custom_resource_needs_a_version_to_be_replaced(kube: KubeHttp, widgets: Place) -> None:
-    """PUT of a custom resource without resourceVersion is 422."""
+    """A PUT of a custom resource without resourceVersion gets 422."""
     await kube.post(widgets.widgets(), a_widget())
     answer = await kube.put(widgets.widgets("w"), a_widget(size=2))
     assert (answer.code, answer.reason) == (422, "Invalid")
@@ -92,7 +92,8 @@ async def test_replace_of_another_uid_is_a_conflict(kube: KubeHttp, place: Place
 
 
 async def test_replace_that_changes_nothing_keeps_the_version(kube: KubeHttp, widgets: Place) -> None:
-    """A no-op PUT writes nothing: same resourceVersion. (A default that was never stored is, by the first write.)"""
+    """A PUT that changes nothing keeps the resourceVersion. (A default that was never stored is stored by the first
+    write.)"""
     made = await kube.post(widgets.of("configmaps"), a_config())
     answer = await kube.put(widgets.of("configmaps", "c"), made.body)
     assert (answer.code, answer.version) == (200, made.version)
@@ -103,7 +104,7 @@ async def test_replace_that_changes_nothing_keeps_the_version(kube: KubeHttp, wi
 
 
 async def test_generation_counts_spec_changes_only(kube: KubeHttp, widgets: Place) -> None:
-    """Labels and status leave generation alone; a spec change adds one."""
+    """Changes of labels and status keep the generation; a change of the spec raises it."""
     made = await kube.post(widgets.widgets(), a_widget())
     labelled = await kube.patch(widgets.widgets("w"), {"metadata": {"labels": {"a": "b"}}})
     observed = await kube.patch(widgets.widgets("w", "status"), {"status": {"seen": 1}})
@@ -113,7 +114,7 @@ async def test_generation_counts_spec_changes_only(kube: KubeHttp, widgets: Plac
 
 
 async def test_status_is_written_only_through_its_subresource(kube: KubeHttp, widgets: Place) -> None:
-    """PUT of the object ignores status; create ignores it too."""
+    """A PUT and a create of the object ignore the status."""
     made = await kube.post(widgets.widgets(), {**a_widget(), "status": {"phase": "Mine"}})
     assert made.body["status"] == {"phase": "New"}
     answer = await kube.put(widgets.widgets("w"), {**made.body, "status": {"phase": "Mine"}})
@@ -121,7 +122,7 @@ async def test_status_is_written_only_through_its_subresource(kube: KubeHttp, wi
 
 
 async def test_status_write_changes_nothing_else(kube: KubeHttp, widgets: Place) -> None:
-    """PUT on /status ignores spec and labels of a custom resource."""
+    """A PUT on /status ignores spec and labels of a custom resource."""
     made = await kube.post(widgets.widgets(), a_widget())
     changed = {**made.body, "spec": {"size": 9}, "status": {"phase": "Seen"}}
     changed["metadata"] = {**made.body["metadata"], "labels": {"a": "b"}}
@@ -132,7 +133,7 @@ async def test_status_write_changes_nothing_else(kube: KubeHttp, widgets: Place)
 
 
 async def test_stale_status_write_is_a_conflict(kube: KubeHttp, widgets: Place) -> None:
-    """The compare-and-swap of /status."""
+    """A PUT on /status with an old version conflicts."""
     made = await kube.post(widgets.widgets(), a_widget())
     await kube.put(widgets.widgets("w", "status"), {**made.body, "status": {"seen": 1}})
     stale = await kube.put(widgets.widgets("w", "status"), {**made.body, "status": {"seen": 2}})
@@ -151,7 +152,7 @@ async def test_merge_patch_of_status_without_a_version_bypasses_the_fence(kube: 
 
 
 async def test_dry_run_checks_and_stores_nothing(kube: KubeHttp, place: Place) -> None:
-    """dryRun=All answers the object as it would be; it is not there afterwards."""
+    """dryRun=All returns the resulting object, which does not exist afterwards."""
     answer = await kube.post(place.of("configmaps"), a_config(), dryRun="All")
     assert answer.code == 201
     assert answer.body["metadata"]["name"] == "c"
@@ -159,7 +160,7 @@ async def test_dry_run_checks_and_stores_nothing(kube: KubeHttp, place: Place) -
 
 
 async def test_missing_object_is_not_found(kube: KubeHttp, place: Place) -> None:
-    """404 with the resource in its details, for each verb."""
+    """Each verb on a missing object gets 404 with the resource in the details."""
     answer = await kube.get(place.of("configmaps", "none"))
     assert (answer.code, answer.reason) == (404, "NotFound")
     assert answer.body["details"] == {"name": "none", "kind": "configmaps"}
@@ -169,7 +170,7 @@ async def test_missing_object_is_not_found(kube: KubeHttp, place: Place) -> None
 
 
 async def test_create_in_a_missing_namespace_is_not_found(kube: KubeHttp) -> None:
-    """404 that names the namespace."""
+    """A create in a missing namespace gets 404, which names the namespace."""
     answer = await kube.post("/api/v1/namespaces/contract-nowhere/pods", a_pod())
     assert (answer.code, answer.reason) == (404, "NotFound")
     assert answer.message == 'namespaces "contract-nowhere" not found'
@@ -177,53 +178,53 @@ async def test_create_in_a_missing_namespace_is_not_found(kube: KubeHttp) -> Non
 
 @pytest.mark.parametrize("name", ["Upper", "under_score", "-dash", "a" * 254])
 async def test_bad_names_are_invalid(kube: KubeHttp, place: Place, name: str) -> None:
-    """422 with a cause for metadata.name."""
+    """A bad name gets 422 with a cause for metadata.name."""
     answer = await kube.post(place.of("configmaps"), a_config(name))
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert answer.causes[0]["field"] == "metadata.name"
 
 
 async def test_missing_name_is_invalid(kube: KubeHttp, place: Place) -> None:
-    """Neither name nor generateName: 422."""
+    """An object with neither name nor generateName gets 422."""
     answer = await kube.post(place.of("configmaps"), {"data": {}})
     assert answer.code == 422
     assert "name or generateName is required" in answer.message
 
 
 async def test_bad_label_is_invalid(kube: KubeHttp, place: Place) -> None:
-    """Label values keep their form."""
+    """A bad label value is invalid."""
     answer = await kube.post(place.of("configmaps"), a_config(labels={"a": "not ok"}))
     assert answer.code == 422
     assert answer.causes[0]["field"] == "metadata.labels"
 
 
 async def test_label_of_a_wrong_type_does_not_decode(kube: KubeHttp, place: Place) -> None:
-    """A number as a label value is 400, not 422."""
+    """A number as a label value gets 400, not 422."""
     answer = await kube.post(place.of("configmaps"), a_config(labels={"a": 1}))
     assert (answer.code, answer.reason) == (400, "BadRequest")
 
 
 async def test_namespace_in_the_body_must_match_the_path(kube: KubeHttp, place: Place) -> None:
-    """400."""
+    """Another namespace in the body gets 400."""
     answer = await kube.post(place.of("configmaps"), a_config(namespace="default"))
     assert (answer.code, answer.reason) == (400, "BadRequest")
 
 
 async def test_body_that_is_no_json_is_refused(kube: KubeHttp, place: Place) -> None:
-    """400."""
+    """A body that is no JSON gets 400."""
     answer = await kube.send_raw("POST", place.of("configmaps"), b"{", "application/json")
     assert answer.code == 400
 
 
 async def test_huge_body_is_refused(kube: KubeHttp, place: Place) -> None:
-    """Over 3 MiB: 413 RequestEntityTooLarge."""
+    """A body over 3 MiB gets 413 RequestEntityTooLarge."""
     body = b'{"metadata":{"name":"c"},"data":{"a":"' + b"x" * (3 * 1024 * 1024) + b'"}}'
     answer = await kube.send_raw("POST", place.of("configmaps"), body, "application/json")
     assert (answer.code, answer.reason) == (413, "RequestEntityTooLarge")
 
 
 async def test_immutable_config_map_keeps_its_data(kube: KubeHttp, place: Place) -> None:
-    """`immutable: true` refuses a change of data with 422."""
+    """With `immutable: true` a change of the data gets 422."""
     await kube.post(place.of("configmaps"), {**a_config(data={"a": "1"}), "immutable": True})
     answer = await kube.patch(place.of("configmaps", "c"), {"data": {"a": "2"}})
     assert answer.code == 422

@@ -1,6 +1,6 @@
-"""The two ways to a cluster that must be one: the port over the core, and the real client over HTTP.
+"""The two clients of a cluster that must behave the same: the port over the core, and the real client over HTTP.
 
-Both stand on a core of the local cluster, which a test may arrange through `cluster.core`. With
+Both use a core of the local cluster, which a test may prepare through `cluster.core`. With
 `SLIPWAY_CONTRACT_KUBECONFIG` the suite also runs against that cluster; tests that need the core are skipped there.
 """
 
@@ -30,7 +30,7 @@ BACKENDS = ["core", "http", *(["real"] if os.environ.get("SLIPWAY_CONTRACT_KUBEC
 
 
 class Cluster:
-    """A cluster with an own namespace for one test."""
+    """A cluster with a namespace for one test."""
 
     def __init__(self, kube: KubeApi, core: ClusterCore | None, namespace: str) -> None:
         self.kube = kube
@@ -39,18 +39,18 @@ class Cluster:
 
     @property
     def core(self) -> ClusterCore:
-        """The core behind it; skips the test where there is none."""
+        """The core behind it; skips the test when there is none."""
         if self._core is None:
             pytest.skip("needs the core of a local cluster")
         return self._core
 
     def settle(self) -> None:
-        """Lets the cluster's own controllers finish, where they can be hurried."""
+        """Let the cluster's own controllers finish, if they can be hurried."""
         if self._core is not None:
             self._core.settle()
 
     def pod(self, name: str = "p0", **spec: Any) -> dict[str, Any]:
-        """A small pod that asks for our scheduler, so that nobody binds it."""
+        """A small pod with our scheduler's name, so that no other scheduler binds it."""
         container = {"name": "main", "image": "busybox", "command": ["true"]}
         defaults: dict[str, Any] = {"schedulerName": "slipway", "restartPolicy": "Never", "containers": [container]}
         return {"metadata": {"name": name, "namespace": self.namespace}, "spec": defaults | spec}
@@ -98,14 +98,14 @@ def _done() -> list[bool]:
 
 
 async def _install_once(kube: KubeApi) -> None:
-    """A real cluster keeps our definitions from test to test."""
+    """Install our definitions once: a real cluster keeps them from test to test."""
     if not _done():
         await _install(kube)
         _done().append(True)
 
 
 async def _install(kube: KubeApi) -> None:
-    """Our definitions, unless they are there; waits until they are served."""
+    """Install our definitions if they are missing, and wait until they are served."""
     for manifest in schema.crd_manifests():
         with contextlib.suppress(AlreadyExistsError):
             await kube.create(CRDS, manifest)

@@ -35,7 +35,8 @@ class Seen(NamedTuple):
 
 
 async def take(stream: AsyncGenerator[WatchEvent[ConfigMap], None], count: int) -> list[Seen]:
-    """The next changes, without bookmarks and the config map that a controller manager gives each namespace."""
+    """Return the next changes, without bookmarks and the config map that a controller manager creates in each
+    namespace."""
     found: list[Seen] = []
     async with asyncio.timeout(10):
         async for event in stream:
@@ -47,7 +48,7 @@ async def take(stream: AsyncGenerator[WatchEvent[ConfigMap], None], count: int) 
 
 
 async def test_list_is_consistent_and_complete(cluster: Cluster) -> None:
-    """A LIST after a create holds it, at a version at or above the object's."""
+    """A LIST after a create contains the object, at its version or above."""
     made = [await add(cluster, f"m{number}") for number in range(3)]
     listing = await cluster.kube.list(CONFIG_MAPS, namespace=cluster.namespace)
     assert {item.metadata.uid for item in listing.items} >= {item.metadata.uid for item in made}
@@ -55,7 +56,7 @@ async def test_list_is_consistent_and_complete(cluster: Cluster) -> None:
 
 
 async def test_pages_join(cluster: Cluster) -> None:
-    """Pages by hand show one version and every object once."""
+    """Pages that a caller fetches by hand show one version and every object once."""
     for number in range(7):
         await add(cluster, f"m{number}", group="pages")
     names: list[str] = []
@@ -76,7 +77,7 @@ async def test_pages_join(cluster: Cluster) -> None:
 
 
 async def test_selectors(cluster: Cluster) -> None:
-    """Label and field selectors choose; a field that cannot be selected is refused."""
+    """Label and field selectors select; a selector by another field is refused."""
     await add(cluster, "a", colour="red")
     await add(cluster, "b", colour="blue")
     kube, namespace = cluster.kube, cluster.namespace
@@ -99,7 +100,7 @@ async def test_list_over_all_namespaces(cluster: Cluster) -> None:
 
 
 async def test_watch_goes_on_from_a_list(cluster: Cluster) -> None:
-    """Every change after the LIST comes once, in order, with rising versions."""
+    """Every change after the LIST arrives once, in order, with rising versions."""
     await add(cluster, "before")
     listing = await cluster.kube.list(CONFIG_MAPS, namespace=cluster.namespace)
     made = await add(cluster, "a")
@@ -126,7 +127,7 @@ async def test_watch_sees_what_happens_while_it_runs(cluster: Cluster) -> None:
 
 
 async def test_watch_with_a_selector_reports_leaving_as_deletion(cluster: Cluster) -> None:
-    """An object that stops matching is DELETED for that watcher."""
+    """An object that no longer matches is DELETED for that watcher."""
     listing = await cluster.kube.list(CONFIG_MAPS, namespace=cluster.namespace)
     await add(cluster, "a", colour="red")
     await add(cluster, "b", colour="blue")
@@ -138,7 +139,7 @@ async def test_watch_with_a_selector_reports_leaving_as_deletion(cluster: Cluste
 
 
 async def test_watch_from_a_forgotten_version_expires(cluster: Cluster) -> None:
-    """410 is ExpiredError, wherever the server puts it."""
+    """A 410 becomes ExpiredError, wherever the server puts it."""
     listing = await cluster.kube.list(CONFIG_MAPS, namespace=cluster.namespace)
     for number in range(3):
         await add(cluster, f"m{number}")

@@ -26,7 +26,7 @@ from tests.contract.kubeapi.conftest import Cluster
 
 
 async def test_create_get_round_trip(cluster: Cluster) -> None:
-    """What was created is read back with server fields; apiVersion and kind are filled in."""
+    """A created object is read back with server fields; apiVersion and kind are filled in."""
     made = await cluster.kube.create(
         CONFIG_MAPS, {"metadata": {"name": "a"}, "data": {"k": "v"}}, namespace=cluster.namespace
     )
@@ -37,7 +37,7 @@ async def test_create_get_round_trip(cluster: Cluster) -> None:
 
 
 async def test_of_what_is_asked_for_in_brief_the_metadata_comes(cluster: Cluster) -> None:
-    """Creates, reads and lists answer with names, uids and versions; refusals are told apart as ever."""
+    """Brief creates, reads and lists return names, uids and versions; each refusal has its usual error."""
     kube, namespace = cluster.kube, cluster.namespace
     made = await kube.create(brief(PODS), cluster.pod())
     whole = await kube.get(PODS, "p0", namespace=namespace)
@@ -51,7 +51,8 @@ async def test_of_what_is_asked_for_in_brief_the_metadata_comes(cluster: Cluster
 
 
 async def test_what_is_served_is_told_by_version(cluster: Cluster) -> None:
-    """Of the core, of ours, of another group; not what is in no group, in another version, or nowhere."""
+    """`serves` is true for kinds of the core, of ours and of another group, and false for an unknown plural, version
+    or group."""
     for resource in (PODS, ALLOCATIONS, LEASES):
         assert await cluster.kube.serves(resource)
     for change in ({"plural": "leaves"}, {"version": "v7"}, {"group": "nowhere.example.org"}):
@@ -59,7 +60,7 @@ async def test_what_is_served_is_told_by_version(cluster: Cluster) -> None:
 
 
 async def test_groups_of_pods_are_told_as_they_are_served(cluster: Cluster) -> None:
-    """A local cluster serves them once it is asked to."""
+    """A local cluster serves groups of pods only after it was told to."""
     core = cluster.core
     assert not await cluster.kube.serves(POD_GROUPS)
     core.serve_pod_groups()
@@ -81,14 +82,14 @@ async def test_dry_run_leaves_nothing(cluster: Cluster) -> None:
 
 
 async def test_create_twice_already_exists(cluster: Cluster) -> None:
-    """A second create of a name is told apart from a conflict."""
+    """A second create of a name raises another error than a conflict."""
     await cluster.kube.create(PODS, cluster.pod())
     with pytest.raises(AlreadyExistsError):
         await cluster.kube.create(PODS, cluster.pod())
 
 
 async def test_missing_object_is_not_found(cluster: Cluster) -> None:
-    """404 on get, delete, patch and bind."""
+    """get, delete, patch and bind of a missing object raise NotFoundError."""
     kube, namespace = cluster.kube, cluster.namespace
     with pytest.raises(NotFoundError):
         await kube.get(PODS, "none", namespace=namespace)
@@ -104,7 +105,7 @@ async def test_missing_object_is_not_found(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "a?b", "a%2fb", "", "ä"])
 async def test_a_name_never_leaves_its_path(cluster: Cluster, name: str) -> None:
-    """Names that no object can have are not found, whatever they would do to a URL."""
+    """A name that no object can have is not found, whatever its effect in a URL would be."""
     with pytest.raises(NotFoundError):
         await cluster.kube.get(PODS, name, namespace=cluster.namespace)
 
@@ -117,7 +118,7 @@ async def test_invalid_object_names_its_fields(cluster: Cluster) -> None:
 
 
 async def test_puts_without_a_fence_are_refused_locally(cluster: Cluster) -> None:
-    """A PUT without resourceVersion is a bug of ours, found before it is sent."""
+    """A PUT without resourceVersion is a bug of ours, and is found before it is sent."""
     with pytest.raises(InvariantError):
         await cluster.kube.replace(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": cluster.namespace}})
     with pytest.raises(InvariantError):
@@ -127,7 +128,7 @@ async def test_puts_without_a_fence_are_refused_locally(cluster: Cluster) -> Non
 
 
 async def test_stale_writes_are_refused(cluster: Cluster) -> None:
-    """The second of two writes from one read gets StaleError; the first one stands."""
+    """Of two writes from one read, the second raises StaleError, and the first one stays."""
     kube = cluster.kube
     read = await kube.create(CONFIG_MAPS, {"metadata": {"name": "a"}, "data": {"n": "0"}}, namespace=cluster.namespace)
     first = await kube.replace(CONFIG_MAPS, msgspec.structs.replace(read, data={"n": "1"}))
@@ -149,7 +150,8 @@ async def test_status_is_its_own_door(cluster: Cluster) -> None:
 
 
 async def test_a_status_that_was_put_is_known_without_reading_it(cluster: Cluster) -> None:
-    """What comes back is the metadata; the rest is as it was read and sent, and as the server has it."""
+    """The server returns the metadata; the rest is known from what was read and sent, and equals the server's
+    object."""
     kube = cluster.kube
     made = await kube.create(ALLOCATIONS, cluster.allocation())
     release = Release(attempt=1, pod_uids=["u0", "u1"])
@@ -163,7 +165,7 @@ async def test_a_status_that_was_put_is_known_without_reading_it(cluster: Cluste
 
 
 async def test_transition_rules_hold(cluster: Cluster) -> None:
-    """The server itself refuses a status that goes back."""
+    """The server itself refuses a status that goes backwards."""
     kube = cluster.kube
     made = await kube.create(ALLOCATIONS, cluster.allocation())
     ahead = await kube.replace_status(
@@ -175,7 +177,7 @@ async def test_transition_rules_hold(cluster: Cluster) -> None:
 
 
 async def test_patches(cluster: Cluster) -> None:
-    """Merge patches merge; JSON patches apply in order; a failed `test` is a lost fence."""
+    """Merge patches merge; JSON patches apply in order; a failed `test` raises StaleError."""
     kube, namespace = cluster.kube, cluster.namespace
     made = await kube.create(CONFIG_MAPS, {"metadata": {"name": "a"}, "data": {"x": "1"}}, namespace=namespace)
     merged = await kube.patch(CONFIG_MAPS, "a", {"data": {"y": "2"}}, namespace=namespace)
@@ -192,7 +194,7 @@ async def test_patches(cluster: Cluster) -> None:
 
 
 async def test_delete_preconditions(cluster: Cluster) -> None:
-    """A delete with another's uid or an old version does nothing."""
+    """A delete with another uid or an old version does nothing."""
     kube, namespace = cluster.kube, cluster.namespace
     made = await kube.create(CONFIG_MAPS, {"metadata": {"name": "a"}}, namespace=namespace)
     with pytest.raises(StaleError):
@@ -219,7 +221,7 @@ async def test_a_finalizer_holds_a_deleted_object(cluster: Cluster) -> None:
 
 
 async def test_binding(cluster: Cluster) -> None:
-    """A pod is bound once, by uid; again is BoundError, another uid or a gated pod is StaleError."""
+    """A pod is bound once, by uid; a second binding raises BoundError, another uid or a gated pod StaleError."""
     kube, namespace = cluster.kube, cluster.namespace
     node = f"node-{namespace}"
     await kube.create(NODES, {"metadata": {"name": node}})
@@ -239,7 +241,7 @@ async def test_binding(cluster: Cluster) -> None:
 
 
 async def test_quota_is_transient(cluster: Cluster) -> None:
-    """A quota refuses for now: QuotaExceededError, never an end."""
+    """A refusal because of a quota raises QuotaExceededError, which is transient."""
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}}
     cluster.core.create("resourcequotas", cluster.namespace, quota)
     cluster.settle()
@@ -248,7 +250,7 @@ async def test_quota_is_transient(cluster: Cluster) -> None:
 
 
 async def test_a_terminating_namespace_takes_nothing_new(cluster: Cluster) -> None:
-    """Creating in a namespace on its way out is TerminatingError."""
+    """A create in a terminating namespace raises TerminatingError."""
     kube, namespace = cluster.kube, cluster.namespace
     body = cluster.pod("held")
     body["metadata"]["finalizers"] = ["slipway.dev/tracking"]
@@ -264,7 +266,7 @@ async def test_a_terminating_namespace_takes_nothing_new(cluster: Cluster) -> No
 
 
 async def test_too_large(cluster: Cluster) -> None:
-    """A body over the server's limit is permanent."""
+    """A body over the server's limit raises a permanent error."""
     with pytest.raises(TooLargeError):
         await cluster.kube.create(
             CONFIG_MAPS, {"metadata": {"name": "a"}, "data": {"x": "x" * 4_000_000}}, namespace=cluster.namespace
@@ -272,7 +274,7 @@ async def test_too_large(cluster: Cluster) -> None:
 
 
 async def test_may(cluster: Cluster) -> None:
-    """Our account may do what it is allowed."""
+    """`may` is true for what our account may do."""
     assert await cluster.kube.may("create", PODS, namespace=cluster.namespace, subresource="binding")
 
 
@@ -291,7 +293,7 @@ async def test_a_create_race_has_one_winner(cluster: Cluster) -> None:
 
 
 async def test_lease_times_survive(cluster: Cluster) -> None:
-    """Micro times of a Lease come back as they were sent."""
+    """Micro times of a Lease are read back as they were sent."""
     spec = LeaseSpec(holder_identity="me", lease_duration_seconds=15, renew_time="2026-01-02T03:04:05.678901Z")
     made = await cluster.kube.create(LEASES, {"metadata": {"name": "l", "namespace": cluster.namespace}, "spec": spec})
     assert isinstance(made, Lease)

@@ -1,4 +1,4 @@
-"""What the archive of logs needs of an object store, held by each implementation: in memory, in a folder, on S3.
+"""The rules that the archive of logs needs of an object store, for each implementation: in memory, in a folder, on S3.
 
 `SLIPWAY_TEST_ARCHIVE_URL` adds a server of your own, such as gs://bucket/prefix with the variables `GOOGLE_*`.
 """
@@ -47,34 +47,35 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 
 async def test_an_object_is_created_once(objects: ArchiveObjects) -> None:
-    """The first one stays."""
+    """A second create fails, and the first object stays."""
     assert await objects.create("v1/a", b"one")
     assert not await objects.create("v1/a", b"two")
     assert await objects.get("v1/a") == b"one"
 
 
 async def test_of_several_creators_one_succeeds(objects: ArchiveObjects) -> None:
-    """Also at the same time."""
+    """Of several concurrent creators one succeeds."""
     made = await asyncio.gather(*(objects.create("v1/a", b"%d" % number) for number in range(8)))
     assert sum(made) == 1
     assert await objects.get("v1/a") == b"%d" % made.index(True)
 
 
 async def test_put_replaces(objects: ArchiveObjects) -> None:
-    """Whatever was there."""
+    """A put replaces an existing object."""
     await objects.put("v1/a", b"one")
     await objects.put("v1/a", b"two")
     assert await objects.get("v1/a") == b"two"
 
 
 async def test_what_is_not_there_is_none(objects: ArchiveObjects) -> None:
-    """And an empty folder has no paths."""
+    """A missing object is None, and an empty folder has no paths."""
     assert await objects.get("v1/nothing") is None
     assert await objects.paths("v1/nothing/") == []
 
 
 async def test_paths_come_sorted_and_in_pages(objects: ArchiveObjects) -> None:
-    """A page begins after the last path of the one before; what is in other folders is not listed."""
+    """Paths are sorted; a page begins after the last path of the one before; objects in other folders are not
+    listed."""
     for name in ("c", "a", "d", "b"):
         await objects.create(f"v1/x/{name}", b"")
     await objects.create("v1/xy/z", b"")
@@ -83,7 +84,7 @@ async def test_paths_come_sorted_and_in_pages(objects: ArchiveObjects) -> None:
 
 
 async def test_deleting_what_is_not_there_is_no_error(objects: ArchiveObjects) -> None:
-    """So that a deletion can be repeated."""
+    """A delete of a missing object is no error, so that it can be repeated."""
     await objects.create("v1/a", b"")
     await objects.delete(["v1/a", "v1/b"])
     await objects.delete(["v1/a"])
@@ -91,14 +92,14 @@ async def test_deleting_what_is_not_there_is_no_error(objects: ArchiveObjects) -
 
 
 async def test_bytes_come_back_as_they_were(objects: ArchiveObjects) -> None:
-    """Also when they are many and no text."""
+    """An object is read back byte by byte, also when it is large and no text."""
     data = bytes(range(256)) * 8192
     await objects.create("v1/logs/large", data)
     assert await objects.get("v1/logs/large") == data
 
 
 async def test_sizes_are_those_of_the_objects(objects: ArchiveObjects) -> None:
-    """In the order of paths, in pages as paths are."""
+    """Sizes are listed in the order of paths, in pages as paths are."""
     for name, count in (("b", 20), ("a", 3), ("c", 0)):
         await objects.create(f"v1/x/{name}", b"." * count)
     assert await objects.sizes("v1/x/", limit=2) == [("v1/x/a", 3), ("v1/x/b", 20)]

@@ -1,4 +1,4 @@
-"""Fixtures: one node for the run; for each test pods that go with it."""
+"""Fixtures: one node for the run; pods for each test, deleted at its end."""
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ FINALIZER = "contract.slipway.dev/kept"
 
 
 class Pods:
-    """The pods of a test: each gets a name that no other has."""
+    """The pods of a test: each gets a unique name."""
 
     def __init__(self, kube: KubeHttp, target: NodeTarget) -> None:
         self._kube, self._target = kube, target
@@ -32,7 +32,8 @@ class Pods:
         meta: Json | None = None,
         **spec: Any,
     ) -> str:
-        """The name of a pod on the node. `container` goes into its one container, what is left into its spec."""
+        """Start a pod on the node and return its name. `container` are fields of its one container, `spec` fields of
+        its spec."""
         name = f"p{len(self.names)}-{self._suffix}"
         body = {
             "metadata": {"name": name, **(meta or {})},
@@ -51,7 +52,7 @@ class Pods:
         return name
 
     async def run(self, command: Sequence[str], **more: Any) -> str:
-        """The same, and it has ended."""
+        """Start a pod, wait until it has ended and return its name."""
         name = await self.start(command, **more)
         await self.ended(name)
         return name
@@ -60,19 +61,19 @@ class Pods:
         return {"name": name, "image": self._target.image, "command": list(command), **more}
 
     async def pod(self, name: str) -> Json:
-        """The object; empty when it is gone."""
+        """Return the pod; empty when it is gone."""
         answer = await self._kube.get(_path(name))
         return answer.body if answer.code == 200 else {}
 
     async def ended(self, name: str) -> Json:
-        """The status once the pod has ended."""
+        """Wait until the pod has ended and return its status."""
         return await self.until(name, lambda status: status.get("phase") in ("Succeeded", "Failed"), "it has ended")
 
     async def running(self, name: str) -> Json:
         return await self.until(name, lambda status: status.get("phase") == "Running", "it runs")
 
     async def waits(self, name: str, reason: str) -> Json:
-        """The state of the main container once it waits for that reason."""
+        """Wait until the main container waits for that reason and return its status."""
 
         def is_waiting(status: Json) -> bool:
             return main_of(status).get("state", {}).get("waiting", {}).get("reason") == reason
@@ -80,7 +81,7 @@ class Pods:
         return main_of(await self.until(name, is_waiting, f"it waits: {reason}"))
 
     async def until(self, name: str, check: Callable[[Json], object], what: str) -> Json:
-        """The status as soon as it is so."""
+        """Wait until the status meets the condition and return it."""
         found: Json = {}
 
         async def is_so() -> bool:
@@ -101,7 +102,7 @@ class Pods:
         await eventually(is_gone, f"{name} is gone", WITHIN_S)
 
     async def confirmed(self, name: str) -> Json:
-        """The pod once its node has confirmed that nothing of it runs; a finalizer keeps it."""
+        """Wait until the node has confirmed that nothing of the pod runs and return the pod; a finalizer keeps it."""
 
         async def is_confirmed() -> bool:
             return (await self.pod(name))["metadata"].get("deletionGracePeriodSeconds") == 0
@@ -110,7 +111,7 @@ class Pods:
         return await self.pod(name)
 
     async def logged(self, name: str, text: str) -> None:
-        """Until its log is that."""
+        """Wait until the pod's log is this text."""
 
         async def is_there() -> bool:
             return (await self.log(name))[1] == text
@@ -118,28 +119,28 @@ class Pods:
         await eventually(is_there, f"the log of {name} is {text!r}", WITHIN_S)
 
     async def log(self, name: str, **query: Any) -> tuple[int, str]:
-        """The code and the text; of a refusal its message."""
+        """Return the code and the text; of a refusal its message."""
         return await self._kube.text(_path(name, "log"), **query)
 
     async def follow(self, name: str, **query: Any) -> str:
-        """All that comes until the stream ends by itself."""
+        """Return the whole log, up to the end of the stream."""
         code, text = await self._kube.text(_path(name, "log"), timeout_s=FOLLOW_S, follow="true", **query)
         assert code == 200, text
         return text
 
     async def delete(self, name: str, **options: Any) -> Json:
-        """The pod as the server answers the deletion: read later, its node may have been at work on it already."""
+        """Delete the pod and return the server's answer: a later read might show what its node has written since."""
         answer = await self._kube.delete(_path(name), options or None)
         assert answer.code in (200, 202), answer.body
         return answer.body
 
     async def release(self, name: str) -> None:
-        """Its finalizers go."""
+        """Remove the pod's finalizers."""
         answer = await self._kube.patch(_path(name), {"metadata": {"finalizers": None}})
         assert answer.code in (200, 404), answer.body
 
     async def remove(self) -> None:
-        """None of them is left to run."""
+        """Remove all pods, with their finalizers."""
         for name in self.names:
             if await self.pod(name):
                 await self.release(name)
@@ -147,19 +148,19 @@ class Pods:
 
 
 def main_of(status: Json) -> Json:
-    """What the status says of the main container."""
+    """The status of the main container."""
     each: list[Json] = [each for each in status.get("containerStatuses", []) if each["name"] == "main"]
     return each[0] if each else {}
 
 
 def init_of(status: Json) -> Json:
-    """What the status says of the first init container."""
+    """The status of the first init container."""
     each: list[Json] = status.get("initContainerStatuses", [])
     return each[0] if each else {}
 
 
 def terminated(status: Json) -> Json:
-    """How the main container ended."""
+    """The end of the main container."""
     return main_of(status)["state"]["terminated"]
 
 
@@ -195,6 +196,6 @@ async def pods(kube: KubeHttp, target: NodeTarget) -> AsyncIterator[Pods]:
 
 @pytest.fixture
 def real(target: NodeTarget) -> None:
-    """For what only a container runtime can do."""
+    """Skip a test that needs a container runtime."""
     if not target.is_real:
         pytest.skip("the local cluster's node has processes, no images and no control groups")

@@ -1,7 +1,8 @@
-"""Which node the suite runs pods on: the local cluster's, as a process, or the real one that the environment names.
+"""The node on which the suite runs pods: the local cluster's, as a process, or the real one that the environment names.
 
 `SLIPWAY_CONTRACT_NODE` is the name of a node with a kubelet and a container runtime, `SLIPWAY_CONTRACT_NODE_KUBECONFIG`
-a kubeconfig of its throw-away cluster, and `SLIPWAY_CONTRACT_IMAGE` an image that is there, with `sh` and `python3`.
+a kubeconfig of its throw-away cluster, and `SLIPWAY_CONTRACT_IMAGE` an image that the node has, with `sh` and
+`python3`.
 """
 
 import os
@@ -29,7 +30,7 @@ READY_S = 30.0
 
 
 class NodeTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, and the API server that it belongs to. `is_real`: a kubelet with containers."""
+    """A node and its API server. `is_real`: a kubelet with containers."""
 
     api: Target
     node: str
@@ -39,7 +40,7 @@ class NodeTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def running_node() -> Generator[NodeTarget]:
-    """The node that the environment names, or one of the local cluster, which ends with this."""
+    """The node that the environment names, or a new one of the local cluster, which is stopped at the end."""
     name = os.environ.get("SLIPWAY_CONTRACT_NODE", "")
     if name:
         api = target_of(Path(os.environ["SLIPWAY_CONTRACT_NODE_KUBECONFIG"]))

@@ -44,7 +44,7 @@ class Commands:
             await channels.close()
 
     async def run(self, pod: str, *command: str, data: bytes | None = None, **query: str | bool) -> CommandResult:
-        """What it printed, and its exit code."""
+        """Run a command and return its output and its exit code."""
         async with self.running(pod, command, stdin=data is not None, **query) as channels:
             for message in input_messages(data) if data is not None else ():
                 await channels.send(message)
@@ -52,7 +52,7 @@ class Commands:
 
 
 async def first_output(channels: SocketChannels) -> bytes:
-    """What it prints first. An API server may begin each stream with an empty message."""
+    """Return the first output of a command. An API server may begin each stream with an empty message."""
     while len(message := await channels.receive()) == 1:
         pass
     assert message[0] == STDOUT
@@ -73,45 +73,45 @@ def commands(target: NodeTarget) -> Commands:
 
 @pytest.fixture
 async def pod(pods: Pods) -> str:
-    """A pod that runs, with a variable in its environment."""
+    """A running pod with a variable in its environment."""
     name = await pods.start(SLEEP, container={"env": [{"name": "COLOUR", "value": "red"}]})
     await pods.running(name)
     return name
 
 
 async def test_both_outputs_and_the_exit_code(commands: Commands, pod: str) -> None:
-    """Each output by itself; the environment is that of the container."""
+    """Each output is a stream of its own; the environment is that of the container."""
     found = await commands.run(pod, "sh", "-c", 'echo "$COLOUR"; echo bad >&2; exit 3')
     assert found == CommandResult(3, b"red\n", b"bad\n")
     assert (await commands.run(pod, "true")).exit_code == 0
 
 
 async def test_it_ends_as_its_program_does(commands: Commands, pod: str) -> None:
-    """A signal that ended it is 128 and its number."""
+    """The exit code is the program's own; a signal gives 128 plus its number."""
     assert (await commands.run(pod, "sh", "-c", "kill -TERM $$")).exit_code == 143
 
 
 async def test_input_is_passed_on_to_its_end(commands: Commands, pod: str) -> None:
-    """More of it than any buffer on the way holds, and the end is the end of the file."""
+    """Input larger than any buffer on the way arrives whole, and its end is the end of the file."""
     data = bytes(range(256)) * 8192
     assert await commands.run(pod, "cat", data=data) == CommandResult(0, data)
     assert (await commands.run(pod, "wc", "-c", data=b"")).stdout.strip() == b"0"
 
 
 async def test_without_input_the_command_finds_the_end_at_once(commands: Commands, pod: str) -> None:
-    """It does not wait for what cannot come."""
+    """A command without input reads the end of the file at once."""
     assert await commands.run(pod, "cat") == CommandResult(0)
 
 
 async def test_a_slow_reader_makes_the_command_wait(commands: Commands, pod: str) -> None:
-    """And gets every byte."""
+    """The command waits for a slow reader, who gets every byte."""
     async with commands.running(pod, ["head", "-c", "5000000", "/dev/zero"]) as channels:
         await asyncio.sleep(0.5)
         assert len((await to_end(channels)).stdout) == 5_000_000
 
 
 async def test_on_a_terminal(commands: Commands, pod: str) -> None:
-    """The command has a terminal of the size that was said, keys are its signals, and there is one output."""
+    """The command has a terminal of the requested size, keys send signals, and there is one output."""
     script = "sleep 0.3; stty size; tty >/dev/null && echo yes >&2; read line; echo got $line"
     async with commands.running(pod, ["sh", "-c", script], stdin=True, tty=True) as channels:
         await channels.send(exec_channels.resize(101, 31))
@@ -124,7 +124,7 @@ async def test_on_a_terminal(commands: Commands, pod: str) -> None:
 
 
 async def test_input_after_the_end_is_dropped(commands: Commands, pod: str) -> None:
-    """Whoever still sends is not told of an error: the exit code says how it ended."""
+    """A client that still sends gets no error: the exit code is the result."""
     async with commands.running(pod, ["sh", "-c", "exit 4"], stdin=True) as channels:
         assert (await to_end(channels)).exit_code == 4
         while await channels.receive():
@@ -133,7 +133,7 @@ async def test_input_after_the_end_is_dropped(commands: Commands, pod: str) -> N
 
 
 async def test_the_interrupt_key_of_a_terminal(commands: Commands, pod: str) -> None:
-    """Ends the command, as at home."""
+    """The interrupt key ends the command, as in a local terminal."""
     async with commands.running(pod, ["sh", "-c", "echo here; sleep 600"], stdin=True, tty=True) as channels:
         assert b"here" in await first_output(channels)
         await channels.send(bytes((STDIN,)) + b"\x03")
@@ -141,7 +141,7 @@ async def test_the_interrupt_key_of_a_terminal(commands: Commands, pod: str) -> 
 
 
 async def test_a_program_that_is_not_there(commands: Commands, pod: str) -> None:
-    """Is told as the last message, in words that name it."""
+    """The last message reports the missing program by name."""
     output = CommandOutput()
     async with commands.running(pod, ["no-such-program"]) as channels:
         while (message := await channels.receive()) and not output.take(message):
@@ -152,7 +152,7 @@ async def test_a_program_that_is_not_there(commands: Commands, pod: str) -> None
 
 
 async def test_a_command_ends_with_its_container(commands: Commands, pods: Pods, pod: str) -> None:
-    """Nothing of it runs on when the pod is gone."""
+    """No process of the command runs on when the pod is gone."""
     async with commands.running(pod, ["sh", "-c", "echo here; sleep 600"]) as channels:
         assert await first_output(channels) == b"here\n"
         await pods.delete(pod, gracePeriodSeconds=1)
@@ -163,7 +163,7 @@ async def test_a_command_ends_with_its_container(commands: Commands, pods: Pods,
 
 
 async def test_input_that_is_not_read_keeps_nothing_from_the_end(commands: Commands, pod: str) -> None:
-    """A command that ends without reading has ended."""
+    """A command that ends without reading its input has ended."""
     async with commands.running(pod, ["sh", "-c", "echo done >&2; exit 4"], stdin=True) as channels:
         await channels.send(bytes((STDIN,)) + b"unread")
         await channels.send(STDIN_END)
@@ -173,7 +173,7 @@ async def test_input_that_is_not_read_keeps_nothing_from_the_end(commands: Comma
 
 
 async def test_a_container_that_is_not_in_the_pod(commands: Commands, pod: str) -> None:
-    """Is refused before there is a WebSocket, with a Status."""
+    """An unknown container is refused before the WebSocket opens, with a Status."""
     refused = await commands.opened(pod, ["true"], container="other")
     assert isinstance(refused, RefusedUpgrade)
     assert refused.status == 400
@@ -181,7 +181,7 @@ async def test_a_container_that_is_not_in_the_pod(commands: Commands, pod: str) 
 
 
 async def test_a_pod_that_is_not_there(commands: Commands) -> None:
-    """404, as for every call on it."""
+    """A command in a missing pod gets 404, as every call on it."""
     refused = await commands.opened("no-such-pod", ["true"])
     assert isinstance(refused, RefusedUpgrade)
     assert refused.status == 404

@@ -12,7 +12,7 @@ DEAF = "trap '' TERM; echo ready; while true; do sleep 0.1; done"
 
 
 async def start(pods: Pods, script: str, **spec: Any) -> str:
-    """A pod with a finalizer that runs, and has set its traps."""
+    """Start a pod with a finalizer that runs, and wait until it has set its traps."""
     name = await pods.start(["sh", "-c", script], meta={"finalizers": [FINALIZER]}, **spec)
     await pods.logged(name, "ready\n")
     return name
@@ -26,7 +26,7 @@ async def start(pods: Pods, script: str, **spec: Any) -> str:
 async def test_the_last_status_of_a_pod_that_is_deleted(
     pods: Pods, script: str, code: int, phase: str, reason: str
 ) -> None:
-    """A finalizer shows it: how the container ended, the phase by that, and no grace left."""
+    """The finalizer keeps the status: how the container ended, the matching phase, and no grace left."""
     name = await start(pods, script)
     asked = (await pods.delete(name, gracePeriodSeconds=2))["metadata"]
     assert asked["deletionGracePeriodSeconds"] == 2
@@ -42,7 +42,7 @@ async def test_the_last_status_of_a_pod_that_is_deleted(
 
 
 async def test_a_pod_that_never_started_is_deleted(pods: Pods) -> None:
-    """Its container, which waited, is told of as one that waits; the pod has failed."""
+    """The container is shown as waiting, and the pod has failed."""
     name = await pods.start(
         initContainers=[pods.container("first", ["sleep", "60"])],
         meta={"finalizers": [FINALIZER]},
@@ -59,7 +59,7 @@ async def test_a_pod_that_never_started_is_deleted(pods: Pods) -> None:
 
 
 async def test_a_pod_that_waits_for_its_configuration_is_deleted(pods: Pods) -> None:
-    """At once: nothing runs."""
+    """A pod that waits for its configuration is deleted at once, because nothing runs."""
     wants = {"name": "WORD", "valueFrom": {"configMapKeyRef": {"name": "missing", "key": "word"}}}
     name = await pods.start(container={"env": [wants]}, meta={"finalizers": [FINALIZER]})
     await pods.waits(name, "CreateContainerConfigError")
@@ -71,7 +71,7 @@ async def test_a_pod_that_waits_for_its_configuration_is_deleted(pods: Pods) -> 
 
 
 async def test_an_ended_pod_with_a_finalizer_keeps_its_status(pods: Pods) -> None:
-    """Its deletion has no grace: there is nothing to end."""
+    """The deletion of an ended pod has no grace, because there is nothing to end."""
     name = await pods.run(["sh", "-c", "exit 3"], meta={"finalizers": [FINALIZER]})
     await pods.delete(name)
     pod = await pods.confirmed(name)
@@ -81,7 +81,7 @@ async def test_an_ended_pod_with_a_finalizer_keeps_its_status(pods: Pods) -> Non
 
 
 async def test_the_log_of_an_ended_pod_outlives_the_confirmation(pods: Pods) -> None:
-    """A finalizer keeps the object, and the node its log: whoever holds the pod back can still read it."""
+    """A finalizer keeps the object, and the node keeps the log, which can still be read."""
     name = await pods.run(["sh", "-c", "echo said"], meta={"finalizers": [FINALIZER]})
     await pods.delete(name)
     await pods.confirmed(name)

@@ -1,4 +1,4 @@
-"""Logs of containers: what is asked for, before the start, to the end, after a restart, after the pod."""
+"""Logs of containers: queries, logs before the start, to the end, after a restart, after the pod."""
 
 import re
 from itertools import pairwise
@@ -12,7 +12,7 @@ STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z")
 
 
 async def test_all_of_it_is_shown(pods: Pods) -> None:
-    """Both streams, the last line without its end as it is."""
+    """The log has both streams, and the last line without a line end as it is."""
     name = await pods.run(["sh", "-c", "echo out; sleep 0.2; echo err >&2; sleep 0.2; printf rest"])
     assert await pods.log(name) == (200, "out\nerr\nrest")
 
@@ -21,19 +21,19 @@ async def test_all_of_it_is_shown(pods: Pods) -> None:
     ("tail", "shown"), [(0, ""), (2, "line 4\nline 5\n"), (9, "line 1\nline 2\nline 3\nline 4\nline 5\n")]
 )
 async def test_the_last_lines(pods: Pods, tail: int, shown: str) -> None:
-    """As many as there are, and no more than asked for."""
+    """A tail returns that many lines, or all if there are fewer."""
     name = await pods.run(FIVE)
     assert await pods.log(name, tailLines=tail) == (200, shown)
 
 
 async def test_a_limit_of_bytes_cuts_a_line(pods: Pods) -> None:
-    """What comes is as long as asked for."""
+    """The answer has exactly as many bytes as the limit."""
     name = await pods.run(FIVE)
     assert await pods.log(name, limitBytes=9) == (200, "line 1\nli")
 
 
 async def test_times_have_nine_digits_and_rise(pods: Pods) -> None:
-    """One in front of each line, so that they compare as text."""
+    """Each line begins with its time, in nine digits, so that times compare as text."""
     name = await pods.run(FIVE)
     _, text = await pods.log(name, timestamps="true")
     times, lines = zip(*(line.split(" ", 1) for line in text.splitlines()), strict=True)
@@ -43,8 +43,8 @@ async def test_times_have_nine_digits_and_rise(pods: Pods) -> None:
 
 
 async def test_lines_beside_a_progress_bar_are_whole(pods: Pods) -> None:
-    """As tqdm and print write them: each line of the one stream has its time, wherever the other stream's line stands.
-    Whether the bar is one line or several is the node's."""
+    """As tqdm and print write them: each line of one stream has its time, wherever the line of the other stream is.
+    The node decides whether the bar is one line or several."""
     bar = "printf '\\rbar 10' >&2; sleep 0.2; echo loss 0; sleep 0.2; printf '\\rbar 90\\n' >&2; sleep 0.2; echo loss 1"
     name = await pods.run(["sh", "-c", bar])
     _, text = await pods.log(name, timestamps="true")
@@ -55,7 +55,7 @@ async def test_lines_beside_a_progress_bar_are_whole(pods: Pods) -> None:
 
 
 async def test_since_a_time_is_since_its_second(pods: Pods) -> None:
-    """The API keeps whole seconds: of the second that a line came in all lines are shown again."""
+    """The API has whole seconds: all lines of that second are shown again."""
     name = await pods.run(["sh", "-c", "echo old; sleep 1.1; echo 1; sleep 0.01; echo 2; sleep 0.01; echo 3"])
     _, text = await pods.log(name, timestamps="true")
     times = [line.split(" ")[0] for line in text.splitlines()]
@@ -81,13 +81,13 @@ REFUSED: list[tuple[dict[str, object], int]] = [
     ("query", "code"), REFUSED, ids=["-".join(query) + f"-{n}" for n, (query, _) in enumerate(REFUSED)]
 )
 async def test_what_cannot_be_asked_for_is_refused(pods: Pods, query: dict[str, object], code: int) -> None:
-    """By the API server, whatever the node would say."""
+    """The API server refuses the query, whatever the node would answer."""
     name = await pods.run(FIVE)
     assert (await pods.log(name, **query))[0] == code
 
 
 async def test_a_container_is_named_where_there_are_several(pods: Pods) -> None:
-    """The refusal lists them, init containers first."""
+    """The refusal lists the containers, init containers first."""
     inits = [pods.container("first", ["echo", "first"])]
     both = [pods.container("main", ["echo", "main"]), pods.container("side", ["echo", "side"])]
     name = await pods.run([], containers=both, initContainers=inits)
@@ -101,27 +101,27 @@ async def test_a_container_is_named_where_there_are_several(pods: Pods) -> None:
 
 
 async def test_a_log_is_followed_to_the_end(pods: Pods) -> None:
-    """Also what comes later; the stream ends with the container."""
+    """A followed log includes later lines, and the stream ends with the container."""
     name = await pods.start(["sh", "-c", "echo one; sleep 1; echo two; sleep 1; printf three"])
     await pods.running(name)
     assert await pods.follow(name) == "one\ntwo\nthree"
 
 
 async def test_the_last_lines_are_followed(pods: Pods) -> None:
-    """The tail is of what is there; all that comes later follows."""
+    """The tail is of the present lines; all later lines follow."""
     name = await pods.start(["sh", "-c", "echo one; echo two; sleep 2; echo three"])
     await pods.logged(name, "one\ntwo\n")
     assert await pods.follow(name, tailLines=1) == "two\nthree\n"
 
 
 async def test_a_log_that_has_ended_is_followed_at_once(pods: Pods) -> None:
-    """There is nothing to wait for."""
+    """A followed log of an ended container ends at once."""
     name = await pods.run(FIVE)
     assert await pods.follow(name, tailLines=1) == "line 5\n"
 
 
 async def test_a_container_that_waits_for_an_init_container_has_no_log(pods: Pods) -> None:
-    """The refusal says what it waits for."""
+    """The refusal names what the container waits for."""
     name = await pods.start(initContainers=[pods.container("first", ["sleep", "60"])])
     await pods.until(name, lambda status: "running" in init_of(status).get("state", {}), "its init runs")
     assert await pods.log(name) == (
@@ -131,7 +131,7 @@ async def test_a_container_that_waits_for_an_init_container_has_no_log(pods: Pod
 
 
 async def test_a_container_that_lacks_its_configuration_has_no_log(pods: Pods) -> None:
-    """The refusal says what it waits for."""
+    """The refusal names what the container waits for."""
     wants = {"name": "WORD", "valueFrom": {"configMapKeyRef": {"name": "missing", "key": "word"}}}
     name = await pods.start(container={"env": [wants]})
     await pods.waits(name, "CreateContainerConfigError")
@@ -142,7 +142,7 @@ async def test_a_container_that_lacks_its_configuration_has_no_log(pods: Pods) -
 
 
 async def test_the_others_of_a_failed_init_container_have_no_log(pods: Pods) -> None:
-    """They wait for it to the end."""
+    """The other containers wait for the failed one for ever."""
     inits = [pods.container("first", ["sh", "-c", "echo no data; exit 7"])]
     name = await pods.run(["true"], initContainers=inits)
     assert await pods.log(name, container="first") == (200, "no data\n")
@@ -150,7 +150,7 @@ async def test_the_others_of_a_failed_init_container_have_no_log(pods: Pods) -> 
 
 
 async def test_a_pod_without_a_node_has_no_log(pods: Pods) -> None:
-    """There is nothing, and nothing is wrong."""
+    """A pod without a node has an empty log, without an error."""
     name = await pods.start(nodeName=None, schedulerName="nobody")
     assert await pods.log(name) == (204, "")
 
@@ -165,7 +165,7 @@ async def test_there_is_no_previous_container_before_a_restart(pods: Pods) -> No
 
 
 async def test_the_container_before_a_restart_has_its_own_log(pods: Pods) -> None:
-    """Its lines are not those of the one that runs now. (Once the pod has ended a kubelet may remove it.)"""
+    """The previous log has the lines of the container before. (Once the pod has ended a kubelet may remove it.)"""
     script = "if test -e /kept/once; then echo second; exec sleep 60; fi; touch /kept/once; echo first; exit 1"
     name = await pods.start(
         ["sh", "-c", script],
@@ -178,8 +178,8 @@ async def test_the_container_before_a_restart_has_its_own_log(pods: Pods) -> Non
 
 
 async def test_the_container_that_crashed_is_the_previous_one_while_its_pod_waits(pods: Pods) -> None:
-    """Both ways of asking show the one that ended last. The next start may come before the second question: then it is
-    about a container that its node may have removed, and both are asked again."""
+    """Both queries show the container that ended last. The next start may happen before the second query, which then
+    names a container that its node may have removed; then the test asks both again."""
     name = await pods.start(["sh", "-c", "echo crash; exit 4"], restartPolicy="OnFailure")
     shown: list[tuple[int, str]] = []
     for _ in range(3):
@@ -191,12 +191,12 @@ async def test_the_container_that_crashed_is_the_previous_one_while_its_pod_wait
 
 
 async def test_a_program_that_could_not_be_started_has_an_empty_log(pods: Pods) -> None:
-    """It has ended, so nothing is waited for."""
+    """The container has ended, so the query does not wait."""
     name = await pods.run(["no-such-program"])
     assert await pods.log(name) == (200, "")
 
 
 async def test_a_pod_that_was_refused_has_no_log(pods: Pods) -> None:
-    """It has no container."""
+    """A refused pod has no container."""
     name = await pods.run(FIVE, container={"resources": {"requests": {"cpu": "10000"}}})
     assert await pods.log(name) == (400, f'container "main" in pod "{name}" is not available')

@@ -1,4 +1,4 @@
-"""What a node says of pods: how containers end, what they wait for, how often they were restarted."""
+"""The status that a node reports of pods: how containers end, what they wait for, how often they were restarted."""
 
 import pytest
 
@@ -10,7 +10,7 @@ OOM = "held = [b'x' * 2**20 + bytes(n) for n in range(10_000)]"
 
 @pytest.mark.parametrize(("code", "phase", "reason"), [(0, "Succeeded", "Completed"), (3, "Failed", "Error")])
 async def test_an_exit_code_is_the_programs_own(pods: Pods, code: int, phase: str, reason: str) -> None:
-    """With the phase that follows, and a reason."""
+    """The status has the program's exit code, the matching phase, and a reason."""
     name = await pods.start(["sh", "-c", f"exit {code}"])
     status = await pods.ended(name)
     assert status["phase"] == phase
@@ -26,7 +26,7 @@ async def test_an_exit_code_is_the_programs_own(pods: Pods, code: int, phase: st
 
 @pytest.mark.parametrize(("sign", "code"), [("KILL", 137), ("TERM", 143), ("SEGV", 139)])
 async def test_a_signal_is_told_by_the_code_alone(pods: Pods, sign: str, code: int) -> None:
-    """128 more than its number; the field for signals stays empty."""
+    """The code is 128 plus the signal's number; the field for signals stays empty."""
     name = await pods.start(["sh", "-c", f"sh -c 'kill -{sign} $$$$'; exit $?"])
     status = await pods.ended(name)
     assert (terminated(status)["exitCode"], terminated(status)["reason"]) == (code, "Error")
@@ -35,14 +35,14 @@ async def test_a_signal_is_told_by_the_code_alone(pods: Pods, sign: str, code: i
 
 @pytest.mark.usefixtures("real")
 async def test_too_much_memory_is_named(pods: Pods) -> None:
-    """By the reason; the code is that of the signal."""
+    """The reason names the lack of memory; the code is that of the signal."""
     name = await pods.start(["python3", "-c", OOM], container={"resources": {"limits": {"memory": "64Mi"}}})
     status = await pods.ended(name)
     assert (terminated(status)["exitCode"], terminated(status)["reason"]) == (137, "OOMKilled")
 
 
 async def test_a_program_that_is_not_there(pods: Pods) -> None:
-    """It never ran: a reason of its own, and its name."""
+    """A missing program never ran: the status has its own reason, and names the program."""
     name = await pods.start(["no-such-program"])
     status = await pods.ended(name)
     assert (terminated(status)["exitCode"], terminated(status)["reason"]) == (128, "StartError")
@@ -51,8 +51,8 @@ async def test_a_program_that_is_not_there(pods: Pods) -> None:
 
 
 async def test_a_container_that_fails_is_restarted_where_its_pod_says_so(pods: Pods) -> None:
-    """Counted, with its last end beside its state. Between two starts it is shown as ended, or as waiting once its node
-    has looked at it again: a kubelet does not always look before the next start."""
+    """A restart is counted, and the last end is beside the state. Between two starts the container is shown as
+    ended, or as waiting once its node has looked at it again: a kubelet does not always look before the next start."""
     name = await pods.start(["sh", "-c", "exit 4"], restartPolicy="OnFailure")
     status = await pods.until(name, lambda status: main_of(status).get("restartCount", 0) >= 1, "it was restarted")
     main = main_of(status)
@@ -73,7 +73,7 @@ async def test_a_container_that_fails_is_restarted_where_its_pod_says_so(pods: P
 
 
 async def test_an_init_container_that_fails_fails_its_pod(pods: Pods) -> None:
-    """The others never begin, and wait for it to the end."""
+    """The other containers never begin, and wait for ever."""
     name = await pods.start(initContainers=[pods.container("first", ["sh", "-c", "exit 7"])])
     status = await pods.ended(name)
     ended = status["initContainerStatuses"][0]["state"]["terminated"]
@@ -84,7 +84,7 @@ async def test_an_init_container_that_fails_fails_its_pod(pods: Pods) -> None:
 
 
 async def test_a_sidecar_ends_with_the_others(pods: Pods) -> None:
-    """It is told to end when the main container has, and the pod is complete."""
+    """The sidecar gets SIGTERM when the main container has ended, and the pod is complete."""
     sidecar = pods.container("beside", ["sh", "-c", "trap 'exit 0' TERM; while true; do sleep 0.1; done"])
     name = await pods.start(
         ["sh", "-c", "sleep 0.5"],
@@ -99,7 +99,7 @@ async def test_a_sidecar_ends_with_the_others(pods: Pods) -> None:
 
 @pytest.mark.usefixtures("real")
 async def test_an_image_that_must_be_there_is_missed(pods: Pods) -> None:
-    """Where it may not be pulled the reason says so."""
+    """With the pull policy Never the reason states that the image is missing."""
     gone = {"image": "slipway.local/missing:1", "imagePullPolicy": "Never"}
     waiting = (await pods.waits(await pods.start(container=gone), "ErrImageNeverPull"))["state"]["waiting"]
     assert waiting["message"] == 'Container image "slipway.local/missing:1" is not present with pull policy of Never'
@@ -107,7 +107,7 @@ async def test_an_image_that_must_be_there_is_missed(pods: Pods) -> None:
 
 @pytest.mark.usefixtures("real")
 async def test_an_image_that_cannot_be_pulled_is_tried_again(pods: Pods) -> None:
-    """First the failure, then the wait; a log is refused with words for each."""
+    """The status shows the failure, then the backoff; a log query is refused with the words for each."""
     name = await pods.start(container={"image": "slipway.local/missing:1", "imagePullPolicy": "IfNotPresent"})
     await pods.waits(name, "ImagePullBackOff")
     words = f'container "main" in pod "{name}" is waiting to start: '
@@ -125,14 +125,14 @@ async def test_an_image_that_cannot_be_pulled_is_tried_again(pods: Pods) -> None
     ids=["configmap", "secret"],
 )
 async def test_what_its_configuration_lacks_is_named(pods: Pods, source: dict[str, object], words: str) -> None:
-    """The container waits for it."""
+    """The container waits, and the message names what is missing."""
     name = await pods.start(container={"env": [{"name": "WORD", "valueFrom": source}]})
     assert (await pods.waits(name, "CreateContainerConfigError"))["state"]["waiting"]["message"] == words
     assert (await pods.pod(name))["status"]["phase"] == "Pending"
 
 
 async def test_a_volume_that_is_missing_keeps_a_container_from_being_made(pods: Pods) -> None:
-    """The state names no more than that it is being made."""
+    """The state is only ContainerCreating."""
     volume = {"name": "words", "configMap": {"name": "missing"}}
     name = await pods.start(container={"volumeMounts": [{"name": "words", "mountPath": "/words"}]}, volumes=[volume])
     waiting = (await pods.waits(name, "ContainerCreating"))["state"]["waiting"]
@@ -140,7 +140,7 @@ async def test_a_volume_that_is_missing_keeps_a_container_from_being_made(pods: 
 
 
 async def test_a_pod_that_is_too_large_is_refused(pods: Pods) -> None:
-    """By the resource that is missing; no container of it is told of."""
+    """The pod is refused with the lacking resource, and its status has no container."""
     name = await pods.start(container={"resources": {"requests": {"cpu": "10000"}}})
     status = await pods.ended(name)
     assert (status["phase"], status["reason"]) == ("Failed", "OutOfcpu")
@@ -150,7 +150,7 @@ async def test_a_pod_that_is_too_large_is_refused(pods: Pods) -> None:
 
 
 async def test_a_deadline_ends_a_pod(pods: Pods) -> None:
-    """The pod has the reason; the container how it ended."""
+    """The pod has the reason, and the container shows how it ended."""
     name = await pods.start(["sleep", "60"], activeDeadlineSeconds=2, terminationGracePeriodSeconds=1)
     status = await pods.ended(name)
     assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
@@ -160,7 +160,7 @@ async def test_a_deadline_ends_a_pod(pods: Pods) -> None:
 
 
 async def test_the_end_of_a_log_becomes_the_message_where_the_pod_says_so(pods: Pods) -> None:
-    """Of a container that failed."""
+    """A failed container's last log lines become its message."""
     name = await pods.start(
         ["sh", "-c", "echo the cause >&2; exit 1"], container={"terminationMessagePolicy": "FallbackToLogsOnError"}
     )
@@ -169,7 +169,8 @@ async def test_the_end_of_a_log_becomes_the_message_where_the_pod_says_so(pods: 
 
 @pytest.mark.parametrize("code", [0, 3])
 async def test_what_a_container_writes_for_its_end_becomes_the_message(pods: Pods, code: int) -> None:
-    """Whether it failed or not, and also where the end of the log would stand in for it."""
+    """The file for the termination message becomes the message, whether the container failed or not, also where the
+    end of the log could replace it."""
     name = await pods.start(
         ["sh", "-c", f"echo a line; echo the cause > /dev/termination-log; exit {code}"],
         container={"terminationMessagePolicy": "FallbackToLogsOnError"},
@@ -178,7 +179,7 @@ async def test_what_a_container_writes_for_its_end_becomes_the_message(pods: Pod
 
 
 async def test_a_pod_that_runs(pods: Pods) -> None:
-    """It has an address, is ready, and its container says since when."""
+    """A running pod has an address, is ready, and its container shows its start time."""
     name = await pods.start(["sleep", "60"], terminationGracePeriodSeconds=1)
     await pods.running(name)
     status = await pods.until(name, lambda status: condition(status, "Ready")[0] == "True", "it is ready")
@@ -192,7 +193,7 @@ async def test_a_pod_that_runs(pods: Pods) -> None:
 
 
 async def test_a_command_probes_the_files_of_its_container(pods: Pods) -> None:
-    """By the paths at which they are mounted; until its file is there the pod is not ready, and runs."""
+    """The probe reads files at their mounted paths; until its file exists the pod runs and is not ready."""
     probe: Json = {"exec": {"command": ["/bin/sh", "-c", "test -e /data/go"]}, "periodSeconds": 1}
     mounted: Json = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
     volumes: list[Json] = [{"name": "data", "emptyDir": {}}]

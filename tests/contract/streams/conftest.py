@@ -1,4 +1,4 @@
-"""Every test here runs on the in-memory model and on each real server, single and as a cluster, of this machine."""
+"""Every test here runs on the in-memory model and on each real server of this machine, single and as a cluster."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -14,7 +14,7 @@ _PARAMS = [name if name == "memory" else pytest.param(name, marks=pytest.mark.co
 
 @pytest.fixture(scope="session", params=_PARAMS)
 def target(request: pytest.FixtureRequest) -> Generator[Callable[[], Backend]]:
-    """What makes the backend of a test; servers run for the whole session."""
+    """The factory of a test's backend; servers run for the whole session."""
     name: str = request.param
     if name == "memory":
         yield MemoryBackend

@@ -1,4 +1,5 @@
-"""Peers meet once, whatever process each came through, and whoever comes again, leaves or is lost on the way."""
+"""Peers of a gathering meet once, through whichever process each joins, although peers may join again, leave or be
+lost."""
 
 import asyncio
 
@@ -21,7 +22,7 @@ def a_seat(name: str, *, token: str = "t", rank: int = NO_RANK, data: bytes = b"
 
 
 async def test_the_last_one_completes_it(streams: Streams, backend: Backend) -> None:
-    """Everybody's data, in order, for ever the same; the hash has a life time."""
+    """The seats have every peer's data, in order, permanently; the hash has a life time."""
     other = backend.connect()
     first = await streams.gatherings.join(KEY, a_seat("b", rank=1), peers=3, owner="p1")
     assert (first.outcome, first.peers, first.present) == (AllgatherState.OPEN, 3, 1)
@@ -42,7 +43,7 @@ async def test_the_last_one_completes_it(streams: Streams, backend: Backend) -> 
 
 
 async def test_whoever_comes_late_changes_nothing(streams: Streams) -> None:
-    """After it is complete a new id, an old id with new data and a leaver all leave it as it is."""
+    """When it is complete, a new id, an old id with new data and a leaving peer do not change it."""
     for name in ("a", "b"):
         await streams.gatherings.join(KEY, a_seat(name), peers=2, owner="p")
     before = await streams.gatherings.seats(KEY)
@@ -53,7 +54,8 @@ async def test_whoever_comes_late_changes_nothing(streams: Streams) -> None:
 
 
 async def test_the_same_id_takes_the_seat(streams: Streams) -> None:
-    """One seat per id: the newcomer's data counts, the version tells the old watcher, who frees nothing any more."""
+    """An id has one seat: the new data replaces the old, the version notifies the old watcher, and a leave by the
+    old one frees nothing."""
     first = await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p1")
     again = await streams.gatherings.join(KEY, a_seat("a", token="new", data=b"2"), peers=2, owner="p2")
     assert (again.outcome, again.present, again.version > first.version) == (AllgatherState.OPEN, 1, True)
@@ -63,13 +65,14 @@ async def test_the_same_id_takes_the_seat(streams: Streams) -> None:
 
 
 async def test_the_same_call_twice_is_one(streams: Streams) -> None:
-    """A join whose answer was lost is sent again with its token: nobody is told that they lost a seat."""
+    """A join whose answer was lost is sent again with its token, and no peer learns that it lost its seat."""
     first = await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")
     assert await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p") == first
 
 
 async def test_whoever_leaves_takes_the_data_along(streams: Streams, backend: Backend) -> None:
-    """And the last one to leave ends it, so that the next may say another number."""
+    """A leaving peer's data is removed; the last leave ends the gathering, so that the next one may have another
+    number of peers."""
     await streams.gatherings.join(KEY, a_seat("a"), peers=3, owner="p")
     await streams.gatherings.join(KEY, a_seat("b"), peers=3, owner="p")
     await streams.gatherings.leave(KEY, a_seat("a"))
@@ -82,7 +85,7 @@ async def test_whoever_leaves_takes_the_data_along(streams: Streams, backend: Ba
 
 
 async def test_all_must_say_the_same_number(streams: Streams) -> None:
-    """Who says another one is told what the others said; alone, one may think again."""
+    """A peer with another number is told the number of the others; a single peer may change its number."""
     await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")
     assert (await streams.gatherings.join(KEY, a_seat("a"), peers=3, owner="p")).peers == 3
     wrong = await streams.gatherings.join(KEY, a_seat("b"), peers=2, owner="p")
@@ -90,7 +93,7 @@ async def test_all_must_say_the_same_number(streams: Streams) -> None:
 
 
 async def test_bytes_are_bounded(streams: Streams) -> None:
-    """What does not fit is refused, and leaves what is there; taking a seat again counts once."""
+    """Data beyond the limit is refused and changes nothing; a seat that is taken again is counted once."""
     half = b'"' + b"x" * (BYTES_MAX // 2 - 2) + b'"'
     await streams.gatherings.join(KEY, a_seat("a", data=half), peers=3, owner="p")
     await streams.gatherings.join(KEY, a_seat("a", token="again", data=half), peers=3, owner="p")
@@ -103,8 +106,8 @@ async def test_bytes_are_bounded(streams: Streams) -> None:
 
 
 async def test_what_is_kept_is_bounded(streams: Streams, backend: Backend) -> None:
-    """Complete ones are counted by their bytes, for as long as one is kept; beyond the limit none begins, and those
-    that are open or complete go on."""
+    """Complete gatherings are counted by their bytes, for as long as one is stored; beyond the limit no new one
+    begins, and those that are open or complete continue."""
     await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")
     for name in ("one", "two"):
         key = GatherKey(allocation=KEY.allocation, attempt=1, group=name)
@@ -123,7 +126,7 @@ async def test_what_is_kept_is_bounded(streams: Streams, backend: Backend) -> No
 
 
 async def counted(backend: Backend, name: str, value: int | None = None) -> int:
-    """The bytes that are counted; set to `value` first, if there is one."""
+    """The counted bytes; set to `value` first, if given."""
     if isinstance(backend, MemoryBackend):
         if value is not None:
             backend.server.hash_set(name, {"b": str(value).encode()})
@@ -135,7 +138,7 @@ async def counted(backend: Backend, name: str, value: int | None = None) -> int:
 
 
 async def test_gatherings_are_apart(streams: Streams) -> None:
-    """Each attempt, and each name, has its own."""
+    """Each attempt and each name has its own gathering."""
     await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")
     for key in (
         GatherKey(allocation=KEY.allocation, attempt=2, group="default"),
@@ -146,18 +149,18 @@ async def test_gatherings_are_apart(streams: Streams) -> None:
 
 
 async def test_a_loss_is_noticed(streams: Streams, backend: Backend) -> None:
-    """After FLUSHALL it is gone; who sends again what it brought completes it."""
+    """After FLUSHALL the gathering is gone; peers that send their data again complete it."""
     before = await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")
     await backend.flush()
     assert (await streams.gatherings.look(KEY, owner="p")).outcome is AllgatherState.GONE
-    await asyncio.sleep(0.002)  # the version of one that begins is its time
+    await asyncio.sleep(0.002)  # the version of a new gathering is its start time
     assert (await streams.gatherings.join(KEY, a_seat("b"), peers=2, owner="p")).version > before.version
     await streams.gatherings.join(KEY, a_seat("b"), peers=2, owner="p")
     assert (await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")).outcome is AllgatherState.COMPLETED
 
 
 async def test_many_peers_at_once(streams: Streams) -> None:
-    """Exactly one of them completes it."""
+    """Exactly one of the joins completes it."""
     joins = [streams.gatherings.join(KEY, a_seat(f"r{n:03}", rank=n), peers=200, owner="p") for n in range(200)]
     outcomes = [each.outcome for each in await asyncio.gather(*joins)]
     assert outcomes.count(AllgatherState.COMPLETED) == 1
@@ -165,7 +168,7 @@ async def test_many_peers_at_once(streams: Streams) -> None:
 
 
 async def test_the_seats_of_a_dead_process_are_freed(streams: Streams, backend: Backend) -> None:
-    """A process that does not look for a while holds nothing any more; one that does keeps its seats."""
+    """The seats of a process that has not looked for a while are freed; a process that looks keeps its seats."""
     await streams.gatherings.join(KEY, a_seat("dead"), peers=3, owner="killed")
     await streams.gatherings.join(KEY, a_seat("alive"), peers=3, owner="p")
     before = await streams.gatherings.look(KEY, owner="p")
@@ -177,7 +180,7 @@ async def test_the_seats_of_a_dead_process_are_freed(streams: Streams, backend: 
 
 
 async def long_ago(backend: Backend, name: str, owner: str) -> None:
-    """The owner's last sign of life is older than any silence that is tolerated."""
+    """Set the owner's last look to a time before any tolerated silence."""
     if isinstance(backend, MemoryBackend):
         backend.server.hash_set(name, {"o": f"{owner}=-1e9".encode()})
     else:
@@ -186,7 +189,7 @@ async def long_ago(backend: Backend, name: str, owner: str) -> None:
 
 
 async def test_without_a_server() -> None:
-    """Nothing is pretended."""
+    """Without a server a join raises UnavailableError."""
     server = MemoryServer(SystemClock())
     server.absent = True
     with pytest.raises(UnavailableError):

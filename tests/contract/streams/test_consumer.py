@@ -1,4 +1,4 @@
-"""The work consumer on every backend: at least once, one run per key at a time, poison out of the way."""
+"""The work consumer on every backend: at least once, one run per key at a time, undecodable entries buried."""
 
 import asyncio
 from collections import Counter
@@ -41,7 +41,7 @@ def a_hint(name: str = "train") -> WorkHint:
 async def working(
     streams: Streams, handler: Handler, *, consumer: str = "a", settings: ConsumerSettings = QUICK, counts: Counts
 ) -> AsyncGenerator[WorkConsumer]:
-    """A consumer at work; drains at the end."""
+    """A running consumer, drained at the end."""
     worker = WorkConsumer(streams.work_queue(consumer), handler, SystemClock(), settings=settings, tally=counts)
     stop = asyncio.Event()
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
@@ -53,7 +53,7 @@ async def working(
 
 
 async def at_rest(streams: Streams, backlog: int = 0) -> None:
-    """Wait until so many entries are unacknowledged: by default, nothing waits and nothing is pending."""
+    """Wait until that many entries are unacknowledged: by default none waits and none is pending."""
     async with asyncio.timeout(5):
         while await streams.work_queue("looker").backlog() != backlog:  # noqa: ASYNC110 - a server's state
             await asyncio.sleep(0.01)
@@ -65,7 +65,7 @@ def counts() -> Counts:
 
 
 async def test_every_hint_is_handled_and_acknowledged(streams: Streams, counts: Counts) -> None:
-    """Nothing stays pending, and handled entries are trimmed away."""
+    """No entry stays pending, and handled entries are trimmed away."""
     seen: Counter[str] = Counter()
 
     async def handler(hint: WorkHint) -> None:
@@ -96,14 +96,14 @@ async def test_one_key_never_runs_twice_at_once(streams: Streams, counts: Counts
         await streams.hints.send([a_hint()])
         await wait_until(lambda: runs == 1, "the first run")
         await streams.hints.send([a_hint()] * 20)
-        await at_rest(streams, backlog=2)  # the one at work, and the newest for all that came meanwhile
+        await at_rest(streams, backlog=2)  # the one at work, and the newest for all that arrived meanwhile
         gate.set()
         await at_rest(streams)
     assert (most, runs) == (1, 2)
 
 
 async def test_at_most_so_many_handlers_run(streams: Streams, counts: Counts) -> None:
-    """Concurrency is bounded, whatever one read brings."""
+    """The number of running handlers is bounded, however many entries one read returns."""
     running, most = 0, 0
 
     async def handler(hint: WorkHint) -> None:
@@ -121,7 +121,7 @@ async def test_at_most_so_many_handlers_run(streams: Streams, counts: Counts) ->
 
 
 async def test_work_longer_than_the_idle_time_is_not_taken_away(backend: Backend, counts: Counts) -> None:
-    """V14: heartbeats hold an entry for as long as its handler runs; nobody else runs it."""
+    """V14: heartbeats keep an entry with its consumer for as long as its handler runs; no other consumer runs it."""
     runs: list[str] = []
     done = asyncio.Event()
 
@@ -145,7 +145,7 @@ async def test_work_longer_than_the_idle_time_is_not_taken_away(backend: Backend
 
 
 async def test_what_a_dead_worker_left_is_taken_over(backend: Backend, counts: Counts) -> None:
-    """V13: a worker dies with 50 pending; another host finishes them, and nothing leaks."""
+    """V13: a worker dies with 50 pending entries; another host finishes them, and no entry stays pending."""
     dead, alive = backend.connect(), backend.connect()
     await dead.hints.send([a_hint(f"run-{number}") for number in range(50)])
     assert len(await dead.work_queue("dead").claim(limit=1_000, block_s=0)) == 50
@@ -179,7 +179,7 @@ async def test_a_flush_under_load_loses_no_group(backend: Backend, counts: Count
 
 
 async def test_poison_goes_to_the_dead_letters_at_once(streams: Streams, backend: Backend, counts: Counts) -> None:
-    """What cannot be decoded is buried; what is behind it is not delayed."""
+    """An entry that cannot be decoded is buried; the entries behind it are not delayed."""
     seen: list[WorkHint] = []
 
     async def handler(hint: WorkHint) -> None:
@@ -204,7 +204,8 @@ async def test_poison_goes_to_the_dead_letters_at_once(streams: Streams, backend
 async def test_a_hint_that_always_fails_dies(
     streams: Streams, counts: Counts, error: Callable[[], Exception], dies: bool, runs_expected: tuple[int, ...]
 ) -> None:
-    """I17: a permanent failure at once, a bug after so many deliveries; then nothing is pending."""
+    """I17: a hint is buried at once after a permanent failure, and after some deliveries with a bug; then none is
+    pending."""
     runs = 0
 
     async def handler(hint: WorkHint) -> None:
@@ -220,7 +221,7 @@ async def test_a_hint_that_always_fails_dies(
 
 
 async def test_transient_failures_never_kill_a_hint(streams: Streams, counts: Counts) -> None:
-    """However often the API server is away, the hint is tried again, and in the end it is done."""
+    """While the API server is down the hint is retried any number of times, and in the end it is handled."""
     runs = 0
 
     async def handler(hint: WorkHint) -> None:
@@ -253,7 +254,7 @@ async def test_a_conflict_is_observed_again_at_once(streams: Streams, counts: Co
 
 
 async def test_an_invariant_error_ends_the_consumer(streams: Streams, counts: Counts) -> None:
-    """A bug of ours that breaks a promise is not a message's failure."""
+    """An invariant error is a bug of ours, not a failure of the message."""
 
     async def handler(hint: WorkHint) -> None:
         raise InvariantError("impossible")
@@ -284,7 +285,7 @@ async def test_stopping_finishes_what_is_in_hand(streams: Streams, counts: Count
 
 
 async def test_one_pass_does_what_is_there(streams: Streams) -> None:
-    """`--once`: new hints and abandoned ones, then it returns."""
+    """`--once` handles new hints and abandoned ones, then returns."""
     await streams.hints.send([a_hint(f"run-{number}") for number in range(70)])
     await streams.work_queue("dead").claim(limit=20, block_s=0)
     await asyncio.sleep(0.02)
@@ -301,7 +302,7 @@ async def test_one_pass_does_what_is_there(streams: Streams) -> None:
 
 
 async def test_idle_consumers_that_own_nothing_are_forgotten(streams: Streams) -> None:
-    """V13: never one with pending entries: they would be gone for ever."""
+    """V13: a consumer with pending entries is never deleted, because its entries would be lost."""
     await streams.hints.send([a_hint()])
     await streams.work_queue("owner").claim(limit=10, block_s=0)
     await streams.work_queue("idle").claim(limit=10, block_s=0)

@@ -1,4 +1,4 @@
-"""A decision log keeps chains whole from their bases on, within its caps, whoever writes and whatever is lost."""
+"""A decision log contains complete chains from their bases on, within its caps, with any writers and after any loss."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def a_tick(chain: str, number: int, *, size: int = 10) -> DecisionEntry:
 
 
 async def write(streams: Streams, chain: str, count: int, *, size: int = 10, caps: Caps = CAPS) -> list[str | None]:
-    """A chain of so many entries; their cursors."""
+    """Write a chain of that many entries and return their cursors."""
     base = await streams.decisions.append("p", a_tick(chain, 0, size=size), base=None, caps=caps)
     rest = [
         await streams.decisions.append("p", a_tick(chain, number, size=size), base=base, caps=caps)
@@ -30,7 +30,7 @@ async def kept(streams: Streams) -> list[tuple[str, int]]:
 
 
 async def test_what_is_written_is_read(streams: Streams) -> None:
-    """Entries come back as they were, in order, from any cursor, and each pool has its own."""
+    """Entries are read back unchanged, in order, from any cursor, and each pool has its own."""
     cursors = await write(streams, "a", 3)
     read = await streams.decisions.read("p")
     assert [each.entry for each in read] == [a_tick("a", number) for number in range(3)]
@@ -40,7 +40,7 @@ async def test_what_is_written_is_read(streams: Streams) -> None:
 
 
 async def test_the_oldest_chain_goes_as_a_whole(streams: Streams) -> None:
-    """By the number of entries: when the base goes, so does what builds on it."""
+    """The number of entries is capped: when a base is removed, so are the entries that build on it."""
     await write(streams, "a", 6)
     await write(streams, "b", 4)
     assert len(await kept(streams)) == 10
@@ -49,7 +49,7 @@ async def test_the_oldest_chain_goes_as_a_whole(streams: Streams) -> None:
 
 
 async def test_bytes_are_capped(streams: Streams) -> None:
-    """By the bytes of the data: the cap holds after every append."""
+    """The bytes of the data are capped after every append."""
     for chain in "abcdefgh":
         await write(streams, chain, 2, size=150)
         assert sum(len(each.entry.data) for each in await streams.decisions.read("p")) <= CAPS.size
@@ -57,7 +57,7 @@ async def test_bytes_are_capped(streams: Streams) -> None:
 
 
 async def test_a_chain_that_would_push_out_its_own_base_ends(streams: Streams) -> None:
-    """The writer is told to begin again, and nothing is there that could not be read."""
+    """The writer must begin a new chain, and the log contains no entry without its base."""
     cursors = await write(streams, "a", 12, size=200)
     assert cursors[5] is None
     await write(streams, "b", 1)
@@ -65,7 +65,7 @@ async def test_a_chain_that_would_push_out_its_own_base_ends(streams: Streams) -
 
 
 async def test_after_a_loss_a_base_is_asked_for(streams: Streams, backend: Backend) -> None:
-    """What builds on a base that is gone is not written."""
+    """An entry whose base is gone is not written."""
     [base] = await write(streams, "a", 1)
     await backend.flush()
     assert await streams.decisions.append("p", a_tick("a", 1), base=base, caps=CAPS) is None
@@ -75,7 +75,7 @@ async def test_after_a_loss_a_base_is_asked_for(streams: Streams, backend: Backe
 
 
 async def test_chains_may_be_interleaved(streams: Streams) -> None:
-    """A leader that was replaced may still write what it decided while it led."""
+    """A replaced leader may still write the decisions of its term."""
     [old] = await write(streams, "old", 1)
     await write(streams, "new", 2)
     assert await streams.decisions.append("p", a_tick("old", 1), base=old, caps=CAPS) is not None
@@ -83,13 +83,13 @@ async def test_chains_may_be_interleaved(streams: Streams) -> None:
 
 
 async def test_what_is_too_large_is_refused(streams: Streams) -> None:
-    """An entry of more than half the cap would leave no room for what builds on it."""
+    """An entry of more than half the cap would leave no space for entries that build on it."""
     with pytest.raises(InvalidError):
         await streams.decisions.append("p", a_tick("a", 0, size=501), base=None, caps=CAPS)
 
 
 async def test_foreign_entries_are_passed_over(streams: Streams, backend: Backend) -> None:
-    """What another version or another program has written costs no reader its page, and no writer its entry."""
+    """Entries of another version or program are skipped: they cost no reader its page, and no writer its entry."""
     await backend.add_raw(keys.decisions("p"), None, {"x": b"y"})
     await write(streams, "a", 2)
     await backend.add_raw(keys.decisions("p"), None, {"c": b"a", "n": b"minus one", "t": b"1", "d": b""})

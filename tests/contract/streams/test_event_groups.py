@@ -1,4 +1,4 @@
-"""A consumer group of an integration gets every event at least once, and loses none to a dead consumer or a flush."""
+"""A consumer group of an integration gets every event at least once, also after the death of a consumer or a flush."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def ids_of(*seqs: int, name: str = "train") -> list[str]:
 
 
 async def test_each_group_gets_all_events_and_its_consumers_share_them(streams: Streams) -> None:
-    """Also what was there before the group; what one consumer has, another does not get."""
+    """A group also gets events from before its creation; an event of one consumer does not go to another."""
     await publish(streams, 1, 2)
     one, two, other = (
         streams.event_group("billing", "a"),
@@ -43,14 +43,15 @@ async def test_each_group_gets_all_events_and_its_consumers_share_them(streams: 
 
 
 async def test_a_claim_respects_its_limit(streams: Streams) -> None:
-    """One of each shard, if the limit allows no more."""
+    """A claim returns at most its limit, even if that is one entry of each shard."""
     await publish(streams, *range(1, 6))
     group = streams.event_group("g", "a")
     assert [ids(await group.claim(limit=keys.SHARDS, block_s=0.02)) for _ in range(2)] == [ids_of(1), ids_of(2)]
 
 
 async def test_what_a_dead_consumer_left_is_claimed_by_another(streams: Streams) -> None:
-    """Not while it says that it is at work; with the number of deliveries; and not once it was acknowledged."""
+    """Another consumer claims the entry only when the first is silent; the claim shows the number of deliveries, and
+    an acknowledged entry is not claimed."""
     dead, other = streams.event_group("g", "dead"), streams.event_group("g", "b")
     await publish(streams, 1, 2)
     held = await claim(dead)
@@ -72,7 +73,7 @@ async def test_what_a_dead_consumer_left_is_claimed_by_another(streams: Streams)
 async def test_an_event_that_cannot_be_read_says_why_and_can_become_a_dead_letter(
     streams: Streams, backend: Backend
 ) -> None:
-    """The letter has the cause and the entry as it was, and belongs to the group."""
+    """The dead letter has the cause and the unchanged entry, and belongs to the group."""
     await backend.add_raw(keys.events(3), None, {"specversion": b"1.0", "x": b"y"})
     group = streams.event_group("g", "a")
     [found] = await claim(group)
@@ -90,7 +91,7 @@ async def test_an_event_that_cannot_be_read_says_why_and_can_become_a_dead_lette
 
 
 async def test_a_group_that_was_lost_is_made_again_from_the_start(streams: Streams, backend: Backend) -> None:
-    """After a flush, and when the group alone is gone."""
+    """The group is created again after a flush, and when only the group is gone."""
     group = streams.event_group("g", "a")
     await publish(streams, 1)
     await group.acknowledge(await claim(group))
@@ -102,7 +103,7 @@ async def test_a_group_that_was_lost_is_made_again_from_the_start(streams: Strea
 
 
 async def test_the_lag_counts_what_waits_and_what_is_in_hand(streams: Streams) -> None:
-    """Before the group is there, all waits."""
+    """Before the group exists all events are its lag."""
     group = streams.event_group("g", "a")
     assert (await group.lag()).waiting == 0
     for name in NAMES:
@@ -120,7 +121,7 @@ async def test_the_lag_counts_what_waits_and_what_is_in_hand(streams: Streams) -
 
 
 async def test_a_consumer_that_leaves_takes_nothing_with_it(streams: Streams) -> None:
-    """What it holds stays pending for others."""
+    """The entries of a deleted consumer stay pending for others."""
     group = streams.event_group("g", "a")
     await publish(streams, 1)
     held = await claim(group)

@@ -1,4 +1,4 @@
-"""An allocation's stream is strictly ordered, contiguous and holds each seq once; the firehose comes first."""
+"""An allocation's stream is strictly ordered, contiguous and contains each seq once; the firehose is written first."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ async def stored_seqs(streams: Streams, allocation: AllocationId | None = None) 
 
 
 async def test_entries_come_back_in_order_as_they_were(streams: Streams) -> None:
-    """What was appended is read back whole, each with the cursor that is its id."""
+    """Appended entries are read back whole, each with its id as the cursor."""
     events = [an_event(1, type=Event.REQUESTED), an_event(2, traceparent=f"00-{'a' * 32}-{'b' * 16}-01"), an_event(3)]
     answers = await streams.events.append([StreamEntry(event=event) for event in events])
     assert answers == [Appended(outcome=EntryOutcome.APPENDED, last_seq=seq) for seq in (1, 2, 3)]
@@ -35,7 +35,7 @@ async def test_entries_come_back_in_order_as_they_were(streams: Streams) -> None
 
 
 async def test_an_entry_is_stored_once(streams: Streams) -> None:
-    """Republishing changes nothing and says so, also in the firehose."""
+    """A repeated publish changes nothing, also in the firehose, and its answer shows that."""
     assert await append(streams, 1, 2) == [EntryOutcome.APPENDED] * 2
     assert await append(streams, 1, 2) == [EntryOutcome.DUPLICATE] * 2
     assert await stored_seqs(streams) == [1, 2]
@@ -43,7 +43,7 @@ async def test_an_entry_is_stored_once(streams: Streams) -> None:
 
 
 async def test_a_gap_is_refused_with_what_is_there(streams: Streams) -> None:
-    """Only the entry after the last is accepted; the answer names the last."""
+    """Only the entry after the last is accepted; the answer contains the last seq."""
     await append(streams, 1)
     [answer] = await streams.events.append([StreamEntry(event=an_event(3))])
     assert answer == Appended(outcome=EntryOutcome.GAP, last_seq=1)
@@ -51,13 +51,13 @@ async def test_a_gap_is_refused_with_what_is_there(streams: Streams) -> None:
 
 
 async def test_anything_begins_an_empty_stream(streams: Streams) -> None:
-    """After a loss the stream begins where the caller can."""
+    """After a loss a stream may begin with any seq."""
     assert await append(streams, 5, 6) == [EntryOutcome.APPENDED] * 2
     assert await stored_seqs(streams) == [5, 6]
 
 
 async def test_an_empty_stream_begins_with_the_oldest_that_is_known(streams: Streams) -> None:
-    """Who can still publish seq 3 may not begin with seq 6: what lies between would be shut out for ever."""
+    """A relay that can still publish seq 3 may not begin with seq 6: the entries between could never be added."""
     [answer] = await streams.events.append([StreamEntry(event=an_event(6), oldest_seq=3)])
     assert answer == Appended(outcome=EntryOutcome.GAP, last_seq=None)
     assert await append(streams, 3, 4, oldest_seq=3) == [EntryOutcome.APPENDED] * 2
@@ -76,7 +76,7 @@ async def test_an_empty_stream_begins_with_the_oldest_that_is_known(streams: Str
 async def test_a_truncation_is_bridged_only_when_its_mark_is_exact(
     streams: Streams, mark: str | None, outcome: EntryOutcome
 ) -> None:
-    """What left the ring is skipped when the mark names exactly what is missing."""
+    """Entries that left the ring are skipped only when the mark names exactly the missing ones."""
     await append(streams, 1)
     [answer] = await streams.events.append([StreamEntry(event=an_event(5, truncated=mark))])
     assert answer.outcome is outcome
@@ -85,7 +85,7 @@ async def test_a_truncation_is_bridged_only_when_its_mark_is_exact(
 
 
 async def test_last_seqs_answers_in_order_with_none_for_the_unknown(streams: Streams) -> None:
-    """The cursor of a relay is what the streams end with."""
+    """The position of a relay is the last seq of each stream."""
     await append(streams, 1, 2)
     assert await streams.events.last_seqs([an_id("other"), an_id()]) == [None, 2]
     assert await streams.events.last_seqs([]) == []
@@ -101,13 +101,13 @@ async def test_read_resumes_after_the_cursor(streams: Streams) -> None:
 
 @pytest.mark.parametrize("bad", ["", "1", "1-", "-1", "a-b", "1-1-1", "9" * 40 + "-1", "1-1\n", "+", "$"])
 async def test_a_cursor_that_is_none_is_refused(streams: Streams, bad: str) -> None:
-    """Clients send cursors: anything else than two numbers is their error."""
+    """Clients send cursors: a cursor that is not two numbers is refused as their error."""
     with pytest.raises(InvalidError):
         await streams.events.read(an_id(), after=bad)
 
 
 async def test_the_stream_expires_some_time_after_the_end(streams: Streams, backend: Backend) -> None:
-    """While live there is no expiry; the last event sets the table's, or the one that the caller names."""
+    """A live stream does not expire; the last event sets the expiry of the table, or the one that the caller names."""
     key = keys.allocation(an_id())
     await append(streams, 1)
     assert await backend.ttl_s(key) is None
@@ -120,7 +120,7 @@ async def test_the_stream_expires_some_time_after_the_end(streams: Streams, back
 
 
 async def test_entries_of_somebody_else_do_not_shut_ours_out(streams: Streams, backend: Backend) -> None:
-    """A foreign id far in the future is cleared away, and the stream begins again."""
+    """A foreign id far in the future is removed, and the stream begins again."""
     await backend.add_raw(keys.allocation(an_id()), "9999999999999-1", {"x": b"y"})
     [answer] = await streams.events.append([StreamEntry(event=an_event(1))])
     assert answer == Appended(outcome=EntryOutcome.GAP, last_seq=None)
@@ -128,7 +128,7 @@ async def test_entries_of_somebody_else_do_not_shut_ours_out(streams: Streams, b
 
 
 async def test_what_can_not_be_decoded_is_skipped(streams: Streams, backend: Backend) -> None:
-    """One bad entry costs a reader nothing but that entry."""
+    """A reader misses only the entry that cannot be decoded."""
     await append(streams, 1)
     await backend.add_raw(keys.allocation(an_id()), cursor(2), {"specversion": b"1.0", "data": b"\xff{"})
     await append(streams, 3)
@@ -145,7 +145,7 @@ async def test_republished_entries_are_identical(streams: Streams, backend: Back
 
 
 async def test_several_relays_at_once_keep_the_order(backend: Backend) -> None:
-    """Whoever comes first wins each seq; together they publish everything once, in order."""
+    """For each seq the first relay wins; together they publish everything once, in order."""
 
     async def relay() -> None:
         mine = backend.connect()
@@ -159,13 +159,13 @@ async def test_several_relays_at_once_keep_the_order(backend: Backend) -> None:
 
 
 async def test_relays_that_race_with_a_loss_end_with_the_whole_ring(backend: Backend) -> None:
-    """Whoever begins a stream again begins it at its oldest entry; no seq is shut out, doubled or swapped."""
+    """A relay that begins a stream again begins at its oldest entry; no seq is missing, doubled or out of order."""
     ring = Ring(events=tuple(an_event(seq) for seq in range(3, 15)))
 
     async def relay() -> None:
         publisher = RingPublisher(backend.connect().events)
         for last in range(4, 15):
-            with contextlib.suppress(TransientError):  # the stream changed under it too often: the next look does it
+            with contextlib.suppress(TransientError):  # the stream changed under it too often: the next check writes it
                 await publisher.publish([Ring(events=ring.events[: last - 2])])
 
     async def lose() -> None:
@@ -182,7 +182,8 @@ async def test_relays_that_race_with_a_loss_end_with_the_whole_ring(backend: Bac
 
 
 async def test_a_long_stream_is_capped_and_goes_on(streams: Streams, backend: Backend) -> None:
-    """The oldest entries go, the order and the last seq stay, and a cursor from before reads on at what is left."""
+    """The oldest entries are removed, the order and the last seq stay, and an older cursor continues at the first
+    remaining entry."""
     cap = keys.ALLOCATION.length_max
     total = cap + 300
     for start in range(1, total + 1, 100):
@@ -196,7 +197,7 @@ async def test_a_long_stream_is_capped_and_goes_on(streams: Streams, backend: Ba
 
 
 async def test_a_stream_that_has_expired_is_gone_and_may_begin_again(streams: Streams, backend: Backend) -> None:
-    """An end with a second to live leaves nothing behind; a duplicate does not make it live longer."""
+    """An ended stream with a life time of a second leaves nothing behind; a duplicate does not extend its life."""
     ended = StreamEntry(event=an_event(1, type=Event.TERMINATED), expire_s=1)
     await streams.events.append([ended, ended])
     async with asyncio.timeout(5):
@@ -207,7 +208,7 @@ async def test_a_stream_that_has_expired_is_gone_and_may_begin_again(streams: St
 
 
 async def test_follow_gives_what_is_there_and_what_comes(backend: Backend) -> None:
-    """A follower sees every event once, in order, also across a loss and rebuild of the stream."""
+    """A follower gets every event once, in order, also across a loss and rebuild of the stream."""
     writer, reader = backend.connect(), backend.connect()
     await append(writer, 1, 2)
     seen: list[int] = []
@@ -228,7 +229,7 @@ async def test_follow_gives_what_is_there_and_what_comes(backend: Backend) -> No
 
 
 async def test_many_followers_each_see_their_own(backend: Backend) -> None:
-    """Followers of one process share what reads, not what they get, whenever they join."""
+    """Followers of one process share the reader, and each gets its own events, whenever it joins."""
     writer, reader = backend.connect(), backend.connect()
     names = [f"run-{number}" for number in range(12)]
 
@@ -255,7 +256,7 @@ async def test_many_followers_each_see_their_own(backend: Backend) -> None:
 
 
 async def test_a_follower_that_leaves_does_not_stop_the_others(backend: Backend) -> None:
-    """Whoever reads for all may be cancelled at any time."""
+    """The follower that reads for all may be cancelled at any time."""
     writer, reader = backend.connect(), backend.connect()
 
     async def follow_one() -> int:
@@ -287,7 +288,7 @@ async def test_the_firehose_is_sharded_and_resumable(streams: Streams) -> None:
 
 
 async def test_the_firehose_waits_for_the_first_event(backend: Backend) -> None:
-    """A blocked reader gets the next event as it comes."""
+    """A blocked reader gets the next event as soon as it is written."""
     writer, reader = backend.connect(), backend.connect()
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         waiting = group.create_task(reader.firehose.read(after=await reader.firehose.tail(), block_s=4))
@@ -298,7 +299,7 @@ async def test_the_firehose_waits_for_the_first_event(backend: Backend) -> None:
 
 
 async def test_the_entry_is_cloudevents(streams: Streams, backend: Backend) -> None:
-    """Both streams hold CloudEvents 1.0 in binary mode, with a deterministic id."""
+    """Both streams contain CloudEvents 1.0 in binary mode, with a deterministic id."""
     event = an_event(1, type=Event.REQUESTED)
     await streams.events.append([StreamEntry(event=event)])
     fields = codec.encode_event(event)
@@ -311,7 +312,7 @@ async def test_the_entry_is_cloudevents(streams: Streams, backend: Backend) -> N
 
 
 async def test_a_stream_that_somebody_emptied_begins_again(streams: Streams, backend: Backend) -> None:
-    """An emptied stream still refuses the ids that it has had: it is a copy, and is begun again."""
+    """An emptied stream still refuses its old ids; it is a copy, so it is begun again."""
     entries = [StreamEntry(event=an_event(seq)) for seq in (1, 2, 3)]
     await streams.events.append(entries)
     for seq in (1, 2, 3):
@@ -320,7 +321,8 @@ async def test_a_stream_that_somebody_emptied_begins_again(streams: Streams, bac
 
 
 async def test_a_stream_whose_end_was_removed_begins_again(streams: Streams, backend: Backend) -> None:
-    """What cannot follow any more is told as a gap; from its first entry on it is whole again."""
+    """An entry that does not follow the end is refused as a gap; from its first entry on the stream is complete
+    again."""
     entries = [StreamEntry(event=an_event(seq)) for seq in (1, 2, 3)]
     await streams.events.append(entries)
     await backend.remove_raw(keys.allocation(an_id()), cursor(3))

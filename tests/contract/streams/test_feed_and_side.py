@@ -1,4 +1,4 @@
-"""The cluster feed has one writer at a time; logs, traces, activity and wake-ups are what they were when written."""
+"""The cluster feed has one writer at a time; logs, traces, activity and wake-ups are read as they were written."""
 
 import asyncio
 from contextlib import aclosing
@@ -28,7 +28,7 @@ def a_span(name: str) -> SpanRecord:
 
 
 async def test_the_feed_is_read_as_it_was_written(streams: Streams) -> None:
-    """Batches come back entry by entry, in order."""
+    """Batches are read back entry by entry, in order."""
     end = await streams.feed.append([entry(1), entry(2)], after=None)
     await streams.feed.append([entry(3)], after=end)
     read = await streams.feed.read(None, limit=10, block_s=0)
@@ -38,7 +38,8 @@ async def test_the_feed_is_read_as_it_was_written(streams: Streams) -> None:
 
 
 async def test_a_large_batch_is_read_on_from_any_cursor(streams: Streams) -> None:
-    """However entries travel together, pages follow each other without gap, and hold no more than was asked for."""
+    """Pages follow each other without gap, and have at most the requested number of entries, however entries are
+    packed."""
     await streams.feed.append([entry(number) for number in range(1, 201)], after=None)
     found: list[tuple[str, FeedEntry]] = []
     while page := await streams.feed.read(found[-1][0] if found else None, limit=70, block_s=0):
@@ -49,7 +50,7 @@ async def test_a_large_batch_is_read_on_from_any_cursor(streams: Streams) -> Non
 
 
 async def test_a_feed_that_another_version_wrote(streams: Streams, backend: Backend) -> None:
-    """What an upgrade leaves behind cannot be read, but its epoch is known: the next publisher goes on after it."""
+    """Entries of another version cannot be read, but their epoch is known: the next publisher continues after it."""
     await backend.add_raw(keys.CLUSTER.prefix, None, {"e": b"7", "n": b"3", "k": b"pods", "data": b"{}"})
     position = await streams.feed.position()
     assert (position.epoch, position.number) == (7, 0)
@@ -62,13 +63,13 @@ async def test_a_feed_that_another_version_wrote(streams: Streams, backend: Back
 
 
 async def test_an_empty_feed_has_a_position(streams: Streams) -> None:
-    """Before anybody wrote it stands at epoch 0."""
+    """A feed that was never written is at epoch 0."""
     assert await streams.feed.position() == FeedPosition(cursor=None, epoch=0, number=0)
     assert await streams.feed.read(None, limit=10, block_s=0) == []
 
 
 async def test_a_publisher_that_was_replaced_is_stopped(streams: Streams) -> None:
-    """A higher epoch owns the feed; the old publisher writes nothing more."""
+    """The publisher with the higher epoch owns the feed; the old publisher cannot write any more."""
     old = await streams.feed.append([entry(1)], after=None)
     await streams.feed.append([entry(1, epoch=2)], after=None)
     with pytest.raises(StaleError):
@@ -81,7 +82,7 @@ async def test_a_publisher_that_was_replaced_is_stopped(streams: Streams) -> Non
 
 
 async def test_a_lost_end_is_noticed(streams: Streams, backend: Backend) -> None:
-    """After a FLUSHALL the publisher may not go on as if nothing had happened."""
+    """After a FLUSHALL the publisher's next append is refused."""
     end = await streams.feed.append([entry(1)], after=None)
     await backend.flush()
     with pytest.raises(ExpiredError):
@@ -90,7 +91,7 @@ async def test_a_lost_end_is_noticed(streams: Streams, backend: Backend) -> None
 
 
 async def test_a_snapshot_is_kept_in_parts(streams: Streams, backend: Backend) -> None:
-    """Two slots that do not touch each other; one that is begun anew holds nothing of what was there; both expire."""
+    """The two slots are independent; a slot that is begun again contains no old part; both expire."""
     feed = streams.feed
     assert await feed.kept(0, ["head", "0"]) == [None, None]
     await feed.keep(0, {"0": b"\x00a", "1": b""}, anew=True)
@@ -104,7 +105,7 @@ async def test_a_snapshot_is_kept_in_parts(streams: Streams, backend: Backend) -
 
 
 async def test_a_blocked_reader_of_the_feed_is_served_at_once(backend: Backend) -> None:
-    """The scheduler waits on the feed, not on a timer."""
+    """A blocked reader gets an entry at once: the scheduler waits on the feed, not on a timer."""
     writer, reader = backend.connect(), backend.connect()
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         waiting = group.create_task(reader.feed.read(None, limit=10, block_s=4))
@@ -131,7 +132,7 @@ async def test_lines_come_back_with_cursors(streams: Streams, backend: Backend) 
 
 
 async def test_many_allocations_are_written_together(streams: Streams) -> None:
-    """Lines, spans and activity of each go to its own, in order."""
+    """Lines, spans and activity are stored for their own allocation, in order."""
     names = [an_id(f"run-{number}") for number in range(20)]
     for name in names:
         await store_lines(streams, name, [a_line(f"{name} {number}") for number in range(3)])
@@ -144,7 +145,7 @@ async def test_many_allocations_are_written_together(streams: Streams) -> None:
 
 
 async def test_followed_lines_arrive(backend: Backend) -> None:
-    """`logs -f` gets what is there and what comes."""
+    """`logs -f` gets present and future lines."""
     writer, reader = backend.connect(), backend.connect()
     await store_lines(writer, an_id(), [a_line("one")])
     found: list[str] = []
@@ -158,7 +159,7 @@ async def test_followed_lines_arrive(backend: Backend) -> None:
 
 
 async def test_spans_come_back(streams: Streams, backend: Backend) -> None:
-    """The waterfall needs no collector."""
+    """Spans are read back from the store: the waterfall needs no collector."""
     spans = [a_span(str(number)) for number in range(3)]
     await streams.traces.append({an_id(): spans[:2]})
     await streams.traces.append({an_id(): spans[2:]})
@@ -168,7 +169,7 @@ async def test_spans_come_back(streams: Streams, backend: Backend) -> None:
 
 
 async def test_activity_is_kept_by_source(streams: Streams, backend: Backend) -> None:
-    """The newest of each source; nothing known is an empty mapping."""
+    """The newest time of each source is stored; without any the mapping is empty."""
     await streams.activity.touch({an_id(): {"proxy": 100.5}})
     await streams.activity.touch({an_id(): {"reported": 200.0}})
     await streams.activity.touch({an_id(): {"proxy": 300.25}})
@@ -177,7 +178,7 @@ async def test_activity_is_kept_by_source(streams: Streams, backend: Backend) ->
 
 
 async def test_activity_never_goes_back(streams: Streams) -> None:
-    """Several report for the same source, and some are late: the newest stays, each source for itself."""
+    """Several reporters may report the same source, some late: the newest time stays, for each source."""
     await streams.activity.touch({an_id(): {"proxy": 100.0, "reported": 300.0}})
     await streams.activity.touch({an_id(): {"proxy": 200.0, "reported": 50.5}, an_id("other"): {"proxy": 1.0}})
     assert await streams.activity.read([an_id(), an_id("other")]) == [
@@ -187,7 +188,7 @@ async def test_activity_never_goes_back(streams: Streams) -> None:
 
 
 async def test_a_ring_wakes_who_waits(backend: Backend) -> None:
-    """A wait ends at the first ring after its cursor, and says why."""
+    """A wait ends at the first ring after its cursor, and returns the reason."""
     ringer, sleeper = backend.connect(), backend.connect()
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         waiting = group.create_task(sleeper.wake.wait(None, timeout_s=4))
@@ -201,7 +202,7 @@ async def test_a_ring_wakes_who_waits(backend: Backend) -> None:
 
 
 async def test_a_cursor_from_before_a_loss_does_not_deafen(streams: Streams, backend: Backend) -> None:
-    """After a FLUSHALL the ids may begin lower; a ring must still be heard."""
+    """After a FLUSHALL the ids may begin lower; a ring must still end the wait."""
     await backend.add_raw(keys.WAKE.prefix, "99999999999999-0", {"reason": b"x"})
     heard = await streams.wake.wait("1-0", timeout_s=1)
     await backend.flush()
@@ -211,7 +212,7 @@ async def test_a_cursor_from_before_a_loss_does_not_deafen(streams: Streams, bac
 
 
 async def test_every_key_is_of_the_table(streams: Streams, backend: Backend) -> None:
-    """No key is invented inline, and each that names an allocation can expire or is a live event stream."""
+    """Every written key is in the table, and each that names an allocation can expire or is a live event stream."""
     await store_lines(streams, an_id(), [a_line("x")])
     await streams.activity.touch({an_id(): {"proxy": 1.0}})
     await streams.wake.ring("x")
@@ -222,5 +223,5 @@ async def test_every_key_is_of_the_table(streams: Streams, backend: Backend) -> 
 
 
 async def test_ping_answers(streams: Streams) -> None:
-    """The probe takes one round trip."""
+    """The probe needs one round trip."""
     assert await streams.health.ping() < 1

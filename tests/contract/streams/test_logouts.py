@@ -1,4 +1,4 @@
-"""Logins that were ended and codes that were used are what every replica of the api reads the same."""
+"""Every replica of the api reads the same ended logins and used codes."""
 
 from slipway.streams import keys
 from slipway.streams.logouts import LogoutPage
@@ -7,7 +7,8 @@ from tests.support.redis import Backend
 
 
 async def test_what_one_tells_the_others_read(streams: Streams, backend: Backend) -> None:
-    """From the beginning, or after a cursor; the same again does no harm; nothing new keeps the cursor."""
+    """Another replica reads from the beginning or after a cursor; a repeated write does no harm; without news the
+    cursor stays."""
     others = backend.connect()
     assert await others.logouts.read(None, limit=9) == LogoutPage(ended={}, cursor=None)
     await streams.logouts.append({"a1": 1_800_000_000.5, "b2": 1_800_000_001.0})
@@ -20,7 +21,7 @@ async def test_what_one_tells_the_others_read(streams: Streams, backend: Backend
 
 
 async def test_a_loss_is_said(streams: Streams, backend: Backend) -> None:
-    """A reader whose cursor is from before it is told so, and begins anew."""
+    """A reader with a cursor from before the loss is notified, and begins anew."""
     await streams.logouts.append({"a": 1.0})
     cursor = (await streams.logouts.read(None, limit=9)).cursor
     await backend.flush()
@@ -29,7 +30,7 @@ async def test_a_loss_is_said(streams: Streams, backend: Backend) -> None:
 
 
 async def test_what_cannot_be_read_is_skipped(streams: Streams, backend: Backend) -> None:
-    """Of another version, or of someone who meddles: the rest is read, and the cursor goes on behind it."""
+    """Entries of another version or of an attacker are skipped: the rest is read, and the cursor is behind them."""
     for fields in ({"x": b"y"}, {"login": b"a", "ends": b"-1"}, {"login": b"a b", "ends": b"1"}):
         await backend.add_raw(keys.LOGOUTS.prefix, None, fields)
     await streams.logouts.append({"a": 1.0})
@@ -39,14 +40,14 @@ async def test_what_cannot_be_read_is_skipped(streams: Streams, backend: Backend
 
 
 async def test_a_code_is_taken_once(streams: Streams, backend: Backend) -> None:
-    """By whichever process comes first."""
+    """The first process that takes a code wins."""
     others = backend.connect()
     assert [await streams.logouts.take("a", 60), await others.logouts.take("a", 60)] == [True, False]
     assert await others.logouts.take("b", 60)
 
 
 async def test_what_is_kept_of_a_login_is_what_was_written_last(streams: Streams, backend: Backend) -> None:
-    """By any process, and by no other login."""
+    """Any process may replace the stored value of a login; other logins keep theirs."""
     others = backend.connect()
     assert await others.logouts.kept("a") == ""
     await streams.logouts.keep("a", "first", 60)

@@ -1,4 +1,4 @@
-"""Logs in the store: every line once, first and last ones kept, and what is missing counted."""
+"""Logs in the store: every line once, first and last lines stored, and missing lines counted."""
 
 import itertools
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ async def numbers(streams: Streams, *, rank: int = 0, attempt: int = 1) -> list[
 
 
 async def write_many(streams: Streams, packs: int, *, rank: int = 0, share: int = SMALL, attempt: int = 1) -> int:
-    """So many packs of twenty lines; the number of the last line."""
+    """Write that many packs of twenty lines and return the number of the last line."""
     for place in range(packs):
         some = lines(20, rank=rank, start=place * 20 + 1, attempt=attempt)
         [answer] = await streams.logs.append([a_pack(an_id(), some, after=place * 20, share=share)])
@@ -38,7 +38,7 @@ async def write_many(streams: Streams, packs: int, *, rank: int = 0, share: int 
 
 
 async def test_a_pack_is_stored_once(streams: Streams) -> None:
-    """A writer that did not hear the answer asks again, and learns that it is there."""
+    """A writer that missed the answer sends the pack again, and learns that it is stored."""
     pack = a_pack(an_id(), lines(3))
     [first], [second] = await streams.logs.append([pack]), await streams.logs.append([pack])
     assert (first.is_appended, second.is_appended) == (True, False)
@@ -47,7 +47,7 @@ async def test_a_pack_is_stored_once(streams: Streams) -> None:
 
 
 async def test_a_log_goes_on_behind_a_foreign_entry(streams: Streams, backend: Backend) -> None:
-    """An entry of a later id, as of a clock that was ahead, does not keep a log from being written."""
+    """An entry with a later id, as from a clock that was ahead, does not block a log."""
     await backend.add_raw(keys.logs(an_id()), "9999999999999-7", {"v": b"?"})
     for after in (0, 3):
         [answer] = await streams.logs.append([a_pack(an_id(), lines(3, start=after + 1), after=after)])
@@ -58,7 +58,7 @@ async def test_a_log_goes_on_behind_a_foreign_entry(streams: Streams, backend: B
 
 
 async def test_of_two_writers_one_goes_on(streams: Streams) -> None:
-    """Whoever is behind is told where the log stands, and stores nothing."""
+    """A writer that is behind gets the position of the log, and stores nothing."""
     await streams.logs.append([a_pack(an_id(), lines(3))])
     [ahead, behind] = await streams.logs.append(
         [a_pack(an_id(), lines(2, start=4), after=3), a_pack(an_id(), lines(5, start=4), after=3)]
@@ -70,7 +70,7 @@ async def test_of_two_writers_one_goes_on(streams: Streams) -> None:
 async def test_a_writer_of_before_a_flush_does_not_go_on_behind_what_another_told_again(
     streams: Streams, backend: Backend
 ) -> None:
-    """The same number is another line then: a progress bar has fewer lines when it is read after its end."""
+    """After the flush a number may mean another line: a progress bar has fewer lines when it is read after its end."""
     before = a_pack(an_id(), lines(8))
     await streams.logs.append([before])
     late = a_pack(an_id(), lines(1, start=9), after=8)
@@ -82,7 +82,7 @@ async def test_a_writer_of_before_a_flush_does_not_go_on_behind_what_another_tol
 
 
 async def test_a_position_is_kept_with_the_lines(streams: Streams) -> None:
-    """Another process goes on from exactly there."""
+    """Another process continues from exactly that position."""
     source = LogKey(attempt=1, rank=0, container="side/car")
     position = LogPosition(number=1, second="2026-01-02T03:04:05Z", seen=7, time=TIME, first_end=1)
     line = LogLine(attempt=1, rank=0, container="side/car", time=TIME, text="x")
@@ -96,14 +96,14 @@ async def test_a_position_is_kept_with_the_lines(streams: Streams) -> None:
 
 
 async def test_a_store_that_lost_its_lines_is_told_from_the_beginning(streams: Streams, backend: Backend) -> None:
-    """A pack in the middle of a log that is not there is refused: its writer begins again."""
+    """A pack in the middle of a missing log is refused: its writer begins again."""
     await backend.flush()
     [answer] = await streams.logs.append([a_pack(an_id(), lines(2, start=9), after=8)])
     assert (answer.is_appended, answer.position.number) == (False, 0)
 
 
 async def test_a_log_whose_place_was_lost_goes_on_behind_its_lines(streams: Streams, backend: Backend) -> None:
-    """Its ids go on above those that are there, in the same millisecond, too: what is told again is not refused."""
+    """The new ids are above the stored ones, also in the same millisecond, so repeated lines are not refused."""
     await streams.logs.append([a_pack(an_id(), lines(3))])
     await backend.lose_key(keys.log_state(an_id()))
     answers = await streams.logs.append([a_pack(an_id(), lines(3)), a_pack(an_id(), lines(2, start=4), after=3)])
@@ -112,7 +112,7 @@ async def test_a_log_whose_place_was_lost_goes_on_behind_its_lines(streams: Stre
 
 
 async def test_first_and_last_lines_stay(streams: Streams, backend: Backend) -> None:
-    """A log that outgrows its share loses lines in the middle, and says from where to where."""
+    """A log beyond its share loses lines in the middle, and its position shows which ones."""
     last = await write_many(streams, 120)
     kept = await numbers(streams)
     position = await streams.logs.position(an_id(), LogKey(attempt=1, rank=0))
@@ -123,14 +123,14 @@ async def test_first_and_last_lines_stay(streams: Streams, backend: Backend) -> 
 
 
 async def test_a_flood_of_one_rank_costs_another_nothing(streams: Streams) -> None:
-    """The bound is each log's own."""
+    """Each log has its own limit."""
     await streams.logs.append([a_pack(an_id(), lines(30, rank=1), share=SMALL)])
     await write_many(streams, 120, rank=0)
     assert await numbers(streams, rank=1) == list(range(1, 31))
 
 
 async def test_an_attempt_before_the_last_gives_up_room(streams: Streams) -> None:
-    """So restarts do not add up: two attempts in full, of earlier ones the first and the last lines."""
+    """Restarts do not add up: two attempts are complete, of earlier ones the first and the last lines remain."""
     share = 200_000
     for attempt in (1, 2):
         await write_many(streams, 900, share=share, attempt=attempt)
@@ -142,7 +142,7 @@ async def test_an_attempt_before_the_last_gives_up_room(streams: Streams) -> Non
 
 
 async def test_what_the_writer_left_out_is_a_gap(streams: Streams) -> None:
-    """The numbers go on behind it; a position may also move without a line."""
+    """The numbers continue behind the gap; a position may also move without a line."""
     await streams.logs.append([a_pack(an_id(), lines(2))])
     await streams.logs.append([a_pack(an_id(), lines(1, start=10), after=2, first=10)])
     marks = marks_of(await streams.logs.read(an_id()), Gaps({}, is_whole=True))
@@ -150,7 +150,7 @@ async def test_what_the_writer_left_out_is_a_gap(streams: Streams) -> None:
 
 
 async def test_a_reader_in_the_middle_finds_the_gap_that_the_store_made(streams: Streams) -> None:
-    """One that begins behind it, or resumes within the kept lines, is told of none."""
+    """A reader that begins behind the gap, or resumes within the stored lines, sees no gap."""
     await write_many(streams, 120)
     stored = await streams.logs.read(an_id(), limit=100_000)
     positions = await streams.logs.positions(an_id())
@@ -167,7 +167,7 @@ def marks_of(stored: Sequence[StoredLine], gaps: Gaps) -> list[tuple[int, int]]:
 
 
 async def test_cursors_stand_within_a_pack(streams: Streams) -> None:
-    """Reading and following resume after any line."""
+    """Reading and following resume after any line, also within a pack."""
     await streams.logs.append([a_pack(an_id(), lines(5))])
     await streams.logs.append([a_pack(an_id(), lines(5, start=6), after=5)])
     whole = await streams.logs.read(an_id())
@@ -185,7 +185,7 @@ def _order(cursor: str) -> tuple[int, ...]:
 
 
 async def test_an_event_is_said_once_for_each_count(streams: Streams) -> None:
-    """Whoever reads the same Event again says nothing new."""
+    """A repeated read of the same Event adds no line."""
 
     def said(count: int) -> LogPack:
         line = LogLine(attempt=1, rank=0, stream=EVENT, time=TIME, text=f"pulled {count}")
@@ -198,7 +198,7 @@ async def test_an_event_is_said_once_for_each_count(streams: Streams) -> None:
 
 
 async def test_hostile_text_survives(streams: Streams) -> None:
-    """Whatever a task prints is stored."""
+    """Any text that a task prints is stored."""
     nasty = "\x00\r\x1b[31m{}🦑 \x1f" + "x" * 16_000
     await streams.logs.append([a_pack(an_id(), [LogLine(attempt=1, rank=0, time=TIME, text=nasty)])])
     [stored] = await streams.logs.read(an_id())

@@ -1,11 +1,11 @@
-"""The condition of a server: told by each implementation, on one server and on a cluster, and nothing is changed."""
+"""The health of a server: reported by each implementation, on one server and on a cluster, without any change."""
 
 from slipway.streams.ports import Streams, WorkHint
 from tests.support.redis import Backend, an_id
 
 
 async def test_a_look_changes_nothing(backend: Backend, streams: Streams) -> None:
-    """It says what the server is; no key comes of it."""
+    """The check reports the kind of server, and creates no key."""
     found = await streams.conditions.look()
     assert tuple(map(int, found.version.split(".")[:2])) >= (7, 0)
     assert found.product
@@ -17,7 +17,7 @@ async def test_a_look_changes_nothing(backend: Backend, streams: Streams) -> Non
 
 
 async def test_dead_letters_are_counted(streams: Streams) -> None:
-    """Each of them."""
+    """Every dead letter is counted."""
     await streams.hints.send([WorkHint(namespace="ns", allocation=an_id())])
     queue = streams.work_queue("a")
     [claimed] = await queue.claim(limit=10, block_s=1)

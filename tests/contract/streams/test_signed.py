@@ -1,4 +1,4 @@
-"""What is signed in Redis: accepted as it was written, at its place; forged, moved or unsigned it is refused."""
+"""Signed data in Redis is accepted unchanged and at its place; forged, moved or unsigned data is refused."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def a_seat(name: str, rank: int = NO_RANK) -> Seat:
 
 
 async def test_a_signed_feed_is_read_as_it_was_written(backend: Backend, macs: MacKeys) -> None:
-    """Across packs; and a reader without keys, such as one of a version before, reads it too."""
+    """A signed feed can be read across packs, also by a reader without keys, such as an older version."""
     entries = [an_entry(number) for number in range(1, keys.FEED_PACK_MAX + 3)]
     await backend.connect(feed_macs=macs).feed.append(entries, after=None)
     for reader in (backend.connect(feed_macs=macs), backend.connect()):
@@ -53,7 +53,7 @@ async def test_a_signed_feed_is_read_as_it_was_written(backend: Backend, macs: M
 async def test_a_feed_that_others_have_written_is_refused(
     backend: Backend, macs: MacKeys, strangers: MacKeys, tmp_path: Path
 ) -> None:
-    """Whether it is not signed, or by other keys; where the switch is on, what is not signed is accepted."""
+    """A feed that is unsigned or signed by other keys is refused; with the switch on, an unsigned one is accepted."""
     reader = backend.connect(feed_macs=macs)
     lenient = backend.connect(feed_macs=some_keys(tmp_path / "ours", CLOCK, accepts_unsigned=True))
     for forger, is_let_in in ((backend.connect(), True), (backend.connect(feed_macs=strangers), False)):
@@ -69,7 +69,8 @@ async def test_a_feed_that_others_have_written_is_refused(
 
 
 async def test_an_end_that_others_have_written_ends_no_feed(backend: Backend, macs: MacKeys) -> None:
-    """Whatever epoch it says, also one that no term will reach: publishers go on behind it, and readers with them."""
+    """A forged end is ignored, also with an epoch that no term will reach: publishers and readers continue behind
+    it."""
     ours = backend.connect(feed_macs=macs).feed
     for begun in (False, True):
         await backend.flush()
@@ -90,7 +91,7 @@ async def test_an_end_that_others_have_written_ends_no_feed(backend: Backend, ma
 
 @pytest.mark.parametrize("field", ["n", "e", "d", "m"])
 async def test_an_entry_counts_at_its_place_only(backend: Backend, macs: MacKeys, field: str) -> None:
-    """Bytes of a signed entry at another number, in another epoch, with other data, or with a part of its code."""
+    """A signed entry with another number, epoch or data, or with a part of its code, is refused."""
     fields = codec.encode_feed([an_entry(1)], macs)
     others = {"n": b"3", "e": b"2", "d": codec.encode_feed([an_entry(9)])["d"], "m": fields["m"][:16]}
     await backend.add_raw(keys.CLUSTER.prefix, None, fields)
@@ -105,7 +106,7 @@ async def test_an_entry_counts_at_its_place_only(backend: Backend, macs: MacKeys
 async def test_parts_of_a_snapshot_count_in_their_place_only(
     backend: Backend, macs: MacKeys, strangers: MacKeys
 ) -> None:
-    """Not in the place of another part, nor in another slot, nor by other keys; what is missing is missing."""
+    """A part is refused in the place of another part, in another slot, or with other keys; a missing part is None."""
     ours, plain = backend.connect(feed_macs=macs).feed, backend.connect().feed
     await ours.keep(0, {"head": b"h", "0": b"zero", "1": b"one"}, anew=True)
     assert await ours.kept(0, ["head", "1", "7"]) == [b"h", b"one", None]
@@ -123,7 +124,7 @@ async def test_parts_of_a_snapshot_count_in_their_place_only(
 
 
 async def test_a_signed_gathering_is_as_one_that_is_not(backend: Backend, gather_macs: MacKeys) -> None:
-    """Joined, replaced, left and complete, over two processes."""
+    """A signed gathering can be joined, replaced, left and completed, over two processes."""
     one, two = (backend.connect(gather_macs=gather_macs).gatherings for _ in range(2))
     await one.join(KEY, a_seat("a", 1), peers=2, owner="p1")
     await two.join(KEY, Seat(request_id="a", token="again", rank=1, data=b"2"), peers=2, owner="p2")
@@ -136,7 +137,8 @@ async def test_a_signed_gathering_is_as_one_that_is_not(backend: Backend, gather
 
 
 async def test_a_seat_that_others_have_taken_is_refused(backend: Backend, gather_macs: MacKeys, macs: MacKeys) -> None:
-    """Not signed, or by keys of another purpose; the gathering can be removed, and begins anew."""
+    """A seat that is unsigned, or signed by keys of another purpose, is refused; the gathering can be removed, and
+    begins anew."""
     ours = backend.connect(gather_macs=gather_macs).gatherings
     for forger in (backend.connect(), backend.connect(gather_macs=macs)):
         await ours.join(KEY, a_seat("a", 0), peers=2, owner="p")
@@ -148,7 +150,7 @@ async def test_a_seat_that_others_have_taken_is_refused(backend: Backend, gather
 
 
 async def test_the_number_of_peers_is_signed(backend: Backend, gather_macs: MacKeys) -> None:
-    """Nobody can make a gathering of three complete with two."""
+    """A gathering of three cannot be made complete with two peers."""
     ours = backend.connect(gather_macs=gather_macs).gatherings
     plain = backend.connect().gatherings
     await ours.join(KEY, a_seat("a", 0), peers=3, owner="p")
@@ -162,7 +164,7 @@ async def test_the_number_of_peers_is_signed(backend: Backend, gather_macs: MacK
 
 
 async def test_complete_is_what_has_a_seat_for_each_peer(backend: Backend, gather_macs: MacKeys) -> None:
-    """Whatever Redis says of it: that it is complete is not signed, and may be said and taken back."""
+    """A gathering is complete when every peer has a seat; the flag in Redis is not signed, and is ignored."""
     ours = backend.connect(gather_macs=gather_macs).gatherings
     await ours.join(KEY, a_seat("a", 0), peers=2, owner="p")
     with pytest.raises(ForgedError):
@@ -176,6 +178,6 @@ NO_SEATS = [b"", b"p", b"p t", b"p  1", b"p t x", b"p t 1 m", b"p t " + b"9" * 4
 
 @pytest.mark.parametrize("seat", NO_SEATS)
 def test_what_is_no_seat_is_refused(seat: bytes) -> None:
-    """With keys and without: what is in Redis ends no process and is no rank's data."""
+    """A malformed seat is refused, with keys and without: it ends no process and becomes no rank's data."""
     with pytest.raises(ForgedError):
         seats_of({"n": b"1", "w:a": seat, "d:a": b"1"})

@@ -18,7 +18,7 @@ async def publish(streams: Streams, *seqs: int, name: str = "train") -> None:
 
 
 async def take(hooks: Webhooks) -> list[Routable]:
-    """What there is; the first call of all may only make the groups."""
+    """Take the present events; the very first call may only create the groups."""
     return await hooks.take(limit=100, block_s=0.02) or await hooks.take(limit=100, block_s=0.02)
 
 
@@ -27,7 +27,7 @@ def seqs(deliveries: Sequence[Delivery]) -> list[int]:
 
 
 async def test_an_event_is_copied_to_each_webhook_and_then_acknowledged(streams: Streams) -> None:
-    """In order; one that nobody wants is acknowledged too."""
+    """Events are copied in order; an event that no webhook wants is acknowledged too."""
     hooks = streams.webhooks("a")
     await publish(streams, 1, 2, 3)
     taken = await take(hooks)
@@ -41,7 +41,7 @@ async def test_an_event_is_copied_to_each_webhook_and_then_acknowledged(streams:
 
 
 async def test_what_a_router_that_died_had_taken_is_taken_over(streams: Streams) -> None:
-    """It comes again until it was routed; under the same name at once."""
+    """An event is delivered again until it was routed; to a router of the same name at once."""
     await publish(streams, 1)
     taken = await take(streams.webhooks("dead"))
     assert len(taken) == 1
@@ -55,7 +55,8 @@ async def test_what_a_router_that_died_had_taken_is_taken_over(streams: Streams)
 
 
 async def test_a_delivery_stays_until_it_is_done(streams: Streams) -> None:
-    """The same consumer finds what it held after a restart; another one gets it once nobody is at work on it."""
+    """After a restart the same consumer finds its deliveries; another one gets a delivery when no consumer works on
+    it."""
     hooks = streams.webhooks("a")
     await publish(streams, 1, 2)
     await hooks.route([(entry, ["x"]) for entry in await take(hooks)])
@@ -74,7 +75,8 @@ async def test_a_delivery_stays_until_it_is_done(streams: Streams) -> None:
 
 
 async def test_a_buried_delivery_is_a_dead_letter_that_can_be_sent_again(streams: Streams) -> None:
-    """With the webhook's name, the cause and the event; a replay puts it back into its queue, unchanged."""
+    """The dead letter has the webhook's name, the cause and the event; a replay puts it back into its queue,
+    unchanged."""
     hooks = streams.webhooks("a")
     await publish(streams, 1)
     await hooks.route([(entry, ["x"]) for entry in await take(hooks)])
@@ -92,13 +94,13 @@ async def test_a_buried_delivery_is_a_dead_letter_that_can_be_sent_again(streams
 
 
 async def test_one_that_can_not_be_a_letter_is_refused(streams: Streams) -> None:
-    """An id that is none is the caller's mistake, not an absent letter."""
+    """A malformed id is the caller's error, not an absent letter."""
     with pytest.raises(InvalidError):
         await streams.dead.find("nonsense")
 
 
 async def test_one_router_is_the_first(streams: Streams) -> None:
-    """The lowest name of those who were heard of lately; whoever is silent is passed over."""
+    """The first router is the lowest name among those that were active lately; a silent one is skipped."""
     a, b = streams.webhooks("a"), streams.webhooks("b")
     assert await b.is_first(silence_s=60)
     await publish(streams, 1)
@@ -113,7 +115,7 @@ async def test_one_router_is_the_first(streams: Streams) -> None:
 
 
 async def test_lost_groups_begin_at_the_start(backend: Backend) -> None:
-    """After a flush nothing that comes is skipped."""
+    """After a flush the new group skips no event."""
     streams = backend.connect()
     hooks = streams.webhooks("a")
     await publish(streams, 1)
@@ -128,7 +130,7 @@ async def test_lost_groups_begin_at_the_start(backend: Backend) -> None:
 
 
 async def test_a_queue_that_is_forgotten_is_gone(streams: Streams, backend: Backend) -> None:
-    """Nothing of a removed webhook stays behind."""
+    """The queue of a removed webhook is deleted."""
     hooks = streams.webhooks("a")
     await publish(streams, 1)
     await hooks.route([(entry, ["x"]) for entry in await take(hooks)])

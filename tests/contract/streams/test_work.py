@@ -37,7 +37,7 @@ async def test_hints_sent_before_any_consumer_are_not_lost(streams: Streams) -> 
 
 
 async def test_a_blocked_claim_gets_the_next_hint(backend: Backend) -> None:
-    """Whoever waits is served as the hint comes."""
+    """A blocked claim returns as soon as a hint arrives."""
     sender, worker = backend.connect(), backend.connect()
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         waiting = group.create_task(worker.work_queue("a").claim(limit=10, block_s=4))
@@ -47,7 +47,7 @@ async def test_a_blocked_claim_gets_the_next_hint(backend: Backend) -> None:
 
 
 async def test_a_blocked_claim_survives_a_flush(backend: Backend) -> None:
-    """A lost group is created again, once, and what is sent afterwards arrives."""
+    """A lost group is created again, once, and hints that are sent afterwards arrive."""
     sender, worker = backend.connect(), backend.connect()
     queue = worker.work_queue("a")
     await queue.claim(limit=10, block_s=0)
@@ -60,7 +60,7 @@ async def test_a_blocked_claim_survives_a_flush(backend: Backend) -> None:
 
 
 async def test_an_acknowledged_entry_is_gone(streams: Streams) -> None:
-    """Nobody gets it again."""
+    """No consumer gets an acknowledged entry again."""
     await streams.hints.send([a_hint()])
     assert await streams.work_queue("a").standing() == (1, 0)
     claimed = await claim_all(streams)
@@ -72,7 +72,7 @@ async def test_an_acknowledged_entry_is_gone(streams: Streams) -> None:
 
 
 async def test_abandoned_entries_are_claimed_with_their_count(streams: Streams) -> None:
-    """What a dead consumer left goes to another, each time with one more delivery."""
+    """The entries of a dead consumer go to another, each time with one more delivery."""
     await streams.hints.send([a_hint(f"run-{number}") for number in range(50)])
     await claim_all(streams, "dead")
     claimed = await claim_idle(streams, "b")
@@ -81,14 +81,14 @@ async def test_abandoned_entries_are_claimed_with_their_count(streams: Streams) 
 
 
 async def test_young_entries_are_not_abandoned(streams: Streams) -> None:
-    """Before the idle time has passed nobody else may have it."""
+    """No other consumer may claim an entry before the idle time has passed."""
     await streams.hints.send([a_hint()])
     await claim_all(streams, "a")
     assert await claim_idle(streams, "b", min_idle_s=60) == []
 
 
 async def test_a_heartbeat_keeps_an_entry(streams: Streams) -> None:
-    """Long work stays with who does it, and does not count as another delivery."""
+    """A long-running entry stays with its consumer, and a heartbeat is not counted as another delivery."""
     await streams.hints.send([a_hint()])
     claimed = await claim_all(streams, "a")
     await asyncio.sleep(0.12)
@@ -98,7 +98,7 @@ async def test_a_heartbeat_keeps_an_entry(streams: Streams) -> None:
 
 
 async def test_a_late_heartbeat_does_not_take_an_entry_back(streams: Streams) -> None:
-    """Once another consumer has claimed it, the first one's heartbeat does nothing."""
+    """The heartbeat of the first consumer has no effect once another consumer has claimed the entry."""
     await streams.hints.send([a_hint()])
     late = await claim_all(streams, "a")
     await claim_idle(streams, "b")
@@ -108,7 +108,7 @@ async def test_a_late_heartbeat_does_not_take_an_entry_back(streams: Streams) ->
 
 
 async def test_a_released_delivery_does_not_count(streams: Streams) -> None:
-    """A failure for which the entry is not to blame brings it no nearer to the dead letters."""
+    """A failure that is not caused by the entry brings it no nearer to the dead letters."""
     await streams.hints.send([a_hint()])
     claimed = await claim_all(streams, "a")
     for _ in range(8):
@@ -118,7 +118,7 @@ async def test_a_released_delivery_does_not_count(streams: Streams) -> None:
 
 
 async def test_an_undecodable_entry_is_delivered_as_such(streams: Streams, backend: Backend) -> None:
-    """Poison reaches whoever must bury it, and nobody chokes on it."""
+    """An undecodable entry reaches the consumer that buries it, without an error on the way."""
     await backend.add_raw(keys.work(0), None, {"v": b"1", "key": b"\xff/../x"})
     await backend.add_raw(keys.work(1), None, {"v": b"2", "key": b"default/train-0123abcd"})
     claimed = await claim_all(streams)
@@ -127,7 +127,7 @@ async def test_an_undecodable_entry_is_delivered_as_such(streams: Streams, backe
 
 
 async def test_a_dead_letter_says_where_it_came_from_and_why(streams: Streams) -> None:
-    """It leaves the queue, and stands among the dead with its cause and its fields."""
+    """The entry leaves the queue, and is in the dead letters with its cause and its fields."""
     await streams.hints.send([a_hint()])
     [claimed] = await claim_all(streams)
     await streams.work_queue("a").dead_letter(claimed, cause="the template is broken")
@@ -139,7 +139,7 @@ async def test_a_dead_letter_says_where_it_came_from_and_why(streams: Streams) -
 
 
 async def test_a_dead_letter_can_be_sent_again(streams: Streams) -> None:
-    """Replay puts the very same hint back to its source, once."""
+    """A replay puts the unchanged hint back into its source, once."""
     await streams.hints.send([a_hint()])
     [claimed] = await claim_all(streams)
     await streams.work_queue("a").dead_letter(claimed, cause="x")
@@ -151,7 +151,7 @@ async def test_a_dead_letter_can_be_sent_again(streams: Streams) -> None:
 
 
 async def test_a_dead_letter_can_be_dropped(streams: Streams) -> None:
-    """And an id that is none is the caller's error."""
+    """A dead letter can be dropped; a malformed id is the caller's error."""
     await streams.hints.send([a_hint()])
     [claimed] = await claim_all(streams)
     await streams.work_queue("a").dead_letter(claimed, cause="x")
@@ -163,7 +163,7 @@ async def test_a_dead_letter_can_be_dropped(streams: Streams) -> None:
 
 
 async def test_a_letter_from_elsewhere_is_not_sent_anywhere(streams: Streams, backend: Backend) -> None:
-    """A forged source must not make us write to keys that are not ours."""
+    """A forged source must not make us write to foreign keys."""
     await backend.add_raw(keys.DEAD.prefix, None, {"source": b"slipway:cluster", "f:x": b"y"})
     [letter] = await streams.dead.page()
     with pytest.raises(InvalidError):
@@ -186,7 +186,7 @@ async def test_trimming_removes_only_what_everybody_acknowledged(streams: Stream
 
 
 async def test_acknowledging_after_a_flush_is_harmless(streams: Streams, backend: Backend) -> None:
-    """The effect is done; that the entry is gone changes nothing."""
+    """The work is done, so it does not matter that the entry is gone."""
     await streams.hints.send([a_hint()])
     claimed = await claim_all(streams)
     await backend.flush()
@@ -199,7 +199,7 @@ async def test_acknowledging_after_a_flush_is_harmless(streams: Streams, backend
 
 
 async def test_an_entry_that_was_deleted_while_pending_holds_nobody_up(streams: Streams, backend: Backend) -> None:
-    """Claiming leaves it out, gives the rest, and forgets it: nothing is pending for ever."""
+    """A claim skips the entry, returns the rest, and forgets it: no entry is pending for ever."""
     await streams.hints.send([a_hint() for _ in range(3)])
     claimed = await claim_all(streams, "dead")
     await backend.remove_raw(keys.work(claimed[1].shard), claimed[1].entry_id)
@@ -211,7 +211,7 @@ async def test_an_entry_that_was_deleted_while_pending_holds_nobody_up(streams: 
 
 
 async def test_a_group_that_was_lost_begins_at_the_start(streams: Streams, backend: Backend) -> None:
-    """What was never acknowledged comes again, and so does what was: at least once."""
+    """Entries are delivered again from the start, acknowledged ones too: at least once."""
     await streams.hints.send([a_hint() for _ in range(3)])
     claimed = await claim_all(streams, "a")
     await streams.work_queue("a").ack(claimed[:1])
@@ -229,7 +229,7 @@ async def test_hints_sent_between_a_flush_and_the_next_claim_are_not_lost(stream
 
 
 async def test_a_claim_of_few_leaves_the_rest(streams: Streams) -> None:
-    """A worker takes about as many as it has room for; the next claims get the others, each once."""
+    """A worker claims about as many entries as it can handle; the next claims get the others, each once."""
     await streams.hints.send([a_hint(f"run-{number}") for number in range(200)])
     queue, seen = streams.work_queue("a"), [0]
     first = await queue.claim(limit=16, block_s=0)
@@ -240,7 +240,7 @@ async def test_a_claim_of_few_leaves_the_rest(streams: Streams) -> None:
 
 
 async def test_the_backlog_is_counted_when_entries_were_removed_by_hand(streams: Streams, backend: Backend) -> None:
-    """What waits is what could still be delivered, whatever the server believes of what it lost."""
+    """The backlog contains the entries that can still be delivered, whatever the server counts of removed ones."""
     await streams.hints.send([a_hint()] * 3)
     assert len(await streams.work_queue("a").claim(limit=1, block_s=0)) == 1
     key = keys.work(keys.shard_of(an_id()))
