@@ -1,7 +1,8 @@
-"""`python -m tests.simulation`: every scenario, seed and point that is asked for; a line to replay each failure.
+"""`python -m tests.simulation` plays the requested scenarios, seeds and points, and prints a line to replay each
+failure.
 
-Owns the command line, the rounds of a sweep and its gate. Exits 1 when anything was found, when the gate had too
-few points, or when nothing was heard of a point.
+Owns the command line, the rounds of a sweep and its gate. Exits 1 when a violation was found, when the gate had too few
+points, or when a point had no outcome.
 """
 
 import argparse
@@ -36,15 +37,15 @@ from tests.support.faults import Effect, Fault
 
 DESCRIPTION = "Play scenarios on the simulated system, with faults."
 POINTS_MIN = 30_000
-"""The gate, and a whole sweep, have no fewer."""
+"""The least number of points of the gate and of a whole sweep."""
 ZOMBIE_SHARE = 100
-"""One in so many of a sample is a zombie that wakes: they wait for long."""
+"""One point of this many in a sample is a zombie that wakes, because they take long."""
 GATE = 30_450
-"""So many are asked for at the gate: not every one is reached."""
+"""The points that the gate requests; not every one is reached."""
 
 
 class Line(msgspec.Struct, array_like=True):
-    """One outcome, as `--json` has it."""
+    """One outcome, as `--json` prints it."""
 
     family: str
     replay: str
@@ -53,7 +54,7 @@ class Line(msgspec.Struct, array_like=True):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command and return its exit code."""
     options = _parser().parse_args(argv)
     logging.disable(logging.CRITICAL)
     names = options.scenario or list(SCENARIOS)
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _sweep(names: Sequence[str], families: Sequence[str], options: argparse.Namespace, report: Report) -> None:
-    """What is made once is made before the first fork, and not looked at again; then the rounds."""
+    """Make shared state before the first fork and exclude it from garbage collection; then play the rounds."""
     with_api = next((name for name in names if SCENARIOS[name].setup.replicas.get("api")), names[0])
     for name in dict.fromkeys((names[0], with_api)):
         run(name, SEED)
@@ -91,7 +92,8 @@ def _sweep(names: Sequence[str], families: Sequence[str], options: argparse.Name
 def _rounds(
     names: Sequence[str], families: Sequence[str], options: argparse.Namespace, report: Report, grower: Nursery
 ) -> None:
-    """The undisturbed runs, what follows from them, and what follows from those that were held."""
+    """Play the undisturbed runs, the points that follow from them, and the points that follow from those where a
+    process was held."""
     wanted = roots(names, options.seeds)
     report.expect_bases(wanted)
     undisturbed = [Branch(scenario=name, seed=seed, replicas=replicas) for name, seed, replicas in wanted]
@@ -101,7 +103,7 @@ def _rounds(
         if not outcome.violations:
             root = (outcome.scenario, outcome.seed, outcome.replicas)
             bases[root] = outcome.effects
-            # At once, while others play: afterwards everybody would wait for it.
+            # Compute them at once, while other runs play: later all trunks would wait for it.
             following[root] = leaves(root, outcome.effects, families, of_all_seeds=options.points == "gate")
     if options.points == "none":
         return
@@ -205,6 +207,6 @@ def _parser() -> argparse.ArgumentParser:
 
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # Sets of names have an order, and it belongs to what a seed repeats.
+        # The order of a set of names depends on the hash seed, and a replay must repeat it.
         os.execve(sys.executable, [*sys.orig_argv], {**os.environ, "PYTHONHASHSEED": "0"})
     raise SystemExit(main())

@@ -1,7 +1,7 @@
-"""The stories of people who go through the api: they launch, look, cancel and follow over HTTP.
+"""Scenarios of users of the api: they launch, read, cancel and follow over HTTP.
 
-Owns nothing but the stories. A client asks again while it does not know what became of its request; what it was told is
-judged afterwards (I1, I2, I13, I19, I22, I23), whatever happened to the replicas meanwhile.
+Owns only the scenarios. A client retries while it does not know the outcome of its request. Its answers are judged
+afterwards (I1, I2, I13, I19, I22, I23), whatever happened to the replicas.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ TWO = Setup(replicas={"api": 2})
 SECRET = "s3cret-of-ada-7f1c"
 OTHER = "team-b"
 STARTED_S = 1.0
-"""Every replica answers by then, if nothing has gone wrong."""
+"""Every replica answers after this time, if no fault has struck."""
 
 
 async def _launch(world: World) -> None:
-    """Launch, follow the events, look at it now and then; a secret is in its environment."""
+    """Launch, follow the events, and read it now and then; a secret is in its environment."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     world.canaries.append(Canary(text=SECRET, is_secret=True, planted="env of job"))
     ada, reader = Client(world, "ada"), Client(world, "reader", user="bob")
@@ -41,7 +41,7 @@ async def _launch(world: World) -> None:
 
 
 async def _retry(world: World) -> None:
-    """The same key at two replicas at once, later again, and with another body."""
+    """Send the same key to two replicas at once, later again, and with another body."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     ada, twin = Client(world, "ada"), Client(world, "twin")
     await asyncio.gather(ada.launch(key="same", role="api"), twin.launch(key="same", role="api2"))
@@ -52,7 +52,7 @@ async def _retry(world: World) -> None:
 
 
 async def _names(world: World) -> None:
-    """One key with two names at two replicas at once, then again with either and with none."""
+    """Send one key with two names to two replicas at once, then again with either name and with none."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     ada, twin = Client(world, "ada"), Client(world, "twin")
     await asyncio.sleep(STARTED_S)
@@ -83,7 +83,7 @@ def _cancel_when(condition: Callable[[Allocation], object], *, ranks: int = 2) -
 
 
 async def _two_read_the_cancel(world: World) -> None:
-    """One replica takes the cancel; everybody reads it from the other one at that very moment."""
+    """One replica stores the cancel; both users read it from the other one at that moment."""
     ada, bob = Client(world, "ada"), Client(world, "bob", user="bob")
     made = await ada.launch(key="first", role="api")
     allocation = str(made.body["id"])
@@ -97,7 +97,7 @@ async def _two_read_the_cancel(world: World) -> None:
 
 
 async def _delete(world: World) -> None:
-    """Deleted while it runs; then its id is nobody's."""
+    """Delete it while it runs; then its id is unknown."""
     ada = Client(world, "ada")
     made = await ada.launch(key="first")
     allocation = str(made.body["id"])
@@ -107,7 +107,7 @@ async def _delete(world: World) -> None:
 
 
 async def _pause(world: World) -> None:
-    """Paused while it runs, and resumed: the second attempt ends."""
+    """Pause it while it runs, and resume it: the second attempt ends."""
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
     ada = Client(world, "ada")
     made = await ada.launch(key="first", preemptible=True, preemptionGrace="2s")
@@ -121,7 +121,7 @@ async def _pause(world: World) -> None:
 
 
 async def _two_tenants(world: World) -> None:
-    """Two workspaces on one cluster; each reads all that it may of its own."""
+    """Two workspaces on one cluster; each user reads everything of their own that they may."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await world.kube.create(NAMESPACES, {"metadata": {"name": OTHER, "labels": {LABEL_WORKSPACE: "true"}}})
     people = {"default": Client(world, "ada"), OTHER: Client(world, "bea", workspace=OTHER, user="bea")}
@@ -150,7 +150,7 @@ def _exists(_found: Allocation) -> bool:
 
 
 def _is_assigned(found: Allocation) -> bool:
-    """Or was: an answer to the launch that comes late finds it further on."""
+    """Whether it is or was assigned: a late answer to the launch finds it further on."""
     return found.status.admission is not None
 
 

@@ -1,6 +1,6 @@
-"""Stories that need a certain moment: a stranger takes a name, a lease is deleted, poison among the hints.
+"""Scenarios that need a certain moment: another user takes a name, a lease is deleted, undecodable hints arrive.
 
-Like `scenarios.py` they only act and wait; the user and the strangers act within the instant, before any of us.
+Like `scenarios.py` they only act and wait. The user and other programs act within the instant, before any service does.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ SLOWLY_S = 0.002
 STAYS_S = 35.0
 ARRIVALS, ARRIVES_S = 6, 0.2
 TOLD = 24
-"""More transitions than an object remembers."""
+"""More transitions than an object stores."""
 
 
 async def name_taken(world: World) -> None:
-    """A stranger makes a pod with the name of the first rank: it is left alone, and the launch is refused."""
+    """Another user creates a pod with the name of the first rank: it is left alone, and the launch is refused."""
     launched = await world.launch(ranks=2)
     pod: RawObject = {
         "metadata": {"name": ids.pod_name(id_of(launched), 1, 0), "namespace": "default"},
@@ -43,9 +43,10 @@ async def name_taken(world: World) -> None:
 
 
 async def bound_elsewhere(world: World) -> None:
-    """Somebody binds a pod of ours to a node that it was not given: the attempt is broken, the next one is not."""
+    """Another program binds a pod of ours to a node that was not planned: the attempt is broken, the next one is
+    not."""
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
-    # The way to the server takes time for each call: else the pod worker may have bound it before anybody could see it.
+    # Each call takes some time: otherwise the pod worker could bind the pod before this scenario sees it.
     usual = world.trouble.latency
     world.trouble.latency = lambda: world.loop.sleep(SLOWLY_S)
     launched = await world.launch()
@@ -61,15 +62,15 @@ async def bound_elsewhere(world: World) -> None:
 
 
 REPLACED_S = 0.2
-"""How long the leader stands still while its object is replaced."""
+"""Seconds for which the leader is stopped while its object is replaced."""
 
 
 async def replaced(world: World) -> None:
-    """What was decided for an object finds another one of its name."""
+    """A decision for a deleted object must not be applied to another one of its name."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     first = await world.launch(ranks=2)
     await _decided(world)
-    # The leader is stopped between its ledger and the admission, so no finalizer keeps it yet.
+    # The leader is stopped between the ledger and the admission, so the object has no finalizer yet.
     leader = world.processes["scheduler"]
     world.freeze(leader, REPLACED_S)
     await world.delete()
@@ -79,7 +80,7 @@ async def replaced(world: World) -> None:
 
 
 async def lease_deleted(world: World) -> None:
-    """Two leaders later somebody deletes the lease and the leader dies: terms are counted from the beginning again."""
+    """After two leaders the lease is deleted and the leader dies: the terms restart at the beginning."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     for name in ("first", "second", "third"):
         await world.launch(name)
@@ -91,7 +92,7 @@ async def lease_deleted(world: World) -> None:
 
 
 async def lease_deleted_at_work(world: World) -> None:
-    """Work arrives, and somebody deletes the lease: for a moment two lead, and one of them decides."""
+    """The lease is deleted while work arrives: for a moment there are two leaders, and one of them decides."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     names = [f"job{number}" for number in range(ARRIVALS)]
     for name in names:
@@ -110,7 +111,7 @@ async def _without_lease(world: World) -> None:
 
 
 async def new_node(world: World) -> None:
-    """The only node with room comes after the launch, and the watchers hear of it late."""
+    """The only node with enough resources is created after the launch, and the watchers see it late."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=2.0)
     await world.launch(cpu="6")
     await asyncio.sleep(1.0)
@@ -119,13 +120,13 @@ async def new_node(world: World) -> None:
 
 
 async def wait(world: World) -> None:
-    """Too large for what there is: it waits, and nobody says so twice."""
+    """It is too large for the cluster: it waits, and its explanation is written once."""
     await world.launch(ranks=9)
     await world.when(lambda found: found.status.conditions)
 
 
 async def much_told(world: World) -> None:
-    """More happens than the object remembers while Redis is away; it comes back empty."""
+    """More transitions happen than the object stores while Redis is down; Redis returns empty."""
     await world.launch(ranks=2)
     await world.when(is_running)
     await asyncio.sleep(1.0)
@@ -142,7 +143,7 @@ async def much_told(world: World) -> None:
 
 
 async def poison(world: World) -> None:
-    """Hints that nobody can read or follow lie among the others."""
+    """Undecodable hints, and hints that lead nowhere, are among the others."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     for shard in range(keys.SHARDS):
         world.server.add(keys.work(shard), {"nonsense": b"\xff"})
@@ -153,7 +154,7 @@ async def poison(world: World) -> None:
 
 
 async def _decided(world: World) -> None:
-    """Until a decision stands in the ledger, that very instant."""
+    """Wait until a decision is in the ledger, and return in that instant."""
     decided = asyncio.Event()
 
     def look(change: Commit) -> None:
@@ -166,7 +167,7 @@ async def _decided(world: World) -> None:
 
 
 async def pod_torn_out(world: World) -> None:
-    """Somebody takes a running pod away with all its finalizers: nobody ever learns how it ended."""
+    """A running pod is removed with all its finalizers, so its exit can never be known."""
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
     await world.launch(ranks=2)
     running = await world.when(is_running)
@@ -183,7 +184,7 @@ async def pod_torn_out(world: World) -> None:
 
 
 async def evict_ready(world: World) -> None:
-    """It says that it is ready, and is evicted before the watchers have heard that."""
+    """It reports ready, and is evicted before the watchers have read that."""
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
     await world.launch(preemptible=True, preemptionGrace="2s")
     await world.when(is_running)
@@ -198,7 +199,7 @@ async def evict_ready(world: World) -> None:
 
 
 async def retained(world: World) -> None:
-    """What has ended long enough ago is forgotten; what it used is not."""
+    """An allocation that ended long enough ago is deleted; its usage stays recorded."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await world.launch("first", ranks=2)
     await world.when(has_ended, name="first")
@@ -206,14 +207,14 @@ async def retained(world: World) -> None:
 
 
 async def stay_long(world: World) -> None:
-    """It runs for longer than any sweep or resync takes to come by."""
+    """It runs for longer than the interval of any sweep or resync."""
     await world.launch(ranks=2)
     await world.when(is_running)
     await asyncio.sleep(STAYS_S)
 
 
 async def flushed_alone(world: World) -> None:
-    """Redis loses everything while no pod worker is there, and then something is launched."""
+    """Redis loses everything while no pod worker runs, and then an allocation is launched."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await asyncio.sleep(5.0)
     world.crash(world.processes["podworker"])

@@ -1,10 +1,10 @@
-"""The processes that play: as many trees at once as asked for, and the stream of what they found.
+"""The processes that play runs: a given number of trees at once, and the stream of their outcomes.
 
-Owns forking the trunks, the pipes on which outcomes come, and that nothing is left when the caller goes. Must not know
-what is played, nor judge it.
+Owns forking the trunks, the pipes with the outcomes, and the end of all processes when the caller ends. Must not know
+the runs, nor judge them.
 
-Trunks are forked by a nursery, a process that was itself forked while this one was small: every fork and every exit of
-a tree costs by what its root held, and whoever plans a sweep holds much.
+Trunks are forked by a nursery, a process that was itself forked while this one was small: the cost of every fork and
+exit of a tree grows with the memory of its root, and a process that plans a sweep has much memory.
 """
 
 import os
@@ -30,7 +30,7 @@ _READ_BYTES = 1 << 16
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
-    """What one trunk plays: the undisturbed run itself (no points), or the points that leave it."""
+    """The work of one trunk: the undisturbed run itself (no points), or the points that leave it."""
 
     scenario: str
     seed: int
@@ -39,20 +39,20 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Nursery:
-    """The process that forks trunks, as the caller sees it."""
+    """The process that forks trunks, for its caller."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
 
     def plant(self, branch: Branch) -> tuple[int, int]:
-        """A trunk that plays `branch`: (its process, the pipe on which it tells)."""
+        """Start a trunk that plays `branch`; return its process and the pipe with its outcomes."""
         inlet, outlet = os.pipe()
         pid = self._ask(branch, [outlet])
         os.close(outlet)
         return pid, inlet
 
     def ended(self, pid: int) -> int:
-        """Waits for the end of a trunk; its exit code, or the signal that ended it, negative."""
+        """Wait for the end of a trunk; return its exit code, or minus the signal that ended it."""
         return self._ask(pid, [])
 
     def _ask(self, order: Branch | int, fds: Sequence[int]) -> int:
@@ -64,7 +64,7 @@ class Nursery:
 
 @contextmanager
 def nursery(*, traced: bool = False) -> Generator[Nursery]:
-    """One for as long as it is needed. Make it before anything that is large; what is to be shared, before it."""
+    """Run a nursery in this context. Create it before any large object, and after objects that all trunks share."""
     here, there = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -79,7 +79,7 @@ def nursery(*, traced: bool = False) -> Generator[Nursery]:
 
 
 def play(branches: Iterable[Branch], jobs: int, grower: Nursery) -> Iterator[Outcome]:
-    """Every outcome, as it comes. Whatever ends the iteration ends every process."""
+    """Yield every outcome as it arrives. When the iteration ends in any way, every process ends."""
     waiting = deque(branches)
     with selectors.DefaultSelector() as selector:
         trunks: dict[int, _Trunk] = {}
@@ -93,7 +93,8 @@ def play(branches: Iterable[Branch], jobs: int, grower: Nursery) -> Iterator[Out
                     trunk = trunks[ready.fd]
                     yield from trunk.receive()
                     if trunk.is_over:
-                        # Before it is closed: an inlet that somebody else holds too would be told of on and on.
+                        # Unregister it before it is closed: a pipe end that another process has too would be reported
+                        # for ever.
                         selector.unregister(ready.fd)
                         trunk.close()
                         del trunks[ready.fd]
@@ -103,7 +104,7 @@ def play(branches: Iterable[Branch], jobs: int, grower: Nursery) -> Iterator[Out
 
 
 class _Trunk:
-    """One tree of processes, seen from the outside."""
+    """One tree of processes, as its caller sees it."""
 
     def __init__(self, branch: Branch, grower: Nursery) -> None:
         self.is_over = False
@@ -113,7 +114,7 @@ class _Trunk:
         self._pid, self.inlet = grower.plant(branch)
 
     def receive(self) -> Iterator[Outcome]:
-        """What has come meanwhile; at the end, that it ended badly if it did."""
+        """Yield the outcomes that have arrived; at the end one more if the tree failed."""
         read = os.read(self.inlet, _READ_BYTES)
         if not read:
             yield from self._end()
@@ -127,14 +128,14 @@ class _Trunk:
             self._held = self._held[end:]
 
     def kill(self) -> None:
-        """With everything that it has forked."""
+        """Kill the tree with all its forks."""
         with suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
         self._grower.ended(self._pid)
         self.close()
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """Close the pipe."""
         os.close(self.inlet)
 
     def _end(self) -> Iterator[Outcome]:
@@ -147,10 +148,10 @@ class _Trunk:
 
 
 def _be_nursery(line: socket.socket, *, traced: bool) -> NoReturn:
-    """In the child: forks what it is asked for, until nobody asks any more."""
+    """In the child: fork trunks on request, until the caller is gone."""
     code = 1
     try:
-        # The keyboard's Ctrl-C is for who asks.
+        # Ctrl-C of the keyboard is for the caller.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         pages.collapse()
         while ordered := _ordered(line):
@@ -162,7 +163,7 @@ def _be_nursery(line: socket.socket, *, traced: bool) -> NoReturn:
             if pid == 0:
                 line.close()
                 _be_trunk(order, outlets[0], traced=traced)
-            # Here and there, so that it is done whoever is first.
+            # Both processes set the group, so that it is set whichever runs first.
             with suppress(PermissionError, ProcessLookupError):
                 os.setpgid(pid, pid)
             os.close(outlets[0])
@@ -175,7 +176,8 @@ def _be_nursery(line: socket.socket, *, traced: bool) -> NoReturn:
 
 
 def _ordered(line: socket.socket) -> tuple[Branch | int, list[int]] | None:
-    """The next order: a trunk, with where its outcomes go, or to wait for one; None when nobody is there any more."""
+    """The next order: a trunk, with the pipe for its outcomes, or a process to wait for; None when the caller is
+    gone."""
     length, outlets, _, _ = socket.recv_fds(line, _LENGTH.size, 1)
     if not length:
         return None
@@ -184,7 +186,7 @@ def _ordered(line: socket.socket) -> tuple[Branch | int, list[int]] | None:
 
 
 def _exactly(line: socket.socket, size: int) -> bytes:
-    """So many bytes. Raises ConnectionError when there will be no more."""
+    """Read that many bytes. Raises ConnectionError when the other end closes before."""
     read = b""
     while len(read) < size:
         more = line.recv(size - len(read))
@@ -195,7 +197,8 @@ def _exactly(line: socket.socket, size: int) -> bytes:
 
 
 def _be_trunk(branch: Branch, outlet: int, *, traced: bool) -> NoReturn:
-    """In the child. A group of its own, so that the whole tree can be ended; whoever reads no more ends it too."""
+    """In the child: play the branch in a process group of its own, so that the whole tree can be ended; a closed
+    pipe ends it too."""
     code = 1
     try:
         os.setpgid(0, 0)

@@ -1,11 +1,11 @@
 """Points without their prefix: the run forks at the boundary where a fault strikes.
 
-Owns the tree of processes of one run. The trunk plays the scenario undisturbed; wherever a wanted fault strikes, it
-forks: the child plants the fault and goes on to the end, audits itself and sends what it found; the trunk waits for it
-and goes on as if nothing had happened. A child forks again for the second fault of a pair, and so on. One process of a
-tree runs at a time, so whoever grows as many trees as there are cores keeps them busy.
+Owns the tree of processes of one run. The trunk plays the scenario undisturbed, and forks wherever a wanted fault
+strikes. The child injects the fault, runs to the end, audits itself and sends its outcome. The trunk waits for it and
+continues undisturbed. A child forks again for the second fault of a pair, and so on. Only one process of a tree runs at
+a time, so as many trees as cores keep the cores busy.
 
-A child is the very run that the same faults give from the start: nothing in it can tell that it was forked.
+A child is the same run as one with these faults from the start: nothing in it depends on the fork.
 """
 
 import os
@@ -19,20 +19,20 @@ from tests.support.faults import Fault
 from tests.support.world import World
 
 CPU_S_MAX = 60
-"""No run computes so long; one that does is ended by the kernel."""
+"""CPU seconds that no run needs; the kernel ends a run that uses more."""
 
 TELLING = "hold@"
-"""What others did while somebody was held tells where to resume it."""
+"""The prefix of faults that also send the effects of others while a process was held: these show where to resume it."""
 Point = tuple[Fault, ...]
 Send = Callable[[Outcome], None]
 _Key = tuple[str, int, str]
 
 
 def grow(name: str, seed: int, replicas: int, wanted: Iterable[Point], send: Send, *, traced: bool = False) -> None:
-    """Plays every wanted point of one undisturbed run; each outcome is sent by the process that played it.
+    """Play every wanted point of one undisturbed run; the process that plays a point sends its outcome.
 
-    A point that is never reached is sent too, with fewer faults struck than it has. The caller's process must be one
-    that may be ended: it is the trunk.
+    A point that is never reached is sent too, with fewer struck faults than it has. The caller's process is the trunk,
+    and may be ended.
     """
     tree = _Tree(wanted, send)
     outcome = run(name, seed, replicas=replicas, traced=traced, begin=tree.begin, finish=tree.finish)
@@ -40,7 +40,7 @@ def grow(name: str, seed: int, replicas: int, wanted: Iterable[Point], send: Sen
 
 
 class _Tree:
-    """One process of the tree, as it goes: what is still wanted from here on."""
+    """One process of the tree, and the faults that it still has to try."""
 
     def __init__(self, wanted: Iterable[Point], send: Send) -> None:
         self._send = send
@@ -55,7 +55,7 @@ class _Tree:
         world.trouble.may_come = lambda kind: kind in self._kinds
 
     def finish(self, outcome: Outcome) -> None:
-        """The run is over: in a child, this is the end of the process."""
+        """End the run: in a child this ends the process."""
         for point in self._wanted:
             missed = tuple(map(str, (*self._planted, *point)))
             self._send(Outcome(scenario=outcome.scenario, seed=outcome.seed, replicas=outcome.replicas, faults=missed))
@@ -94,9 +94,9 @@ class _Tree:
             os._exit(0)
 
     def _become(self, fault: Fault, points: list[Point]) -> None:
-        """The child: `fault` strikes here, and the rest of its points is still to come."""
+        """In the child: let `fault` strike here, and continue with the rest of its points."""
         signal.setitimer(signal.ITIMER_PROF, CPU_S_MAX)
-        # asyncio takes a loop for running only in the process that said so.
+        # asyncio knows a running loop only in the process that registered it.
         events._set_running_loop(self._world.loop)
         rests = [tuple(other for other in point if other != fault) for point in points]
         self._is_wanted = () in rests
@@ -106,7 +106,7 @@ class _Tree:
         self._world.trouble.plant((fault,))
 
     def _outlive(self, child: int, fault: Fault) -> None:
-        """Wait for the child's end; one that ends otherwise than by having sent its outcome is a finding."""
+        """Wait for the child's end; a child that ends without having sent its outcome is a finding."""
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
         if code:

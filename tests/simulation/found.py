@@ -1,4 +1,5 @@
-"""What was ever found: the lines that replay it, kept in a file beside this one and played by the tests for ever.
+"""Every failure ever found: the lines that replay them, stored in a file beside this one and always played by the
+tests.
 
 Owns the file's form: one line each, as the failure was printed; a `#` begins a remark.
 """
@@ -13,7 +14,7 @@ from tests.support.faults import Fault
 
 KEPT = Path(__file__).with_name("found.txt")
 KEPT_MAX = 300
-"""A sweep that finds more has one cause or two; these tell enough."""
+"""The most new lines of a sweep: one with more failures has one cause or two, and these show it."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +27,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> Line:
-    """Raises ValueError, KeyError for what is no replay line."""
+    """Parse a replay line. Raises ValueError or KeyError for any other text."""
     words = iter(shlex.split(text))
     options: dict[str, list[str]] = {}
     for word in words:
@@ -40,14 +41,14 @@ def parse(text: str) -> Line:
 
 
 def lines(path: Path = KEPT) -> list[str]:
-    """Every line that is kept."""
+    """Every stored line."""
     if not path.exists():
         return []
     return [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
 
 
 def keep(replays: Iterable[str], path: Path = KEPT) -> int:
-    """Adds those that are not there; how many."""
+    """Add the lines that are not stored yet, and return their number."""
     before = lines(path)
     fresh = [line for line in dict.fromkeys(replays) if line not in before][: max(0, KEPT_MAX - len(before))]
     if fresh:

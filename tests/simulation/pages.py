@@ -1,7 +1,8 @@
-"""Memory in huge pages, for a process that forks often: each fork copies the table of its pages, each exit clears it.
+"""Moves the memory of a process that forks often into huge pages, because each fork copies its page table and each exit
+clears it.
 
-Owns one call to the kernel (`madvise`, MADV_COLLAPSE: Linux 6.1 and later). Changes nothing that a program can see;
-where it cannot be done, nothing is done. Source: man 2 madvise.
+Owns one call to the kernel (`madvise`, MADV_COLLAPSE: Linux 6.1 and later). It has no effect that a program can see.
+Where the kernel lacks it, nothing is done. Source: man 2 madvise.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ _MAPS = Path("/proc/self/maps")
 
 
 def collapse() -> int:
-    """Gathers what this process has written into huge pages; how many it has become."""
+    """Collapse this process's written memory into huge pages; return their number."""
     count = 0
     with suppress(OSError, AttributeError):
         madvise = ctypes.CDLL(None).madvise
@@ -26,7 +27,7 @@ def collapse() -> int:
 
 
 def _written() -> list[tuple[int, int]]:
-    """(first address, end) of each range that belongs to no file and may be written."""
+    """(first address, end) of each writable range that belongs to no file."""
     found: list[tuple[int, int]] = []
     for line in _MAPS.read_text().splitlines():
         span, mode, _offset, _device, inode, *_ = line.split()

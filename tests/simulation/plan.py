@@ -1,7 +1,7 @@
 """Which points a sweep plays, in which trunks: the whole table, or an even sample of it.
 
-Owns the choice and the cutting into branches. A sweep has three rounds: the undisturbed runs; all points that follow
-from them; and those that follow from what was seen while somebody was held. Pure: equal arguments give equal plans.
+Owns the choice and the cutting into branches. A sweep has three rounds: the undisturbed runs, all points that follow
+from them, and the points that follow from the runs in which a process was held. Pure: equal arguments give equal plans.
 """
 
 import random
@@ -19,19 +19,19 @@ from tests.simulation.scenarios import SCENARIOS
 from tests.support.faults import Effect, Fault, Kind
 
 SEED = 1
-"""Single faults are laid over this seed's runs."""
+"""The seed of the runs that get single faults."""
 REPLICAS = 2
-"""Of each service, where somebody else has to go on."""
+"""The replicas of each service where another one has to take over."""
 HANDFULS = 6
-"""So many for each further seed's run."""
+"""The handfuls of faults for the run of each further seed."""
 PAIRS = 120
-"""So many of each scenario's."""
+"""The pairs of faults for each scenario."""
 FLOOR = 300
-"""One in so many of a sample is sure to be of any one family."""
+"""One point of this many in a sample is surely of each family."""
 FEWEST = 3_000
-"""And one in so many of any one kind of fault."""
+"""And one point of this many of each kind of fault."""
 PREFERENCE = 12
-"""By which power of its cost a point is drawn less often."""
+"""The power of its cost by which a point is drawn less often."""
 FIXED_MS, BOUNDARY_MS, SECOND_MS = 30.0, 0.24, 0.5
 WAIT_MS = {
     Kind.CRASH: 10.0,
@@ -58,14 +58,14 @@ WAIT_MS = {
     Kind.CLOCK_FAST: 100.0,
     Kind.CLOCK_SLOW: 110.0,
 }
-"""What a point costs, by and large: to fork, to come to rest and to audit; for each boundary and each second of the
-undisturbed run that are still to come; and for what some faults make others wait for."""
+"""The approximate cost of a point: for the fork, the rest and the audit; for each boundary and each second of the
+undisturbed run that still follow; and for the time that some faults make others wait."""
 BRANCH_POINTS = 200
-"""A trunk with more is cut, so that all cores have work to the end."""
+"""A trunk with more points is cut, so that all cores have work to the end."""
 
 BASE = "base"
 FOUND = "found"
-"""What once failed."""
+"""The family of points that once failed."""
 HANDFUL = "handful"
 PAIR = "pair"
 ZOMBIE = "zombie"
@@ -76,7 +76,7 @@ Root = tuple[str, int, int]
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """One point: what is laid over which run, and as whose it counts."""
+    """One point: the run, its faults, and the family that counts it."""
 
     family: str
     root: Root
@@ -95,7 +95,7 @@ def roots(names: Iterable[str], seeds: int) -> list[Root]:
 def leaves(
     root: Root, effects: Sequence[Effect], families: Sequence[str], *, of_all_seeds: bool = False
 ) -> list[Planned]:
-    """Every point of these families that follows from an undisturbed run; from one of the first seed, or of any."""
+    """Every point of these families that follows from an undisturbed run; of the first seed, or of any."""
     name, seed, replicas = root
     has_redis = SCENARIOS[name].setup.has_redis
     every = list(points_told(effects, list(Family), has_redis=has_redis))
@@ -116,7 +116,7 @@ def leaves(
 
 
 def resumed(holds: Iterable[Outcome]) -> list[Planned]:
-    """Whoever was held in one of these runs, resumed at each boundary of a successor."""
+    """The points where a process that was held in one of these runs is resumed at each boundary of a successor."""
     return _distinct(
         Planned(ZOMBIE, (outcome.scenario, outcome.seed, outcome.replicas), pair)
         for outcome in holds
@@ -129,8 +129,8 @@ def resumed(holds: Iterable[Outcome]) -> list[Planned]:
 def sample(
     planned: Sequence[Planned], count: int, seed: int, bases: Mapping[Root, Sequence[Effect]] | None = None
 ) -> list[Planned]:
-    """About `count` of them: some of each family and of each kind of fault, of each family one of each scenario, and of
-    the rest the more the less they cost. With equal arguments, the same ones.
+    """About `count` points: some of each family and of each kind of fault, of each family one of each scenario, and of
+    the rest more cheap ones than expensive ones. Equal arguments give the same sample.
     """
     chance = random.Random(seed)
     costs = _costs(planned, bases or {})
@@ -151,7 +151,8 @@ def sample(
 
 
 def branches(planned: Iterable[Planned], bases: Mapping[Root, Sequence[Effect]]) -> list[Branch]:
-    """Trunks of about equal work, the longest scenarios first; each has neighbours, so that it may end early."""
+    """Trunks of about equal work, the longest scenarios first; a trunk contains neighbouring points, so that it may
+    end early."""
     by_root: dict[Root, list[Planned]] = {}
     for each in planned:
         by_root.setdefault(each.root, []).append(each)
@@ -168,7 +169,7 @@ def branches(planned: Iterable[Planned], bases: Mapping[Root, Sequence[Effect]])
 
 
 def _costs(planned: Iterable[Planned], bases: Mapping[Root, Sequence[Effect]]) -> dict[int, float]:
-    """About how many milliseconds each takes: what follows the fault, and what is waited for."""
+    """The approximate milliseconds of each point: for what follows the fault, and for waiting."""
     times = {root: sorted(effect.at for effect in effects) for root, effects in bases.items()}
     places = {root: {(effect.role, effect.number): effect.at for effect in effects} for root, effects in bases.items()}
     found: dict[int, float] = {}
@@ -191,7 +192,7 @@ def _handfuls(root: Root, every: Sequence[Fault]) -> Iterator[Planned]:
 
 
 def _distinct(planned: Iterable[Planned]) -> list[Planned]:
-    """Each point once, as the first family's that has it."""
+    """Each point once, in the first family that has it."""
     found: dict[tuple[Root, frozenset[Fault]], Planned] = {}
     for each in planned:
         found.setdefault((each.root, frozenset(each.faults)), each)

@@ -1,8 +1,8 @@
 """Which faults to try: every boundary of every effect, every way a call can fail, every version of every watch.
 
-Owns the enumeration. A run without faults tells which boundaries there are (effects, reads, deliveries of watches and
-of the feed); each of them gives some points. Where several kinds of a class strike alike, one is drawn by the
-boundary's own place, so that all are met over the scenarios. Pure.
+Owns the enumeration. A run without faults shows the boundaries (effects, reads, deliveries of watches and of the feed);
+each boundary gives some points. Where several kinds of a class have the same effect, the boundary's place selects one,
+so that all of them occur over the scenarios. Pure.
 """
 
 import random
@@ -16,13 +16,13 @@ from tests.support.faults import Effect, Fault, Kind
 from tests.support.mishaps import CLOCK_FAULTS, REDIS_FAULTS
 
 PAUSES = (*[Kind.NAP] * 4, *[Kind.PAUSE] * 5, *[Kind.FREEZE] * 6, *[Kind.LONG_PAUSE] * 2, Kind.COMA)
-"""Long ones are drawn seldom: they take as long as they are."""
+"""The kinds of pauses to draw from; long ones are rare, because they take that long."""
 WHOLE_MAX = 1
-"""So often each kind of call of a scenario is failed in every way; further ones in two ways that are drawn."""
+"""How many calls of each kind in a scenario fail in every way; further calls fail in two ways that are drawn."""
 DRAWN = {"flush": 2, "redis": 2, "stale": 2, "clock": 3, "freeze": 2, "hold": 4}
-"""Of the boundaries of a scenario one in so many is drawn for these; together the scenarios meet every one often."""
+"""For these kinds one boundary of this many in a scenario is drawn; over all scenarios every kind occurs often."""
 ZOMBIE_EFFECTS_MAX = 12
-"""Of the successors of one that is held, so many effects are boundaries to resume it at."""
+"""The number of effects of a held process's successors at which it is resumed."""
 READS = ".reads"
 FEED = ".feed"
 
@@ -39,24 +39,24 @@ class Family(StrEnum):
     WATCH = "watch"
     """each watch, and the feed, stopped at each version; and one more of all that can happen to it there"""
     STALE = "stale"
-    """a crash before each effect of who watches, and an old view afterwards"""
+    """each watch, and the feed, stopped at each version; and one more fault that can happen to it there"""
     FLUSH = "flush"
-    """FLUSHALL after each effect"""
+    """a crash before each effect of a process that watches, which then starts with an old view"""
     REDIS = "redis"
-    """everything else that happens to Redis, after each effect"""
+    """FLUSHALL after each effect"""
     CLOCK = "clock"
-    """a process's clocks go wrong before its effects"""
+    """every other fault of Redis, after each effect"""
     FREEZE = "freeze"
     """pauses of 1 s to 10 min before each effect"""
     HOLD = "hold"
-    """a pause that ends at a boundary of somebody else: see `zombies`"""
+    """a pause that ends at a boundary of another process: see `zombies`"""
 
 
 _ONE_IN = {Family(name): of for name, of in DRAWN.items()}
 _TURNS = {family: 10 + place for place, family in enumerate(Family)}
 
 REPLICATED = frozenset({Family.FREEZE, Family.HOLD, Family.CLOCK})
-"""Families that are played with two of each service, so that somebody else goes on."""
+"""Families that are played with two of each service, so that another replica continues."""
 
 
 def points(effects: Sequence[Effect], families: Iterable[Family], *, has_redis: bool) -> Iterator[Fault]:
@@ -67,7 +67,7 @@ def points(effects: Sequence[Effect], families: Iterable[Family], *, has_redis: 
 def points_told(
     effects: Sequence[Effect], families: Iterable[Family], *, has_redis: bool
 ) -> Iterator[tuple[Family, Fault]]:
-    """The same, each with its family."""
+    """The same faults, each with its family."""
     wanted = frozenset(families)
     often: dict[tuple[str, str, str], int] = {}
     for effect in effects:
@@ -86,13 +86,13 @@ def points_told(
 
 
 def handful(every: Sequence[Fault], seed: int) -> tuple[Fault, ...]:
-    """A few of these faults in one run."""
+    """Several of these faults in one run."""
     chance = random.Random(seed)
     return tuple(chance.sample(every, min(len(every), chance.randint(2, 5))))
 
 
 def zombies(effects: Sequence[Effect], hold: Fault) -> Iterator[tuple[Fault, Fault]]:
-    """Whoever is held resumes when another of the same service is about to do something: at each of its effects.
+    """The held process resumes when another one of the same service is about to act: at each of its effects.
 
     `effects` are those of the run in which `hold` struck.
     """

@@ -1,4 +1,4 @@
-"""Stories of work that makes room for other work, by the planner's own decisions."""
+"""Scenarios in which allocations preempt others, by the planner's own decisions."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from tests.support.world import World
 
 
 async def in_queue(world: World) -> None:
-    """A higher priority takes the place of what saves its work first, and runs again afterwards."""
+    """An allocation of higher priority preempts one that saves its work first, and that runs again afterwards."""
     await _queue(world, "default", withinQueue="LowerPriority")
     low = await _run_ready(world, "low", ranks=4, priority=10, preemptionGrace="40s")
     await world.launch("high", ranks=3, priority=90)
@@ -23,7 +23,7 @@ async def in_queue(world: World) -> None:
 
 
 async def unheard(world: World) -> None:
-    """It is told, and nobody listens: it has its whole grace, then it is killed."""
+    """The victim does not acknowledge: it has its whole grace, then it is killed."""
     await _queue(world, "default", withinQueue="LowerPriority")
     low = await _run_ready(world, "low", ranks=4, priority=10, preemptionGrace="8s")
     await world.launch("high", ranks=4, priority=90)
@@ -35,7 +35,7 @@ async def unheard(world: World) -> None:
 
 
 async def reclaim(world: World) -> None:
-    """A queue takes back what it deserves from one that has borrowed it; who is not ready has nothing to save."""
+    """A queue reclaims its quota from one that has borrowed it; a victim that is not ready has no work to save."""
     await _queue(world, "theirs", nominal={"cpu": "4"})
     await _queue(world, "mine", nominal={"cpu": "4"}, reclaim="Any")
     for name in ("first", "second"):
@@ -48,7 +48,7 @@ async def reclaim(world: World) -> None:
 
 
 async def shrink(world: World) -> None:
-    """Surplus ranks of an elastic gang go; the rest never notices."""
+    """Surplus ranks of an elastic gang are evicted; the other ranks are not disturbed."""
     await _queue(world, "default", withinQueue="LowerPriority")
     await world.launch("gang", ranks=4, minAvailable=1, priority=10, preemptible=True)
     gang = await world.when(_is_running, name="gang")
@@ -62,7 +62,7 @@ async def shrink(world: World) -> None:
 
 
 async def grow(world: World) -> None:
-    """A gang that began with its minimum gets the ranks that it lacks when the room is free; the first never stops."""
+    """A gang that began with its minimum gets the missing ranks when resources are free; its first rank runs on."""
     gang = await _below_its_count(world)
     first = {container.pod_uid for container in world.kubelets.live(gang.metadata.uid)}
     await _end(world, await world.when(_is_running, name="holder"))
@@ -74,7 +74,7 @@ async def grow(world: World) -> None:
 
 
 async def grow_cancelled(world: World) -> None:
-    """It is cancelled while it grows: nothing of it is left."""
+    """A gang is cancelled while it grows: nothing of it is left."""
     await _below_its_count(world)
     await _end(world, await world.when(_is_running, name="holder"))
     await world.when(lambda found: found.status.growth is not None, name="gang")
@@ -83,7 +83,7 @@ async def grow_cancelled(world: World) -> None:
 
 
 async def grow_then_shrink(world: World) -> None:
-    """Ranks that made room come back under their numbers, make room again, and nothing starts anew meanwhile."""
+    """Evicted ranks start again under their numbers and are evicted again, and no other rank restarts."""
     await _queue(world, "default", withinQueue="LowerPriority")
     await world.launch("gang", ranks=4, minAvailable=1, priority=10, preemptible=True)
     gang = await world.when(_is_running, name="gang")
@@ -103,7 +103,7 @@ async def grow_then_shrink(world: World) -> None:
 
 
 async def consolidate(world: World) -> None:
-    """What may be moved is placed again beside others, so that a large one has a node of its own."""
+    """A movable allocation is placed again beside others, so that a large one has a node of its own."""
     await world.launch("stays", cpu="2", priority=50)
     await world.when(_is_running, name="stays")
     await world.launch("moved", cpu="2", priority=50, preemptible=True)
@@ -117,7 +117,8 @@ async def consolidate(world: World) -> None:
 
 
 async def called_off(world: World) -> None:
-    """Who the room was made for is cancelled meanwhile: the place is nobody's, and the victim takes it again."""
+    """The preemptor is cancelled while its victim ends: the reservation is dropped, and the victim gets the place
+    again."""
     await _queue(world, "default", withinQueue="LowerPriority")
     low = await _run_ready(world, "low", ranks=4, priority=10, preemptionGrace="40s")
     await world.launch("high", ranks=4, priority=90)
@@ -129,7 +130,7 @@ async def called_off(world: World) -> None:
 
 
 async def outranked(world: World) -> None:
-    """Something still more urgent comes while the victim leaves: it has the place, and the first waits for it."""
+    """A more urgent allocation arrives while the victim ends: it gets the place, and the first one waits."""
     await _queue(world, "default", withinQueue="LowerPriority")
     low = await _run_ready(world, "low", ranks=4, priority=10, preemptionGrace="40s")
     await world.launch("high", ranks=4, priority=60)
@@ -142,7 +143,7 @@ async def outranked(world: World) -> None:
 
 
 async def _end_grown(world: World, found: Allocation) -> None:
-    """What it runs ends well; a rank that was decided on before that was seen ends too."""
+    """End its ranks successfully, including a rank whose growth was decided before that."""
     for _ in range(20):
         await asyncio.sleep(0.5)
         for container in world.kubelets.live(found.metadata.uid):
@@ -151,7 +152,7 @@ async def _end_grown(world: World, found: Allocation) -> None:
 
 
 async def _below_its_count(world: World) -> Allocation:
-    """`gang` runs with one of three ranks, because `holder` has the rest of the node."""
+    """`gang` runs with one of three ranks, because `holder` uses the rest of the node."""
     await world.launch("holder", ranks=3, priority=50)
     await world.when(_is_running, name="holder")
     await world.launch("gang", ranks=3, minAvailable=1, priority=10)
@@ -159,14 +160,14 @@ async def _below_its_count(world: World) -> Allocation:
 
 
 def _has_grown(found: Allocation, ranks: int) -> bool:
-    """Whether so many ranks run, and that is told."""
+    """Whether that many ranks run, and the status shows it."""
     growth = found.status.growth
     running = sum(rank.phase is RankState.RUNNING for rank in found.status.ranks or ())
     return growth is not None and growth.told == growth.n and running == ranks
 
 
 def _has_shrunk(found: Allocation) -> bool:
-    """Whether ranks have made room, and that is told."""
+    """Whether ranks were evicted, and the status shows it."""
     shrink = found.status.shrink
     return shrink is not None and shrink.told > 0
 
@@ -190,7 +191,7 @@ async def _queue(world: World, name: str, *, nominal: dict[str, str] | None = No
 
 
 async def _run_ready(world: World, name: str, **spec: object) -> Allocation:
-    """It runs, and can save its work."""
+    """Launch it, wait until it runs, and report that it can save its work."""
     await world.launch(name, preemptible=True, **spec)
     await world.when(_is_running, name=name)
     await _signal(world, name, {"ready": True})
@@ -198,7 +199,7 @@ async def _run_ready(world: World, name: str, **spec: object) -> Allocation:
 
 
 async def _save_work(world: World, found: Allocation) -> None:
-    """Its ranks are told, say that they have heard, and end."""
+    """Let its ranks read the request, acknowledge it and end."""
     name, attempt = found.metadata.name, found.status.attempt
     await world.when(_is_told, name=name)
     await _signal(world, name, {"acks": {"0": 1}})
@@ -213,7 +214,7 @@ async def _signal(world: World, name: str, signals: dict[str, object]) -> None:
 
 
 async def _end(world: World, found: Allocation) -> None:
-    """What it runs ends well."""
+    """End its ranks successfully."""
     await asyncio.sleep(0.3)
     for container in world.kubelets.live(found.metadata.uid):
         world.kubelets.exit(container.pod_uid, 0)

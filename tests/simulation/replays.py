@@ -1,8 +1,8 @@
 """The decision log of a run, replayed as it grows.
 
-Owns what has been replayed already. Whoever forks has it follow first: what was decided before is then not replayed by
-each child again. A log that lost or changed an entry is replayed from its beginning, so the answer is the same as when
-all of it is replayed at the end.
+Owns the position up to which the log was replayed. A process calls `follow` before it forks, so that no child replays
+the earlier decisions again. A log that lost or changed an entry is replayed from its beginning, so the answer is the
+same as when all of it is replayed at the end.
 """
 
 from slipway.errors import InvalidError
@@ -14,14 +14,14 @@ from tests.support.world import World
 
 
 class Replays:
-    """Of one world."""
+    """The replay of one world's log."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._restart()
 
     def follow(self) -> None:
-        """Replay what was added. Raises nothing: what is wrong with the log is told at the end."""
+        """Replay the added entries. Raises nothing: faults of the log are reported at the end."""
         if self._why:
             return
         stream = self._world.server.stream(keys.decisions("default"))
@@ -38,7 +38,7 @@ class Replays:
             self._why = str(error)
 
     def violations(self) -> list[InvariantViolation]:
-        """Ticks whose record does not give the same decisions again, whatever happened to whom wrote it."""
+        """Ticks whose record does not give the same decisions again, also when their writer has died."""
         if self._why:
             self._restart()
         self.follow()

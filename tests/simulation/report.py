@@ -1,4 +1,4 @@
-"""What a sweep has shown so far, and the table at its end.
+"""The results of a sweep so far, and the table at its end.
 
 Owns counting and the words. Progress goes to stderr and is 80 columns wide at most.
 """
@@ -15,14 +15,14 @@ from tests.support.faults import Fault
 SHOWN_MAX = 40
 SAID_MAX = 4
 TERMINAL_S, PIPE_S = 1.0, 30.0
-"""How often progress is shown."""
+"""Seconds between progress lines, on a terminal and on a pipe."""
 COLUMNS = 3
 
 _Key = tuple[Root, frozenset[str]]
 
 
 class Report:
-    """Counts outcomes. A point whose faults were not all reached is no point; it is counted apart."""
+    """Counts outcomes. A point whose faults were not all reached is counted apart."""
 
     def __init__(self) -> None:
         self.points = Counter[str]()
@@ -31,7 +31,7 @@ class Report:
         self.by_group = Counter[str]()
         self.wrong_groups = Counter[str]()
         self.failed: list[str] = []
-        """Replay lines."""
+        """Replay lines of the failed points."""
         self.unreached: list[str] = []
         self._families: dict[_Key, str] = {}
         self._awaited: dict[_Key, str] = {}
@@ -41,28 +41,28 @@ class Report:
 
     @property
     def total(self) -> int:
-        """Points that were played, undisturbed runs among them."""
+        """The points that were played, including undisturbed runs."""
         return sum(self.points.values())
 
     def expect(self, planned: Iterable[Planned]) -> None:
-        """These are still to come."""
+        """Expect the outcomes of these points."""
         for each in planned:
             key = (each.root, frozenset(map(str, each.faults)))
             self._families[key] = each.family
             self._await(key, each.root, each.faults)
 
     def expect_bases(self, roots: Iterable[Root]) -> None:
-        """These undisturbed runs are still to come."""
+        """Expect the outcomes of these undisturbed runs."""
         for root in roots:
             self._await((root, frozenset()), root, ())
 
     @property
     def lost(self) -> list[str]:
-        """Replay lines of what was expected and of which nothing was heard."""
+        """Replay lines of expected points without an outcome."""
         return list(self._awaited.values())
 
     def take(self, outcome: Outcome) -> str:
-        """One more is done; whose it is."""
+        """Count one outcome, and return its family."""
         key = ((outcome.scenario, outcome.seed, outcome.replicas), frozenset(outcome.faults))
         family = self._families.get(key, BASE)
         self._awaited.pop(key, None)
@@ -77,7 +77,7 @@ class Report:
         return family
 
     def show(self) -> None:
-        """The closing table."""
+        """Print the closing table."""
         took_s = time.perf_counter() - self._begun
         self._tell(is_over=True)
         _say(f"{'family':10} {'points':>8} {'violations':>11} {'not reached':>12}")

@@ -1,7 +1,7 @@
-"""One run: a scenario, a seed and some faults in; violations and the effects that there were out.
+"""One run: takes a scenario, a seed and some faults; returns the violations and the effects.
 
-Owns when a world is at rest, and what has to hold then (I18: within a minute of the last fault everything is as
-desired, and then nobody writes anything but leases). Deterministic: equal arguments give equal answers.
+Owns when a world is at rest, and what must be true then (I18: within a minute of the last fault everything is as
+desired, and then only leases are written). Deterministic: equal arguments give equal answers.
 """
 
 import asyncio
@@ -28,22 +28,22 @@ from tests.support.witness import Witness
 from tests.support.world import World, run_world
 
 SETTLE_S = 60.0
-"""What I18 grants after the last fault."""
+"""The seconds that I18 allows after the last fault."""
 SILENT_S = 2.0
 RECOVERY_S = 4.0
-"""So long after the last fault somebody leads again, and has said so."""
+"""Seconds after the last fault until every service has a leader again, which has written that."""
 QUIET_S = 3.0
 LONG_QUIET_S = 65.0
 """Longer than any resync, sweep or retention: for runs without faults."""
 LOOK_S = 0.5
 CHANGES_MAX = 3_000
-"""More writes than any scenario needs, by far."""
+"""Far more writes than any scenario needs."""
 BROKEN_MAX = 10
-"""After so many ends of processes that nobody killed it is pointless to wait."""
+"""The number of unplanned ends of processes after which waiting is pointless."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What one run showed."""
+    """The result of one run."""
 
     scenario: str
     seed: int
@@ -53,7 +53,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     effects: list[Effect] = []
     struck: int = 0
     trace: str = ""
-    """A digest of every effect and every commit, if it was asked for: equal runs have equal ones."""
+    """A digest of every effect and every commit, if requested: equal runs have equal digests."""
     virtual_s: float = 0.0
     real_s: float = 0.0
 
@@ -75,7 +75,7 @@ def run(
     begin: Callable[[World, Outcome, Replays], None] = lambda _world, _outcome, _replays: None,
     finish: Callable[[Outcome], None] = lambda _outcome: None,
 ) -> Outcome:
-    """Plays one scenario. `begin` is told before it starts; `finish` once it has been judged, before it is unwound."""
+    """Play one scenario. `begin` is called before it starts; `finish` once it has been judged, before its end."""
     scenario, planned = SCENARIOS[name], tuple(faults)
     setup = scenario.setup
     if replicas > 1:
@@ -107,7 +107,7 @@ def run(
 
 @contextmanager
 def _uncollected() -> Generator[None]:
-    """When a collection happens depends on all that ran before in this process; a run must not."""
+    """Disable garbage collection: its time would depend on earlier runs in this process, and a run must not."""
     gc.collect(0)
     gc.disable()
     try:
@@ -126,7 +126,7 @@ async def _play(world: World, scenario: Scenario, outcome: Outcome, replays: Rep
             InvariantViolation(invariant="I18", subject=scenario.name, message=f"no progress: {_states(world)}")
         )
     except AssertionError as error:
-        # That the story is not as it should be says nothing of why: the audit may.
+        # A failed assertion of the scenario does not show the cause; the audit may.
         found.append(InvariantViolation(invariant="RUN", subject=scenario.name, message=f"AssertionError: {error}"))
     reason, rest_from, writes = await _rest(world, witness, scenario, outcome)
     if reason:
@@ -154,9 +154,9 @@ def _trace(world: World) -> str:
 async def _rest(
     world: World, witness: Witness, scenario: Scenario, outcome: Outcome
 ) -> tuple[str, float | None, Sequence[InvariantViolation]]:
-    """Why it does not come to rest, else since when it rests and what is written at rest.
+    """Return why the world does not come to rest; else since when it rests, and the writes at rest.
 
-    A fault that strikes at rest is recovered from too; what is done at rest gives no points of its own.
+    The world must recover from a fault that strikes at rest too; effects at rest give no points of their own.
     """
     while True:
         struck = len(world.trouble.struck)
@@ -171,14 +171,14 @@ async def _rest(
 
 
 async def _settle(world: World, witness: Witness, scenario: Scenario) -> str:
-    """Empty once everything is as desired; else why it is not, a minute after the last fault."""
+    """Return nothing once everything is as desired; else why it is not, a minute after the last fault."""
     told_at, writes = world.clock.now(), _Writes(world)
     while True:
         now = world.clock.now()
         is_late = now > max(told_at, world.last_fault_at, *(at for at, _ in world.trouble.struck)) + SETTLE_S
         is_silent = now - writes.last_at() >= SILENT_S and now >= world.last_fault_at + RECOVERY_S
         if is_silent or is_late:
-            # Before that the answer would be no, whatever is found.
+            # Before that the answer would be no in any case.
             reason = _why_not(world, witness, scenario)
             if is_silent and not reason:
                 return ""
@@ -225,7 +225,7 @@ def _wrong_end(allocation: Allocation | None, ending: Ending) -> str:
 
 
 async def _quiet(world: World, seconds: float) -> list[InvariantViolation]:
-    """At rest nobody writes anything but leases; it has been silent for a moment already."""
+    """Writes at rest other than leases; there was silence for a moment already."""
     begun = len(world.changes)
     await asyncio.sleep(seconds - SILENT_S)
     return [
@@ -236,8 +236,8 @@ async def _quiet(world: World, seconds: float) -> list[InvariantViolation]:
 
 
 class _Writes:
-    """When anything but a renewal was written last: who has just become leader may still have to say so. Each change is
-    looked at once: some runs are long."""
+    """The time of the last write that is no renewal: a new leader may still have something to write. Each change is
+    read once, because some runs are long."""
 
     def __init__(self, world: World) -> None:
         self._changes = world.changes
@@ -257,7 +257,8 @@ class _Writes:
 
 
 def _why_nobody_leads(world: World) -> str:
-    """A dead leader's lease runs out first; its successor then takes over, which writes."""
+    """Why a service has no leader. A dead leader's lease expires first; then its successor takes over, which is a
+    write."""
     living = {process.name for process in world.processes.values() if not process.is_dead}
     for record in world.core.store.scan("leases.coordination.k8s.io"):
         if _holder(record.obj) not in living:

@@ -1,4 +1,4 @@
-"""What a scenario is: a story on a cluster, and how it has to end whatever goes wrong meanwhile."""
+"""A scenario: a story on a cluster, and how it must end whatever faults strike."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -14,7 +14,7 @@ RUNS_S = 1.0
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How one allocation ends. None: it may be anything. `phase` for those that live on; `is_gone` when deleted."""
+    """How one allocation ends. None: any value. `phase` for an allocation that lives on; `is_gone` when deleted."""
 
     result: Result | None = None
     phase: Phase = Phase.TERMINATED
@@ -32,22 +32,22 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_running(found: Allocation) -> bool:
-    """All that it needs runs."""
+    """Whether it runs with all that it needs."""
     return found.status.phase is Phase.RUNNING
 
 
 def has_begun(found: Allocation) -> bool:
-    """It runs, or is over already: whoever looks seldom never sees what is short as running."""
+    """Whether it runs or has ended: a rare reader never sees a short allocation as running."""
     return is_running(found) or has_ended(found)
 
 
 def has_ended(found: Allocation) -> bool:
-    """It is over."""
+    """Whether it has ended."""
     return found.status.phase is Phase.TERMINATED
 
 
 def ended(result: Result, attempt: int | None = 1) -> Ending:
-    """It ended so, in that attempt."""
+    """The ending with that result, in that attempt."""
     return Ending(result=result, attempt=attempt)
 
 

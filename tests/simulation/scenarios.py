@@ -1,7 +1,7 @@
-"""The stories: what a user does, what ranks do, and how it has to end whatever goes wrong meanwhile.
+"""The scenarios: what a user does, what ranks do, and how it must end whatever faults strike.
 
-Owns nothing but the stories. Each is written against the world's own user and kubelets, which never fail; faults are
-laid over them from outside, and the end must not depend on them.
+Owns only the scenarios. Each uses the world's own user and kubelets, which never fail. Faults are injected from
+outside, and the end must not depend on them.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ async def _launch_four(world: World) -> None:
 
 
 async def _stay(world: World) -> None:
-    """A gang runs and goes on running."""
+    """A gang runs without an end."""
     await world.launch(ranks=2)
     await world.when(_is_running)
 
@@ -79,7 +79,7 @@ async def _restart(world: World) -> None:
 
 
 async def _fail(world: World) -> None:
-    """One of two ranks fails, and none is granted another attempt."""
+    """One of two ranks fails, and no other attempt is allowed."""
     world.kubelets.script = lambda _attempt, rank: Script(runs_s=0.5, code=7 if rank else 0)
     await world.launch(ranks=2)
     await world.when(_has_ended)
@@ -87,7 +87,7 @@ async def _fail(world: World) -> None:
 
 def _cancel_when(condition: Callable[[Allocation], bool], *, ranks: int = 2) -> Story:
     async def story(world: World) -> None:
-        """Cancelled in that moment."""
+        """It is cancelled when the condition becomes true."""
         await world.launch(ranks=ranks)
         await world.when(condition)
         await asyncio.sleep(world.random.random() * 0.003)
@@ -98,7 +98,7 @@ def _cancel_when(condition: Callable[[Allocation], bool], *, ranks: int = 2) -> 
 
 
 async def _cancel_waiting(world: World) -> None:
-    """Too large to fit: it waits until it is cancelled."""
+    """It is too large to fit, and waits until it is cancelled."""
     await world.launch(ranks=9)
     await asyncio.sleep(1.0)
     await world.cancel()
@@ -106,7 +106,7 @@ async def _cancel_waiting(world: World) -> None:
 
 
 async def _preempt_acked(world: World) -> None:
-    """The rank acknowledges and makes room."""
+    """A rank acknowledges the preemption, and all ranks end."""
     launched = await world.launch(ranks=2, preemptible=True, preemptionGrace="20s")
     await world.when(_is_running)
     await _signal(world, {"preempt": {"n": 1, "attempt": 1, "reason": "user"}})
@@ -119,7 +119,7 @@ async def _preempt_acked(world: World) -> None:
 
 
 async def _preempt_deadline(world: World) -> None:
-    """Nobody acknowledges: the grace runs out."""
+    """No rank acknowledges: the grace expires."""
     await world.launch(preemptible=True, preemptionGrace="5s")
     await world.when(_is_running)
     await _signal(world, {"preempt": {"n": 1, "attempt": 1, "reason": "user"}})
@@ -131,7 +131,7 @@ async def _signal(world: World, signals: dict[str, object]) -> None:
 
 
 async def _edited(world: World) -> None:
-    """A hand-applied object is held, edited while it waits and edited again while it runs."""
+    """An applied allocation is held, edited while it waits, and edited again while it runs."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await world.launch(hold=True)
     await asyncio.sleep(1.0)
@@ -143,7 +143,7 @@ async def _edited(world: World) -> None:
 
 
 async def _compete(world: World) -> None:
-    """Two for one place, and a third that comes later and is more urgent."""
+    """Two allocations compete for one place, and a more urgent third one arrives later."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await world.launch("first", ranks=4)
     await world.launch("second", ranks=4)
@@ -155,7 +155,7 @@ async def _compete(world: World) -> None:
 
 def _delete_when(condition: Callable[[Allocation], bool]) -> Story:
     async def story(world: World) -> None:
-        """`kubectl delete` in that moment."""
+        """It is deleted by `kubectl delete` when the condition becomes true."""
         await world.launch(ranks=2)
         await world.when(condition)
         await asyncio.sleep(world.random.random() * 0.003)
@@ -166,7 +166,7 @@ def _delete_when(condition: Callable[[Allocation], bool]) -> Story:
 
 
 async def _cancel_launching(world: World) -> None:
-    """The pod worker has begun, and has not released yet."""
+    """It is cancelled when the pod worker has created pods, and has not released them yet."""
     await world.launch(ranks=2)
     await world.created("pods")
     await world.cancel()
@@ -174,7 +174,7 @@ async def _cancel_launching(world: World) -> None:
 
 
 async def _delete_launching(world: World) -> None:
-    """`kubectl delete` when the pod worker has begun, and has not released yet."""
+    """It is deleted by `kubectl delete` when the pod worker has created pods, and has not released them yet."""
     await world.launch(ranks=2)
     await world.created("pods")
     await world.delete()
@@ -182,7 +182,7 @@ async def _delete_launching(world: World) -> None:
 
 
 async def _node_lost(world: World) -> None:
-    """The machine dies, later its Node object goes: the gang runs again elsewhere."""
+    """The machine dies, and later its Node object is deleted: the gang runs again elsewhere."""
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
     await world.launch(ranks=2, cpu="3")
     running = await world.when(_is_running)
@@ -194,7 +194,7 @@ async def _node_lost(world: World) -> None:
 
 
 async def _node_disabled(world: World) -> None:
-    """An operator takes a node out of use: the gang that has a rank there runs again, whole, without that node."""
+    """An operator takes a node out of use: the gang with a rank there runs again as a whole, without that node."""
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
     await world.launch(ranks=2)
     running = await world.when(_is_running)
@@ -205,7 +205,7 @@ async def _node_disabled(world: World) -> None:
 
 
 async def _pod_deleted(world: World) -> None:
-    """Somebody deletes a pod by hand: the gang begins again, whole."""
+    """A pod is deleted by hand: the whole gang runs again."""
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
     await world.launch(ranks=2)
     running = await world.when(_is_running)
@@ -217,7 +217,7 @@ async def _pod_deleted(world: World) -> None:
 
 
 async def _evict(world: World) -> None:
-    """What an eviction writes: it makes room, and comes back as the next attempt."""
+    """The status of an eviction is written: the allocation ends its attempt, and runs again as the next one."""
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
     await world.launch(ranks=2, preemptible=True, preemptionGrace="2s")
     running = await world.when(_is_running)
@@ -229,7 +229,7 @@ async def _evict(world: World) -> None:
 
 
 async def _pause(world: World) -> None:
-    """Preempted and held, later resumed: the next attempt."""
+    """It is preempted and held, and later resumed as the next attempt."""
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
     await world.launch(ranks=2, preemptible=True, preemptionGrace="2s")
     await world.when(_is_running)
@@ -242,7 +242,7 @@ async def _pause(world: World) -> None:
 
 
 async def _refused(world: World) -> None:
-    """kube-scheduler finds no room for one rank of the first attempt: the gang is given back, and starts whole."""
+    """kube-scheduler finds no node for one rank of the first attempt: the gang is requeued, and starts whole."""
     world.kube_scheduler.refuses = lambda attempt, rank: (attempt, rank) == (1, 2)
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
     await world.launch(ranks=3)
@@ -250,7 +250,7 @@ async def _refused(world: World) -> None:
 
 
 async def _cancel_refused(world: World) -> None:
-    """Cancelled while some ranks run and another finds no room."""
+    """It is cancelled while some ranks run and kube-scheduler finds no node for another."""
     world.kube_scheduler.refuses = lambda _attempt, rank: rank == 1
     await world.launch(ranks=3)
     await world.when(_is_released)
@@ -260,7 +260,7 @@ async def _cancel_refused(world: World) -> None:
 
 
 async def _forgotten(world: World) -> None:
-    """The machine dies and its Node object stays; the kill waits for it until an admin gives it up."""
+    """The machine dies and its Node object stays; the kill waits for it until an administrator gives the node up."""
     await world.launch(ranks=2, cpu="3")
     running = await world.when(_is_running)
     node = (running.status.ranks or [])[0].node
@@ -273,13 +273,13 @@ async def _forgotten(world: World) -> None:
 
 
 async def _idle(world: World) -> None:
-    """Nobody uses it."""
+    """It is not used, and ends by its idle timeout."""
     await world.launch(ranks=2, idleTimeout="5s")
     await world.when(_has_ended)
 
 
 async def _time_is_up(world: World) -> None:
-    """Its run limit comes, it is told, says that it has heard, and ends in its grace."""
+    """Its run limit is reached: it is asked to stop, acknowledges, and ends within its grace."""
     launched = await world.launch(ranks=2, preemptible=True, preemptionGrace="40s", maxRuntime="6s")
     await world.when(_is_running)
     await _signal(world, {"ready": True})
@@ -300,7 +300,7 @@ async def _daemons(world: World) -> None:
 
 
 async def _elastic(world: World) -> None:
-    """One of three is lost with its node; two are enough, and finish."""
+    """One of three ranks is lost with its node; two are enough, and finish."""
     launched = await world.launch(ranks=3, cpu="3", minAvailable=2)
     running = await world.when(_is_running)
     node = (running.status.ranks or [])[1].node
@@ -313,7 +313,7 @@ async def _elastic(world: World) -> None:
 
 
 async def _redis_away(world: World) -> None:
-    """Redis goes away in the middle of everything, and comes back empty."""
+    """Redis is down in the middle of the launch, and returns empty."""
     world.kubelets.script = lambda attempt, rank: Script(runs_s=8.0, code=3 if (attempt, rank) == (1, 1) else 0)
     await world.launch(ranks=2, maxRestarts=1)
     await world.created("pods")

@@ -1,4 +1,4 @@
-"""Stories of each kind of work: notebook, shell, tensorboard, training with roles."""
+"""Scenarios of each kind of allocation: notebook, shell, tensorboard, training with roles."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.support.world import World
 
 
 async def _notebook(world: World) -> None:
-    """Started, used when it is ready, and stopped by its owner."""
+    """It starts, is used when it is ready, and is stopped by its owner."""
     await world.launch(kind="notebook", idleTimeout="1h")
     await world.when(is_running)
     await _signal(world, {"ready": True})
@@ -22,7 +22,7 @@ async def _notebook(world: World) -> None:
 
 
 async def _shell(world: World) -> None:
-    """Somebody opens a terminal, leaves it, and it is closed for them."""
+    """A user opens a terminal and leaves it, and it is closed by its timeout."""
     await world.launch(kind="shell", idleTimeout="5s")
     await world.when(is_running)
     await _signal(world, {"ready": True})
@@ -42,7 +42,7 @@ async def _tensorboard(world: World) -> None:
 
 
 async def _training(world: World) -> None:
-    """A launcher and two workers that serve it: when the launcher is done, all are."""
+    """A launcher and two workers that serve it: when the launcher has ended, all end."""
     world.kubelets.script = lambda _attempt, rank: Script(runs_s=None if rank else RUNS_S)
     manifest = a_manifest()
     manifest["spec"] |= {
@@ -57,14 +57,14 @@ async def _training(world: World) -> None:
 
 
 async def _launch_eight(world: World) -> None:
-    """As large a gang as there is room for."""
+    """The largest gang that fits."""
     world.kubelets.script = lambda _attempt, rank: Script(runs_s=RUNS_S + 0.1 * (rank % 3))
     await world.launch(ranks=8)
     await world.when(has_ended)
 
 
 async def _held(world: World) -> None:
-    """Held before it starts, let go, held again when it is too late to matter."""
+    """It is held before it starts, resumed, and held again when that has no effect any more."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await world.launch(hold=True)
     await asyncio.sleep(1.0)
@@ -75,20 +75,20 @@ async def _held(world: World) -> None:
 
 
 async def _given_up(world: World) -> None:
-    """Rank 0 fails in each attempt that it is granted."""
+    """Rank 0 fails in each allowed attempt."""
     world.kubelets.script = lambda _attempt, rank: Script(runs_s=0.4, code=0 if rank else 9)
     await world.launch(ranks=2, maxRestarts=1)
     await world.when(has_ended)
 
 
 async def _waited_too_long(world: World) -> None:
-    """There is no room for it, and it says how long it waits."""
+    """It does not fit, and ends after its pending timeout."""
     await world.launch(ranks=9, pendingTimeout="3s")
     await world.when(has_ended)
 
 
 async def _after_another(world: World) -> None:
-    """Two wait for the first to succeed or to fail, and it is deleted as soon as it has ended."""
+    """Two allocations wait for the first to succeed or to fail, and it is deleted as soon as it has ended."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     first = id_of(await world.launch("first"))
     await world.launch(after=[{"allocation": first}])

@@ -1,4 +1,4 @@
-"""Stories of what ranks print: floods that are larger than what is kept of a log, in attempt after attempt."""
+"""Scenarios of ranks' output: floods that are larger than the stored share of a log, in several attempts."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from tests.support.printing import QUIET, Burst
 from tests.support.world import Setup, World
 
 FLOOD = (*QUIET[:2], Burst(0.3, 1_200, width=110), *QUIET[2:])
-"""More than a share of the smallest size keeps, and more than is read ahead."""
+"""More lines than the smallest share stores, and more bytes than are read ahead."""
 SMALL = {"log_bytes_max": 1}
 """Each log has the smallest share."""
 
@@ -19,7 +19,7 @@ def _talk(_attempt: int, rank: int) -> tuple[Burst, ...]:
 
 
 async def _flood(world: World) -> None:
-    """Rank 0 prints more than is kept; rank 1 fails in two attempts, and the third one ends."""
+    """Rank 0 prints more than its share; rank 1 fails in two attempts, and the third one ends."""
     world.kubelets.talk = _talk
     world.kubelets.script = lambda attempt, rank: Script(runs_s=1.2, code=3 if rank and attempt < 3 else 0)
     await world.launch(ranks=2, maxRestarts=2)

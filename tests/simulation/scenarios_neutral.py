@@ -1,4 +1,4 @@
-"""Stories in which all of us go and come back while nothing of the work changes: nobody may notice."""
+"""Scenarios in which all services restart while no allocation changes: the restart must have no visible effect."""
 
 import asyncio
 
@@ -9,11 +9,11 @@ from tests.support.world import Setup, World
 
 CALM_S = 5.0
 AFTER_S = 20.0
-"""Longer than it takes to lead again, to list everything and to come round once."""
+"""Longer than a service needs to lead again, to list everything and to finish one round."""
 
 
 async def _all_restarted(world: World) -> None:
-    """A gang runs; each service ends in its own time and is started anew."""
+    """A gang runs; each service ends normally and is started again."""
     await _run(world)
     begun_at = world.clock.now()
     for role in list(world.processes):
@@ -22,7 +22,7 @@ async def _all_restarted(world: World) -> None:
 
 
 async def _all_killed(world: World) -> None:
-    """A gang runs; all services are killed at once, and come back with empty memories."""
+    """A gang runs; all services are killed at once, and start again with empty memories."""
     await _run(world)
     begun_at = world.clock.now()
     for process in list(world.processes.values()):

@@ -1,5 +1,5 @@
-"""Stories of running us: rolling restarts under work, three of each, a Redis replaced or failed over, clocks apart,
-retention."""
+"""Scenarios of operating the services: rolling restarts under load, three replicas, a Redis replaced or failed over,
+differing clocks, retention."""
 
 import asyncio
 
@@ -14,9 +14,9 @@ from tests.support.world import Setup, World
 THREE = {"scheduler": 3, "podworker": 3, "watcher": 3}
 SNAPSHOTS = {"snapshot_objects": 1}
 SNAPSHOT_S = 2.0
-"""The publisher has made one by then."""
+"""Seconds after which the publisher has made a snapshot."""
 LOST = 6
-"""Additions that the replica of a Redis lacks."""
+"""The entries that the replica of a Redis lacks."""
 
 
 def _fails_once(attempt: int, rank: int) -> Script:
@@ -25,7 +25,7 @@ def _fails_once(attempt: int, rank: int) -> Script:
 
 
 async def _rolling(world: World) -> None:
-    """Every process of ours is asked to end and started anew, one after the other, while work comes and goes."""
+    """Every process is asked to end and started again, one after the other, while allocations start and end."""
     world.kubelets.script = _fails_once
     await world.launch("first", ranks=2, maxRestarts=1)
     await world.when(has_begun, name="first")
@@ -37,7 +37,7 @@ async def _rolling(world: World) -> None:
 
 
 async def _stopped(world: World) -> None:
-    """The leader is asked to end with work in its hands; its lease is free at once."""
+    """The leader is asked to end while it works; its lease is free at once."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await world.launch("first", ranks=2)
     await world.when(_is_admitted, name="first")
@@ -48,8 +48,8 @@ async def _stopped(world: World) -> None:
 
 
 async def _from_snapshots(world: World) -> None:
-    """The scheduler is started anew twice while work runs, fails and waits: beside a cluster of any size, as beside a
-    large one, it knows again from a snapshot of the feed; the second time of another publisher's."""
+    """The scheduler restarts twice while allocations run, fail and wait: also beside a small cluster it reads a
+    snapshot of the feed, as beside a large one; the second time one of another publisher."""
     world.kubelets.script = _fails_once
     await world.launch("first", ranks=2, maxRestarts=1)
     await world.when(has_begun, name="first")
@@ -65,7 +65,7 @@ async def _from_snapshots(world: World) -> None:
 
 
 async def _snapshots_and_redis(world: World) -> None:
-    """A snapshot goes back in time with Redis, and is gone with it, and the scheduler starts anew beside each."""
+    """Redis goes back in time with its snapshot, or loses it, and the scheduler restarts after each."""
     world.server.is_replicated = lambda: True
     world.kubelets.script = _fails_once
     await world.launch("first", ranks=2, maxRestarts=1)
@@ -82,14 +82,14 @@ async def _snapshots_and_redis(world: World) -> None:
 
 
 async def _three(world: World) -> None:
-    """A gang fails once and runs again, with three of each of us."""
+    """A gang fails once and runs again, with three replicas of each service."""
     world.kubelets.script = _fails_once
     await world.launch(ranks=2, maxRestarts=1)
     await world.when(has_ended)
 
 
 async def _redis_replaced(world: World) -> None:
-    """Redis is replaced by an empty one, twice, while a gang runs, fails and begins again."""
+    """Redis is replaced by an empty one, twice, while a gang runs, fails and restarts."""
     world.kubelets.script = _fails_once
     await world.launch(ranks=2, maxRestarts=1)
     await world.when(has_begun)
@@ -100,7 +100,7 @@ async def _redis_replaced(world: World) -> None:
 
 
 async def _redis_failed_over(world: World) -> None:
-    """A replica takes over that lacks what came last, and whose clock is behind; and once more."""
+    """A replica takes over that lacks the last entries and whose clock is behind; and once more."""
     world.server.is_replicated = lambda: True
     world.kubelets.script = _fails_once
     await world.launch(ranks=2, maxRestarts=1)
@@ -112,14 +112,14 @@ async def _redis_failed_over(world: World) -> None:
 
 
 async def _clocks_apart(world: World) -> None:
-    """The clocks of our processes differ; who leads, and what runs, does not depend on them."""
+    """The clocks of the processes differ; leadership and running pods do not depend on them."""
     world.kubelets.script = _fails_once
     await world.launch(ranks=2, maxRestarts=1)
     await world.when(has_ended)
 
 
 async def _retention(world: World) -> None:
-    """What is over is deleted after its time, counted first."""
+    """Ended allocations are counted, then deleted after their retention."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=0.5)
     await world.launch(ranks=2)
     await world.when(has_ended)
@@ -127,9 +127,9 @@ async def _retention(world: World) -> None:
 
 
 async def _next_version(world: World) -> None:
-    """The next version of us is here already: its CRD and its objects have fields that this one does not know.
+    """The next version's CRD and objects exist already: they have fields that this version does not know.
 
-    They disturb nobody, and what is asked for survives all our writes.
+    These fields disturb no service, and the user's fields survive all our writes.
     """
     world.kubelets.script = _fails_once
     name = "allocations.slipway.dev"
@@ -148,7 +148,7 @@ async def _next_version(world: World) -> None:
 
 
 async def _write_as_the_next(world: World) -> None:
-    """Somebody of the next version writes what only it knows, while this one goes on."""
+    """Write a field that only the next version knows, while this version works."""
     seen = clone(world.core.get("allocations.slipway.dev", "default", "job"))
     seen["status"]["mood"] = "good"
     world.core.update_status("allocations.slipway.dev", "default", "job", seen)
@@ -159,7 +159,7 @@ async def _write_as_the_next(world: World) -> None:
 
 
 async def _killed_at_once(world: World) -> None:
-    """All of us are killed in the same instant, in the middle of a launch."""
+    """All services are killed in the same instant, in the middle of a launch."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await world.launch(ranks=4)
     await world.created("pods")

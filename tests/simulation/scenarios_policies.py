@@ -1,6 +1,6 @@
-"""Stories of gangs with rules on failures and on success: two ranks end, and the first end decides.
+"""Scenarios of gangs with rules on failures and on success: two ranks end, and the first end decides.
 
-Owns the stories. A watcher may be away between the two ends and then sees both at once.
+Owns the scenarios. A watcher may be down between the two ends and then sees both at once.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ APART_S = 2.0
 
 
 def _two_ends(*ends: tuple[int, int], **spec: Any) -> Story:
-    """`ends` are (rank, exit code), one after the other; a later attempt ends well by itself."""
+    """`ends` are (rank, exit code), one after the other; a later attempt succeeds by itself."""
 
     async def story(world: World) -> None:
         """Two ranks end, one after the other."""
@@ -42,7 +42,7 @@ def _two_ends(*ends: tuple[int, int], **spec: Any) -> Story:
 
 
 async def _bounded(world: World) -> None:
-    """Every attempt ends with an exit code that is not counted: after two of them it is."""
+    """Every attempt ends with an exit code that is not counted, until two of them have; then it is counted."""
     world.kubelets.script = lambda _attempt, rank: Script(runs_s=RUNS_S, code=75 if rank == 1 else 0)
     rules = {**RULES, "maxUncountedRestarts": 2}
     await world.launch(ranks=2, maxRestarts=1, failurePolicy=rules)
@@ -51,10 +51,10 @@ async def _bounded(world: World) -> None:
 
 
 def _in_place(*, failures: int, restarts: int, most: int = 2) -> Story:
-    """Rank 1 fails so often, and then ends well; as many of these failures are answered in its place."""
+    """Rank 1 fails that many times, and then succeeds; that many of these failures are restarts in place."""
 
     async def story(world: World) -> None:
-        """A rank fails and starts again, while the other one runs on."""
+        """A rank fails and restarts, while the other one runs on."""
 
         def script(_attempt: int, rank: int) -> Script:
             begun = sum(container.rank == 1 for container in world.kubelets.containers)

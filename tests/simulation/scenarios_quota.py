@@ -1,4 +1,5 @@
-"""Stories of limits: of a queue, of what it borrows, of its budget, of Kubernetes itself; and of many on little."""
+"""Scenarios of limits: of a queue, of its borrowing, of its budget, of Kubernetes itself; and of many allocations on
+few nodes."""
 
 import asyncio
 
@@ -16,7 +17,7 @@ MANY = 12
 
 
 async def _limit(world: World) -> None:
-    """The queue may use half of the cluster: the second waits for the first, though there is room."""
+    """The queue may use half of the cluster: the second allocation waits for the first, though nodes are free."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await world.kube.patch(QUEUES, "default", {"spec": {"limit": {"cpu": "2"}}})
     for name in ("first", "second"):
@@ -26,7 +27,7 @@ async def _limit(world: World) -> None:
 
 
 async def _borrow(world: World) -> None:
-    """A queue borrows as far as it may; what is beyond waits until something of its own has ended."""
+    """A queue borrows up to its limit; an allocation beyond it waits until one of the queue has ended."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     for name, limit in (("theirs", "8"), ("mine", "2")):
         spec = {"pool": "default", "nominal": {"cpu": "2"}, "borrowingLimit": {"cpu": limit}}
@@ -38,7 +39,7 @@ async def _borrow(world: World) -> None:
 
 
 async def _budget(world: World) -> None:
-    """The first uses the GPU time of the day up; the second waits for another day, until its owner gives up."""
+    """The first uses up the GPU time of the day; the second waits for the next day, until its owner gives up."""
     await add_node(world.kube, "gpu", cpus=4, gpus=2)
     await world.kube.patch(QUEUES, "default", {"spec": {"budgets": [{"gpuHours": 0.0005, "window": "1d"}]}})
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=3.0)
@@ -55,7 +56,7 @@ async def _budget(world: World) -> None:
 
 
 async def _kubernetes_quota(world: World) -> None:
-    """The namespace has room for two pods, and the gang has three: it waits until somebody grants more."""
+    """The namespace's quota allows two pods, and the gang has three: it waits until the quota is raised."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await _grant(world, pods=2)
     await world.launch(ranks=3)
@@ -65,7 +66,8 @@ async def _kubernetes_quota(world: World) -> None:
 
 
 async def _late_quota(world: World) -> None:
-    """A quota for two of three pods comes between the admission and the pods: the launch waits for more, with none."""
+    """A quota for two of three pods is created between the admission and the pods: the launch waits for more,
+    without pods."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await world.launch(ranks=3)
     await world.created("configmaps")
@@ -92,12 +94,12 @@ async def _grant(world: World, *, pods: int) -> None:
 
 
 def waits_for_resource_quota(found: Allocation) -> bool:
-    """It is told so."""
+    """Whether its status shows that it waits for a quota."""
     return gate_of(found)[0] == Gate.RESOURCE_QUOTA
 
 
 async def _limit_range(world: World) -> None:
-    """Each pod is given three of a node's four cpus in its namespace: the second of two waits for the first."""
+    """A LimitRange gives each pod three of a node's four cpus: the second of two allocations waits for the first."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=3.0)
     await _range(world, defaultRequest={"cpu": "3"})
     for name in ("first", "second"):
@@ -107,7 +109,7 @@ async def _limit_range(world: World) -> None:
 
 
 async def _out_of_range(world: World) -> None:
-    """What the LimitRange refuses is told so and has no pod; it starts when the LimitRange allows it."""
+    """An allocation that the LimitRange refuses shows that and has no pod; it starts when the LimitRange allows it."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await _range(world, max={"cpu": "1"})
     await world.apply(_an_asking("job", cpu="2"))
@@ -134,7 +136,7 @@ def _an_asking(name: str, **resources: str) -> RawObject:
 
 
 async def _many(world: World) -> None:
-    """Twelve for four places: each has its turn, once."""
+    """Twelve allocations for four places: each runs once."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=0.4)
     for number in range(MANY):
         await world.launch(f"job{number}", priority=50 + number % 3)
@@ -143,7 +145,7 @@ async def _many(world: World) -> None:
 
 
 async def _freed(world: World) -> None:
-    """The one that waits begins when the one that runs is stopped, and not before its pods are gone."""
+    """The waiting allocation begins when the running one is stopped, and not before its pods are gone."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=None, term_s=2.0)
     await world.launch("first", ranks=4)
     await world.when(is_running, name="first")

@@ -1,4 +1,4 @@
-"""Stories of what others do to us: namespaces that go, nodes that are given up, pods thrown out, refusals for good."""
+"""Scenarios of other programs' actions: deleted namespaces, given-up nodes, evicted pods, permanent refusals."""
 
 import asyncio
 
@@ -22,12 +22,12 @@ from tests.support.world import Setup, World
 
 
 def _first_stays(attempt: int, _rank: int) -> Script:
-    """What was started first runs until something happens to it."""
+    """A script: the first attempt runs until it is ended."""
     return Script(runs_s=RUNS_S if attempt > 1 else None)
 
 
 async def _namespace(world: World) -> None:
-    """The workspace is deleted with all that runs in it."""
+    """The workspace is deleted with running allocations."""
     await world.launch(ranks=2)
     await world.when(is_running)
     await world.delete_namespace()
@@ -35,7 +35,7 @@ async def _namespace(world: World) -> None:
 
 
 async def _namespace_launching(world: World) -> None:
-    """The workspace is deleted while pods are being made: some are there, others are refused."""
+    """The workspace is deleted while pods are being created: some exist, others are refused."""
     await world.launch(ranks=4)
     await world.created("pods")
     await world.delete_namespace()
@@ -43,7 +43,7 @@ async def _namespace_launching(world: World) -> None:
 
 
 async def _namespace_waiting(world: World) -> None:
-    """The workspace is deleted while the allocation waits for room."""
+    """The workspace is deleted while the allocation is pending."""
     await world.launch(ranks=9)
     await asyncio.sleep(1.0)
     await world.delete_namespace()
@@ -51,7 +51,7 @@ async def _namespace_waiting(world: World) -> None:
 
 
 async def _delete_waiting(world: World) -> None:
-    """`kubectl delete` of what has not begun."""
+    """A pending allocation is deleted by `kubectl delete`."""
     await world.launch(ranks=9)
     await asyncio.sleep(1.0)
     await world.delete()
@@ -59,7 +59,7 @@ async def _delete_waiting(world: World) -> None:
 
 
 async def _delete_ended(world: World) -> None:
-    """`kubectl delete` of what is over, and the same name again at once."""
+    """An ended allocation is deleted by `kubectl delete`, and one with the same name is created at once."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=0.4)
     await world.launch()
     await world.when(has_ended)
@@ -70,7 +70,7 @@ async def _delete_ended(world: World) -> None:
 
 
 async def _pod_evicted(world: World) -> None:
-    """A kubelet throws one pod out: nobody's fault, so the gang begins again, whole."""
+    """A kubelet evicts one pod: this is not the user's fault, so the whole gang runs again."""
     world.kubelets.script = _first_stays
     await world.launch(ranks=2)
     running = await world.when(is_running)
@@ -79,7 +79,8 @@ async def _pod_evicted(world: World) -> None:
 
 
 async def _out_of_service(world: World) -> None:
-    """The machine dies, its Node object stays, and an admin declares it dead: the gang runs again elsewhere."""
+    """The machine dies, its Node object stays, and an administrator declares it out of service: the gang runs again
+    elsewhere."""
     world.kubelets.script = _first_stays
     await world.launch(ranks=2, cpu="3")
     running = await world.when(is_running)
@@ -93,7 +94,7 @@ async def _out_of_service(world: World) -> None:
 
 
 async def _pod_killed(world: World) -> None:
-    """Somebody deletes a pod by hand in the moment of the release: that attempt is over, the next one is whole."""
+    """A pod is deleted by hand at the moment of the release: that attempt ends, and the next one is whole."""
     world.kubelets.script = _first_stays
     released = await _when_released(world)
     for pod in (await world.kube.list(PODS, namespace="default")).items:
@@ -103,14 +104,14 @@ async def _pod_killed(world: World) -> None:
 
 
 async def _when_released(world: World) -> str:
-    """A gang of three is let go; the uid of its last pod."""
+    """Wait until a gang of three is released, and return the uid of its last pod."""
     await world.launch(ranks=3)
     found = await world.when(lambda found: found.status.release is not None)
     return found.status.release.pod_uids[-1] if found.status.release else ""
 
 
 async def _refused(world: World) -> None:
-    """The cluster refuses its pods for good: their priority class does not exist."""
+    """The cluster refuses its pods permanently, because their priority class does not exist."""
     manifest = a_manifest(ranks=2)
     manifest["spec"]["template"]["spec"]["priorityClassName"] = "nowhere"
     await world.apply(manifest)
@@ -118,7 +119,7 @@ async def _refused(world: World) -> None:
 
 
 async def _too_large(world: World) -> None:
-    """What it says of itself is more than an object may hold."""
+    """Its status is larger than an object may be."""
     manifest = a_manifest(ranks=2)
     manifest["spec"]["env"] = {f"WORD_{number}": "x" * 3_000 for number in range(100)}
     await world.apply(manifest)
@@ -126,7 +127,7 @@ async def _too_large(world: World) -> None:
 
 
 async def _killed_twice(world: World) -> None:
-    """Two ranks fail at once, the user cancels, and deletes it before it is over."""
+    """Two ranks fail at once; the user cancels the allocation, and deletes it before its end."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=0.6, code=4, term_s=1.0)
     await world.launch(ranks=3, maxRestarts=3)
     await world.when(has_begun)

@@ -1,7 +1,7 @@
-"""A world in which one loop of one service can be frozen, while all else of the process goes on.
+"""A world in which one loop of one service can be frozen, while the rest of the process runs on.
 
-Owns how a loop is frozen: no task of it runs any more, so nothing of it ends, fails, or hears that it is cancelled. And
-the census: which loop each task of a process belongs to. Must not know what any loop is for.
+Owns how a loop is frozen: none of its tasks runs any more, so none ends, fails, or receives a cancellation. Also owns
+the census: the loop of each task of a process. Must not know the purpose of any loop.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class FreezingLoop(SimLoop):
-    """`freeze` holds the tasks of a loop from then on."""
+    """An event loop in which `freeze` stops the tasks of a loop of a service."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,11 +28,11 @@ class FreezingLoop(SimLoop):
         self._contexts: dict[asyncio.Task[Any], Context] = {}
 
     def freeze_loop(self, role: str, name: str) -> None:
-        """No task of the loop `name` (without its part) of a process runs any more."""
+        """Stop every task of the loop `name` (without its part) of a process."""
         self._frozen = (role, name)
 
     def tasks_of(self, role: str) -> list[tuple[str, str]]:
-        """(the loop, or nothing; the function) of each task that a process has now."""
+        """(the loop, or nothing; the function) of each task that a process has now"""
         found: list[tuple[str, str]] = []
         for task, context in self._contexts.items():
             owner, pulse = context.get(OWNER), context.get(CURRENT)
@@ -59,7 +59,7 @@ class FreezingLoop(SimLoop):
         self._contexts.pop(task, None)
 
     def _sweep_up(self) -> None:
-        """What was frozen is unwound with the rest."""
+        """Unwind the frozen tasks with the rest."""
         self._frozen = ("", "")
         for context, callback, args in self._held:
             super().call_soon(callback, *args, context=context)
@@ -79,7 +79,7 @@ class FreezingLoop(SimLoop):
 
 
 def play(story: Callable[[World, FreezingLoop], Awaitable[T]], setup: Setup) -> T:
-    """One run."""
+    """Play one run."""
     loop = FreezingLoop()
 
     async def told(world: World) -> T:

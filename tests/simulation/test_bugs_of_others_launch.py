@@ -1,4 +1,4 @@
-"""Launches that went wrong in systems like ours: partial gangs, second pods, kills of one's own, lost creates."""
+"""Launch bugs of systems like ours: partial gangs, second pods, kills of one's own pods, lost creates."""
 
 import asyncio
 from collections import Counter
@@ -44,14 +44,14 @@ async def _launch_four(world: World) -> None:
 
 
 def _creates(kind: str) -> list[Effect]:
-    """The pod worker's creates of that kind in an undisturbed launch of four ranks."""
+    """The creates of that kind by the pod worker in an undisturbed launch of four ranks."""
     effects = run("launch-4", 1).effects
     return [item for item in effects if item.role == "podworker" and (item.verb, item.target) == ("create", kind)]
 
 
 def _assert_first_attempt_whole(played: Played) -> None:
-    """One pod for each rank, with the uid with which it was created, released and run."""
-    # Who sees late what was written may write once more than usual (I24): that is not what this is about.
+    """Check that there is one pod for each rank, with the same uid when created, released and run."""
+    # A process with a late view may write once more than usual (I24): this test is not about that.
     assert [told for told in played.violations if not told.startswith("I24 ")] == []
     names = Counter(pod.metadata.name for pod in played.pods)
     assert len(names) == RANKS
@@ -66,7 +66,7 @@ def _assert_first_attempt_whole(played: Played) -> None:
 
 @pytest.mark.parametrize("binding", ["direct", "delegate"])
 def test_a_gang_is_whole_before_any_of_it_is_bound_however_old_the_view(binding: str) -> None:
-    """The watchers see allocations long after; the attempt is raised meanwhile, and its pods arrive (V1)."""
+    """The watchers see allocations late; meanwhile the attempt is raised, and its pods arrive (V1)."""
 
     async def story(world: World) -> None:
         world.kubelets.script = lambda attempt, rank: (
@@ -87,7 +87,7 @@ def test_a_gang_is_whole_before_any_of_it_is_bound_however_old_the_view(binding:
 
 @pytest.mark.parametrize("kind", ["configmaps", "pods"])
 def test_a_create_whose_answer_is_lost_is_recognised(kind: str) -> None:
-    """It was carried out: the object is adopted, and keeps its uid; nothing is left over or killed (V4)."""
+    """The create was executed: the object is adopted and keeps its uid; no object is left over or killed (V4)."""
     effects = _creates(kind)
     assert effects
     for effect in effects:
@@ -99,7 +99,7 @@ def test_a_create_whose_answer_is_lost_is_recognised(kind: str) -> None:
 
 
 def test_a_launch_that_two_workers_and_two_leaders_see_makes_one_pod_a_rank() -> None:
-    """The leader dies between the admission and the launch; every worker is given the hint, twice (V5)."""
+    """The leader dies between the admission and the launch; every worker gets the hint, twice (V5)."""
 
     async def story(world: World) -> None:
         world.kubelets.script = lambda _attempt, _rank: Script(runs_s=1.0)
@@ -119,7 +119,7 @@ def test_a_launch_that_two_workers_and_two_leaders_see_makes_one_pod_a_rank() ->
 
 @pytest.mark.parametrize("lag_s", [0.02, 1.0, 20.0])
 def test_a_view_older_than_ones_own_write_creates_nothing(lag_s: float) -> None:
-    """The watchers hear late of what was written; long after the end an old hint comes again (V6)."""
+    """The watchers see writes late; long after the end an old hint is delivered again (V6)."""
     ended_at: list[float] = []
 
     async def story(world: World) -> None:
@@ -138,7 +138,7 @@ def test_a_view_older_than_ones_own_write_creates_nothing(lag_s: float) -> None:
 
 @pytest.mark.parametrize("kind", LOST, ids=lambda kind: kind.value)
 def test_a_create_that_is_lost_in_any_way_is_repaired_soon(kind: Kind) -> None:
-    """Whatever became of the create of a rank's pod, the gang runs within half a minute (V20)."""
+    """Whatever happened to the create of a rank's pod, the gang runs within half a minute (V20)."""
     effect = _creates("pods")[1]
     fault = Fault(kind, "podworker", effect.number, "after" if kind in _AFTER else "before")
     played = play(_launch_four, faults=(fault,))

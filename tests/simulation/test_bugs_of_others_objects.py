@@ -1,4 +1,4 @@
-"""Objects that went away, came back or were lost in systems like ours: ghosts, namesakes, exits that vanish."""
+"""Object bugs of systems like ours: deleted objects that return, objects of the same name, lost exits."""
 
 import asyncio
 
@@ -25,13 +25,13 @@ def _has_ended(found: Allocation) -> bool:
 
 
 async def _torn_out(world: World) -> None:
-    """The object goes at once, whatever finalizers it had."""
+    """Remove the object at once, with all its finalizers."""
     await world.delete()
     await world.kube.patch(ALLOCATIONS, "job", {"metadata": {"finalizers": None}}, namespace="default")
 
 
 def test_what_is_made_for_an_allocation_that_is_gone_is_reaped_and_not_made_again() -> None:
-    """Pod worker and watcher stand still before the creates, and the object is torn out meanwhile (V7)."""
+    """Pod worker and watcher are stopped before the creates, and meanwhile the object is removed (V7)."""
     gone_at: list[float] = []
 
     async def story(world: World) -> None:
@@ -53,7 +53,7 @@ def test_what_is_made_for_an_allocation_that_is_gone_is_reaped_and_not_made_agai
 
 
 def test_a_namesake_is_not_taken_for_the_one_before_it() -> None:
-    """The object is torn out while its pods take long to end, and another of its name is launched at once (V8)."""
+    """The object is removed while its pods still end, and another one of its name is launched at once (V8)."""
     uids: list[str] = []
 
     async def story(world: World) -> None:
@@ -80,7 +80,7 @@ def _codes(played: Played, uid: str) -> list[int | None]:
 
 
 def test_an_exit_outlives_its_node_and_the_absence_of_every_watcher() -> None:
-    """The rank ends well while no watcher looks, then its node is deleted, and its pod with it (V18)."""
+    """The rank succeeds while no watcher runs, then its node is deleted, and its pod with it (V18)."""
 
     async def story(world: World) -> None:
         launched = await world.launch()
@@ -91,7 +91,7 @@ def test_an_exit_outlives_its_node_and_the_absence_of_every_watcher() -> None:
         await asyncio.sleep(2.0)
         world.kubelets.lose(container.node)
         await world.kube.delete(NODES, (running.status.ranks or [])[0].node)
-        # What PodGC does to pods of a node that is gone.
+        # PodGC deletes pods of a deleted node like this.
         await world.kube.delete(PODS_OF, container.pod, namespace="default", grace_s=0)
         await asyncio.sleep(115.0)
         await world.when(_has_ended)

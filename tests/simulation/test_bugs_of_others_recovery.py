@@ -1,4 +1,4 @@
-"""Restarts and failovers that went wrong in systems like ours: destroyed on a failed read, admitted again, ghosts."""
+"""Restart and failover bugs of systems like ours: work destroyed after a failed read, a second admission, ghosts."""
 
 import asyncio
 from typing import Any
@@ -26,7 +26,7 @@ def _is_running(found: Allocation) -> bool:
 
 
 def test_lists_that_fail_on_recovery_delete_nothing() -> None:
-    """All services are killed while a gang runs; the first LISTs of their successors answer 500 (V3)."""
+    """All services are killed while a gang runs; the first LISTs of their successors get 500 (V3)."""
     restarted_at: list[float] = []
 
     async def story(world: World) -> None:
@@ -48,7 +48,7 @@ def test_lists_that_fail_on_recovery_delete_nothing() -> None:
 
 
 def _fail_lists(world: World, count: int) -> None:
-    """The API server answers the next LISTs with 500."""
+    """Let the API server answer the next LISTs with 500."""
     sound, left = world.core.list, [count]
 
     def failing(*given: Any, **more: Any) -> Any:
@@ -61,7 +61,7 @@ def _fail_lists(world: World, count: int) -> None:
 
 
 def test_a_restart_admits_nothing_again_and_counts_what_is_there() -> None:
-    """A thousand have ended and ten live; the leader is killed, twice; the room that is left is exact (V9)."""
+    """A thousand allocations have ended and ten run; the leader is killed, twice; the free resources are exact (V9)."""
     restarted_at: list[float] = []
     written: list[tuple[float, str, str]] = []
 
@@ -81,7 +81,7 @@ def test_a_restart_admits_nothing_again_and_counts_what_is_there() -> None:
         allocations = [item for item in world.changes if item[2].resource.startswith(ALLOCATIONS)]
         written.extend((at, writer, change.key[1]) for at, writer, change in allocations)
 
-    # The audit asks what all hold at every version: a thousand that hold nothing only make it long.
+    # The audit checks every running allocation at every version: a thousand ended ones would only make it slow.
     played = play(story, Setup(nodes=4, cpus=4, has_redis=False), is_at_rest=False, without="old-")
     assert played.violations == []
     admitted = {name for at, writer, name in written if writer.startswith("scheduler") and at > restarted_at[0]}
@@ -93,7 +93,7 @@ def test_a_restart_admits_nothing_again_and_counts_what_is_there() -> None:
 
 
 async def _ended_long_ago(world: World, name: str) -> None:
-    """As it is kept after its end: nothing but the object."""
+    """An ended allocation as it is stored: the object only."""
     made = await world.kube.create(
         resources.ALLOCATIONS,
         {
@@ -111,7 +111,8 @@ async def _ended_long_ago(world: World, name: str) -> None:
 
 
 def test_a_new_leader_holds_no_room_for_what_only_the_last_one_saw_go() -> None:
-    """What filled the cluster is deleted, the leader sees it and dies: the room is there for the next (V10)."""
+    """The pods that fill the cluster are deleted, and the leader sees it and dies: the next leader has the free
+    resources (V10)."""
 
     async def story(world: World) -> None:
         await world.launch("first", ranks=4)
@@ -131,7 +132,8 @@ async def _is_gone(world: World, name: str) -> bool:
 
 
 def test_a_conflict_at_any_step_of_a_preemption_ends_well() -> None:
-    """Each write of the scheduler is refused once: the victim makes room, and comes back when there is some (V10)."""
+    """Each write of the scheduler is refused once: the victim is evicted, and runs again when resources are free
+    (V10)."""
     steps = [
         effect
         for effect in run("preempt-unheard", 1).effects
@@ -145,7 +147,8 @@ def test_a_conflict_at_any_step_of_a_preemption_ends_well() -> None:
 
 @pytest.mark.parametrize("service", ["scheduler", "watcher"])
 def test_a_leader_that_sleeps_over_its_lease_does_no_harm_whenever_it_wakes(service: str) -> None:
-    """It stands still before a write, another leads, and it wakes at a boundary of the other's work (V11)."""
+    """A leader is stopped before a write, another one leads, and the first continues at a boundary of the other's
+    work (V11)."""
     first = next(
         effect
         for effect in run("compete", 1, replicas=2).effects
@@ -162,7 +165,7 @@ def test_a_leader_that_sleeps_over_its_lease_does_no_harm_whenever_it_wakes(serv
 
 
 def test_a_view_from_a_replica_that_lags_destroys_nothing() -> None:
-    """The watcher is killed and comes back to an API server that is behind: no pod goes, no attempt ends (V17)."""
+    """The watcher is killed and restarts with an API server that lags: no pod is deleted, no attempt ends (V17)."""
     effects = [item for item in run("stay", 1).effects if item.role == "watcher" and item.has_before and item.is_kube]
     assert effects
     for effect in effects[:: max(1, len(effects) // 6)]:

@@ -1,4 +1,4 @@
-"""The checker is checked: it finds each seeded bug, and says nothing about the services as they are."""
+"""Tests of the checker: it finds each seeded bug, and reports nothing about the unchanged services."""
 
 import logging
 from collections.abc import Iterator
@@ -28,10 +28,10 @@ def _name_of(bug: Bug) -> str:
 
 @pytest.mark.parametrize("bug", BUGS, ids=_name_of)
 def test_a_seeded_bug_is_found(bug: Bug) -> None:
-    """Broken on purpose, the system is found broken, by an invariant that is about just that.
+    """With a seeded bug the checker reports a violation, of an invariant that is about this bug.
 
-    The point that is kept comes first; where effects have other numbers by now, the hunt begins anew, and
-    `python -m tests.simulation.bugs --write` keeps what it finds.
+    The stored point is tried first. When effects have other numbers by now, the hunt begins anew, and `python -m
+    tests.simulation.bugs --write` stores what it finds.
     """
     if not is_found_again(bug, _KEPT[bug.name]):
         found, others = hunt(bug)
@@ -40,13 +40,13 @@ def test_a_seeded_bug_is_found(bug: Bug) -> None:
 
 @pytest.mark.parametrize(("scenario", "fault", "replicas"), _POINTS)
 def test_the_checker_does_not_cry_wolf(scenario: str, fault: str, replicas: int) -> None:
-    """At the very points at which the bugs are found, nothing is said of the services as they are."""
+    """At the points at which the bugs are found, the checker reports nothing about the unchanged services."""
     faults = (Fault.parse(fault),) if fault else ()
     assert not run(scenario, SEED, faults, replicas=replicas).violations
 
 
 def test_each_bug_has_a_name_of_its_own_and_was_found() -> None:
-    """Every one of them, by an invariant that may tell it; nothing is kept of bugs that there are no more."""
+    """Each bug was found by one of its invariants, and no find of a removed bug is stored."""
     told_by = {bug.name: bug.told_by for bug in BUGS}
     assert len(told_by) == len(BUGS)
     assert list(_KEPT) == [bug.name for bug in BUGS]
@@ -54,7 +54,7 @@ def test_each_bug_has_a_name_of_its_own_and_was_found() -> None:
 
 
 def test_a_bug_is_told_by_promises() -> None:
-    """Whatever tells one stands in the register of invariants: that a run went wrong somehow is not enough."""
+    """The invariants of a bug are all in the register: a run that failed for some other reason is not enough."""
     known = {invariant.id for invariant in INVARIANTS}
     assert [bug.name for bug in BUGS if not known.issuperset(bug.told_by)] == []
 

@@ -1,4 +1,4 @@
-"""Clients of the api in the simulation: they are told the truth, whoever dies meanwhile."""
+"""Clients of the api in the simulation: they get true answers, whichever process dies."""
 
 import io
 import logging
@@ -35,20 +35,21 @@ def _silence() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", [scenario.name for scenario in CLIENTS])
 def test_clients_are_told_the_truth(name: str) -> None:
-    """Each story of the api's clients, with nothing in its way (I1, I2, I13, I19, I22, I23)."""
+    """Each scenario of the api's clients, without a fault (I1, I2, I13, I19, I22, I23)."""
     assert run(name, 1).violations == []
 
 
 @pytest.mark.parametrize(("name", "fault"), SAMPLE)
 def test_a_lost_answer_loses_nothing(name: str, fault: str) -> None:
-    """The replica dies after the create or the cancel, or is silent: the client asks again and it was done once."""
+    """The replica dies after the create or the cancel, or does not answer: the client retries, and the request was
+    executed once."""
     outcome = run(name, 1, (Fault.parse(fault),))
     assert outcome.violations == []
     assert outcome.struck == 1
 
 
 def test_secrets_are_in_no_log_and_no_metric() -> None:
-    """All services log all that they can; a process that dies meanwhile is among it (I23)."""
+    """All services log as much as they can, also a process that dies (I23)."""
     root, lines = logging.getLogger(), io.StringIO()
     before, level = list(root.handlers), root.level
     logging.disable(logging.NOTSET)
@@ -65,12 +66,12 @@ def test_secrets_are_in_no_log_and_no_metric() -> None:
 
 @pytest.mark.parametrize("name", [scenario.name for scenario in NEUTRAL])
 def test_nobody_notices_a_restart(name: str) -> None:
-    """All of us end in our own time, or are killed at once, and come back: the work goes on untouched (I25)."""
+    """All services end normally, or are killed at once, and restart: the running work is unchanged (I25)."""
     assert run(name, 1).violations == []
 
 
 def test_a_restart_that_writes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watcher that marks every pod because it has just begun is told (I25)."""
+    """A watcher that marks every pod when it starts is reported (I25)."""
     live: Any = vars(World)["_live"]
 
     async def rash(self: World, process: Process) -> None:

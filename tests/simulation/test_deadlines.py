@@ -1,7 +1,7 @@
 """No restart resets a deadline, and none writes anything: the real services, killed in virtual time.
 
-Each deadline is stored, or follows from what is stored. Whoever would act on it is killed on the way there and shortly
-before; it still comes at its time, late by no more than a dead leader's lease.
+Each deadline is stored, or follows from stored values. The process that acts on it is killed several times before, and
+once shortly before. The deadline still takes effect, late by no more than a dead leader's lease.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from tests.support.small_cluster import look
 from tests.support.world import RESTART_S, Setup, World, run_world
 
 LATE_S = 20.0
-"""A dead leader's lease of 15 s, its election, and the restart."""
+"""The lease of a dead leader (15 s), the election, and the restart."""
 SERVICES = ("scheduler", "podworker", "watcher")
 VICTIMS = [("scheduler",), ("watcher",), SERVICES]
 
@@ -52,7 +52,7 @@ def kill(world: World, victims: tuple[str, ...]) -> None:
 
 
 async def killed_until(world: World, due: float, victims: tuple[str, ...]) -> None:
-    """Kill them every few seconds, the last time when the deadline is about to pass."""
+    """Kill them every few seconds, the last time shortly before the deadline."""
     while due - world.clock.now() > 8:
         await asyncio.sleep(5.0)
         kill(world, victims)
@@ -81,7 +81,7 @@ async def ended(world: World) -> Allocation:
 
 
 async def assert_in_time(world: World, due: float, *, result: Result, reason: Reason) -> None:
-    """It ends as it should, neither early nor a restart's length late."""
+    """Check that it ends with that result, not early, and at most a restart later."""
     found = await ended(world)
     assert (found.status.result, found.status.reason) == (result, reason)
     stopped_at = parse_time(found.status.stop.at if found.status.stop is not None else found.status.ended_at)
@@ -97,7 +97,7 @@ async def assert_in_time(world: World, due: float, *, result: Result, reason: Re
     [({"maxRuntime": "40s"}, "maxRuntime", Reason.MAX_RUNTIME), ({"idleTimeout": "40s"}, "idle", Reason.IDLE)],
 )
 def test_a_limit_of_running_work(victims: tuple[str, ...], spec: dict[str, str], name: str, reason: Reason) -> None:
-    """`maxRuntime` and `idleTimeout` count from Running, whoever is restarted meanwhile."""
+    """`maxRuntime` and `idleTimeout` begin with Running, whichever service restarts."""
 
     async def story(world: World) -> None:
         await world.launch(**spec)
@@ -109,7 +109,7 @@ def test_a_limit_of_running_work(victims: tuple[str, ...], spec: dict[str, str],
 
 
 def test_the_pending_timeout() -> None:
-    """It follows from when it began to wait."""
+    """The pending timeout follows from the time at which the allocation began to wait."""
 
     async def story(world: World) -> None:
         made = await world.launch(ranks=9, pendingTimeout="30s")
@@ -121,7 +121,8 @@ def test_the_pending_timeout() -> None:
 
 
 def test_what_is_held_does_not_wait() -> None:
-    """Its patience begins when it is resumed, whoever was killed meanwhile; at rest a held one costs no writes."""
+    """The timeout of a held allocation begins when it is resumed, whichever service was killed; at rest a held one
+    causes no writes."""
 
     async def story(world: World) -> None:
         await world.launch(ranks=9, hold=True, pendingTimeout="20s")
@@ -141,7 +142,8 @@ def test_what_is_held_does_not_wait() -> None:
 
 @pytest.mark.parametrize("by_system", [False, True], ids=["user", "system"])
 def test_the_grace_of_a_preemption(by_system: bool) -> None:
-    """Stored when the ranks are told; then they are killed, and what the system preempted runs again."""
+    """The deadline is stored when the ranks are asked; then they are killed, and an allocation that the system
+    preempted runs again."""
 
     async def story(world: World) -> None:
         world.kubelets.script = lambda attempt, _rank: Script(runs_s=None if attempt == 1 else 1.0)
@@ -162,7 +164,7 @@ def test_the_grace_of_a_preemption(by_system: bool) -> None:
 
 
 def test_a_kill_is_repeated_until_everything_is_gone() -> None:
-    """The one that deletes is killed again and again, right after the cancel and for longer than any resend."""
+    """The pod worker is killed again and again, right after the cancel and for longer than any resend interval."""
 
     async def story(world: World) -> None:
         await world.launch(ranks=2)
@@ -190,7 +192,7 @@ def _touch(world: World, made: Allocation, source: str = "proxy") -> Awaitable[N
 
 @pytest.mark.parametrize("source", ["proxy", "reported"])
 def test_use_puts_the_idle_end_off(source: str) -> None:
-    """So long as it is used it lives; then it ends one timeout after the last use, restarts or not."""
+    """A used allocation runs on, and ends one timeout after its last use, with restarts or without."""
 
     async def story(world: World) -> None:
         made = await world.launch(idleTimeout="20s")
@@ -207,7 +209,7 @@ def test_use_puts_the_idle_end_off(source: str) -> None:
 
 
 def test_a_loss_of_redis_counts_as_use() -> None:
-    """FLUSHALL shortly before the end: one more timeout from then, and no sooner."""
+    """A FLUSHALL shortly before the end starts one more timeout, and it does not end sooner."""
 
     async def story(world: World) -> None:
         await world.launch(idleTimeout="30s")
@@ -220,7 +222,8 @@ def test_a_loss_of_redis_counts_as_use() -> None:
 
 
 def test_without_redis_nothing_is_idle() -> None:
-    """Nobody can tell whether it is in use, so it is; the run limit ends it all the same, and nothing is written."""
+    """Without Redis no use is known, so it is treated as used; the run limit ends it all the same, and nothing is
+    written."""
 
     async def story(world: World) -> None:
         await world.launch(idleTimeout="5s", maxRuntime="100s")
@@ -235,7 +238,7 @@ def test_without_redis_nothing_is_idle() -> None:
 
 
 def test_an_absence_of_redis_when_it_is_due_counts_as_use() -> None:
-    """And costs no writes."""
+    """The absence of Redis starts one more timeout, and causes no writes."""
 
     async def story(world: World) -> None:
         made = await world.launch(idleTimeout="20s")
@@ -256,7 +259,7 @@ def test_an_absence_of_redis_when_it_is_due_counts_as_use() -> None:
 
 
 def test_a_restart_of_everything_writes_nothing() -> None:
-    """With work that runs, waits and has ended: no pod, no ConfigMap, no status is touched. A new leader renews its
+    """With allocations that run, wait and have ended no pod, ConfigMap or status is written. A new leader renews its
     lease and raises the ledger's epoch."""
 
     async def story(world: World) -> None:
@@ -287,7 +290,7 @@ async def _signal(world: World, signals: dict[str, object]) -> None:
 
 
 async def _evict(world: World) -> None:
-    """What an eviction writes, once it is ready."""
+    """Write the stop of an eviction once the allocation is ready."""
     found = await world.when(lambda each: each.status.ready)
     stop = Stop(reason=Reason.PREEMPTED.value, at=format_time(world.clock.now()), requeue=True, by="default/other")
     await world.kube.replace_status(ALLOCATIONS, with_status(found, msgspec.structs.replace(found.status, stop=stop)))

@@ -1,5 +1,5 @@
 """The engine: a forked run is the run that its replay line gives, equal runs are equal, samples are even, and a process
-that dies is told of."""
+that dies is reported."""
 
 import logging
 import os
@@ -30,13 +30,14 @@ def _silence() -> Iterator[None]:
 
 
 def alone(check: Callable[[], None]) -> None:
-    """Run it in a process that has no threads: a fork keeps the one that forks, and all locks that others held."""
+    """Run it in a process without threads: a fork keeps only the forking thread, and all locks that others held."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         process.submit(check).result()
 
 
 def test_a_forked_run_is_the_run_that_its_line_replays() -> None:
-    """Of every family: the same effects, the same history of every object, the same violations, from the start."""
+    """A point of each family has the same effects, the same history of every object and the same violations as a run
+    from the start."""
     alone(forked_runs_are_replayed)
 
 
@@ -68,14 +69,14 @@ def forked_runs_are_replayed() -> None:
 
 
 def test_equal_arguments_give_equal_runs() -> None:
-    """What is found can be played again."""
+    """A find can be replayed."""
     first, second = run("restart", 5, traced=True), run("restart", 5, traced=True)
     assert first.trace == second.trace
     assert [str(effect) for effect in first.effects] == [str(effect) for effect in second.effects]
 
 
 def test_a_process_that_dies_is_told_of() -> None:
-    """With what it was to play; the others go on."""
+    """The point that the dead process had to play is reported; the other processes continue."""
     alone(one_dies)
 
 
@@ -93,7 +94,7 @@ def one_dies() -> None:
 
 
 def a_plan(**counts: int) -> list[Planned]:
-    """So many points of each family; those of `freeze` are the only ones for which others wait long."""
+    """That many points of each family; those of `freeze` are the only ones that make others wait long."""
     return [
         Planned(
             family,
@@ -106,7 +107,7 @@ def a_plan(**counts: int) -> list[Planned]:
 
 
 def test_a_sample_has_some_of_everything_and_is_seeded() -> None:
-    """Some of each family, more of what costs less; equal seeds choose equally."""
+    """A sample has some of each family, and more cheap points; equal seeds choose equally."""
     plan = a_plan(error=2000, read=5, freeze=2000)
     chosen = sample(plan, 900, seed=3)
     counts = Counter(each.family for each in chosen)
@@ -117,7 +118,7 @@ def test_a_sample_has_some_of_everything_and_is_seeded() -> None:
 
 
 def test_a_sample_has_some_of_each_kind_of_fault() -> None:
-    """However dear it is."""
+    """A sample has some of each kind of fault, however expensive."""
     cheap = a_plan(error=9000)
     dear = [Planned("freeze", ("stay", 1, 2), (Fault(Kind.COMA, "watcher", number),)) for number in range(1, 9)]
     chosen = sample(cheap + dear, 6000, seed=1)
@@ -125,7 +126,7 @@ def test_a_sample_has_some_of_each_kind_of_fault() -> None:
 
 
 def test_branches_hold_every_point_once() -> None:
-    """Cut so that all cores have work."""
+    """The branches are cut so that all cores have work."""
     plan = a_plan(crash=BRANCH_POINTS * 2 + 1)
     cut = branches(plan, {})
     assert [len(branch.points) for branch in cut] == [BRANCH_POINTS, BRANCH_POINTS, 1]
@@ -133,7 +134,7 @@ def test_branches_hold_every_point_once() -> None:
 
 
 def test_what_fails_is_kept_once(tmp_path: Path) -> None:
-    """As the line that replays it."""
+    """A failure is stored once, as the line that replays it."""
     path = tmp_path / "found.txt"
     outcome = Outcome(scenario="stay", seed=2, replicas=2, faults=("crash@watcher:3:after", "flush@watcher:5:after"))
     assert (found.keep([outcome.replay, outcome.replay], path), found.keep([outcome.replay], path)) == (1, 0)

@@ -1,7 +1,8 @@
-"""Two schedulers in virtual time: to the second, who leads after a crash, after an orderly end, and after a pause.
+"""Two schedulers in virtual time: which one leads after a crash, after an orderly end, and after a pause, to the
+second.
 
-Work arrives all the while, so that each tick has something to commit. The lease is as it is by default: 15 s at the
-beginning of a term, and 3 s once its renewals have been prompt.
+Allocations arrive all the time, so that each tick has something to commit. The lease has its default length: 15 s at
+the beginning of a term, and 3 s once its renewals have been prompt.
 """
 
 import asyncio
@@ -24,17 +25,17 @@ ARRIVALS = 8
 EVERY_S = 0.3
 SELDOM_S = 0.9
 BOUNDARIES = range(1, 21)
-"""The effects of the first leader while that work arrives: from its lease to its last ticks."""
+"""The effects of the first leader while allocations arrive: from its lease to its last ticks."""
 POOLS = "resourcepools.slipway.dev"
 
 
 def a_pair(*, has_redis: bool = True) -> Setup:
-    # What has its place stays as it is: there is enough to look at.
+    # A placed allocation stays unchanged, so that the runs stay short.
     return Setup(nodes=4, cpus=32, has_redis=has_redis, replicas={"scheduler": 2, "podworker": 0})
 
 
 async def arrivals(world: World) -> None:
-    """Something to decide every moment, until a while after the last fault."""
+    """Launch allocations all the time, until a while after the last fault."""
     number = 0
     while number < ARRIVALS or world.clock.now() < world.last_fault_at + LEASE_S + 3 * SECOND_S:
         await world.launch(f"job{number}", cpu="100m")
@@ -51,7 +52,7 @@ def ledgers(world: World) -> Iterator[tuple[float, str, int, int]]:
 
 
 def next_tick_at(world: World, moment: float) -> float:
-    """When the first tick was committed by an epoch that was not there at `moment`."""
+    """The time of the first tick that was committed by an epoch newer than `moment`."""
     epoch, tick = 0, 0
     for at, _, now_epoch, now_tick in ledgers(world):
         if at > moment and now_epoch > epoch and now_tick > tick:
@@ -63,7 +64,7 @@ def next_tick_at(world: World, moment: float) -> float:
 
 @functools.cache
 def leader() -> str:
-    """Who leads first while that work arrives; it is the same in each of these runs."""
+    """The first leader while allocations arrive; it is the same in each of these runs."""
 
     async def play(world: World) -> str:
         await arrivals(world)
@@ -74,7 +75,7 @@ def leader() -> str:
 
 
 def written_by(world: World, name: str, since: float) -> list[str]:
-    """What a process has committed since then, but leases."""
+    """The writes of a process since then, without leases."""
     return [
         f"{at:.3f} {change.resource} {change.key[1]}"
         for at, writer, change in world.changes
@@ -84,7 +85,7 @@ def written_by(world: World, name: str, since: float) -> list[str]:
 
 @pytest.mark.parametrize("number", BOUNDARIES)
 def test_after_a_crash_the_next_tick_is_committed_within_the_lease_and_a_second(number: int) -> None:
-    """Wherever it dies, between any two of its effects: 16 s later at most another epoch has committed a tick."""
+    """After a crash between any two effects, another epoch commits a tick at most 16 s later."""
 
     async def play(world: World) -> float:
         await arrivals(world)
@@ -97,7 +98,8 @@ def test_after_a_crash_the_next_tick_is_committed_within_the_lease_and_a_second(
 
 @pytest.mark.parametrize("has_redis", [True, False], ids=["redis", "no redis"])
 def test_after_a_crash_in_a_steady_term_the_next_tick_is_committed_within_four_seconds(has_redis: bool) -> None:
-    """`kill -9` at many moments between two renewals: three seconds of the lease, and one for the rest."""
+    """`kill -9` at many moments between two renewals: the next tick follows after three seconds of the lease and one
+    for the rest."""
 
     async def play(world: World) -> list[float]:
         working = asyncio.create_task(arrivals_for_ever(world))  # noqa: TID251 - a client of the world, until its end
@@ -118,7 +120,8 @@ def test_after_a_crash_in_a_steady_term_the_next_tick_is_committed_within_four_s
 
 @pytest.mark.parametrize("has_redis", [True, False], ids=["redis", "no redis"])
 def test_after_an_orderly_end_the_next_tick_is_committed_within_a_second(has_redis: bool) -> None:
-    """SIGTERM at many moments: the lease is given back, and the other is warm and looks soon, also without Redis."""
+    """SIGTERM at many moments: the lease is released, and the other scheduler is warm and checks soon, also without
+    Redis."""
 
     async def play(world: World) -> list[float]:
         working = asyncio.create_task(arrivals_for_ever(world))  # noqa: TID251 - a client of the world, until its end
@@ -138,7 +141,8 @@ def test_after_an_orderly_end_the_next_tick_is_committed_within_a_second(has_red
 
 
 def test_a_first_term_begins_with_one_list() -> None:
-    """What a scheduler has read since it started is enough, also for a ledger that nothing has ever left."""
+    """A scheduler needs only what it has read since it started, also for a ledger from which nothing was ever
+    removed."""
 
     async def play(world: World) -> int:
         await world.launch("job", cpu="100m")
@@ -159,12 +163,12 @@ async def arrivals_for_ever(world: World) -> None:
 
 @pytest.mark.parametrize("number", BOUNDARIES)
 def test_a_zombie_commits_nothing(number: int) -> None:
-    """Frozen on the way to any of its effects for twice its lease: thawed, not one write of it takes effect."""
+    """A leader is frozen before any of its effects for twice its lease: none of its writes takes effect afterwards."""
 
     async def play(world: World) -> tuple[list[str], list[int]]:
         await arrivals(world)
         (struck,) = world.trouble.struck
-        # The standby has led since; the zombie has had time to do its worst.
+        # The standby has led since then, and the zombie has had time for its writes.
         epochs = [epoch for at, _, epoch, _ in ledgers(world) if at >= struck[0]]
         return written_by(world, f"{leader()}-1", world.last_fault_at), epochs
 
@@ -174,7 +178,8 @@ def test_a_zombie_commits_nothing(number: int) -> None:
 
 
 def test_what_waits_for_an_end_starts_although_everybody_dies_with_it() -> None:
-    """The end is in the object that waits, or is seen again: a leader that knows nothing admits it, and only it."""
+    """The waiting object records the end, or the end is read again: a leader without memory admits this allocation,
+    and no other."""
 
     async def play(world: World) -> tuple[list[Result | None], float]:
         world.kubelets.script = lambda _attempt, _rank: Script(runs_s=1.0)

@@ -1,4 +1,5 @@
-"""The faults themselves: each does what it says, each is laid over something, and a few of each family change nothing.
+"""The faults themselves: each has its effect, each is injected somewhere, and a few of each family change nothing in
+the end.
 
 Whole families are `python -m tests.simulation --families NAME`.
 """
@@ -40,7 +41,7 @@ from tests.support.world import RESTART_S, Setup, World, run_world
 from tests.support.world_clock import ProcessClock
 
 TAKEN = 2
-"""Points of each family that are played here."""
+"""Points of each family that this test plays."""
 ONLY_IN_PAIRS = {Kind.THAW}
 
 
@@ -58,7 +59,7 @@ def base(name: str, replicas: int) -> Outcome:
 
 
 def assert_fine(outcome: Outcome) -> None:
-    """No violation."""
+    """Check that there is no violation."""
     assert not outcome.violations, f"python -m tests.simulation {outcome.replay}\n" + "\n".join(outcome.violations)
 
 
@@ -87,19 +88,19 @@ def an_effect(verb: str = "update", target: str = "pods", *, number: int = 1, ro
 def test_an_answer_is_read_as_the_real_client_reads_it(
     kind: Kind, verb: Verb, meaning: type[ControlPlaneError]
 ) -> None:
-    """The Status that the server sends goes through the one table of answers."""
+    """The error for a Status of the server follows from the same table as in the real client."""
     assert type(error_of(kind, an_effect(verb.value))) is meaning
 
 
 def test_who_is_throttled_is_told_for_how_long() -> None:
-    """Retry-After comes with it."""
+    """A throttled request has a Retry-After."""
     error = error_of(Kind.THROTTLED, an_effect())
     assert isinstance(error, ThrottledError)
     assert error.retry_after_s == 1.0
 
 
 def test_every_kind_of_fault_is_laid_over_something() -> None:
-    """None is forgotten by the families, and none is drawn by chance so seldom that it is never met."""
+    """Every kind of fault is in a family, and occurs although points are drawn by chance."""
     effects = [
         an_effect(verb, target, number=number, role=role)
         for role in ("watcher", "podworker", "scheduler")
@@ -115,20 +116,20 @@ def test_every_kind_of_fault_is_laid_over_something() -> None:
 
 
 def test_every_scenario_stands_in_the_docs() -> None:
-    """Each has its row in docs/reliability.md."""
+    """Each scenario has its row in docs/reliability.md."""
     page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
     assert [name for name in SCENARIOS if f"| `{name}` |" not in page] == []
 
 
 def test_a_point_is_read_as_it_is_written() -> None:
-    """Whatever stands in a failure can be played again."""
+    """The text of a point in a failure can be parsed and played again."""
     for fault in (Fault(Kind.STALL, "watcher.pods", 131), Fault(Kind.TIMEOUT_APPLIED, "scheduler2", 7, "after")):
         assert Fault.parse(str(fault)) == fault
 
 
 @pytest.mark.parametrize("family", Family)
 def test_a_fault_of_each_family_changes_nothing_in_the_end(family: Family) -> None:
-    """A sample of each."""
+    """A sample of each family."""
     replicas = 2 if family in REPLICATED else 1
     every = list(points(base("launch-1", replicas).effects, [family], has_redis=True))
     assert every
@@ -137,7 +138,7 @@ def test_a_fault_of_each_family_changes_nothing_in_the_end(family: Family) -> No
 
 
 def test_a_zombie_that_wakes_at_any_boundary_of_its_successor_commits_nothing() -> None:
-    """A leader is held before it commits, and goes on just before its successor does something (V11)."""
+    """A leader is held before it commits, and continues just before each effect of its successor (V11)."""
     every = [
         fault
         for fault in points(base("launch-1", 2).effects, [Family.HOLD], has_redis=True)
@@ -160,7 +161,7 @@ def test_a_fault_during_the_recovery_from_another_changes_nothing_in_the_end() -
 
 
 def test_who_is_killed_twice_comes_back_once() -> None:
-    """A story may kill whom a fault has killed already: there are never two of one replica."""
+    """A scenario may kill a process that a fault has killed already: there are never two of one replica."""
 
     async def play(world: World) -> tuple[str, float]:
         watcher = world.processes["watcher"]
@@ -175,7 +176,7 @@ def test_who_is_killed_twice_comes_back_once() -> None:
 
 
 def test_a_replica_that_takes_over_lacks_what_came_last() -> None:
-    """Entries, and what was acknowledged and delivered after them; its clock is behind."""
+    """It lacks entries, and their acknowledgements and deliveries; its clock is behind."""
 
     async def story() -> None:
         server = FaultyServer(VirtualClock())
@@ -196,7 +197,8 @@ def test_a_replica_that_takes_over_lacks_what_came_last() -> None:
 
 
 def test_a_coalescing_watch_tells_the_last_state_only() -> None:
-    """Of what changed thrice, the last; of what came and went, nothing; of what went, that."""
+    """Of three changes only the last is shown; a created and deleted object is not shown; a deleted object is shown
+    as deleted."""
 
     async def story() -> None:
         clock = VirtualClock()
@@ -225,7 +227,7 @@ def test_a_coalescing_watch_tells_the_last_state_only() -> None:
 
 
 def test_a_clock_that_went_wrong_is_set_right_again() -> None:
-    """A jump and another rate, and then the true time; the monotonic clock never goes back."""
+    """After a jump or another rate the true time returns; the monotonic clock never goes back."""
     loop = SimLoop()
 
     async def story() -> None:

@@ -1,8 +1,8 @@
-"""What lives and ends leaves nothing behind in any service, but in caches that have a limit.
+"""An allocation that has ended leaves nothing in any service's memory, except in caches with a limit.
 
-The real services in virtual time; every life is another one: alone or a gang, cancelled while it waits or runs, failed
-and tried again, launched and followed through the api. Retention keeps none. What each process holds is counted when
-all have gone, after one lot, a second and a third: whatever grew with the lives is named.
+The real services in virtual time; each allocation is different: single or a gang, cancelled while it waits or runs,
+failed and retried, launched and followed through the api. Retention keeps none. The test counts the entries of each
+process when all are gone, after one lot, a second and a third, and names every container that grew with the lots.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ EVERY_S = 0.2
 SERVICES = ("api", "scheduler", "podworker", "watcher")
 SETUP = Setup(nodes=4, cpus=64, replicas={"api": 1}, watcher={"retention_count_max": 0})
 REST_S = 20.0
-"""What is put off has happened by then."""
+"""Seconds after which deferred work has been done."""
 BOUNDED = {
     "Books._done": KNOWN_MAX,
     "CreatedObjects._uids": BUNDLES_MAX,
@@ -38,7 +38,7 @@ BOUNDED = {
     "FactTable._gone": 8 * TOMBSTONES_MAX,
     "Worker._bound": BOUND_MAX,
 }
-"""Caches that forget the oldest at this size."""
+"""Caches that drop the oldest entry at this size."""
 
 
 def _script(attempt: int, rank: int) -> Script:
@@ -46,7 +46,7 @@ def _script(attempt: int, rank: int) -> Script:
 
 
 async def _live(world: World, ada: Client, number: int) -> None:
-    """One life of one of five kinds."""
+    """Run one allocation of one of five kinds to its end."""
     name = f"run-{number}"
     match number % 5:
         case 0:
@@ -68,7 +68,7 @@ async def _live(world: World, ada: Client, number: int) -> None:
 
 
 async def _lot(world: World, ada: Client, first: int) -> dict[str, Counter[str]]:
-    """So many lives, until nothing of them is left; answers what each service holds then."""
+    """Run that many allocations until nothing of them is left; return the entries of each service then."""
     async with asyncio.TaskGroup() as tasks:
         for number in range(first, first + LIVES):
             tasks.create_task(_live(world, ada, number))
@@ -92,7 +92,7 @@ async def _play(world: World) -> list[dict[str, Counter[str]]]:
 
 
 def test_what_has_gone_is_forgotten() -> None:
-    """No container has more entries with every lot of lives, but for those that have a limit."""
+    """No container has more entries with every lot, except those with a limit."""
     first, second, third = run_world(_play, SETUP, seed=1)
     for role in SERVICES:
         assert third[role].total() > 100, f"of {role} nothing was found"
@@ -109,11 +109,11 @@ def test_what_has_gone_is_forgotten() -> None:
 RATE = 1.0
 """launches/s"""
 LIFE_S = 6.0
-"""More than a life of one second takes in all, with what is written of it, and less than the half of `RETENTION_S`."""
+"""More than the whole time of an allocation of one second, with its writes, and less than half of `RETENTION_S`."""
 
 
 async def _steady(world: World) -> list[int]:
-    """How many have ended and are still there, each second from when the first have been deleted."""
+    """The number of ended allocations that still exist, each second after the first deletion."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=1.0)
     seen = list[int]()
     for number in range(int(1.75 * RETENTION_S * RATE)):
@@ -125,13 +125,14 @@ async def _steady(world: World) -> list[int]:
 
 
 def test_what_ends_goes_as_fast_as_it_ends() -> None:
-    """Once there are too many, rounds of retention come as often as there is something to delete."""
+    """When too many have ended, rounds of retention run as often as there is something to delete."""
     seen = run_world(_steady, SETUP, seed=1)
     assert max(seen) <= RATE * (RETENTION_MORE_S + LIFE_S)
 
 
 async def _end(world: World) -> dict[str, Counter[str]]:
-    """So many lives that are kept when they have ended; what each service holds when all of them are at rest."""
+    """Run that many allocations that are kept after their end; return the entries of each service when all are at
+    rest."""
     world.kubelets.script = _script
     ada = Client(world, "ada")
     async with asyncio.TaskGroup() as tasks:
@@ -149,7 +150,8 @@ async def _end(world: World) -> dict[str, Counter[str]]:
 
 
 def test_what_has_ended_is_held_once() -> None:
-    """It is kept for days: beside the object itself, no service keeps an older version of it or of its status."""
+    """An ended allocation is kept for days: beside the object itself, no service stores an older version of it or of
+    its status."""
     setup = msgspec.structs.replace(SETUP, watcher={})
     held = run_world(_end, setup, seed=1)
     kinds = (f"{TYPE}Allocation", f"{TYPE}AllocationStatus")

@@ -1,4 +1,4 @@
-"""A pool's defaults, or the LimitRanges of a workspace, change while work waits for what they asked for."""
+"""A pool's defaults, or the LimitRanges of a workspace, change while allocations wait because of them."""
 
 import asyncio
 
@@ -12,12 +12,12 @@ from tests.simulation.scenario import has_begun
 from tests.support.world import Setup, World, run_world
 
 WHILE_S = 20.0
-"""Long enough for anybody to have said why it waits."""
+"""Long enough for every service to explain why it waits."""
 
 
 @pytest.mark.parametrize("has_redis", [True, False], ids=["redis", "no redis"])
 def test_what_waits_is_placed_as_the_pool_is_now(has_redis: bool) -> None:
-    """Defaults that ask for more than there is are put right: what has waited for them starts, with the new ones."""
+    """Defaults that no node can satisfy are corrected: waiting allocations start, with the new defaults."""
 
     async def play(world: World) -> int:
         await world.kube.patch(RESOURCE_POOLS, "default", _asking("64"))
@@ -47,7 +47,8 @@ def test_what_waits_is_placed_as_the_pool_is_now(has_redis: bool) -> None:
 def test_what_waits_is_placed_as_its_limit_range_is_now(
     has_redis: bool, too_much: dict[str, object], gate: Gate
 ) -> None:
-    """A LimitRange that makes pods too large for any node, or refuses them, is told; without it what waits starts."""
+    """The explanation shows a LimitRange that makes pods too large for any node, or refuses them; without it waiting
+    allocations start."""
 
     async def play(world: World) -> int:
         limits = [{"type": "Container", **too_much}]

@@ -1,4 +1,4 @@
-"""The table at the end of a sweep: nothing that was to be played is passed over in silence."""
+"""The table at the end of a sweep: a planned run without an outcome is reported."""
 
 import pytest
 
@@ -11,7 +11,7 @@ FAULT = "crash@watcher:3:before"
 
 
 def test_what_was_not_heard_of_is_lost() -> None:
-    """An undisturbed run as well as a point, until its outcome has come."""
+    """An undisturbed run and a point are lost until their outcome arrives."""
     report = Report()
     report.expect_bases([("launch-1", 1, 1), ("launch-1", 1, 2)])
     report.expect([Planned("crash", ("launch-1", 1, 1), (Fault.parse(FAULT),))])
@@ -26,7 +26,7 @@ def test_what_was_not_heard_of_is_lost() -> None:
 
 
 def test_what_is_lost_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """By the line that plays the first of it."""
+    """The table shows the line that plays the first lost point."""
     report = Report()
     report.expect_bases([("launch-1", 1, 1)])
     report.show()

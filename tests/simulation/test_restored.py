@@ -1,7 +1,7 @@
-"""etcd is put back to an older copy under the whole system, in virtual time: each service reads everything anew.
+"""etcd is restored from an older copy under the whole system, in virtual time: each service reads everything again.
 
-What was written after the copy is lost, and so is no matter of the invariants over a history. Held is what can be:
-what was running goes on and ends once, what waits starts, and what is launched afterwards runs.
+Writes after the copy are lost, so the invariants over a history do not apply. These rules do: running allocations
+continue and end once, waiting ones start, and later launches run.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from tests.support.small_cluster import look
 from tests.support.world import Setup, World, run_world
 
 AGAIN_S = 3 * DOUBT_S
-"""Until every reflector has doubted its watch, and has listed until it believes what it is told."""
+"""Seconds until every reflector has doubted its watch, and has listed until it trusts the answers."""
 
 LOST = 2000
-"""Writes between the copy and the loss: more than are made again while the bug is looked for."""
+"""Writes between the copy and the loss: more than are repeated while the bug is searched for."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +36,14 @@ def _silence() -> Iterator[None]:
 
 
 def _copy_of(world: World) -> dict[str, Any]:
-    """All that the API server keeps; those that read it and the clock are not copied."""
+    """A copy of the API server's store, without its subscribers and its clock."""
     outside = (world, world.core, world.clock, world.loop, world.kubelets, world.kube, world.kube_scheduler)
     readers = [getattr(each, "__self__", each) for each in world.core.store._subscribers]  # pyright: ignore[reportPrivateUsage]
     return copy.deepcopy(world.core.__dict__, {id(each): each for each in (*outside, *readers)})
 
 
 def _put_back(world: World, older: dict[str, Any]) -> None:
-    """The copy takes the place of what there is. Watches stay open, and are silent."""
+    """Replace the store by the copy. Watches stay open, and are silent."""
     readers = world.core.store._subscribers  # pyright: ignore[reportPrivateUsage]
     world.core.__dict__.update(older)
     world.core.store._subscribers = readers  # pyright: ignore[reportPrivateUsage]
@@ -84,7 +84,7 @@ def _play() -> None:
 
 
 def test_after_an_older_copy_was_put_back_each_service_moves_again() -> None:
-    """What ran ends once, in its first attempt; what waited starts; a later launch runs."""
+    """A running allocation ends once, in its first attempt; a waiting one starts; a later launch runs."""
     _play()
 
 
@@ -93,14 +93,14 @@ def _believes_no_older_list(_self: Any, _version: int) -> None:
 
 
 def _keeps_what_was_newer(_self: Any, _version: int) -> None:
-    """The LIST is taken, and the store goes by its versions as ever."""
+    """Seeded bug: the LIST is accepted, and the store still compares versions."""
 
 
 @pytest.mark.parametrize("bug", [_believes_no_older_list, _keeps_what_was_newer])
 def test_a_reflector_that_does_not_begin_anew_is_found(
     bug: Callable[[Any, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The seeded bugs: something waits or runs for ever."""
+    """With a seeded bug an allocation waits or runs for ever."""
     monkeypatch.setattr(Reflector, "_begin_anew", bug)
     with pytest.raises(TimeoutError):
         _play()

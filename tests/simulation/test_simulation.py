@@ -1,6 +1,6 @@
-"""A slice of the simulation: every scenario undisturbed, and a sample of what may go wrong.
+"""A slice of the simulation: every scenario undisturbed, and a sample of faults.
 
-The whole is `make sim`; a failure here prints the line that replays it.
+`make sim` plays all of it; a failure here prints the line that replays it.
 """
 
 import logging
@@ -19,7 +19,7 @@ from tests.simulation.scenarios import SCENARIOS
 from tests.support.wait import wait_until
 
 EVERY = 150
-"""One point of so many is played here."""
+"""One point of this many is played here."""
 STRUCK = ("launch-4", "restart", "cancel-released", "compete", "delete-running", "node-lost")
 ASLEEP = ("launch-1", "compete")
 SEVERAL = tuple(SCENARIOS)[::6]
@@ -35,21 +35,21 @@ def _silence() -> Iterator[None]:
 
 
 def assert_fine(outcome: Outcome) -> None:
-    """No violation."""
+    """Check that there is no violation."""
     assert not outcome.violations, f"python -m tests.simulation {outcome.replay}\n" + "\n".join(outcome.violations)
 
 
 @pytest.mark.matrix(most=30)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_ends_as_it_should_and_leaves_nothing(name: str) -> None:
-    """Without faults; then at rest for longer than any resync nobody writes anything but leases."""
+    """The scenario runs without faults; then, at rest for longer than any resync interval, only leases are written."""
     assert_fine(run(name, 1))
 
 
 @pytest.mark.matrix(most=2)
 @pytest.mark.parametrize("name", STRUCK)
 def test_a_fault_at_one_effect_changes_nothing_in_the_end(name: str) -> None:
-    """Crashes before and after, every error, FLUSHALL: a sample."""
+    """A sample of crashes before and after an effect, of every error, and of FLUSHALL."""
     base = run(name, 1)
     families = [Family.CRASH, Family.ERROR, Family.FLUSH]
     for fault in list(points(base.effects, families, has_redis=True))[::EVERY]:
@@ -59,7 +59,7 @@ def test_a_fault_at_one_effect_changes_nothing_in_the_end(name: str) -> None:
 @pytest.mark.matrix(most=1)
 @pytest.mark.parametrize("name", ASLEEP)
 def test_a_process_that_sleeps_over_its_lease_does_no_harm(name: str) -> None:
-    """Frozen before an effect until others have taken over, then resumed: a sample."""
+    """A sample of processes that are frozen before an effect until another one has taken over, and then continue."""
     base = run(name, 1, replicas=2)
     for fault in list(points(base.effects, [Family.FREEZE], has_redis=True))[:: EVERY // 5]:
         assert_fine(run(name, 1, (fault,), replicas=2))
@@ -68,7 +68,7 @@ def test_a_process_that_sleeps_over_its_lease_does_no_harm(name: str) -> None:
 @pytest.mark.matrix(most=5)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_a_handful_of_faults_changes_nothing_in_the_end(name: str) -> None:
-    """Several faults of any kind in one run, with two of each service."""
+    """Several faults of any kind strike in one run, with two of each service."""
     base = run(name, 2, replicas=2)
     assert_fine(base)
     every = list(points(base.effects, Family, has_redis=SCENARIOS[name].setup.has_redis))
@@ -77,7 +77,7 @@ def test_a_handful_of_faults_changes_nothing_in_the_end(name: str) -> None:
 
 @pytest.mark.costly
 def test_what_once_failed_stays_mended() -> None:
-    """Every line of found.txt is played."""
+    """Every line of found.txt is played without a violation."""
     for line in FOUND.read_text(encoding="utf-8").splitlines():
         if line.startswith("--"):
             done = subprocess.run(
@@ -89,7 +89,7 @@ def test_what_once_failed_stays_mended() -> None:
 @pytest.mark.costly
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="who else runs is read from /proc")
 def test_an_interrupt_leaves_no_process_behind() -> None:
-    """Ctrl-C, or a signal to the first process alone."""
+    """Neither Ctrl-C nor a signal to the first process leaves a process behind."""
     mark = f"--sample={os.getpid()}"
     sweep = subprocess.Popen(
         [*COMMAND, "--points", "3000", "--seeds", "1", "--scenario", "launch-1", mark],

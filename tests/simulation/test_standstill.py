@@ -1,8 +1,8 @@
-"""Each loop of each service is frozen, and that is noticed within what the loop promises; and nothing else is.
+"""Each loop of each service is frozen, and the freeze is noticed within the loop's bound; nothing else is reported.
 
-Noticed means: `/livez` names the loop, and the process does not keep the lease that it leads by. The loops come from
-the tables of the services, and the tasks of a process from its event loop. So neither a new loop nor a task without a
-promise can be forgotten.
+Noticed means: `/livez` names the loop, and the process does not renew its leader's lease. The loops are read from the
+tables of the services, and the tasks of a process from its event loop. So no new loop and no task without a bound can
+be forgotten.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ TABLES = {
 LEASE_OF = {"scheduler": "slipway-scheduler-default", "watcher": "slipway-feed"}
 WARM_UP_S = 10.0
 ALIVE_MAX = 3
-"""So many run at a time; the oldest is deleted."""
+"""The number of running allocations; the oldest is deleted."""
 PROBE_S = 10.0
 FAILURES_MAX = 3
-"""As in the chart: a process is restarted after so many failed probes in a row."""
+"""As in the chart: a process is restarted after this many failed probes in a row."""
 LOOK_S = 5.0
 PAUSE_MAX_S = {
     "claims": CLAIMS_S,
@@ -56,9 +56,9 @@ PAUSE_MAX_S = {
     "follow": 12.0,
     "poll": 40.0,
 }
-"""What a loop has announced, at most, when it is frozen."""
+"""The longest pause that a loop may have announced when it is frozen."""
 AT_ONCE = {"follow-logs"}
-"""All its work is done before it first waits: there is nothing of it that could stand still."""
+"""Loops whose work is done before their first wait, so that nothing of them can stop."""
 STRUCTURE = (
     "World.",
     "_live",
@@ -81,11 +81,11 @@ STRUCTURE = (
     "PodLogs._run",
     "LogFollower.",
 )
-"""Tasks that wait for the stop or for tasks of their own, or that something else bounds: no loops."""
+"""Tasks that wait for the stop or for their own tasks, or that something else bounds: no loops."""
 
 
 async def arrivals(world: World) -> None:
-    """Work of every kind, for ever: gangs that start, end and are told of."""
+    """Launch allocations of every kind for ever: gangs that start, end and are read."""
     ada = Client(world, "ada") if "api" in world.processes else None
     for number in itertools.count():
         name = f"job{number}"
@@ -100,7 +100,7 @@ async def arrivals(world: World) -> None:
 
 
 async def provoke(world: World, name: str) -> None:
-    """What gives a loop work that rests through every launch."""
+    """Cause work for a loop that launches do not use."""
     if name == "streams":
         world.server.flush()
     if name == "candidacy":
@@ -142,7 +142,7 @@ async def noticed_after(world: World, role: str, name: str, within_s: float) -> 
 
 
 async def renewal(world: World, service: str) -> str:
-    """The last renewal of the lease of a service that leads; empty when nobody holds it."""
+    """The last renewal of the lease of a service with a leader; empty when no process holds it."""
     lease = await world.kube.get(LEASES, LEASE_OF[service], namespace=NAMESPACE)
     return (lease.spec.renew_time or "") if lease.spec.holder_identity else ""
 
@@ -153,7 +153,7 @@ async def standing_by(world: World) -> str:
 
 
 def freeze(service: str, loop: Loop) -> None:
-    """Freezes it, and fails unless that is noticed in time."""
+    """Freeze the loop, and fail unless that is noticed in time."""
 
     async def story(world: World, freezer: FreezingLoop) -> None:
         working = asyncio.ensure_future(arrivals(world))
@@ -163,7 +163,7 @@ def freeze(service: str, loop: Loop) -> None:
         freezer.freeze_loop(role, loop.name)
         await provoke(world, loop.name)
         promised_s = loop.bound_s + PAUSE_MAX_S.get(loop.name, 0.0)
-        # Work has to come before it can be old, and two looks have to see it.
+        # Work must arrive before it can be old, and two checks must see it.
         await noticed_after(world, role, loop.name, promised_s + WARM_UP_S + 3 * LOOK_S)
         if service in LEASE_OF and loop.name != "warm":
             await asyncio.sleep(PROBE_S)
@@ -177,12 +177,12 @@ def freeze(service: str, loop: Loop) -> None:
 
 @pytest.mark.parametrize(("service", "loop"), cases(), ids=lambda it: it if isinstance(it, str) else it.name)
 def test_a_loop_that_stands_still_is_noticed(service: str, loop: Loop) -> None:
-    """Within its bound `/livez` names it, and its process leads no longer."""
+    """`/livez` names the loop within its bound, and its process no longer leads."""
     freeze(service, loop)
 
 
 def test_the_following_of_logs_has_nothing_that_could_stand_still() -> None:
-    """Its task is held from the start on: the log of what is launched then is stored all the same, to its end."""
+    """The task is frozen from the start: the log of a new allocation is stored to its end all the same."""
 
     async def story(world: World, freezer: FreezingLoop) -> bool:
         freezer.freeze_loop("watcher", watcher_loops.FOLLOW_LOGS.name)
@@ -197,7 +197,7 @@ def test_the_following_of_logs_has_nothing_that_could_stand_still() -> None:
 
 @pytest.mark.parametrize("service", TABLES)
 def test_every_task_belongs_to_a_loop_of_the_table(service: str) -> None:
-    """And every loop of the table runs."""
+    """Every loop of the table runs, and every task belongs to one."""
 
     async def story(world: World, freezer: FreezingLoop) -> tuple[set[str], set[str]]:
         working = asyncio.ensure_future(arrivals(world))
@@ -217,7 +217,7 @@ def test_every_task_belongs_to_a_loop_of_the_table(service: str) -> None:
 
 
 def test_a_beat_without_work_is_found_by_freezing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that says from another task that it moves, whatever it does: the freeze of its work is not noticed."""
+    """A loop beats from another task, whatever its own work does: the freeze of its work is not noticed."""
     real = Relay.step
 
     async def step(self: Relay) -> None:
@@ -240,7 +240,7 @@ def test_a_beat_without_work_is_found_by_freezing(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_loop_without_a_promise_is_found_by_the_census(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that a service starts on its own is in no table."""
+    """A task that a service starts by itself is in no table."""
     real = Relay.step
 
     async def linger() -> None:
@@ -277,21 +277,22 @@ async def redis_away(world: World) -> None:
 
 
 async def slow(world: World) -> None:
-    """Each call takes three seconds: a busy machine, a slow network, a slow server."""
+    """Each call takes three seconds, as on a busy machine, a slow network or a slow server."""
     before, world.trouble.latency_s = world.trouble.latency_s, 3.0
     await asyncio.sleep(AWAY_S)
     world.trouble.latency_s = before
 
 
 async def paused(world: World) -> None:
-    """Every process stands for longer than any bound, and goes on: a laptop that slept, an event loop that hung."""
+    """Every process stops for longer than any bound and continues, as on a laptop that slept, or with an event loop
+    that hung."""
     for process in list(world.processes.values()):
         world.freeze(process, AWAY_S / 2)
     await asyncio.sleep(AWAY_S / 2)
 
 
 async def crowd(world: World) -> None:
-    """Many at once."""
+    """Launch many allocations at once."""
     for number in range(CROWD):
         await world.launch(f"crowd{number}", cpu="10m")
     await asyncio.sleep(AWAY_S / 4)
@@ -301,7 +302,7 @@ async def crowd(world: World) -> None:
 def test_nothing_that_a_restart_would_not_mend_restarts_a_service(
     trouble: Callable[[World], Awaitable[None]],
 ) -> None:
-    """Three probes in a row never fail, neither meanwhile nor afterwards."""
+    """Three probes in a row never fail, neither during the trouble nor afterwards."""
 
     async def story(world: World, _freezer: FreezingLoop) -> list[str]:
         working = asyncio.ensure_future(arrivals(world))
@@ -313,7 +314,8 @@ def test_nothing_that_a_restart_would_not_mend_restarts_a_service(
             while True:
                 await asyncio.sleep(PROBE_S)
                 for role, health in world.healths.items():
-                    # A process that is paused answers no probe; whoever pauses it pauses who probes, or wants it ended.
+                    # A paused process answers no probe; what pauses it pauses the prober too, or wants the process to
+                    # end.
                     if world.processes[role].is_frozen:
                         continue
                     why = health.standstill()

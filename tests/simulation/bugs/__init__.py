@@ -1,8 +1,9 @@
 """Bugs that the simulation has to find: each breaks one rule of the design in the real services.
 
-A checker that does not find them proves nothing by its silence. One module per area; `hunt.py` looks for one,
-`python -m tests.simulation.bugs` for all, `tests/simulation/test_checker.py` where each was found last. They are
-installed with pytest's monkeypatch and gone after the test: the product has no hook for them.
+If a checker does not find them, its silence proves nothing. There is one module per area. `hunt.py` searches for one
+bug, `python -m tests.simulation.bugs` for all, and `tests/simulation/test_checker.py` tries the point where each was
+found last. The bugs are installed with pytest's monkeypatch and removed after the test: the product has no hook for
+them.
 """
 
 from tests.simulation.bugs import (

@@ -1,6 +1,7 @@
 """`python -m tests.simulation.bugs`: hunts every bug with all its points, and shows how each was found.
 
-Exits 1 when one was not. `--write` keeps the finds (`found.json`), from which the documentation's table is made.
+Exits 1 when a bug was not found. `--write` stores the finds (`found.json`), from which the table in the documentation
+is made.
 """
 
 import argparse
@@ -20,7 +21,7 @@ _BY_NAME = {bug.name: bug for bug in BUGS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.bugs", description="Hunt the seeded bugs.")
     parser.add_argument("names", nargs="*", help="only bugs whose name contains one of these")
     parser.add_argument("--jobs", type=int, default=0, help="processes; default: one per core")
@@ -76,6 +77,6 @@ def _write(finds: dict[str, Found]) -> None:
 
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # Sets of names have an order, and it belongs to what a seed repeats.
+        # The order of a set of names depends on the hash seed, and a replay must repeat it.
         os.execve(sys.executable, [*sys.orig_argv], {**os.environ, "PYTHONHASHSEED": "0"})
     raise SystemExit(main())

@@ -16,7 +16,7 @@ from tests.simulation.bugs.bug import Bug
 
 
 def _totals_are_added_again(patch: pytest.MonkeyPatch) -> None:
-    """Who stands in the totals already is not looked for."""
+    """The totals add an allocation that they contain already."""
     add = totals.added
 
     def blind(known: DayTotals, bills: Any, now: float, unmarked: Any) -> DayTotals | None:
@@ -26,7 +26,7 @@ def _totals_are_added_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _let_go_unaccounted(patch: pytest.MonkeyPatch) -> None:
-    """The last finalizer goes without waiting for the totals."""
+    """The last finalizer is removed without waiting for the totals."""
 
     def hasty(_self: Books, _allocation: Allocation) -> bool:
         return True
@@ -35,7 +35,7 @@ def _let_go_unaccounted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _totals_without_fence(patch: pytest.MonkeyPatch) -> None:
-    """Two who add at the same time: the later one wins."""
+    """Of two concurrent writers of the totals the later one overwrites the other."""
     write = Books._write  # pyright: ignore[reportPrivateUsage]
 
     class Blunt:
@@ -65,7 +65,7 @@ def _totals_without_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def _what_runs_expires(patch: pytest.MonkeyPatch) -> None:
-    """Retention counts from the creation, and does not look whether it has ended."""
+    """Retention counts from the creation, also for allocations that have not ended."""
 
     def everything(allocations: Any, **_how: Any) -> list[Allocation]:
         return [item for item in allocations if item.metadata.deletion_timestamp is None]

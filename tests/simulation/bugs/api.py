@@ -21,7 +21,7 @@ from tests.simulation.bugs.bug import Bug
 
 
 def _remembers_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """A replica answers from what it saw first."""
+    """A replica always answers with the first state that it read."""
     find = Lookup.find
     seen: dict[tuple[int, str], Allocation] = {}
 
@@ -35,7 +35,7 @@ def _remembers_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 def _overlooks_the_body(patch: pytest.MonkeyPatch) -> None:
-    """A key is enough, whatever is sent with it."""
+    """A known key is accepted with any body."""
 
     def known(_self: LaunchRequests, found: Allocation | None, _order: Order, error: ControlPlaneError) -> Launched:
         if found is None:
@@ -46,7 +46,7 @@ def _overlooks_the_body(patch: pytest.MonkeyPatch) -> None:
 
 
 def _claims_no_key(patch: pytest.MonkeyPatch) -> None:
-    """Whoever comes looks whether the key was used, and then creates."""
+    """A launch checks whether the key was used, and then creates, without a claim."""
 
     async def look(self: Any, key: str, workspace: str, name: str) -> None:
         known = await self._kube.list(ALLOCATIONS, namespace=workspace, label_selector=f"{LABEL_LAUNCH_KEY}={key}")
@@ -58,7 +58,7 @@ def _claims_no_key(patch: pytest.MonkeyPatch) -> None:
 
 
 def _answers_before_the_create(patch: pytest.MonkeyPatch) -> None:
-    """The launch is answered when the server would have taken it."""
+    """The launch is answered after a dry run, without a create."""
 
     async def create(self: Any, manifest: dict[str, Any]) -> Allocation:
         return await self._kube.create(ALLOCATIONS, manifest, dry_run=True)
@@ -67,7 +67,7 @@ def _answers_before_the_create(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lists_everything(patch: pytest.MonkeyPatch) -> None:
-    """The workspace that is asked for is not looked at."""
+    """A list ignores the requested workspace."""
     wanted = launches.ListFilter
 
     def everything(**options: Any) -> launches.ListFilter:
@@ -78,7 +78,7 @@ def _lists_everything(patch: pytest.MonkeyPatch) -> None:
 
 
 def _tells_the_environment(patch: pytest.MonkeyPatch) -> None:
-    """Events carry what the job was started with."""
+    """Events contain the environment of the job."""
     event_of = transitions.event_of
 
     def telling(allocation: Allocation, entry: RingEntry, **options: Any) -> AllocationEvent:
@@ -89,7 +89,7 @@ def _tells_the_environment(patch: pytest.MonkeyPatch) -> None:
 
 
 def _answers_before_the_cancel(patch: pytest.MonkeyPatch) -> None:
-    """The kill is answered, and kept in memory until somebody has time for it."""
+    """The kill is answered, and never written."""
 
     async def kill(_self: SpecWriter, allocation: Allocation) -> Allocation:
         spec = msgspec.structs.replace(allocation.spec, desired="Stopped")

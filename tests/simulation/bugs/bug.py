@@ -1,4 +1,4 @@
-"""What a seeded bug is: a design rule that is dropped, how, and where that has to be noticed by whom."""
+"""A seeded bug: the design rule that it breaks, how it is installed, and the runs and invariants that must find it."""
 
 from collections.abc import Callable
 
@@ -8,19 +8,18 @@ import pytest
 Install = Callable[[pytest.MonkeyPatch], None]
 
 SLOW_S = 0.05
-"""What happens meanwhile is what a fence is for."""
+"""The delay that gives other processes time to act in between, which a fence must detect."""
 
 
 class Bug(msgspec.Struct, frozen=True, kw_only=True):
-    """`hunts` are the arguments of runs, of which one has to report one of `told_by`.
+    """A seeded bug. `hunts` are the arguments of runs; one of them must report an invariant of `told_by`.
 
     A hunt whose fault is `<kind>@<role>:*:after` (or before) tries that moment at every effect of the role; one with
-    `*<text>` at those in whose label that text is.
-    """
+    `*<text>` at the effects whose label contains the text."""
 
     name: str
     breaks: str
-    """the rule that does not hold any more, as a short sentence"""
+    """the rule that is broken, as a short sentence"""
     install: Install
     hunts: tuple[tuple[str, str], ...]
     told_by: tuple[str, ...]

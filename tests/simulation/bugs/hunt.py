@@ -1,6 +1,6 @@
-"""The hunt for one bug: the points of its hunts in order, until one of the invariants that may tell it does.
+"""The hunt for one bug: plays the points of its hunts in order, until one of the bug's invariants reports it.
 
-Owns the order of the points and what is remembered of a find. Must not know the bugs.
+Owns the order of the points and the stored finds. Must not know the bugs.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from tests.support.faults import Effect, Fault, Kind
 SEED = 1
 LEAST = "I18"
 KEPT = Path(__file__).with_name("found.json")
-"""Where each bug was found last: tried first, and shown in the documentation."""
+"""Where each bug was found last: this point is tried first, and shown in the documentation."""
 _NO_CONFLICT = ("create", "bind")
 """Verbs that the API server does not answer with a conflict."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """How a bug was found: `points` is how many were played until then, this one included."""
+    """How a bug was found; `points` is the number of points played until then, including this one."""
 
     bug: str
     invariant: str
@@ -40,7 +40,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hunt(bug: Bug) -> tuple[Found | None, list[str]]:
-    """The first find, and what else was said until then. The bug is installed meanwhile."""
+    """Return the first find, and the other violations until then. The bug is installed during the hunt."""
     others: list[str] = []
     points = 0
     with pytest.MonkeyPatch.context() as patch:
@@ -64,7 +64,7 @@ def hunt(bug: Bug) -> tuple[Found | None, list[str]]:
 
 
 def is_found_again(bug: Bug, found: Found) -> bool:
-    """Whether the very point of an earlier find is still told by the same invariant."""
+    """Whether the same invariant still reports the bug at the point of an earlier find."""
     faults = (Fault.parse(found.fault),) if found.fault else ()
     with pytest.MonkeyPatch.context() as patch:
         bug.install(patch)
@@ -72,18 +72,19 @@ def is_found_again(bug: Bug, found: Found) -> bool:
 
 
 def told_by(bug: Bug, outcome: Outcome) -> str:
-    """The invariant that tells this bug, if one does; that things are not as desired in the end (I18) says least."""
+    """The invariant that reports this bug, if any; I18 (the end state is not as desired) only if no other does,
+    because it says least."""
     names = [name for name in said(outcome) if name in bug.told_by]
     return min(names, key=lambda name: name == LEAST, default="")
 
 
 def said(outcome: Outcome) -> list[str]:
-    """The invariants that were found broken, in the order in which they are told."""
+    """The broken invariants, in the order in which they are reported."""
     return [violation.split(" ", 1)[0] for violation in outcome.violations]
 
 
 def kept() -> dict[str, Found]:
-    """{bug: its last find}."""
+    """{bug: its last find}"""
     if not KEPT.exists():
         return {}
     return {item.bug: item for item in msgspec.json.decode(KEPT.read_bytes(), type=list[Found])}

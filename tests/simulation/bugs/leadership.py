@@ -25,7 +25,7 @@ def _the_epoch_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 def _the_epoch_is_the_leases(patch: pytest.MonkeyPatch) -> None:
-    """The number of terms, which begins again when somebody deletes the lease."""
+    """The epoch is the number of terms, which restarts when the lease is deleted."""
     lead = PoolScheduler._lead  # pyright: ignore[reportPrivateUsage]
     terms: list[int] = [0]
 
@@ -41,7 +41,7 @@ def _the_epoch_is_the_leases(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_zombie_goes_on(patch: pytest.MonkeyPatch) -> None:
-    """A scheduler that cannot renew only tries again, and another leader's epoch is ignored."""
+    """A scheduler that cannot renew only retries, and another leader's epoch is ignored."""
     keep = LeaseElector._keep  # pyright: ignore[reportPrivateUsage]
 
     async def always(self: Any, leadership: Leadership) -> None:
@@ -73,7 +73,7 @@ def _every_lease_is_free(patch: pytest.MonkeyPatch) -> None:
 
 
 def _promoted_without_a_look(patch: pytest.MonkeyPatch) -> None:
-    """A new leader trusts the feed alone, and knows nothing of what was there before."""
+    """A new leader reads only the feed, and does not know the earlier state."""
     looks = Follower._list  # pyright: ignore[reportPrivateUsage]
     known: set[int] = set()
 
@@ -89,7 +89,7 @@ def _promoted_without_a_look(patch: pytest.MonkeyPatch) -> None:
 
 
 def _led_without_the_ledger(patch: pytest.MonkeyPatch) -> None:
-    """A leader begins with an empty ledger, whatever is stored."""
+    """A leader begins with an empty ledger, whatever ledger is stored."""
 
     async def promote(self: Any, reach: Any) -> None:
         while True:

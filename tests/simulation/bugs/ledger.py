@@ -34,7 +34,7 @@ def _admission_without_ledger(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ledger_without_swap(patch: pytest.MonkeyPatch) -> None:
-    """On a conflict it is written again over whatever is there."""
+    """After a conflict the ledger is written again over the stored one."""
 
     class Blunt:
         def __init__(self, kube: Any) -> None:
@@ -60,7 +60,7 @@ def _ledger_without_swap(patch: pytest.MonkeyPatch) -> None:
 
 
 def _voided_on_an_error(patch: pytest.MonkeyPatch) -> None:
-    """A decision that could not be applied at once is given up, and nobody stamps that on its allocation."""
+    """A decision that could not be applied at once is dropped, without a mark on its allocation."""
     apply_one = Cycle._apply_one  # pyright: ignore[reportPrivateUsage]
 
     async def impatient(self: Any, decision: Decision, nodes: Any, seen: Any) -> Any:
@@ -80,7 +80,7 @@ def _decided_is_done(patch: pytest.MonkeyPatch) -> None:
 
 
 def _any_object_of_the_name(patch: pytest.MonkeyPatch) -> None:
-    """A decision is applied to whatever bears the name now."""
+    """A decision is applied to any object of that name."""
     admit = Applier._admit  # pyright: ignore[reportPrivateUsage]
 
     async def trusting(self: Any, found: Any, decision: Decision, nodes: Any) -> Any:
@@ -91,7 +91,7 @@ def _any_object_of_the_name(patch: pytest.MonkeyPatch) -> None:
 
 
 def _admitted_elsewhere(patch: pytest.MonkeyPatch) -> None:
-    """The nodes are looked up in a table that another decision has moved on."""
+    """The nodes are looked up in a shifted table."""
     decide = Applier.decision
 
     async def shifted(self: Any, decision: Decision, nodes: Any, seen: Any = None) -> Any:
@@ -101,7 +101,7 @@ def _admitted_elsewhere(patch: pytest.MonkeyPatch) -> None:
 
 
 def _refused_plan_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
-    """What has been planned once is not planned again until the cluster changes."""
+    """A plan that was refused is not planned again until the cluster changes."""
     tick = Cycle.tick
 
     async def satisfied(self: Any) -> Any:
@@ -116,7 +116,7 @@ def _refused_plan_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
 
 
 def _dependencies_are_not_known(patch: pytest.MonkeyPatch) -> None:
-    """As a scheduler of the version before `after`: what waits for another one is planned at once."""
+    """As in a scheduler older than `after`: an allocation is planned at once although it must wait for another."""
 
     def nothing(_allocation: object) -> tuple[tuple[str, str], ...]:
         return ()

@@ -1,4 +1,4 @@
-"""Seeded bugs of the logs: lines that are left out, doubled, not counted, or given up with their pod."""
+"""Seeded bugs of the logs: lines that are omitted, doubled, not counted, or lost with their pod."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ CRASH = "crash@watcher:*append logs:after"
 
 
 def _a_line_late(patch: pytest.MonkeyPatch) -> None:
-    """Where a log goes on, one line more is taken for known."""
+    """A resumed log treats one line too many as stored."""
     cutter = logfollower.LineCutter
 
     def late(position: LogPosition) -> LineCutter:
@@ -35,7 +35,7 @@ def _a_line_late(patch: pytest.MonkeyPatch) -> None:
 
 
 def _from_the_beginning_again(patch: pytest.MonkeyPatch) -> None:
-    """Who goes on with a log reads it from its beginning, and stores all of it behind what is there."""
+    """A resumed log is read from its beginning, and all of it is stored behind the present lines."""
     cutter = logfollower.LineCutter
 
     def fresh(_position: LogPosition) -> LineCutter:
@@ -45,7 +45,7 @@ def _from_the_beginning_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _what_is_too_much_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    """What is read ahead does not wait for room: it is thrown away."""
+    """Data that is read ahead does not wait for space: it is dropped."""
     put = logfollower._Ahead.put  # pyright: ignore[reportPrivateUsage]
 
     async def hasty(self: Any, chunk: bytes) -> None:
@@ -56,7 +56,7 @@ def _what_is_too_much_is_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def _left_out_uncounted(patch: pytest.MonkeyPatch) -> None:
-    """Of more than a pack the oldest lines are left out, and the others are numbered as if they had not been."""
+    """Beyond a pack the oldest lines are omitted, and the others are numbered as if these had not existed."""
     store = LogFollower._store_lines  # pyright: ignore[reportPrivateUsage]
 
     async def smooth(self: Any, **how: Any) -> bool:
@@ -69,7 +69,7 @@ def _left_out_uncounted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _given_up_unread(patch: pytest.MonkeyPatch) -> None:
-    """The finalizer of an ended pod goes, whether its log was read or not."""
+    """The finalizer of an ended pod is removed, whether its log was read or not."""
 
     def drained(_self: PodLogs, _pod: Any) -> bool:
         return True
@@ -78,7 +78,7 @@ def _given_up_unread(patch: pytest.MonkeyPatch) -> None:
 
 
 def _deleted_with_the_others(patch: pytest.MonkeyPatch) -> None:
-    """The pod worker deletes the pods that ended by themselves, like those that run."""
+    """The pod worker deletes pods that ended by themselves, like running ones."""
 
     def none(_allocation: Any) -> frozenset[str]:
         return frozenset()
@@ -87,7 +87,7 @@ def _deleted_with_the_others(patch: pytest.MonkeyPatch) -> None:
 
 
 def _by_its_record(patch: pytest.MonkeyPatch) -> None:
-    """A pod whose end is on record is deleted, whatever is seen of it."""
+    """A pod whose end is recorded is deleted, whether its log was read or not."""
 
     def deletable(view: ReductionView, after: Allocation) -> tuple[Pod, ...]:
         return tuple(pod for pod in view.pods if waits_for_reader(pod, after))
@@ -96,7 +96,7 @@ def _by_its_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def _unread_by_another(patch: pytest.MonkeyPatch) -> None:
-    """A log that cannot be opened any more is given up, also while another process has it open."""
+    """A log that cannot be opened is given up, also while another process is reading it."""
 
     def hasty(self: Any, error: Any, failures: int, *, is_over: bool) -> bool:
         del failures
@@ -106,7 +106,7 @@ def _unread_by_another(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_refusal_is_no_matter(patch: pytest.MonkeyPatch) -> None:
-    """What the store refuses counts as stored."""
+    """A pack that the store refuses is treated as stored."""
 
     async def append(self: Any, pack: LogPack) -> bool:
         await self._persist(lambda: self._writer.write(pack))
@@ -117,7 +117,7 @@ def _a_refusal_is_no_matter(patch: pytest.MonkeyPatch) -> None:
 
 
 def _whatever_comes_is_stored(patch: pytest.MonkeyPatch) -> None:
-    """The store does not look behind which line its writer believes to be."""
+    """The store does not check the position that the writer assumes."""
     append = memory_logs.MemoryLogs._append  # pyright: ignore[reportPrivateUsage]
 
     def willing(self: Any, pack: LogPack) -> LogAppended:
@@ -130,7 +130,7 @@ def _whatever_comes_is_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_end_no_line(patch: pytest.MonkeyPatch) -> None:
-    """A last line without a line end is no line."""
+    """A last line without a line end is dropped."""
 
     def end(_self: LineCutter) -> Sequence[bytes]:
         return []
@@ -139,7 +139,7 @@ def _no_end_no_line(patch: pytest.MonkeyPatch) -> None:
 
 
 def _read_is_stored(patch: pytest.MonkeyPatch) -> None:
-    """A log that was read after its container had ended is whole, also when what was read was refused."""
+    """A log that was read after its container had ended is treated as stored, also when the store refused it."""
     follow = LogFollower._follow  # pyright: ignore[reportPrivateUsage]
 
     async def hopeful(self: Any) -> bool:

@@ -44,7 +44,7 @@ def _bind_without_uid(patch: pytest.MonkeyPatch) -> None:
 
 
 def _release_without_fence(patch: pytest.MonkeyPatch) -> None:
-    """Whatever has happened since the allocation was read is overwritten."""
+    """The release overwrites every change since the allocation was read."""
 
     async def release(kube: Any, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
         await asyncio.sleep(SLOW_S)
@@ -67,7 +67,7 @@ def _release_of_a_part(patch: pytest.MonkeyPatch) -> None:
 
 
 def _release_before_all_exist(patch: pytest.MonkeyPatch) -> None:
-    """A pod whose create was not answered is taken to be on its way."""
+    """A pod whose create was not answered is treated as created."""
     create = AttemptLauncher._create_pod  # pyright: ignore[reportPrivateUsage]
 
     async def trusting(self: Any, allocation: Any, pod: Any, made: Any) -> None:
@@ -100,7 +100,7 @@ def _foreign_pods_are_adopted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _what_exists_is_made_again(patch: pytest.MonkeyPatch) -> None:
-    """Its own create that was not answered looks like somebody else's pod."""
+    """The worker deletes its own pod whose create was not answered, as if it belonged to others."""
 
     async def again(self: Any, resource: Any, body: Any, allocation: Any) -> Any:
         name, namespace = str(body["metadata"]["name"]), str(body["metadata"]["namespace"])
@@ -129,7 +129,7 @@ def _retries_take_another_name(patch: pytest.MonkeyPatch) -> None:
 
 
 def _bound_is_bound(patch: pytest.MonkeyPatch) -> None:
-    """Wherever it is bound, and whichever pod it is."""
+    """A pod that is bound to any node, and has any uid, is accepted."""
 
     async def content(_self: Any, _namespace: str, _target: BindTarget) -> None:
         return None
@@ -138,7 +138,7 @@ def _bound_is_bound(patch: pytest.MonkeyPatch) -> None:
 
 
 def _the_first_look_is_enough(patch: pytest.MonkeyPatch) -> None:
-    """What a hint was about is remembered, and later hints for it are answered from memory."""
+    """The allocation is read for the first hint only; later hints are answered from memory."""
     make = Worker.__init__
 
     class Remembering:
@@ -164,7 +164,7 @@ def _the_first_look_is_enough(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_stop_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    """Before the release: the launch goes on although nobody wants it any more."""
+    """Before the release the launch continues although the allocation is stopped."""
 
     def none(*_given: Any, **_more: Any) -> None:
         return None
@@ -205,7 +205,7 @@ def _deleted_without_grace(patch: pytest.MonkeyPatch) -> None:
 
 
 def _late_create_is_left(patch: pytest.MonkeyPatch) -> None:
-    """The name of a released pod that another object bears now is taken for done."""
+    """The name of a released pod that another object has now is treated as done."""
 
     async def delete(self: Any, allocation: Allocation, resource: Any, meta: Any) -> None:
         try:
@@ -235,7 +235,7 @@ def _nothing_is_torn_down(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_running_gang_is_torn_down(patch: pytest.MonkeyPatch) -> None:
-    """Any hint for what runs ends it, as on a reattach that could not read what there is."""
+    """Any hint for a running gang ends it, as after a restart that could not read the state."""
     decide = intent.decide
 
     def destructive(allocation: Allocation, **more: Any) -> Any:

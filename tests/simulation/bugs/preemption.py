@@ -1,4 +1,4 @@
-"""Seeded bugs of preemption: decisions, beneficiaries, rooms and graces."""
+"""Seeded bugs of preemption: decisions, beneficiaries, reserved places and graces."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def _grace_is_cut_short(patch: pytest.MonkeyPatch) -> None:
 
 
 def _evictions_are_repeated(patch: pytest.MonkeyPatch) -> None:
-    """Who was evicted does not come back."""
+    """An evicted allocation does not run again."""
     sound = ends.preemption
 
     def final(allocation: Allocation) -> Any:
@@ -72,7 +72,7 @@ def _evictions_are_repeated(patch: pytest.MonkeyPatch) -> None:
 
 
 def _the_whole_gang_makes_room(patch: pytest.MonkeyPatch) -> None:
-    """Of a gang that is to shrink every rank is deleted."""
+    """Every rank of a gang that should shrink is deleted."""
     sound = intent.decide
 
     def greedy(allocation: Allocation, **more: Any) -> Any:
@@ -83,7 +83,7 @@ def _the_whole_gang_makes_room(patch: pytest.MonkeyPatch) -> None:
 
 
 def _added_ranks_are_bound_unnamed(patch: pytest.MonkeyPatch) -> None:
-    """Their pods run before the growth lists them."""
+    """The pods of added ranks are bound before the growth lists them."""
     sound = status.join
 
     async def hasty(kube: Any, allocation: Allocation, uids: Any) -> Allocation:

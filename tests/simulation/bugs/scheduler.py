@@ -1,4 +1,4 @@
-"""Seeded bugs of the scheduler: what it sees, plans, explains and fires."""
+"""Seeded bugs of the scheduler: what it reads, plans, explains and times out."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def _capacity_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_epoch_is_joined(patch: pytest.MonkeyPatch) -> None:
-    """A reader of an empty feed takes its first entry for the one after its LIST."""
+    """A reader of an empty feed treats its first entry as the one after its LIST."""
     take = FeedReader._take  # pyright: ignore[reportPrivateUsage]
 
     def trusting(self: Any, page: Any) -> Any:
@@ -38,7 +38,7 @@ def _first_epoch_is_joined(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_broken_feed_is_joined_again(patch: pytest.MonkeyPatch) -> None:
-    """After a gap the reader goes on where the feed ends now, without a LIST."""
+    """After a gap the reader continues at the present end of the feed, without a LIST."""
 
     async def follow(self: Any) -> None:
         while True:
@@ -54,7 +54,7 @@ def _a_broken_feed_is_joined_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nothing_was_told_since_the_snapshot(patch: pytest.MonkeyPatch) -> None:
-    """Who starts takes the snapshot in, and goes on where the feed ends."""
+    """A scheduler that starts loads the snapshot, and continues at the end of the feed."""
     resume = FeedReader.resume
 
     async def at_the_end(self: Any) -> Any:
@@ -67,7 +67,7 @@ def _nothing_was_told_since_the_snapshot(patch: pytest.MonkeyPatch) -> None:
 
 
 def _explained_again_and_again(patch: pytest.MonkeyPatch) -> None:
-    """The text says when it was found."""
+    """The explanation contains the time at which it was found."""
     explain: Any = Applier.explain
 
     async def dated(self: Any, *given: Any) -> Any:
@@ -78,7 +78,7 @@ def _explained_again_and_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _fired_once(patch: pytest.MonkeyPatch) -> None:
-    """A deadline whose write failed is not fired again."""
+    """A deadline whose write failed is not retried."""
     fire = Cycle._fire  # pyright: ignore[reportPrivateUsage]
 
     async def once(self: Any, item: Any) -> bool:
@@ -102,7 +102,7 @@ def _resource_quotas_are_not_read(patch: pytest.MonkeyPatch) -> None:
 
 def _own_admissions_take_no_resource_quota(patch: pytest.MonkeyPatch) -> None:
     def nothing(_self: Any, _fact: Any, _demand: Any, _times: int = 1) -> None:
-        """Nothing is counted."""
+        """Count nothing."""
 
     patch.setattr(NamespaceQuotas, "take", nothing)
 

@@ -26,7 +26,7 @@ def _entries_depend_on_the_teller(patch: pytest.MonkeyPatch) -> None:
 
 
 def _whatever_is_told_is_appended(patch: pytest.MonkeyPatch) -> None:
-    """A bare XADD: no look at what the stream ends with, ids by the server's clock."""
+    """A bare XADD: no check of the stream's end, and ids from the server's clock."""
 
     def append(self: Any, entry: StreamEntry) -> Appended:
         event = entry.event
@@ -61,7 +61,7 @@ def _streams_are_trimmed_by_length(patch: pytest.MonkeyPatch) -> None:
 
 
 def _work_is_trimmed_by_length(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has not read or acknowledged it yet."""
+    """The work stream is trimmed although entries are unread or unacknowledged."""
 
     async def trim(self: Any) -> int:
         await self._server.enter("queue.trim")
@@ -85,7 +85,7 @@ def _groups_begin_at_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def _consumers_go_with_what_they_hold(patch: pytest.MonkeyPatch) -> None:
-    """Whoever starts deletes the consumers that it does not know, and with them what was delivered to them."""
+    """A consumer that starts deletes the pending entries of all others."""
     claim = MemoryWorkQueue.claim_abandoned
 
     async def tidy(self: Any, **how: Any) -> Any:

@@ -1,6 +1,6 @@
 """The table of the seeded bugs as Markdown, for the page on reliability.
 
-Owns its form. `python -m tests.simulation.bugs.table` writes it between its marks; a test compares.
+Owns its form. `python -m tests.simulation.bugs.table` writes it between its marks; a test compares it.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ END = "<!-- end of the seeded bugs -->"
 
 
 def table() -> str:
-    """One row for each bug: what it breaks, who told, where, after how many points."""
+    """One row for each bug: the broken rule, the invariant that reported it, the point, and the number of points."""
     finds = kept()
     rows = ["| area | bug | the rule that it breaks | told by | replay: `python -m tests.simulation` | points |"]
     rows.append("| --- | --- | --- | --- | --- | --- |")
@@ -35,7 +35,7 @@ def _where(found: Found) -> str:
 
 
 def main() -> None:
-    """Write it."""
+    """Write the page."""
     PAGE.write_text(placed(PAGE.read_text("utf-8")), encoding="utf-8")
 
 

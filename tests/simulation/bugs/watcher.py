@@ -47,7 +47,7 @@ def _next_attempt_on_a_cached_view(patch: pytest.MonkeyPatch) -> None:
 
 
 def _next_attempt_beside_the_last(patch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for what still runs."""
+    """The next attempt does not wait for pods that still run."""
     patch.setattr(ObservedGang, "live", property(lambda _self: []))
     patch.setattr(ReductionView, "live_pods", property(lambda _self: []))
 
@@ -62,7 +62,7 @@ def _absence_is_evidence(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nodes_unseen_are_gone(patch: pytest.MonkeyPatch) -> None:
-    """A node that the cache does not show is taken to be deleted."""
+    """A node that is missing in the cache is treated as deleted."""
 
     async def cached(self: Any, pods: Iterable[Pod]) -> frozenset[str]:
         names = {pod.spec.node_name for pod in pods if pod.spec.node_name}
@@ -72,7 +72,7 @@ def _nodes_unseen_are_gone(patch: pytest.MonkeyPatch) -> None:
 
 
 def _an_older_view_takes_back(patch: pytest.MonkeyPatch) -> None:
-    """What another watcher recorded is overwritten by whoever has seen less."""
+    """A watcher with an older view overwrites what another one has recorded."""
 
     def latest(known: RankStatus | None, seen: RankStatus) -> RankStatus:
         return known if known is not None and known.phase in RANK_ENDS else seen
@@ -118,7 +118,7 @@ def _finalizer_before_exit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _finalizer_with_any_exit(patch: pytest.MonkeyPatch) -> None:
-    """A pod that has ended is let go, whether or not its end is on record."""
+    """The finalizer of an ended pod is removed, whether or not its end is recorded."""
     sound = reduce.reduce
 
     def hasty(allocation: Allocation, pods: Iterable[Pod], **how: Any) -> Any:
@@ -131,7 +131,7 @@ def _finalizer_with_any_exit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _everything_is_news(patch: pytest.MonkeyPatch) -> None:
-    """A status is written whenever it is looked at."""
+    """Every reconciliation writes a status."""
     details = reduce._with_details  # pyright: ignore[reportPrivateUsage]
 
     def chatty(view: Any, moved: Any) -> Any:
@@ -145,7 +145,7 @@ def _everything_is_news(patch: pytest.MonkeyPatch) -> None:
 
 
 def _status_over_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
-    """A conflict is answered by the same write under the new version."""
+    """After a conflict the same status is written under the new version."""
 
     async def blunt(self: Any, before: Allocation, reduction: Any, pods: Any) -> bool:
         meta = before.metadata
@@ -161,12 +161,12 @@ def _status_over_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_cancel_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    """After the release: what runs goes on, whoever does not want it."""
+    """After the release a running allocation continues although it is stopped."""
     patch.setattr(ReductionView, "stop", property(lambda _self: None))
 
 
 def _the_end_is_rewritten(patch: pytest.MonkeyPatch) -> None:
-    """A watcher that finds something ended judges it again."""
+    """A watcher judges an ended allocation again."""
     sound = reduce.reduce
 
     def late(allocation: Allocation, pods: Iterable[Pod], **how: Any) -> Any:
@@ -193,7 +193,7 @@ def _phases_are_skipped(patch: pytest.MonkeyPatch) -> None:
 
 
 def _hints_are_sent_by_nobody(patch: pytest.MonkeyPatch) -> None:
-    """What the scheduler's hint did not bring about nobody asks for again."""
+    """The watcher sends no hints, so a lost hint of the scheduler is not repeated."""
 
     def silent(_self: Any, _allocation: Allocation) -> None:
         return None
@@ -202,7 +202,7 @@ def _hints_are_sent_by_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def _streams_are_told_once(patch: pytest.MonkeyPatch) -> None:
-    """What was appended once is never looked for again."""
+    """An entry that was appended once is never checked again."""
 
     offer = Relay.offer
 
@@ -216,8 +216,8 @@ def _streams_are_told_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_failed_read_is_an_empty_one(patch: pytest.MonkeyPatch) -> None:
-    """What cannot be read is not there, and what belongs to it is swept. The sweep's view shows no owners, so that it
-    has to read them."""
+    """An object that cannot be read is treated as missing, and its dependents are swept. The sweep's cache shows no
+    owners, so that it has to read them."""
     make = Sweeper.__init__
 
     class Hopeful:
@@ -247,7 +247,7 @@ def _a_failed_read_is_an_empty_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_sweep_on_a_cached_view(patch: pytest.MonkeyPatch) -> None:
-    """What the cache shows of the owners is the last word."""
+    """The sweep trusts the owners in its cache."""
 
     async def cached(self: Any, suspects: Any) -> dict[str, Allocation]:
         return {item.metadata.uid: item for item in self._world.allocations.items()}
@@ -256,7 +256,7 @@ def _a_sweep_on_a_cached_view(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_start_marks_pods(patch: pytest.MonkeyPatch) -> None:
-    """Who begins to look after a pod writes that on it."""
+    """A watcher that starts writes an annotation on each pod that it reconciles."""
     reconcile_ = Reconciler.reconcile
 
     async def marking(self: Any, uid: str) -> None:
@@ -274,7 +274,7 @@ def _a_start_marks_pods(patch: pytest.MonkeyPatch) -> None:
 
 
 def _owners_are_listed_first(patch: pytest.MonkeyPatch) -> None:
-    """The sweep judges what it finds by what its cache shows of the owners."""
+    """The sweep judges objects by an older list of their owners."""
     sound = sweep.orphans
 
     def early(found: Any, owners: Any, *, now: float) -> Any:
@@ -285,7 +285,7 @@ def _owners_are_listed_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def _an_expired_watch_is_opened_again(patch: pytest.MonkeyPatch) -> None:
-    """At the same version, which has expired."""
+    """The watch is opened again at its expired version."""
     watch: Any = Reflector._watch  # pyright: ignore
 
     async def stubborn(self: Any) -> int:
@@ -304,7 +304,7 @@ def _an_expired_watch_is_opened_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_broken_watch_is_the_end(patch: pytest.MonkeyPatch) -> None:
-    """Whoever watched stops watching, and nobody notices."""
+    """When a watch breaks, its reflector stops without any sign."""
     run: Any = Reflector._run  # pyright: ignore
     restarted: Any = Reflector._restarted  # pyright: ignore
 
