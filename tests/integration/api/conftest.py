@@ -15,6 +15,6 @@ def running() -> Generator[RunningIssuer]:
 
 @pytest.fixture
 def issuer(running: RunningIssuer) -> RunningIssuer:
-    """Without faults of an earlier test."""
+    """The issuer, without the faults of an earlier test."""
     running.reset()
     return running

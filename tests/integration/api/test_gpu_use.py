@@ -1,4 +1,5 @@
-"""What GPUs do, asked of a real Prometheus that scrapes an exporter with DCGM's series, and shown by the command."""
+"""The use of GPUs, queried from a real Prometheus that scrapes an exporter with DCGM's series, and shown by the
+command."""
 
 import asyncio
 import threading
@@ -27,7 +28,7 @@ GPU = {"ranks": [{"count": 2, "resources": {"cpu": "1", "nvidia.com/gpu": "1"}}]
 
 
 class Exporter:
-    """A page of DCGM's series as dcgm-exporter writes them: {pod: what each of its GPUs does, in percent}."""
+    """A page of DCGM's series as dcgm-exporter writes them: {pod: the use of each of its GPUs, in percent}."""
 
     def __init__(self) -> None:
         self.use: dict[str, list[float]] = {}
@@ -70,7 +71,7 @@ def exporter() -> Generator[Exporter]:
 
 @asynccontextmanager
 async def a_desk(**settings: Any) -> AsyncGenerator[tuple[ApiWorld, Desk]]:
-    """A user of an api that knows a Prometheus."""
+    """A user of an api that has a Prometheus."""
     async with api_world(Settings(**settings)) as world, serve_app(world.app, before_stop=world.stop.set) as url:
         yield world, Desk(url)
 
@@ -86,7 +87,8 @@ async def a_gang(world: ApiWorld, user: str) -> str:
 async def test_use_is_shown_beside_who_holds_and_the_idle_are_named(
     exporter: Exporter, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """By `describe`, `usage --gpu-use` and `top`: a busy gang with its slow rank, an idle one, and one not seen."""
+    """`describe`, `usage --gpu-use` and `top` show a busy gang with its slow rank, an idle one, and one without
+    data."""
     program = find()
     if not program:
         pytest.skip("needs Prometheus")
@@ -126,7 +128,8 @@ DAY_S = 86_400
 
 
 async def test_days_gone_by_say_what_was_held_and_what_was_used(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """By type of GPU, user and queue; a pod that is nobody's any more is of nobody, a GPU without a pod is not held."""
+    """Usage of past days is shown by type of GPU, user and queue; a pod of no allocation has no user, and a GPU
+    without a pod is not held."""
     program = find()
     if not program:
         pytest.skip("needs Prometheus")
@@ -158,7 +161,7 @@ async def test_days_gone_by_say_what_was_held_and_what_was_used(tmp_path_factory
 
 
 def _past(busy: str, begun_s: int) -> list[str]:
-    """Series of one day; a sample a minute for as long as the GPUs were held."""
+    """The series of one day: a sample a minute for as long as the GPUs were held."""
     series = {
         f'gpu="0",modelName="H100",namespace="default",pod="{busy}-1-0"': 90,
         f'gpu="1",modelName="H100",namespace="default",pod="{busy}-1-1"': 30,
@@ -181,7 +184,7 @@ async def _told(world: ApiWorld, path: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("query", ["by=kind", "from=2026-01-01&to=2026-02-01", "from=yesterday"])
 async def test_bad_questions_about_days_are_named(query: str) -> None:
-    """What cannot be summed by, too many days, no day."""
+    """An unknown grouping, too many days, and an invalid day are refused by name."""
     async with a_desk() as (world, _):
         answer = await world.get(f"/gpu-use/days?{query}")
         assert (answer.status_code, query.partition("=")[0] in answer.json()["detail"]) == (400, True)
@@ -203,7 +206,7 @@ def _refusal(url: str) -> str:
 
 
 async def test_a_prometheus_that_is_away_costs_its_figures_only(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The answer says who does not answer; `describe` and `top` show all the rest."""
+    """The answer names the server that does not answer; `describe` and `top` show everything else."""
     async with a_desk(prometheus_url=f"http://127.0.0.1:{free_port()}") as (world, desk):
         busy = await a_gang(world, "ada")
         answer = await world.get("/gpu-use")
@@ -217,7 +220,8 @@ async def test_a_prometheus_that_is_away_costs_its_figures_only(tmp_path_factory
 
 
 async def test_a_token_is_sent_and_a_file_that_is_missing_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """As a Prometheus behind a proxy that authenticates wants it; the file is read each time, as it may be renewed."""
+    """The token is sent to a Prometheus behind an authenticating proxy; the file is read each time, because it may
+    be renewed."""
     file = tmp_path_factory.mktemp("token") / "token"
     file.write_text("abc\n", encoding="utf-8")
 
@@ -243,7 +247,7 @@ async def test_a_token_is_sent_and_a_file_that_is_missing_is_named(tmp_path_fact
     ],
 )
 async def test_an_answer_that_is_none_is_refused_in_words(body: Any, words: str) -> None:
-    """Of a page of a login, of a number in place of series, of an error: one that can be printed."""
+    """An invalid answer (a login page, a number in place of series, an error) gives a printable error."""
 
     async def answer(_request: Request) -> Response:
         return JSONResponse(body)

@@ -1,4 +1,4 @@
-"""`slipway login` at an OpenID Connect issuer: by a browser, by a code, kept, renewed, ended."""
+"""`slipway login` at an OpenID Connect issuer: by a browser, by a code; the sign-on is stored, renewed, ended."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ WITHIN_S = 60
 
 
 class SignOnDesk:
-    """A user with a folder of their own, whose browser is signed in at the issuer, at a real listener of the api."""
+    """A user with a folder, whose browser is signed in at the issuer, and a real listener of the api."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
@@ -37,7 +37,7 @@ class SignOnDesk:
         }
 
     async def run(self, *words: str) -> Ran:
-        """`slipway ...` as a process."""
+        """Run `slipway ...` as a process."""
         return await asyncio.to_thread(self._run, words)
 
     def _run(self, words: tuple[str, ...]) -> Ran:
@@ -51,7 +51,7 @@ class SignOnDesk:
         )
 
     def kept(self) -> dict[str, str]:
-        """What the file holds of the sign-on."""
+        """The content of the file of the sign-on."""
         told = json.loads(self.file.read_text(encoding="utf-8"))
         return next(iter(told["contexts"].values()))["oidc"]
 
@@ -85,7 +85,8 @@ async def desk(teams: Teams, tmp_path: Path) -> AsyncGenerator[SignOnDesk]:
 
 
 async def test_a_browser_signs_the_command_in(desk: SignOnDesk, teams: Teams) -> None:
-    """Without any option, since the server says what it has; kept for its owner alone, and never printed."""
+    """No option is needed, because the server shows its issuer; the file is readable for its owner only, and no
+    token is printed."""
     ran = await desk.run("login", desk.url)
     assert ran.code == 0, ran.err
     assert "as oidc:ada" in ran.out
@@ -102,7 +103,8 @@ async def test_a_browser_signs_the_command_in(desk: SignOnDesk, teams: Teams) ->
 
 
 async def test_a_token_that_ends_is_renewed_once(desk: SignOnDesk, issuer: RunningIssuer) -> None:
-    """Also by many commands at the same time, where a refresh token is good once; the new ones are kept."""
+    """Many commands at the same time renew it once, where a refresh token can be used once; the new tokens are
+    stored."""
     assert (await desk.run("login", desk.url, "--sso")).code == 0
     first = desk.kept()
     desk.keep(id_token=issuer.token(exp=1_600_000_000, aud=CLI))
@@ -114,7 +116,7 @@ async def test_a_token_that_ends_is_renewed_once(desk: SignOnDesk, issuer: Runni
 
 
 async def test_a_sign_on_that_the_issuer_has_ended(desk: SignOnDesk, issuer: RunningIssuer) -> None:
-    """Exit code 4, and what to do."""
+    """The exit code is 4, and the message says what to do."""
     assert (await desk.run("login", desk.url, "--sso")).code == 0
     desk.keep(id_token="")
     issuer.faults(refuse_refresh=True)
@@ -123,7 +125,8 @@ async def test_a_sign_on_that_the_issuer_has_ended(desk: SignOnDesk, issuer: Run
 
 
 async def test_a_code_on_another_device(desk: SignOnDesk, issuer: RunningIssuer) -> None:
-    """The address and the code are printed; the command waits, slower when asked to, and is in when it is confirmed."""
+    """The address and the code are printed; the command waits, more slowly when asked to, and is signed in after the
+    confirmation."""
     issuer.faults(slow_down=False)
     command = desk.start("login", desk.url, "--device")
     assert command.stderr is not None
@@ -136,7 +139,7 @@ async def test_a_code_on_another_device(desk: SignOnDesk, issuer: RunningIssuer)
 
 
 async def test_a_device_that_is_refused(desk: SignOnDesk, issuer: RunningIssuer) -> None:
-    """The command says so, and keeps nothing."""
+    """The command reports the refusal, and stores nothing."""
     command = desk.start("login", desk.url, "--device")
     assert command.stderr is not None
     shown = [await asyncio.to_thread(command.stderr.readline) for _ in range(2)]
@@ -146,7 +149,7 @@ async def test_a_device_that_is_refused(desk: SignOnDesk, issuer: RunningIssuer)
 
 
 async def test_a_logout_forgets_and_revokes(desk: SignOnDesk, issuer: RunningIssuer) -> None:
-    """Here and at the issuer; a second one says that there is nothing."""
+    """A logout removes the file and revokes the token at the issuer; a second one reports that there is nothing."""
     assert (await desk.run("login", desk.url, "--sso")).code == 0
     kept = issuer.seen()["refresh"]
     out = await desk.run("logout")
@@ -157,14 +160,14 @@ async def test_a_logout_forgets_and_revokes(desk: SignOnDesk, issuer: RunningIss
 
 
 async def test_an_answer_without_our_nonce_is_refused(desk: SignOnDesk, issuer: RunningIssuer) -> None:
-    """It is of another sign-in."""
+    """An answer without our nonce belongs to another sign-in."""
     issuer.faults(drop_nonce=True)
     ran = await desk.run("login", desk.url, "--sso")
     assert (ran.code, "nonce" in ran.err, desk.file.exists()) == (4, True, False), ran.err
 
 
 async def test_a_server_without_an_issuer(tmp_path: Path) -> None:
-    """What was asked for by name is refused with the other way."""
+    """A sign-in that is requested by name is refused, and the message names the other way."""
     async with teams_world("token", tmp_path) as teams, served(teams.world.app) as port:
         desk = SignOnDesk(f"http://127.0.0.1:{port}", tmp_path)
         ran = await desk.run("login", desk.url, "--sso")

@@ -1,4 +1,5 @@
-"""Signing in with a browser at an OpenID Connect issuer: who gets in, what is refused, what ends it."""
+"""Signing in with a browser at an OpenID Connect issuer: which users may sign in, what is refused, what ends a
+login."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -25,7 +26,7 @@ LIFE_S = 600
 
 
 class Browser:
-    """Keeps cookies by name, as one browser at the api does; follows nothing by itself."""
+    """A browser at the api: it keeps cookies by name, and follows no redirect by itself."""
 
     def __init__(self, http: httpx2.AsyncClient, host: str = HOST) -> None:
         self._http = http
@@ -52,13 +53,13 @@ class Browser:
         return answer
 
     async def start(self, following: str = "/", origin: str = OWN["Origin"]) -> str:
-        """The address at the issuer that the form leads to."""
+        """Submit the form; return the address at the issuer to which it leads."""
         answer = await self.ask("POST", "/login/start", data={"next": following}, headers={"Origin": origin})
         assert answer.status_code == 200, answer.text
         return target_of(answer)
 
     async def sign_in(self, issuer: RunningIssuer, following: str = "/") -> httpx2.Response:
-        """All of it."""
+        """Do the whole sign-in."""
         return await self.ask("GET", issuer.visit(await self.start(following)))
 
     async def me(self) -> httpx2.Response:
@@ -66,7 +67,7 @@ class Browser:
 
 
 def target_of(page: httpx2.Response) -> str:
-    """Where a page goes on to, by itself and by its link."""
+    """The address to which a page continues, by itself and by its link."""
     link = re.search(r'href="([^"]+)">(?:Go on|Sign out)', page.text)
     assert link is not None, page.text
     assert page.headers["Refresh"] == f"0; url={unescape(link[1])}"
@@ -74,7 +75,7 @@ def target_of(page: httpx2.Response) -> str:
 
 
 def settings_of(url: str, folder: Path) -> dict[str, Any]:
-    """The settings of a web client with a secret, and keys that replicas share."""
+    """The settings of a web client with a secret, and keys that all replicas share."""
     keys = folder / "keys"
     keys.mkdir()
     (keys / "1.key").write_bytes(Fernet.generate_key())
@@ -106,7 +107,7 @@ async def closed(parts: ApiDeps) -> None:
 
 @asynccontextmanager
 async def replica(teams: Teams, clock: ShiftedClock) -> AsyncGenerator[tuple[ApiDeps, Browser]]:
-    """Another process of the api, with a time that a test moves on, and a browser at it."""
+    """Another process of the api, with a clock that a test moves, and a browser at it."""
     parts = await teams.replica(clock=clock)
     async with served_by(parts) as http:
         yield parts, Browser(http)
@@ -119,7 +120,8 @@ def browser(teams: Teams) -> Browser:
 
 
 async def test_a_sign_in_and_a_logout(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:
-    """From the login page to the page that was asked for; then known; then logged out here and at the issuer."""
+    """A user signs in from the login page, reaches the requested page and is known; then logs out here and at the
+    issuer."""
     page = await browser.ask("GET", "/login?next=/queues")
     assert 'action="/login/start"' in page.text
     assert "Sign in with Example &lt;Corp&gt;" in page.text
@@ -144,7 +146,7 @@ async def test_a_sign_in_and_a_logout(teams: Teams, browser: Browser, issuer: Ru
 
 
 async def test_what_was_logged_out_stays_out(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:
-    """A copy of the cookie opens nothing, and the refresh token is revoked at the issuer."""
+    """After a logout a copy of the cookie is refused, and the refresh token is revoked at the issuer."""
     await browser.sign_in(issuer)
     copy, kept = dict(browser.cookies), issuer.seen()["refresh"]
     await browser.ask("POST", "/logout", headers=OWN)
@@ -154,7 +156,8 @@ async def test_what_was_logged_out_stays_out(teams: Teams, browser: Browser, iss
 
 
 async def test_cookies_are_for_this_host_and_no_script(teams: Teams, issuer: RunningIssuer) -> None:
-    """HttpOnly and for one path; under TLS for this very host; the step to the issuer is remembered ten minutes."""
+    """Cookies are HttpOnly and for one path; under TLS for this host only; the state of the step to the issuer lasts
+    ten minutes."""
     for origin, prefix in ((f"http://{HOST}", ""), (f"https://{HOST}", "__Host-")):
         form = {"next": "/"}
         step = await teams.world.http.post("/login/start", data=form, headers={"Origin": origin})
@@ -170,7 +173,7 @@ async def test_cookies_are_for_this_host_and_no_script(teams: Teams, issuer: Run
 
 
 async def test_no_token_of_the_issuer_can_be_read(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:
-    """Not in a page, not in an address, not in a cookie without our key."""
+    """No page, no address, and no cookie without our key shows a token."""
     await browser.sign_in(issuer)
     await browser.ask("GET", "/login")
     session = teams.world.parts.sessions.keys.open(browser.cookies["slipway_session"], LoginSession)
@@ -183,7 +186,7 @@ async def test_no_token_of_the_issuer_can_be_read(teams: Teams, browser: Browser
 
 
 async def test_the_answer_is_for_the_browser_that_asked(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:
-    """Another browser, one that asked for something else, one without a state: 401, and nothing is kept."""
+    """Another browser, one with another request, and one without a state get 401, and nothing is stored."""
     stolen = issuer.visit(await browser.start())
     other = Browser(teams.world.http)
     nothing = await other.ask("GET", stolen)
@@ -197,7 +200,7 @@ async def test_the_answer_is_for_the_browser_that_asked(teams: Teams, browser: B
 
 
 async def test_an_answer_is_good_once(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:
-    """The same address and cookie again, here or at another replica: 401; and the issuer is not asked."""
+    """The same address and cookie a second time, here or at another replica, get 401, and the issuer is not called."""
     back = issuer.visit(await browser.start())
     cookies = dict(browser.cookies)
     assert (await browser.ask("GET", back)).status_code == 200
@@ -214,7 +217,7 @@ async def test_an_answer_is_good_once(teams: Teams, browser: Browser, issuer: Ru
 async def test_a_code_of_another_sign_in_is_refused_by_the_verifier(
     teams: Teams, browser: Browser, issuer: RunningIssuer
 ) -> None:
-    """A code that was injected into one's own answer belongs to another challenge (PKCE)."""
+    """A code that is injected into an attacker's own answer belongs to another challenge (PKCE)."""
     other = Browser(teams.world.http)
     injected = parse_qs(urlsplit(issuer.visit(await other.start())).query)["code"][0]
     state = parse_qs(urlsplit(await browser.start()).query)["state"][0]
@@ -237,7 +240,7 @@ async def test_a_code_of_another_sign_in_is_refused_by_the_verifier(
 async def test_a_bad_id_token_signs_nobody_in(
     teams: Teams, browser: Browser, issuer: RunningIssuer, faults: dict[str, Any], said: str
 ) -> None:
-    """401 with what is wrong and a way back; nothing is kept."""
+    """The answer is 401 with the reason and a way back; nothing is stored."""
     issuer.faults(**faults)
     answer = await browser.sign_in(issuer)
     assert (answer.status_code, said in answer.text, 'href="/login"' in answer.text) == (401, True, True), answer.text
@@ -245,7 +248,7 @@ async def test_a_bad_id_token_signs_nobody_in(
 
 
 async def test_the_issuers_refusal_is_shown_as_text(teams: Teams, browser: Browser) -> None:
-    """What it says is in the page, and no markup; an answer that names another issuer is refused."""
+    """The issuer's message is in the page, without markup; an answer that names another issuer is refused."""
     for answer_of, said in (
         ({"error": "access_denied", "error_description": "<b>no</b>"}, "&lt;b&gt;no&lt;/b&gt;"),
         ({"code": "c", "iss": "https://evil.example"}, "another issuer"),
@@ -257,7 +260,7 @@ async def test_the_issuers_refusal_is_shown_as_text(teams: Teams, browser: Brows
 
 
 async def test_a_step_that_took_too_long_is_begun_anew(teams: Teams, issuer: RunningIssuer) -> None:
-    """After ten minutes the browser's memory of it is over."""
+    """After ten minutes the browser's state of the step has expired."""
     clock = ShiftedClock()
     async with replica(teams, clock) as (_, browser):
         back = issuer.visit(await browser.start())
@@ -266,7 +269,7 @@ async def test_a_step_that_took_too_long_is_begun_anew(teams: Teams, issuer: Run
 
 
 async def test_an_issuer_that_is_away_is_said_on_a_page(issuer: RunningIssuer, tmp_path: Path) -> None:
-    """503 with the way to try again, at both ends of the step."""
+    """At both ends of the step the page is a 503 with a way to retry."""
     issuer.faults(away=True)
     async with teams_world("token", tmp_path, **settings_of(issuer.url, tmp_path)) as teams:
         away = await teams.world.http.post("/login/start", data={}, headers=OWN)
@@ -290,7 +293,7 @@ async def test_an_issuer_that_is_away_is_said_on_a_page(issuer: RunningIssuer, t
 async def test_a_sign_in_leads_to_our_own_pages_only(
     teams: Teams, browser: Browser, issuer: RunningIssuer, following: str
 ) -> None:
-    """Whatever was asked for: home, or a path of ours."""
+    """Whatever target was requested, the sign-in leads home or to a path of ours."""
     back = await browser.sign_in(issuer, following)
     there = back.headers["Refresh"].removeprefix("0; url=")
     assert there.startswith("/")
@@ -299,7 +302,7 @@ async def test_a_sign_in_leads_to_our_own_pages_only(
 
 
 async def test_only_our_own_page_and_name_begin_it(teams: Teams) -> None:
-    """A page of another site, a name that is not the api's, a GET: nothing is begun."""
+    """A page of another site, a host name that is not the api's, and a GET begin no sign-in."""
     http = teams.world.http
     foreign = await http.post("/login/start", data={}, headers={"Origin": "http://evil.example"})
     host = {"Host": "evil.example", "Origin": "http://evil.example"}
@@ -310,7 +313,7 @@ async def test_only_our_own_page_and_name_begin_it(teams: Teams) -> None:
 
 
 async def test_where_no_issuer_is_set_up(tmp_path: Path) -> None:
-    """The login page offers a token only, and there is no step to begin."""
+    """The login page accepts only a token, and there is no step to begin."""
     async with teams_world("token", tmp_path) as teams:
         page = await teams.world.http.get("/login")
         assert "login/start" not in page.text
@@ -319,7 +322,8 @@ async def test_where_no_issuer_is_set_up(tmp_path: Path) -> None:
 
 
 async def test_a_login_is_renewed_by_itself(teams: Teams, issuer: RunningIssuer) -> None:
-    """Past half of its life, with the groups of now, and on beyond the life of the first token; others know it."""
+    """After half of its life a login is renewed with the present groups, beyond the life of the first token; other
+    replicas know it."""
     clock = ShiftedClock()
     async with replica(teams, clock) as (_, browser):
         await browser.sign_in(issuer)
@@ -339,7 +343,7 @@ async def test_a_login_is_renewed_by_itself(teams: Teams, issuer: RunningIssuer)
 
 
 async def test_a_login_ends_when_its_refresh_is_refused(teams: Teams, issuer: RunningIssuer) -> None:
-    """On all replicas: the cookie opens nothing from then on."""
+    """When the issuer refuses the refresh, the cookie is refused on all replicas from then on."""
     clock = ShiftedClock()
     async with replica(teams, clock) as (_, browser):
         await browser.sign_in(issuer)
@@ -356,7 +360,7 @@ async def test_a_login_ends_when_its_refresh_is_refused(teams: Teams, issuer: Ru
 
 
 async def test_another_user_does_not_take_over_a_login(teams: Teams, issuer: RunningIssuer) -> None:
-    """A renewal that names somebody else ends it."""
+    """A renewal that names another user ends the login."""
     clock = ShiftedClock()
     async with replica(teams, clock) as (_, browser):
         await browser.sign_in(issuer)
@@ -366,7 +370,7 @@ async def test_another_user_does_not_take_over_a_login(teams: Teams, issuer: Run
 
 
 async def test_what_redis_holds_of_another_login_is_not_taken(teams: Teams, issuer: RunningIssuer) -> None:
-    """Who has taken over Redis cannot open a sealed sign-in, and cannot give it to another login either."""
+    """An attacker who controls Redis can neither open a sealed sign-in nor give it to another login."""
     clock = ShiftedClock()
     async with replica(teams, clock) as (parts, eve), served_by(parts) as http:
         boss = Browser(http)
@@ -391,7 +395,8 @@ def session_of(parts: ApiDeps, browser: Browser) -> LoginSession:
 
 
 async def test_the_issuer_may_be_away_for_a_while(teams: Teams, issuer: RunningIssuer) -> None:
-    """Until the life of what it said last is over; then 503, not 401; and it goes on when the issuer is back."""
+    """The login is valid until the issuer's last answer expires; then the answer is 503, not 401; it works again
+    when the issuer is back."""
     clock = ShiftedClock()
     async with replica(teams, clock) as (_, browser):
         await browser.sign_in(issuer)
@@ -403,8 +408,8 @@ async def test_the_issuer_may_be_away_for_a_while(teams: Teams, issuer: RunningI
         assert issuer.calls("/token") <= before + 1
         clock.advance(LIFE_S / 2)
         assert (await browser.me()).status_code == 503
-        issuer.faults(life_s=10 * LIFE_S)  # its own clock is not moved
-        teams.world.server.flush()  # neither is that of Redis, which remembers who asked a moment ago
+        issuer.faults(life_s=10 * LIFE_S)  # the test does not move the issuer's clock
+        teams.world.server.flush()  # nor the clock of Redis, which remembers recent requests
         clock.advance(RENEW_GAP_S + 1)
         back = await browser.me()
         assert back.status_code == 200, back.text
@@ -413,7 +418,7 @@ async def test_the_issuer_may_be_away_for_a_while(teams: Teams, issuer: RunningI
 async def test_a_client_that_the_issuer_refuses_is_our_fault_and_ends_no_login(
     teams: Teams, issuer: RunningIssuer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The secret is wrong: 503 and an error in the log; with the right one it goes on."""
+    """With a wrong secret the answer is 503, with an error in the log; with the right one the login works again."""
     clock = ShiftedClock()
     async with replica(teams, clock) as (_, browser):
         await browser.sign_in(issuer)
@@ -422,7 +427,7 @@ async def test_a_client_that_the_issuer_refuses_is_our_fault_and_ends_no_login(
         assert (await browser.me()).status_code == 503
         assert "the issuer refuses the api's client" in caplog.text
         (tmp_path / "secret").write_text(f"{SECRET}\n", encoding="utf-8")
-        issuer.faults(life_s=10 * LIFE_S)  # its own clock is not moved
+        issuer.faults(life_s=10 * LIFE_S)  # the test does not move the issuer's clock
         teams.world.server.flush()
         clock.advance(RENEW_GAP_S + 1)
         back = await browser.me()
@@ -430,7 +435,8 @@ async def test_a_client_that_the_issuer_refuses_is_our_fault_and_ends_no_login(
 
 
 async def test_replicas_renew_by_themselves_while_redis_is_away(teams: Teams, issuer: RunningIssuer) -> None:
-    """The one that asks goes on. This issuer's refresh tokens are good once: at another one its user signs in again."""
+    """The replica that renews goes on. This issuer's refresh tokens can be used once; at another issuer the user
+    would sign in again."""
     clock = ShiftedClock()
     async with replica(teams, clock) as (_, one), replica(teams, clock) as (_, two):
         await one.sign_in(issuer)
@@ -448,7 +454,7 @@ async def test_replicas_renew_by_themselves_while_redis_is_away(teams: Teams, is
 
 
 async def test_without_a_refresh_token_a_login_ends_with_the_id_token(teams: Teams, issuer: RunningIssuer) -> None:
-    """And its cookie is kept no longer."""
+    """The login ends with the ID token, and so does its cookie."""
     issuer.faults(no_refresh_token=True)
     clock = ShiftedClock()
     async with replica(teams, clock) as (_, browser):
@@ -461,7 +467,7 @@ async def test_without_a_refresh_token_a_login_ends_with_the_id_token(teams: Tea
 async def test_more_groups_than_a_browser_keeps_are_refused_in_words(
     teams: Teams, browser: Browser, issuer: RunningIssuer
 ) -> None:
-    """With what to change; some dozens fit."""
+    """The error says what to change; some dozens of groups fit."""
     many = [Fernet.generate_key().decode()[:36] for _ in range(150)]
     issuer.user(sub="ada", groups=[*many[:40], "ml"])
     assert (await browser.sign_in(issuer)).status_code == 200
@@ -472,7 +478,8 @@ async def test_more_groups_than_a_browser_keeps_are_refused_in_words(
 
 
 async def test_a_signed_in_user_opens_a_workload(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:
-    """By the same one-time step as with a token; the ticket is renewed at the issuer as the login is."""
+    """The user opens a workload by the same one-time step as with a token; the ticket is renewed at the issuer like
+    the login."""
     await browser.sign_in(issuer)
     red = teams.ids["red"]
     step = await browser.ask("GET", f"/proxy/{red}/")

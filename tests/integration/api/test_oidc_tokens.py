@@ -1,4 +1,4 @@
-"""Tokens of an OpenID Connect issuer at the api: which are valid, what they open, and what bad ones cost."""
+"""Tokens of an OpenID Connect issuer at the api: which are valid, which rights they give, and the cost of bad ones."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -28,7 +28,7 @@ def of_issuer(url: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 async def teams(issuer: RunningIssuer, tmp_path: Path) -> AsyncGenerator[Teams]:
-    """An api in mode `token` whose settings say what the issuer's groups may."""
+    """An api in mode `token` whose settings map the issuer's groups to roles."""
     settings = of_issuer(issuer.url, oidc_roles=ROLE_LISTS, oidc_cli_client_id=CLI)
     async with teams_world("token", tmp_path, **settings) as found:
         yield found
@@ -43,7 +43,7 @@ def parts_issuer(teams: Teams) -> Issuer:
 
 
 class Later:
-    """The same api as a process of its own, whose time a test moves on."""
+    """The same api as a separate process, with a clock that a test moves."""
 
     def __init__(self, teams: Teams, http: httpx2.AsyncClient, clock: ShiftedClock) -> None:
         self.teams = teams
@@ -56,7 +56,7 @@ class Later:
 
 @asynccontextmanager
 async def later(url: str, folder: Path) -> AsyncGenerator[Later]:
-    """One in mode `token`."""
+    """An api in mode `token`, with a clock that a test moves."""
     async with teams_world("token", folder, **of_issuer(url)) as teams:
         clock = ShiftedClock()
         parts = await teams.replica(clock=clock)
@@ -67,7 +67,7 @@ async def later(url: str, folder: Path) -> AsyncGenerator[Later]:
 
 
 async def test_a_valid_token_says_who_calls(teams: Teams, issuer: RunningIssuer) -> None:
-    """The user and the end by the token, the roles by the settings; for either client of the issuer."""
+    """The token gives the user and the expiry, the settings give the roles; for both clients of the issuer."""
     for audience in (WEB, [CLI, "another"]):
         me = await teams.call("GET", "/me", bearer(issuer.token(aud=audience, groups=["ml", "others"])))
         assert me.status_code == 200, me.text
@@ -77,7 +77,8 @@ async def test_a_valid_token_says_who_calls(teams: Teams, issuer: RunningIssuer)
 
 
 async def test_groups_open_workspaces(teams: Teams, issuer: RunningIssuer) -> None:
-    """An editor launches in the group's workspace as themselves; that of others does not exist; admin by name."""
+    """An editor launches in the group's workspace with their own name; a workspace of others does not exist for
+    them; an admin is set by name."""
     ada = bearer(issuer.token(groups=["ml"]))
     launched = await teams.launch(ada, workspace="team-red")
     assert (launched.status_code, launched.json()["user"]) == (201, "oidc:ada")
@@ -89,7 +90,8 @@ async def test_groups_open_workspaces(teams: Teams, issuer: RunningIssuer) -> No
 
 
 async def test_a_user_without_groups_is_known_and_may_nothing(teams: Teams, issuer: RunningIssuer) -> None:
-    """No groups, other groups, or a claim that is no list: 200 with no workspace, and no launch."""
+    """A user without groups, with other groups, or with a claim that is no list gets 200 with no workspace, and
+    cannot launch."""
     cases: list[dict[str, Any]] = [{}, {"groups": ["others"]}, {"groups": 7}, {"groups": [{"name": "ml"}]}]
     for claims in cases:
         vera = bearer(issuer.token(sub="vera", **claims))
@@ -120,7 +122,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", list(BAD))
 async def test_a_bad_token_opens_nothing(teams: Teams, issuer: RunningIssuer, case: str) -> None:
-    """401 with what is wrong, and with what to do."""
+    """A bad token gets 401 with the reason and a fix."""
     claims, said = BAD[case]
     if claims.get("iss") == "SLASH":
         claims = dict[str, Any](iss=f"{issuer.url}/")
@@ -130,7 +132,7 @@ async def test_a_bad_token_opens_nothing(teams: Teams, issuer: RunningIssuer, ca
 
 
 async def test_a_changed_token_opens_nothing(teams: Teams, issuer: RunningIssuer) -> None:
-    """Other claims under the same signature, a header that is no JSON, half of a token."""
+    """Tokens with other claims under the same signature, with a header that is no JSON, or cut in half are refused."""
     token = issuer.token(groups=["ml"])
     head, body, mac = token.split(".")
     other = issuer.token(sub="root").split(".")[1]
@@ -139,7 +141,7 @@ async def test_a_changed_token_opens_nothing(teams: Teams, issuer: RunningIssuer
 
 
 async def test_small_differences_of_clocks_do_not_matter(teams: Teams, issuer: RunningIssuer) -> None:
-    """A token that ended, or begins, some seconds ago or ahead is valid; a minute is too much."""
+    """A token that ended or begins some seconds ago or ahead is valid; one that is off by a minute is not."""
     now = teams.world.clock.now()
     cases: list[tuple[dict[str, Any], int]] = [
         ({"exp": int(now) - 10}, 200),
@@ -154,7 +156,7 @@ async def test_small_differences_of_clocks_do_not_matter(teams: Teams, issuer: R
 
 
 async def test_keys_are_rotated_without_a_restart(issuer: RunningIssuer, tmp_path: Path) -> None:
-    """A token of the new key is valid at once; the old key is not any more."""
+    """A token of the new key is valid at once, and one of the old key no longer."""
     async with later(issuer.url, tmp_path) as api:
         old = issuer.token()
         assert (await api.me(old)).status_code == 200
@@ -165,7 +167,7 @@ async def test_keys_are_rotated_without_a_restart(issuer: RunningIssuer, tmp_pat
 
 
 async def test_a_flood_of_unknown_keys_costs_one_fetch(teams: Teams, issuer: RunningIssuer) -> None:
-    """Each is refused, valid ones go on, and the issuer is asked once in ten seconds at most."""
+    """Each unknown key is refused, valid tokens work, and the issuer's keys are fetched at most once in ten seconds."""
     good = bearer(issuer.token())
     assert (await teams.call("GET", "/me", good)).status_code == 200
     before = issuer.calls("/jwks")
@@ -177,7 +179,8 @@ async def test_a_flood_of_unknown_keys_costs_one_fetch(teams: Teams, issuer: Run
 
 
 async def test_an_issuer_that_is_away_at_the_start(tmp_path: Path) -> None:
-    """Its tokens are 503 with when to come again, own tokens open; and without a restart it works when it is there."""
+    """Tokens of the issuer get 503 with a time to retry, own tokens work; when the issuer is up, its tokens work
+    without a restart."""
     with running_issuer() as issuer:
         token = issuer.token()
         issuer.stop()
@@ -188,13 +191,13 @@ async def test_an_issuer_that_is_away_at_the_start(tmp_path: Path) -> None:
             own = await api.teams.token("bob", {"*": "viewer"})
             assert (await api.teams.call("GET", "/me", own)).status_code == 200
             issuer.start()
-            assert (await api.me(issuer.token())).status_code == 503  # not asked again yet
+            assert (await api.me(issuer.token())).status_code == 503  # the issuer is not called again yet
             api.clock.advance(FETCH_GAP_S)
             assert (await api.me(issuer.token())).status_code == 200
 
 
 async def test_the_last_keys_serve_while_the_issuer_is_away(issuer: RunningIssuer, tmp_path: Path) -> None:
-    """Also when they are old; a key that was never seen is refused."""
+    """The last keys are used, however old they are; a token of an unknown key is refused."""
     async with later(issuer.url, tmp_path) as api:
         good = issuer.token(exp=4_000_000_000)
         assert (await api.me(good)).status_code == 200
@@ -217,7 +220,7 @@ async def test_the_last_keys_serve_while_the_issuer_is_away(issuer: RunningIssue
 async def test_a_discovery_document_that_does_not_fit(
     issuer: RunningIssuer, tmp_path: Path, discovery: dict[str, Any], said: str
 ) -> None:
-    """Is not used: its tokens are 503, and the answer says why."""
+    """The document is not used: tokens get 503, and the answer shows the reason."""
     token = issuer.token()
     issuer.faults(discovery=discovery)
     async with teams_world("token", tmp_path, **of_issuer(issuer.url)) as teams:
@@ -227,7 +230,8 @@ async def test_a_discovery_document_that_does_not_fit(
 
 
 async def test_the_doctor_is_told_of_the_issuer(issuer: RunningIssuer, tmp_path: Path) -> None:
-    """Keys and the difference of clocks when all is well; why not, when it is not; nothing without an issuer."""
+    """The doctor shows the keys and the clock difference, or the reason when the issuer fails; it shows nothing
+    without an issuer."""
     async with teams_world("token", tmp_path, **of_issuer(issuer.url)) as teams:
         admin = await teams.token("root", {"*": "admin"})
         told = inside_of((await teams.call("GET", "/condition", admin)).json())
@@ -252,7 +256,7 @@ async def test_the_doctor_is_told_of_the_issuer(issuer: RunningIssuer, tmp_path:
 
 
 async def test_in_mode_kubernetes_role_bindings_are_for_users_and_groups(issuer: RunningIssuer) -> None:
-    """By the prefixed name or group that kubectl would see; accounts of the cluster go on as they did."""
+    """Role bindings use the prefixed name or group that kubectl would show; accounts of the cluster work as before."""
     settings = of_issuer(issuer.url, oidc_groups_prefix="oidc:")
     async with teams_world("kubernetes", None, **settings) as teams:
         kube = teams.world.kube
@@ -274,7 +278,7 @@ async def test_in_mode_kubernetes_role_bindings_are_for_users_and_groups(issuer:
 
 
 async def test_no_issuer_makes_an_administrator_of_kubernetes(issuer: RunningIssuer) -> None:
-    """A name of Kubernetes' own is refused, and such groups are dropped, where no prefix is set."""
+    """Without a prefix a name of Kubernetes' own is refused, and such groups are dropped."""
     settings = of_issuer(issuer.url) | {"oidc_username_prefix": "-"}
     async with teams_world("kubernetes", None, **settings) as teams:
         named = await teams.call("GET", "/me", bearer(issuer.token(sub="system:admin")))
@@ -306,7 +310,7 @@ async def test_no_issuer_makes_an_administrator_of_kubernetes(issuer: RunningIss
 async def test_names_are_made_as_by_kube_apiserver(
     issuer: RunningIssuer, tmp_path: Path, settings: dict[str, Any], claims: dict[str, Any], user: str | None
 ) -> None:
-    """By claim and prefix; None: the token is refused."""
+    """The name is made from the claim and the prefix; None: the token is refused."""
     async with teams_world("token", tmp_path, **{**of_issuer(issuer.url), **settings}) as teams:
         me = await teams.call("GET", "/me", bearer(issuer.token(**claims)))
         expected = (200, user.replace("ISSUER", issuer.url)) if user else (401, None)
@@ -332,7 +336,7 @@ async def test_names_are_made_as_by_kube_apiserver(
     ],
 )
 def test_settings_that_contradict(settings: dict[str, Any], said: str) -> None:
-    """Are refused at the start, with what belongs together."""
+    """Contradicting settings are refused at the start, and the error names the settings that belong together."""
     more: dict[str, Any] = {"auth": "token", "token_dir": "/x", **settings}
     with pytest.raises(ValueError, match=said):
         Settings(**more)

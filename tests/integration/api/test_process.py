@@ -33,7 +33,7 @@ def environment(kubeconfig: str, **settings: str) -> dict[str, str]:
 
 
 async def run(env: dict[str, str], *args: str) -> tuple[int, str]:
-    """(exit code, what it said) of one api."""
+    """Run one api and return (exit code, output)."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "slipway.api.main", *args, env=env, stderr=asyncio.subprocess.PIPE
     )
@@ -61,7 +61,7 @@ async def a_cluster(folder: Path, *, is_furnished: bool = True) -> AsyncGenerato
 
 @pytest.mark.parametrize("is_furnished", [True, False])
 async def test_once_checks_that_it_could_serve(tmp_path: Path, is_furnished: bool) -> None:
-    """0 when Kubernetes answers and knows our resources, else 1 with the next step."""
+    """`--once` returns 0 when Kubernetes answers and has our resources, else 1 with the next step."""
     async with a_cluster(tmp_path, is_furnished=is_furnished) as kubeconfig:
         code, said = await run(environment(kubeconfig), "--once")
     assert code == (0 if is_furnished else 1), said
@@ -69,7 +69,7 @@ async def test_once_checks_that_it_could_serve(tmp_path: Path, is_furnished: boo
 
 
 async def test_once_without_kubernetes_fails(tmp_path: Path) -> None:
-    """Exit 1: there is nothing to serve from."""
+    """Without Kubernetes `--once` returns 1: there is nothing to serve."""
     kubeconfig = write_kubeconfig(tmp_path, f"http://127.0.0.1:{free_port()}")
     code, said = await run(environment(kubeconfig), "--once")
     assert code == 1
@@ -77,14 +77,15 @@ async def test_once_without_kubernetes_fails(tmp_path: Path) -> None:
 
 
 async def test_an_unsafe_address_is_refused(tmp_path: Path) -> None:
-    """Exit 2 before anything is opened."""
+    """An unsafe address gives exit code 2 before any socket is opened."""
     kubeconfig = write_kubeconfig(tmp_path, "http://127.0.0.1:1")
     code, said = await run(environment(kubeconfig, SLIPWAY_LISTEN="0.0.0.0:0"))
     assert (code, "loopback" in said) == (2, True)
 
 
 async def test_it_serves_and_stops_with_streams_open(tmp_path: Path) -> None:
-    """A launch over a real socket without Redis; SIGTERM ends an open stream and the process, exit 0."""
+    """The api launches over a real socket without Redis; SIGTERM ends an open stream and the process, with exit code
+    0."""
     port = free_port()
     async with a_cluster(tmp_path) as kubeconfig:
         env = environment(kubeconfig, SLIPWAY_LISTEN=f"127.0.0.1:{port}")
@@ -114,7 +115,7 @@ def _has_lines(file: Path, count: int) -> bool:
 
 
 async def test_audit_events_are_in_the_file_when_the_process_has_ended(tmp_path: Path) -> None:
-    """Of a launch and a refused one, a CloudEvent each, in a file that is ours alone."""
+    """A launch and a refused one are a CloudEvent each, in a file that only our user can read."""
     port, file = free_port(), tmp_path / "audit.jsonl"
     async with a_cluster(tmp_path) as kubeconfig:
         env = environment(kubeconfig, SLIPWAY_LISTEN=f"127.0.0.1:{port}", SLIPWAY_AUDIT_FILE=str(file))
@@ -127,7 +128,7 @@ async def test_audit_events_are_in_the_file_when_the_process_has_ended(tmp_path:
                 body = {"kind": "command", "image": "a", "command": ["x"], "name": "told"}
                 assert (await client.post("/api/v1/allocations", json=body)).status_code == 201
                 assert (await client.post("/api/v1/allocations", json={**body, "queue": "none"})).status_code == 422
-            # So that the process has nothing left to deliver: one that waits for events has to end too.
+            # Then the process has nothing left to deliver: a process that waits for events must end too.
             written = partial(_has_lines, file, 2)
             await asyncio.to_thread(wait_until, written, "both events are in the file")
             process.send_signal(signal.SIGTERM)
@@ -147,7 +148,8 @@ async def test_audit_events_are_in_the_file_when_the_process_has_ended(tmp_path:
 
 
 async def test_probes_have_an_address_of_their_own(tmp_path: Path) -> None:
-    """In a pod the kubelet reaches the probes from outside while the api stays inside; nothing else is served there."""
+    """In a pod the kubelet reaches the probes from outside while the api listens inside only; the probe address
+    serves nothing else."""
     port, health_port = free_port(), free_port()
     async with a_cluster(tmp_path) as kubeconfig:
         env = environment(

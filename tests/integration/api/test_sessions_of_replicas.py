@@ -1,4 +1,5 @@
-"""Two replicas of the api at one real Redis: codes are good once, and a logout reaches the other, also after a loss."""
+"""Two replicas of the api at one real Redis: codes can be used once, and a logout reaches the other replica, also after
+a loss."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ def streams_at(url: str) -> RedisStreams:
 
 
 async def look_until(replicas: Sequence[ApiDeps], condition: Callable[[], bool], what: str) -> None:
-    """What the loops of replicas do, faster, until a condition holds."""
+    """Do the work of the replicas' loops, faster, until a condition is true."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not condition():
@@ -37,7 +38,8 @@ async def look_until(replicas: Sequence[ApiDeps], condition: Callable[[], bool],
 
 
 async def test_replicas_share_what_ended(tmp_path: Path) -> None:
-    """Made by one, brought to the other, ended at one, over at both; and known to a third after Redis lost it all."""
+    """A session that one replica made works at the other, and ends at both; a third replica knows the end after
+    Redis lost everything."""
     assert 2 * LOOK_S < 10.0
     folder = tmp_path / "keys"
     folder.mkdir()

@@ -17,7 +17,7 @@ from tests.support.ports import free_port
 
 
 def issue(authority: trustme.CA, folder: Path) -> None:
-    """A certificate and its key, as whoever renews them leaves them."""
+    """Write a certificate and its key, as a renewal tool does."""
     folder.mkdir(exist_ok=True)
     made = authority.issue_cert("localhost", "127.0.0.1")
     made.private_key_pem.write_to_path(folder / KEY)
@@ -31,7 +31,7 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
 
 
 async def answers(url: str, authority: trustme.CA) -> bool:
-    """Whether it serves, to somebody who trusts that authority and no other."""
+    """Whether it serves a client that trusts only that authority."""
     try:
         async with httpx2.AsyncClient(verify=trusting(authority), trust_env=False) as client:
             return (await client.get(f"{url}/readyz")).status_code == 200
@@ -48,7 +48,8 @@ async def until(url: str, authority: trustme.CA) -> None:
 
 
 async def test_https_and_a_renewed_certificate(tmp_path: Path) -> None:
-    """Served under one, then under the next of another authority; plain HTTP is never answered."""
+    """HTTPS is served with one certificate, then with the next one of another authority; plain HTTP is never
+    answered."""
     folder, port = tmp_path / "tls", free_port()
     first, second = trustme.CA(), trustme.CA()
     issue(first, folder)
@@ -69,7 +70,7 @@ async def test_https_and_a_renewed_certificate(tmp_path: Path) -> None:
 
 
 async def test_without_a_certificate_it_does_not_start(tmp_path: Path) -> None:
-    """Exit 1, with the folder."""
+    """Exit code 1, and the error names the folder."""
     kubeconfig = write_kubeconfig(tmp_path, "http://127.0.0.1:1")
     env = environment(kubeconfig, SLIPWAY_LISTEN="127.0.0.1:0", SLIPWAY_TLS_DIR=str(tmp_path / "none"))
     code, said = await run(env)
@@ -78,7 +79,7 @@ async def test_without_a_certificate_it_does_not_start(tmp_path: Path) -> None:
 
 
 def test_a_key_that_does_not_fit_is_not_taken(tmp_path: Path) -> None:
-    """The certificate before goes on to count."""
+    """The certificate before stays in use."""
     issue(trustme.CA(), tmp_path)
     certificate = Certificate(str(tmp_path))
     assert not certificate.look()

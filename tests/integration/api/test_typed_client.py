@@ -18,12 +18,12 @@ from tests.support.http_stub import serve_app
 PACKAGE = "slipway_rest_client"
 CONFIG = f"package_name_override: {PACKAGE}\npost_hooks: []\n"
 BINARY = ["GET /api/v1/allocations/{id}/context"]
-"""Operations that the generator leaves out: it knows no answer that is a gzipped archive."""
+"""Operations that the generator omits, because it has no type for a gzipped archive."""
 
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder that has the package, and what the generator said."""
+    """The folder with the package, and the generator's output."""
     folder = tmp_path_factory.mktemp("client")
     (folder / "openapi.json").write_text(json.dumps(openapi.document(ENDPOINTS, "1.2.3")))
     (folder / "config.yaml").write_text(CONFIG)
@@ -35,14 +35,14 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_the_generator_understands_every_operation(generated: tuple[Path, str]) -> None:
-    """It leaves out nothing but an archive, and warns of nothing else."""
+    """The generator omits only archives, and has no other warning."""
     _, said = generated
     warned = [line for line in said.splitlines() if line.startswith(("WARNING", "ERROR", "/components"))]
     assert [line.removeprefix("WARNING parsing ").partition(" within")[0] for line in warned] == BINARY
 
 
 async def test_it_launches_reads_lists_and_kills(generated: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bodies and answers are its own types, and a refusal is the problem of the document."""
+    """Bodies and answers have the client's types, and a refusal has the problem type of the document."""
     folder, _ = generated
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
 

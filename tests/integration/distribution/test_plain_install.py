@@ -1,4 +1,5 @@
-"""The wheel in a clean place: the command and the SDK with few packages, and words for what needs an extra."""
+"""The wheel in a clean environment: the command and the SDK with few packages, and errors for verbs that need an
+extra."""
 
 import json
 import os
@@ -15,7 +16,7 @@ SCENARIO = "nodes: [{name: n, cpu: 1}]\nallocations: [{name: a, ranks: [{cpu: 1}
 
 
 def run(*argv: str | Path, code: int = 0) -> str:
-    """What it printed, with its errors."""
+    """Run a command and return its output, with its errors."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SLIPWAY"))}
     done = subprocess.run(
         [str(each) for each in argv],
@@ -33,7 +34,7 @@ def run(*argv: str | Path, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def place(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python of its own with the plain install; what stands there besides is nothing."""
+    """A Python environment with the plain install and no other packages."""
     folder = tmp_path_factory.mktemp("plain")
     (wheel,) = released.glob("*.whl")
     assert wheel.name.startswith("slipway_ai-")
@@ -44,7 +45,7 @@ def place(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_is_small(place: Path) -> None:
-    """Few packages, few bytes: a user of a cluster needs no scheduler and no Redis."""
+    """A user of a cluster needs no scheduler and no Redis, so the install has few packages and few bytes."""
     names = run(UV, "pip", "list", "--quiet", "--format", "freeze", "--python", place / "bin/python").split()
     assert len(names) <= PACKAGES_MAX, names
     (site,) = place.glob("lib/python3*/site-packages")
@@ -53,7 +54,7 @@ def test_it_is_small(place: Path) -> None:
 
 
 def test_the_bill_names_what_is_installed(place: Path, released: Path) -> None:
-    """Each package with its version, and the hashes of the lock."""
+    """The bill lists each package with its version, and the hashes of the lock."""
     listed = run(UV, "pip", "list", "--quiet", "--format", "freeze", "--python", place / "bin/python").split()
     (file,) = released.glob("slipway-wheel-*.cdx.json")
     bill = json.loads(file.read_text("utf-8"))
@@ -67,7 +68,7 @@ def test_the_bill_names_what_is_installed(place: Path, released: Path) -> None:
 
 
 def test_the_command_and_the_sdk_work(place: Path, tmp_path: Path) -> None:
-    """Up to the server, which is not there; a launch is read and a context is packed before that is known."""
+    """They work up to the missing server; the launch is read and the context is packed before that error."""
     command = place / "bin/slipway"
     assert run(command, "version").startswith("slipway 0.")
     assert "slipway VERB" in run(command, "--help")
@@ -80,7 +81,7 @@ def test_the_command_and_the_sdk_work(place: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("verb", "extra"), [("simulate", "server"), ("up", "local")])
 def test_a_verb_of_an_extra_says_which(place: Path, tmp_path: Path, verb: str, extra: str) -> None:
-    """And how to install it."""
+    """The error names the extra and how to install it."""
     (tmp_path / "scenario.yaml").write_text(SCENARIO)
     words = (str(tmp_path / "scenario.yaml"),) if verb == "simulate" else ("--data", str(tmp_path / "data"))
     said = run(place / "bin/slipway", verb, *words, code=1)

@@ -1,4 +1,4 @@
-"""The files of a release, each installed or read back from its file alone, in a place that knows no checkout."""
+"""The files of a release, each installed or read from its file alone, in an environment without this checkout."""
 
 import json
 import os
@@ -26,7 +26,8 @@ BELONGS = {"shared", "local", "services", "pyproject.toml", "README.md", "CHANGE
 
 
 def run(*argv: str | Path, cwd: Path, **env: str) -> "subprocess.CompletedProcess[str]":
-    """To its end, with nothing in its environment that leads to this checkout or its virtual environment."""
+    """Run a command to its end, with nothing in its environment that leads to this checkout or its virtual
+    environment."""
     here = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SLIPWAY", "VIRTUAL"))}
     words = [str(each) for each in argv]
     env = {**here, "NO_COLOR": "1", **env}
@@ -34,7 +35,7 @@ def run(*argv: str | Path, cwd: Path, **env: str) -> "subprocess.CompletedProces
 
 
 def a_venv(folder: Path, wanted: str) -> Path:
-    """A Python of its own with what is `wanted`, in the versions of the lock; the folder of its commands."""
+    """A Python environment with the `wanted` packages, in the versions of the lock; the folder of its commands."""
     made = run(UV, "venv", "--quiet", "--python", sys.executable, folder / "venv", cwd=folder)
     assert made.returncode == 0, made.stderr
     words = ("pip", "install", "--quiet", "--python", folder / "venv/bin/python", "--constraint", LOCK)
@@ -61,7 +62,7 @@ def blob(found: dict[str, bytes], described: dict[str, Any]) -> bytes:
 
 
 def test_the_sums_are_those_of_the_files(released: Path) -> None:
-    """`sha256sum --check` agrees, and no file is left out."""
+    """`sha256sum --check` succeeds, and every file is listed."""
     done = run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=released)
     assert done.returncode == 0, done.stdout
     named = {line.split()[1] for line in (released / "SHA256SUMS").read_text("utf-8").splitlines()}
@@ -69,7 +70,7 @@ def test_the_sums_are_those_of_the_files(released: Path) -> None:
 
 
 def test_a_second_release_has_the_same_bytes(released: Path, tmp_path: Path) -> None:
-    """In another folder, at another time."""
+    """A second release in another folder, at another time, has the same bytes."""
     make(ReleasePlan(version=version(), epoch_s=EPOCH_S, output=tmp_path, architecture="amd64"), None)
     assert (tmp_path / "SHA256SUMS").read_text("utf-8") == (released / "SHA256SUMS").read_text("utf-8")
 
@@ -83,7 +84,7 @@ def test_the_manifest_of_the_plugin_names_its_archive(released: Path) -> None:
 
 
 def test_the_sdist_has_what_builds_the_wheel_and_no_more(released: Path, tmp_path: Path) -> None:
-    """No tests, no caches; the wheel that it builds has the bytes of ours."""
+    """The sdist has no tests and no caches; a wheel built from it has the same bytes as ours."""
     (archive,) = released.glob("slipway_ai-*.tar.gz")
     with tarfile.open(archive) as opened:
         names = [name.split("/", 1)[1] for name in opened.getnames()]
@@ -99,7 +100,8 @@ def test_the_sdist_has_what_builds_the_wheel_and_no_more(released: Path, tmp_pat
 
 
 def test_the_local_stack_launches_from_the_wheel(released: Path, tmp_path: Path) -> None:
-    """With the extra `local`: up, one command to its end, one notebook that is ready, down. Nothing of a checkout."""
+    """With the extra `local` the stack starts, runs one command to its end and one notebook until it is ready, and
+    stops. Nothing of a checkout is used."""
     (wheel,) = released.glob("*.whl")
     bin_ = a_venv(tmp_path, f"{wheel}[local]")
     home = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
@@ -120,16 +122,17 @@ def test_the_local_stack_launches_from_the_wheel(released: Path, tmp_path: Path)
 
 
 def test_the_chart_installs_from_its_file(released: Path) -> None:
-    """Helm reads the .tgz, its linter has nothing to say, and it renders what the folder does."""
+    """Helm reads the .tgz, its linter has no findings, and the result equals that of the folder."""
     packed = released / f"slipway-{version()}.tgz"
-    # Without the Valkey nothing is drawn by chance: its passwords are.
+    # Without the Valkey nothing in the result is random; its passwords are.
     values = {"image": {"registry": "registry.example"}, "valkey": {"enabled": False}}
     assert chart.render(values, chart=packed) == chart.render(values)
     assert chart.lint(values, chart=packed) == []
 
 
 def test_the_artifact_holds_the_same_chart(released: Path) -> None:
-    """As Helm pushes it: its media types, Chart.yaml as the configuration, the .tgz as the one layer."""
+    """The artifact is as Helm pushes it: its media types, Chart.yaml as the configuration, the .tgz as the only
+    layer."""
     found = layout(released / f"slipway-chart-{version()}.oci.tar")
     assert json.loads(found["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
     (described,) = json.loads(found["index.json"])["manifests"]
@@ -144,9 +147,10 @@ def test_the_artifact_holds_the_same_chart(released: Path) -> None:
 
 @pytest.mark.parametrize("name", ["slipway-wheel-{}.cdx.json", "slipway-{}.vex.cdx.json"])
 def test_bills_are_valid(released: Path, name: str) -> None:
-    """By the schema of CycloneDX."""
+    """Bills are valid by the schema of CycloneDX."""
     text = (released / name.format(version())).read_text("utf-8")
-    # Imported here: it compiles grammars for three seconds, which each worker would pay to collect this file.
+    # Imported here because it compiles grammars for three seconds, which each worker would pay while collecting this
+    # file.
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 
@@ -154,7 +158,7 @@ def test_bills_are_valid(released: Path, name: str) -> None:
 
 
 def test_the_notes_say_what_was_not_made(released: Path) -> None:
-    """Here the image; and what has changed."""
+    """The notes name the missing image, and list the changes."""
     text = (released / "RELEASE-NOTES.md").read_text("utf-8")
     assert text.startswith(f"# Slipway {version()}\n")
     assert "without an image" in text

@@ -1,4 +1,4 @@
-"""What the doctor says of a cluster with the chart in it, when one thing after another is broken for real."""
+"""The doctor's findings about a cluster with the chart, while one thing after another is really broken."""
 
 import time
 import uuid
@@ -32,7 +32,7 @@ UPGRADE = f"helm upgrade slipway ./helm --namespace {NAMESPACE} --reset-then-reu
 
 
 class Shifted(SystemClock):
-    """This machine's clock, set wrong."""
+    """This machine's clock, off by some seconds."""
 
     def __init__(self, ahead_s: float) -> None:
         self._ahead_s = ahead_s
@@ -42,7 +42,7 @@ class Shifted(SystemClock):
 
 
 class Cluster:
-    """The laptop's cluster over HTTP, with the chart installed and all that its services would have left there."""
+    """The laptop's cluster over HTTP, with the chart and everything that its services would have created."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.kubeconfig = write_kubeconfig(folder, url)
@@ -79,14 +79,14 @@ class Cluster:
         self._call("DELETE", path)
 
     async def findings(self, *, ahead_s: float = 0.0, inside: Inside | None = None) -> dict[str, Finding]:
-        """What the doctor finds, by check."""
+        """The doctor's findings, by check."""
         place = DoctorTarget(kubeconfig=str(self.kubeconfig), inside=inside)
         found = await examine(place, Shifted(ahead_s), SeededRandom(1))
         assert len({each.check for each in found}) == len(found)
         return {each.check: each for each in found}
 
     async def failures(self, **how: Any) -> dict[str, Finding]:
-        """Those that failed."""
+        """The failed findings."""
         return {name: each for name, each in (await self.findings(**how)).items() if each.state is FindingState.FAILED}
 
     def _call(self, method: str, path: str, **more: Any) -> Json:
@@ -96,7 +96,7 @@ class Cluster:
 
 
 def a_hold(ahead_s: float = 0.0) -> Json:
-    """A lease that is held, by a holder whose clock is so far ahead."""
+    """A lease whose holder's clock is that far ahead."""
     renewed = format_time(SystemClock().now() + ahead_s, "microseconds")
     return {"holderIdentity": "pod-1", "leaseDurationSeconds": 15, "renewTime": renewed}
 
@@ -115,7 +115,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 async def test_all_is_well(cluster: Cluster) -> None:
-    """Nothing fails on what the chart makes; each account has every right that its service needs."""
+    """No check fails on the chart's objects; each account has every right that its service needs."""
     found = await cluster.findings()
     assert [each for each in found.values() if each.state is FindingState.FAILED] == []
     assert [found[f"rights of {name}"].state for name in chart.SERVICES] == [FindingState.OK] * 4
@@ -125,7 +125,8 @@ async def test_all_is_well(cluster: Cluster) -> None:
 
 
 async def test_a_missing_definition(cluster: Cluster) -> None:
-    """It is named with the command that installs it; what hangs on it is not reported as failed as well."""
+    """The finding names the definition and the command that installs it; checks that depend on it are not reported
+    as failed too."""
     cluster.delete(f"{CRDS}/queues.slipway.dev")
     found = await cluster.failures()
     assert list(found) == ["crd queues.slipway.dev"]
@@ -135,7 +136,7 @@ async def test_a_missing_definition(cluster: Cluster) -> None:
 
 
 async def test_a_definition_of_another_version(cluster: Cluster) -> None:
-    """A schema that is not this version's, and a version that is not served."""
+    """A schema of another version, and a version that is not served, are reported."""
     path = f"{CRDS}/jobs.slipway.dev"
     there = cluster.get(path)
     version = there["spec"]["versions"][0]
@@ -149,7 +150,7 @@ async def test_a_definition_of_another_version(cluster: Cluster) -> None:
 
 
 async def test_a_rule_that_was_taken_away(cluster: Cluster) -> None:
-    """The very verb is named, for the very account, with the upgrade that gives it back."""
+    """The finding names the missing verb, the account, and the upgrade that restores it."""
     path = f"{RBAC}/clusterroles/slipway-podworker"
     role = cluster.get(path)
     role["rules"] = [rule for rule in role["rules"] if "pods/binding" not in rule["resources"]]
@@ -161,7 +162,8 @@ async def test_a_rule_that_was_taken_away(cluster: Cluster) -> None:
 
 
 async def test_a_role_that_is_gone(cluster: Cluster) -> None:
-    """The scheduler without its leases, the api without its Secrets, which are in a namespace of their own."""
+    """The scheduler without a role for leases, and the api without one for its Secrets (in another namespace), are
+    reported."""
     for name, namespace in (("scheduler", NAMESPACE), ("api", f"{NAMESPACE}-webhooks")):
         cluster.delete(f"{RBAC}/namespaces/{namespace}/roles/slipway-{name}")
     found = await cluster.failures()
@@ -171,7 +173,7 @@ async def test_a_role_that_is_gone(cluster: Cluster) -> None:
 
 
 async def test_rights_in_some_workspaces_only(cluster: Cluster) -> None:
-    """With writes narrowed to namespaces, a workspace that was left out is a failure, one that was not is none."""
+    """With writes limited to namespaces, an omitted workspace is a failure, and a listed one is not."""
     chart.upgrade(cluster.kubeconfig, values={"rbac": {"namespaces": ["default"]}})
     assert await cluster.failures() == {}
     cluster.create("api/v1/namespaces", {"metadata": {"name": "red", "labels": {"slipway.dev/workspace": "true"}}})
@@ -179,14 +181,15 @@ async def test_rights_in_some_workspaces_only(cluster: Cluster) -> None:
 
 
 async def test_rights_by_mode(cluster: Cluster) -> None:
-    """Where the api asks Kubernetes who may, it needs one right more."""
+    """The api needs one more right when it asks Kubernetes for authorization."""
     inside = Inside(version="0.1.0", auth="kubernetes", task_listen="0.0.0.0:8082")
     found = await cluster.failures(inside=inside)
     assert found["rights of api"].found == "may not create subjectaccessreviews.authorization.k8s.io"
 
 
 async def test_a_clock_that_is_wrong(cluster: Cluster) -> None:
-    """This machine a minute ahead: the API server's Date says so. Its holders' leases are judged by the server's."""
+    """When this machine is a minute ahead, the API server's Date shows it. The leases of holders are judged by the
+    server's clock."""
     found = await cluster.failures(ahead_s=60.0)
     assert list(found) == ["clock of kubernetes"]
     assert "behind this machine" in found["clock of kubernetes"].found
@@ -194,7 +197,7 @@ async def test_a_clock_that_is_wrong(cluster: Cluster) -> None:
 
 
 async def test_a_holder_whose_clock_is_ahead(cluster: Cluster) -> None:
-    """A lease that was renewed in the future."""
+    """A lease that was renewed in the future is reported."""
     cluster.change(f"{LEASES}/slipway-feed", {"spec": a_hold(14.0)})
     found = await cluster.failures()
     assert list(found) == ["clock of the watcher"]
@@ -202,7 +205,7 @@ async def test_a_holder_whose_clock_is_ahead(cluster: Cluster) -> None:
 
 
 async def test_a_lease_that_nobody_renews(cluster: Cluster) -> None:
-    """It is looked at twice, then named with its last holder; one that is missing, with whose it is."""
+    """The lease is read twice, then reported with its last holder; a missing one is reported with its service."""
     cluster.change(f"{LEASES}/slipway-feed", {"spec": a_hold(-40.0)})
     cluster.delete(f"{LEASES}/slipway-scheduler-default")
     found = await cluster.failures()
@@ -212,7 +215,7 @@ async def test_a_lease_that_nobody_renews(cluster: Cluster) -> None:
 
 
 async def test_nothing_to_launch_with(cluster: Cluster) -> None:
-    """No workspace, no pool, no node: each with what makes one."""
+    """A missing workspace, pool or node is reported with the command that creates it."""
     cluster.change("api/v1/namespaces/default", {"metadata": {"labels": {"slipway.dev/workspace": None}}})
     cluster.delete(f"{GROUP}/resourcepools/default")
     cluster.delete("api/v1/nodes/n1")
@@ -223,7 +226,7 @@ async def test_nothing_to_launch_with(cluster: Cluster) -> None:
 
 
 async def test_services_that_are_away_or_too_old(cluster: Cluster) -> None:
-    """No replica is a failure, some are a warning; versions may be one apart."""
+    """A service without a replica is a failure, one with some missing is a warning; versions may be one apart."""
     there = cluster.get(f"{DEPLOYMENTS}/slipway-watcher")
     cluster.replace(f"{DEPLOYMENTS}/slipway-watcher/status", {**there, "status": {"availableReplicas": 0}})
     for name, version in (("api", "0.2.0"), ("podworker", "0.3.0")):
@@ -237,7 +240,7 @@ async def test_services_that_are_away_or_too_old(cluster: Cluster) -> None:
 
 
 async def test_no_cluster() -> None:
-    """What cannot be reached is one finding."""
+    """An unreachable cluster is one finding."""
     place = DoctorTarget(kubeconfig="/nowhere/kubeconfig")
     [found, redis] = await examine(place, SystemClock(), SeededRandom(1))
     assert (found.check, found.state) == ("kubernetes", FindingState.FAILED)

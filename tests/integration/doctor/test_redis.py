@@ -1,4 +1,4 @@
-"""What the doctor says of a real server when one thing after another is wrong with it."""
+"""The doctor's findings about a real server while one thing after another is wrong with it."""
 
 import shlex
 from collections.abc import AsyncGenerator
@@ -46,7 +46,7 @@ async def findings(url: str, clock: SystemClock | None = None) -> dict[str, Find
 
 
 async def test_all_is_well(name: str) -> None:
-    """A server as it should be; looking leaves no key behind."""
+    """A healthy server has no failed finding, and the check leaves no key behind."""
     async with a_server(name, appendonly=True) as (url, operator):
         found = await findings(url)
         assert {each.state for each in found.values()} == {FindingState.OK}, found
@@ -56,7 +56,7 @@ async def test_all_is_well(name: str) -> None:
 
 
 async def test_a_policy_that_evicts(name: str) -> None:
-    """allkeys-lru fails, with the command that sets it right; that command does."""
+    """allkeys-lru fails, with the command that corrects it; that command works."""
     async with a_server(name, extra=("--maxmemory-policy", "allkeys-lru")) as (url, operator):
         found = await findings(url)
         assert found["redis eviction"].state is FindingState.FAILED
@@ -68,7 +68,7 @@ async def test_a_policy_that_evicts(name: str) -> None:
 
 
 async def test_memory(name: str) -> None:
-    """No limit is a warning; one that is nearly reached fails."""
+    """A missing limit is a warning; a nearly reached one fails."""
     async with a_server(name, maxmemory_mb=0) as (url, operator):
         assert (await findings(url))["redis memory"].state is FindingState.WARNING
         told: str = (await operator.command("INFO", "memory")).decode()
@@ -81,7 +81,7 @@ async def test_memory(name: str) -> None:
 
 @pytest.mark.parametrize("account", OF_SERVICES, ids=[each.name for each in OF_SERVICES])
 async def test_an_account_that_may_not(name: str, account: Account) -> None:
-    """The login of any service will do; what it lacks is named, and the command that is said makes it right."""
+    """The login of any service works; the finding names what it lacks, and the suggested command corrects it."""
     async with a_server(name) as (url, operator):
         set_user = ("ACL", "SETUSER", "ours")
         await operator.command(*set_user, "on", ">s3cret", *account.arguments())
@@ -100,7 +100,7 @@ async def test_an_account_that_may_not(name: str, account: Account) -> None:
 
 
 async def test_an_account_that_sees_little(name: str) -> None:
-    """What it cannot see of the server is skipped, with the right that would show it."""
+    """A property that the account cannot read is skipped, with the right that would show it."""
     async with a_server(name) as (url, operator):
         await operator.command("ACL", "SETUSER", "ours", "on", ">s3cret", *WATCHER.arguments())
         mine = url.replace("://", "://ours:s3cret@")
@@ -112,7 +112,7 @@ async def test_an_account_that_sees_little(name: str) -> None:
 
 
 async def test_its_clock(name: str) -> None:
-    """A machine that is a minute ahead of the server."""
+    """A machine that is a minute ahead of the server is reported."""
     async with a_server(name) as (url, _):
         found = await findings(url, Ahead())
         assert found["redis clock"].state is FindingState.FAILED
@@ -120,7 +120,7 @@ async def test_its_clock(name: str) -> None:
 
 
 async def test_what_piled_up(name: str) -> None:
-    """Dead letters are counted; a consumer that leaves a hint alone for minutes, while nobody takes it, fails."""
+    """Dead letters are counted; a hint that stays with one consumer for minutes, without being claimed, fails."""
     async with a_server(name) as (url, operator):
         streams = operator.connect()
         await streams.hints.send([WorkHint(namespace="ns", allocation=an_id(each)) for each in ("a", "b")])
@@ -140,7 +140,7 @@ async def test_what_piled_up(name: str) -> None:
 
 
 async def test_nobody_there(tmp_path: Any) -> None:
-    """A server that is away, and a name without an address, are one failure each."""
+    """An unreachable server, and a name without an address, are one failure each."""
     found = await findings(f"unix://{tmp_path}/none.sock")
     assert found["redis"].state is FindingState.FAILED
     found = await findings("redis://no-such-host.invalid:6379/0")

@@ -1,4 +1,4 @@
-"""Value sets that the chart is rendered over: what operators really set, one at a time and together."""
+"""Value sets that the chart is rendered over: settings that operators use, one at a time and together."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -311,15 +311,15 @@ SECRETS: Mapping[str, Mapping[str, str]] = {
     "issuer": {"client-secret": "x"},
     "accounts": dict.fromkeys(("api", "scheduler", "podworker", "watcher", "audit", "scaler", "reader"), "x"),
 }
-"""The Secrets that the sets name as there already."""
+"""Secrets that the value sets treat as existing."""
 
 LINTED = ("defaults", "no redis", "other setup", "decorated", "walled in", "now and then")
-"""The linter takes half a second; these reach every template."""
+"""The linter takes half a second; these value sets reach every template."""
 
 
 @cache
 def rendered(name: str) -> list[dict[str, Any]]:
-    """The chart with one set of values; only to be read."""
+    """The chart with one set of values, read-only."""
     return chart.render(MATRIX[name])
 
 
@@ -428,4 +428,4 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
         "not both",
     ),
 }
-"""{what is wrong: (values, a word of the refusal)}."""
+"""{mistake: (values, a word of the refusal)}"""

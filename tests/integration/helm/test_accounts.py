@@ -1,4 +1,4 @@
-"""What each account may do is what helm/README.md gives a reason for; nothing more, and nothing wide."""
+"""Each account has exactly the rights for which helm/README.md gives a reason, and no broad ones."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ EVERYTHING = {
 
 @pytest.fixture(scope="module")
 def documents() -> list[dict[str, Any]]:
-    """The chart with its default values, and with every account that it can make."""
+    """The chart with its default values and every account that it can create."""
     return chart.render(EVERYTHING)
 
 
@@ -43,7 +43,7 @@ def _documented(component: str) -> Iterator[tuple[Right, str]]:
 
 
 def _roles(documents: list[dict[str, Any]], component: str) -> Iterator[dict[str, Any]]:
-    """The rules that the bindings of the component's account give it."""
+    """The rules that bindings give the component's account."""
     account = chart.service_account(documents, component)
     roles = {_place(item, item["kind"]): item for item in documents if item["kind"].endswith("Role")}
     for item in documents:
@@ -52,7 +52,8 @@ def _roles(documents: list[dict[str, Any]], component: str) -> Iterator[dict[str
 
 
 def _place(item: dict[str, Any], kind: str) -> tuple[str, str, str]:
-    """Which role: of a binding it is the one that is named as it is, and lives where it does."""
+    """The role's kind and namespace, as the table names it: for a bound role, the name and the namespace of the
+    binding."""
     return kind, item["metadata"].get("namespace", "") if kind == "Role" else "", item["metadata"]["name"]
 
 
@@ -74,13 +75,13 @@ def _spelled(group: str, resource: str) -> str:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_right_has_a_reason(documents: list[dict[str, Any]], component: str) -> None:
-    """A right that the table does not explain is not granted, and what it explains is."""
+    """Every granted right is in the table, and every right of the table is granted."""
     assert _granted(documents, component) == {right for right, _ in _documented(component)}
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_reasons_name_code(component: str) -> None:
-    """A reason names a file that is there."""
+    """A reason names an existing file."""
     for right, why in _documented(component):
         files = re.findall(r"`((?:shared|services)/[^`]+)`", why)
         assert files, right
@@ -89,12 +90,12 @@ def test_reasons_name_code(component: str) -> None:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_no_account_can_grow(documents: list[dict[str, Any]], component: str) -> None:
-    """No wildcard, no verb that gives more rights; commands in pods by the api only, where it is told so.
+    """No account has a wildcard or a verb that gives more rights; only the api may run commands in pods, when enabled.
 
-    Secrets are read by the api only, where nothing but webhooks is; in workspaces the api may create them and the
-    watcher delete them, for secret values of launches.
+    Only the api reads Secrets, in the namespace of webhooks; in workspaces the api may create them and the watcher
+    delete them, for secret values of launches.
 
-    Only the api changes nodes, to take them out of use and back; it makes none and removes none.
+    Only the api changes nodes, to take them out of use and back; it creates and removes none.
     """
     granted = _granted(documents, component)
     assert not {verb for _, verb in granted} & DANGEROUS
@@ -120,7 +121,7 @@ def _is_secrets(rule: dict[str, Any]) -> bool:
 
 
 def test_accounts_are_apart(documents: list[dict[str, Any]]) -> None:
-    """Each program has an account of its own, in the release's namespace, and only its pods mount a token."""
+    """Each program has an account in the release's namespace, and only its pods mount a token."""
     accounts = [chart.service_account(documents, component) for component in COMPONENTS]
     assert len(set(accounts)) == len(COMPONENTS)
     made = {item["metadata"]["name"]: item for item in documents if item["kind"] == "ServiceAccount"}
@@ -131,13 +132,13 @@ def test_accounts_are_apart(documents: list[dict[str, Any]]) -> None:
 
 
 def test_the_audit_only_reads(documents: list[dict[str, Any]]) -> None:
-    """Without it nothing of it is there; with it, it may write nothing."""
+    """Without the audit no object of it exists; with it, its account cannot write."""
     assert {verb for _, verb in _granted(documents, chart.AUDIT)} == {"get", "list", "watch"}
     assert not [item for item in chart.render() if item["metadata"]["name"].endswith("-audit")]
 
 
 def test_the_setup_may_touch_its_namespaces_only() -> None:
-    """The right to label a namespace is for those that the values name."""
+    """The setup may label only the namespaces that the values name."""
     documents = chart.render({"setup": {"workspaces": ["team-a", "team-b"], "queues": {"default": None}}})
     rules = {rule["resources"][0]: rule for role in _roles(documents, chart.SETUP) for rule in role["rules"]}
     assert rules["namespaces"]["resourceNames"] == ["team-a", "team-b"]
@@ -150,9 +151,9 @@ WEBHOOKS = f"{chart.NAMESPACE}-webhooks"
 
 @pytest.mark.parametrize("component", chart.SERVICES)
 def test_rights_can_be_narrowed_to_namespaces(component: str, documents: list[dict[str, Any]]) -> None:
-    """Then nothing is written elsewhere but what belongs to no workspace; together the rights are the same.
+    """Then only objects that belong to no workspace are written elsewhere; in total the rights are the same.
 
-    But for making workspaces: which namespaces are some is said by the values then.
+    An exception is creating workspaces, because then the values name them.
     """
     narrow = chart.render({**EVERYTHING, "rbac": {"namespaces": NAMESPACES}})
     makes = {("namespaces", verb) for verb in ("create", "delete", "patch")} if component == "api" else set[Right]()
@@ -176,7 +177,8 @@ def test_rights_can_be_narrowed_to_namespaces(component: str, documents: list[di
 
 
 def test_accounts_of_hooks_are_not_there_for_long() -> None:
-    """Who may launch for a trial, or delete everything at the end, is made for that and removed after it."""
+    """The account that launches a trial, and the one that deletes everything at the end, exist only while their
+    hooks run."""
     documents = chart.render({"uninstall": {"removeAllocations": True}})
     for component, event in ((chart.TRIAL, "test"), (chart.UNINSTALL, "pre-delete")):
         name = chart.service_account(documents, component)

@@ -1,4 +1,4 @@
-"""Every value that a page names can be given to the chart: as words of a command, and as a block of YAML."""
+"""Every value that a page names exists in the chart: in options of a command, and in blocks of YAML."""
 
 import itertools
 import re
@@ -13,11 +13,11 @@ from tests.support.documented_blocks import blocks, commands
 
 NAMES = set(yaml.safe_load((chart.CHART / "values.yaml").read_text("utf-8")))
 ELSEWHERE = {"image": {"registry": "registry.example"}}
-"""What a page leaves to its reader."""
+"""Values that a page leaves to its reader."""
 
 
 def sets() -> list[tuple[str, list[str]]]:
-    """(place, what is behind each `--set`) of each `helm install` and `helm upgrade`."""
+    """(place, text of each `--set`) of each `helm install` and `helm upgrade`."""
     return [
         (block.place, [after for word, after in itertools.pairwise(words) if word == "--set"])
         for block in blocks("console", "sh", "")
@@ -27,14 +27,14 @@ def sets() -> list[tuple[str, list[str]]]:
 
 
 def files() -> list[tuple[str, dict[str, Any]]]:
-    """(place, values) of each block of YAML that is a file of values."""
+    """(place, values) of each YAML block that is a file of values."""
     keys = {block: set(re.findall(r"^(\w+):", block.text, re.MULTILINE)) for block in blocks("yaml", "")}
     return [(block.place, yaml.safe_load(block.text)) for block, found in keys.items() if found and found <= NAMES]
 
 
 @pytest.mark.parametrize(("place", "words"), sets(), ids=[place for place, _ in sets()])
 def test_values_of_a_command_are_values_of_the_chart(place: str, words: list[str]) -> None:
-    """With what stands in capitals replaced by a name; the chart is closed, so a misspelt value is refused."""
+    """Names in capitals are replaced; the chart accepts no unknown value, so a misspelt one is refused."""
     del place
     given = values_of([re.sub(r"\b[A-Z]{3,}\b", "example", word) for word in words])
     assert chart.render(merged(ELSEWHERE, given))
@@ -42,6 +42,6 @@ def test_values_of_a_command_are_values_of_the_chart(place: str, words: list[str
 
 @pytest.mark.parametrize(("place", "values"), files(), ids=[place for place, _ in files()])
 def test_a_file_of_values_is_one(place: str, values: dict[str, Any]) -> None:
-    """As it stands."""
+    """Each block works as shown."""
     del place
     assert chart.render(merged(ELSEWHERE, values))

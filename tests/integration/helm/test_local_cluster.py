@@ -1,4 +1,4 @@
-"""A real `helm install` on the laptop's cluster: installed, upgraded with its definitions, and gone."""
+"""A real `helm install` on the laptop's cluster: installed, upgraded with its definitions, and uninstalled."""
 
 import time
 import uuid
@@ -24,7 +24,7 @@ DEPLOYMENTS = f"apis/apps/v1/namespaces/{chart.NAMESPACE}/deployments"
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """Of a fresh cluster in memory."""
+    """The URL of a new cluster in memory."""
     core = ClusterCore(clock=time.time, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)  # noqa: TID251
     core.bootstrap()
     with serving(core) as found:
@@ -38,7 +38,8 @@ def _names(url: str, path: str) -> set[str]:
 
 
 def test_a_release_lives_its_life(url: str, tmp_path: Path) -> None:
-    """Everything of the chart is taken as a real cluster takes it; an upgrade changes what has changed."""
+    """The local cluster accepts every object of the chart as a real cluster does; an upgrade changes only what
+    differs."""
     kubeconfig = write_kubeconfig(tmp_path, url)
     assert chart.install(kubeconfig)["status"] == "deployed"
     services = {f"slipway-{name}" for name in (*chart.SERVICES, "valkey")}

@@ -1,4 +1,4 @@
-"""Alerts and dashboards ask for metrics that there are, by labels that those have; each alert has a runbook."""
+"""Alerts and dashboards query existing metrics by existing labels; each alert has a runbook."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from tools import dashboards
 
 Json = dict[str, Any]
 Asked = tuple[str, set[str]]
-"""A metric, and the labels that are asked of it."""
+"""A queried metric, and its queried labels."""
 
 FILES = chart.CHART / "files"
 RUNBOOKS = chart.ROOT / "docs" / "runbooks"
@@ -30,7 +30,7 @@ SUFFIXES = {"histogram": ("_bucket", "_sum", "_count")}
 
 def _labels() -> dict[str, set[str]]:
     """`{series: its labels}` of every instrument."""
-    # What the client library tells of every process.
+    # Metrics that the client library has for every process.
     found: dict[str, set[str]] = {f"process_{name}": {"service", "instance"} for name in PROCESS}
     for one in telemetry.INSTRUMENTS:
         for suffix in SUFFIXES.get(one.kind, ("",)):
@@ -43,14 +43,14 @@ def _labels() -> dict[str, set[str]]:
 
 
 def _queries(path: Path) -> Iterator[str]:
-    """Those of a dashboard, as Grafana sends them."""
+    """The queries of a dashboard, as Grafana sends them."""
     for panel in json.loads(path.read_text("utf-8"))["panels"]:
         for target in panel.get("targets", ()):
             yield target["expr"].replace("$__rate_interval", "5m")
 
 
 def _asked(expression: str) -> tuple[list[Asked], set[str]]:
-    """What an expression asks for, and the labels that it is summed by. Raises ValueError where it is no PromQL."""
+    """The metrics of an expression, and the labels that it groups by. Raises ValueError when it is no PromQL."""
     found: list[Asked] = []
     by: set[str] = set()
 
@@ -71,11 +71,11 @@ QUERIES = [query for path in DASHBOARDS for query in _queries(path)]
 
 @pytest.mark.parametrize("expression", [*ALERTS, *QUERIES])
 def test_what_is_asked_for_is_there(expression: str) -> None:
-    """Every metric exists and is written by some service, and has the labels."""
+    """Every queried metric exists with the queried labels, and some service writes it."""
     known, used = _labels(), _used()
     asked, by = _asked(expression)
     assert asked
-    # A metric may have some of these from another one that it is joined to.
+    # Some labels may come from another metric that is joined.
     assert by <= set[str]().union(*(known.get(name, set()) for name, _ in asked))
     for name, labels in asked:
         assert name in known, name
@@ -84,7 +84,7 @@ def test_what_is_asked_for_is_there(expression: str) -> None:
 
 
 def _used() -> set[str]:
-    """The metrics whose instrument is named somewhere in the product beside its declaration."""
+    """The metrics whose instrument the product uses outside of its declaration."""
     words: set[str] = set()
     for folder in ("services", "shared", "local"):
         for path in (chart.ROOT / folder).rglob("*.py"):
@@ -92,12 +92,12 @@ def _used() -> set[str]:
                 words |= set(re.findall(r"\b[A-Z][A-Z_]+\b", path.read_text("utf-8")))
     declared = (chart.ROOT / "shared" / "slipway" / "runtime" / "telemetry.py").read_text("utf-8")
     names = dict(re.findall(r"^([A-Z_]+) = _(?:counter|gauge|histogram)\(\s*\"(\w+)\"", declared, re.MULTILINE))
-    # That of the build is set where it is declared.
+    # The build metric is set where it is declared.
     return {f"slipway_{name}" for word, name in names.items() if word in words} | {"slipway_build", "process_"}
 
 
 def test_an_alert_that_asks_for_nothing_is_noticed() -> None:
-    """The checks can fail: a misspelt metric, a label that it has not, no PromQL."""
+    """The checks fail for a misspelt metric, a missing label, and a text that is no PromQL."""
     known = _labels()
     ((name, _),), _ = _asked("sum(slipway_stuk) > 0")
     assert name not in known
@@ -110,7 +110,7 @@ def test_an_alert_that_asks_for_nothing_is_noticed() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_alerts_tell_what_to_do(rule: Json) -> None:
-    """How bad it is, what it means, and a runbook that says what to do."""
+    """An alert has a severity, a description, and a runbook with the steps to take."""
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert rule["alert"].startswith("Slipway")
     notes = rule["annotations"]
@@ -125,7 +125,7 @@ def test_alerts_tell_what_to_do(rule: Json) -> None:
 
 @pytest.mark.parametrize("url", ["https://docs.example.org/runbooks", "https://docs.example.org/runbooks/"])
 def test_alerts_lead_to_their_runbooks_where_readers_find_them(url: str) -> None:
-    """With `runbookUrl` each alert has a link to its page; without it none has a link that leads nowhere."""
+    """With `runbookUrl` each alert links to its page; without it no alert has a dead link."""
     for given in ({}, {"runbookUrl": url}):
         documents = chart.render({"metrics": {"alerts": {"enabled": True, **given}}})
         groups = chart.find(documents, "PrometheusRule", "alerts")["spec"]["groups"]
@@ -137,7 +137,7 @@ def test_alerts_lead_to_their_runbooks_where_readers_find_them(url: str) -> None
 
 
 def test_every_runbook_is_some_alerts() -> None:
-    """And every alert is called by its own name."""
+    """Every runbook belongs to an alert, and alert names are unique."""
     assert {Path(rule["annotations"]["runbook"]).name for rule in RULES} == {path.name for path in RUNBOOKS.iterdir()}
     names = [rule["alert"] for rule in RULES]
     assert len(set(names)) == len(names)
@@ -145,7 +145,7 @@ def test_every_runbook_is_some_alerts() -> None:
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.name)
 def test_dashboards_fit_together(path: Path) -> None:
-    """Panels with names of their own, that lie beside each other and not upon each other."""
+    """Panels have unique names, and do not overlap."""
     board = json.loads(path.read_text("utf-8"))
     panels = board["panels"]
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
@@ -159,7 +159,7 @@ def test_dashboards_fit_together(path: Path) -> None:
 
 
 def test_dashboards_are_of_their_tables() -> None:
-    """`python -m tools.dashboards helm/files/dashboards` wrote what is there; each panel asks something."""
+    """`python -m tools.dashboards helm/files/dashboards` would change nothing; each panel has a query."""
     assert {path.name: path.read_text("utf-8") for path in DASHBOARDS} == dashboards.files()
     for board in dashboards.BOARDS:
         for panel in (panel for row in board.rows.values() for panel in row):
@@ -167,7 +167,7 @@ def test_dashboards_are_of_their_tables() -> None:
 
 
 def test_the_pages_on_operating_name_panels_that_there_are() -> None:
-    """Each panel in bold there is on a dashboard."""
+    """Each panel in bold on those pages is on a dashboard."""
     text = (chart.ROOT / "docs" / "operating.md").read_text("utf-8")
     part = text[text.index("### Dashboards") : text.index("### Traces")]
     titles = {panel.title for board in dashboards.BOARDS for row in board.rows.values() for panel in row}
@@ -177,7 +177,7 @@ def test_the_pages_on_operating_name_panels_that_there_are() -> None:
 
 
 def test_the_chart_brings_them_all() -> None:
-    """Each rule and each dashboard, where they are asked for."""
+    """Each rule and each dashboard is in the chart when enabled."""
     documents = chart.render({"metrics": {"alerts": {"enabled": True}, "dashboards": {"enabled": True}}})
     groups = chart.find(documents, "PrometheusRule", "alerts")["spec"]["groups"]
     assert [rule for group in groups for rule in group["rules"]] == RULES

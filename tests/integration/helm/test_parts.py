@@ -1,4 +1,4 @@
-"""What the chart brings along beside the services: scaling, runs now and then, ways in, walls, rules, monitors."""
+"""The optional parts of the chart: scaling, scheduled runs, ingress, network policies, admission policies, monitors."""
 
 import base64
 import json
@@ -28,11 +28,11 @@ def _kinds(documents: list[Json]) -> set[str]:
     return {item["kind"] for item in documents}
 
 
-# --- how many ---------------------------------------------------------------------------------------------------------
+# --- scaling ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_scales_says_how_many() -> None:
-    """A Deployment that is scaled has no number of its own: an upgrade would put it back."""
+    """A Deployment with an autoscaler states no replicas: an upgrade would reset them."""
     for name, service, kind in (
         ("scaled api", "api", "HorizontalPodAutoscaler"),
         ("scaled by lag", "podworker", "ScaledObject"),
@@ -45,7 +45,7 @@ def test_what_scales_says_how_many() -> None:
 
 
 def test_a_budget_is_made_where_there_may_be_more_than_one() -> None:
-    """By the least number that scales allow."""
+    """The budget depends on the least number of replicas that scaling allows."""
 
     def budgets(name: str) -> set[str]:
         found = [item for item in rendered(name) if item["kind"] == "PodDisruptionBudget"]
@@ -59,7 +59,8 @@ def test_a_budget_is_made_where_there_may_be_more_than_one() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("scaled by lag", "ScaledObject"), ("jobs by lag", "ScaledJob")])
 def test_lag_is_that_of_the_work_streams(name: str, kind: str) -> None:
-    """Every one of them, by its own key and group; Redis is reached as by our services, as an account of its own."""
+    """Every work stream is measured, by its own key and group; the scaler connects to Redis as our services do, with
+    an account of its own."""
     documents = rendered(name)
     triggers = chart.find(documents, kind, "podworker")["spec"]["triggers"]
     assert [item["metadata"]["stream"] for item in triggers] == [keys.work(shard) for shard in range(keys.SHARDS)]
@@ -76,7 +77,7 @@ def test_lag_is_that_of_the_work_streams(name: str, kind: str) -> None:
 
 
 def test_runs_now_and_then_end() -> None:
-    """With --once, the settings of the service, a deadline, and no second one beside one that still runs."""
+    """A scheduled run has --once, the settings of the service, a deadline, and no second run beside it."""
     documents = rendered("now and then")
     for service in ("scheduler", "podworker", "watcher"):
         job = chart.find(documents, "CronJob", service)["spec"]
@@ -95,7 +96,7 @@ def test_runs_now_and_then_end() -> None:
 
 
 def test_who_is_sent_requests_goes_on_for_a_moment() -> None:
-    """Of the api only: nobody sends anything to the others."""
+    """Only the api waits before it drains: no other service gets requests."""
     waits = {
         service: chart.pod_spec(rendered("defaults"), service)["containers"][0].get("lifecycle") for service in SERVICES
     }
@@ -104,7 +105,7 @@ def test_who_is_sent_requests_goes_on_for_a_moment() -> None:
 
 
 def test_our_pods_take_the_class_that_is_made() -> None:
-    """But for those that name one."""
+    """Except pods that name another one."""
     documents = rendered("important")
     name = chart.find(documents, "PriorityClass", "slipway")["metadata"]["name"]
     classes = {part: chart.pod_spec(documents, part)["priorityClassName"] for part in (*SERVICES, "valkey", "setup")}
@@ -116,7 +117,7 @@ def test_our_pods_take_the_class_that_is_made() -> None:
 
 @pytest.mark.parametrize("name", ["redis with an authority", "redis with an authority and an option"])
 def test_the_authority_of_redis_is_mounted_where_it_is_said(name: str) -> None:
-    """In every pod that is given the URL; an option that the URL has already stays."""
+    """It is mounted in every pod with the URL; an option that the URL has already stays."""
     documents = rendered(name)
     for item in documents:
         pod = chart.pod_of(item)
@@ -134,7 +135,7 @@ def test_the_authority_of_redis_is_mounted_where_it_is_said(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "prefix"), [("defaults", "slipway-"), ("redis with accounts", "team-a-")])
 def test_each_service_has_its_own_account_on_redis(name: str, prefix: str) -> None:
-    """A user of its name, and a key of the Secret that no other pod is given."""
+    """Each service has a user of its name, and a key of the Secret that no other pod has."""
     documents = rendered(name)
     keys_of = {
         service: {
@@ -152,22 +153,22 @@ def test_each_service_has_its_own_account_on_redis(name: str, prefix: str) -> No
 
 
 def test_with_one_login_for_all_the_url_holds_it() -> None:
-    """As a release before accounts had it: nothing is set that would take its place."""
+    """As in a release without accounts: no variable is set that would replace the login of the URL."""
     for name in ("redis by url", "redis cluster", "redis by secret"):
         given = chart.service_environment(rendered(name), "api", secrets=SECRETS)
         assert not {"SLIPWAY_REDIS_USER", "SLIPWAY_REDIS_PASSWORD"} & set(given), name
 
 
-# --- ways in ----------------------------------------------------------------------------------------------------------
+# --- ingress ----------------------------------------------------------------------------------------------------------
 
 
 def _open(**more: Json) -> list[Json]:
-    """The chart with an api that authenticates and is reached from everywhere."""
+    """The chart with an api that authenticates and can be reached from everywhere."""
     return chart.render({"api": {"settings": {"auth": "kubernetes", "listen": "0.0.0.0:8080"}}, **more})
 
 
 def test_ways_in_lead_to_the_api() -> None:
-    """By Ingress and by Gateway, to a port of its Service; and it answers under their names."""
+    """Ingress and Gateway lead to a port of the api's Service, and the api accepts their host names."""
     documents = _open(
         ingress={"enabled": True, "hosts": [HOST], "tlsSecret": "certificate", "className": "nginx"},
         httpRoute={"enabled": True, "hostnames": ["gateway.example"], "parentRefs": [{"name": "gateway"}]},
@@ -195,13 +196,13 @@ def test_ways_in_lead_to_the_api() -> None:
     ],
 )
 def test_no_way_leads_where_nobody_asks_or_answers(values: Json, word: str) -> None:
-    """An api without authentication, and one that listens inside of its pod."""
+    """There is no ingress to an api without authentication, or to one that listens inside its pod only."""
     with pytest.raises(chart.HelmError, match=word):
         chart.render(values)
 
 
 def test_ways_in_are_whole() -> None:
-    """A way without names, and a route without a gateway."""
+    """An ingress without names, and a route without a gateway, are refused."""
     for more, word in (
         ({"ingress": {"enabled": True}}, "needs host names"),
         ({"httpRoute": {"enabled": True, "hostnames": [HOST]}}, "parentRefs"),
@@ -211,7 +212,7 @@ def test_ways_in_are_whole() -> None:
 
 
 def test_records_of_tokens_are_where_the_api_looks() -> None:
-    """A Secret that is there, mounted in the api's pod and no other."""
+    """An existing Secret is mounted in the api's pod and no other."""
     documents = rendered("users by token")
     folder = chart.service_environment(documents, "api")["SLIPWAY_TOKEN_DIR"]
     (mount,) = [
@@ -223,7 +224,7 @@ def test_records_of_tokens_are_where_the_api_looks() -> None:
 
 
 def test_the_client_of_the_issuer_is_a_mounted_secret() -> None:
-    """The api alone mounts it, reads the client's secret there, and gets roles and claims as JSON that it reads."""
+    """Only the api mounts it, reads the client's secret from it, and gets roles and claims as JSON that it can read."""
     documents = rendered("users of an issuer")
     pod = chart.pod_spec(documents, "api")
     (volume,) = [each for each in pod["volumes"] if each["name"] == "oidc"]
@@ -238,8 +239,8 @@ def test_the_client_of_the_issuer_is_a_mounted_secret() -> None:
 
 
 def test_keys_of_the_cluster_feed_are_for_who_writes_and_who_reads_it(tmp_path: Path) -> None:
-    """The chart makes a key that watchers and schedulers can use, mounts it in both and in no other pod; or takes
-    another Secret, or none, and makes none where there is no Redis."""
+    """The chart makes a key that watchers and schedulers can use, and mounts it in their pods only; or it uses
+    another Secret, or none, and makes none without Redis."""
     documents = chart.render({})
     places: dict[str, Path] = {}
     for service in SERVICES:
@@ -263,7 +264,8 @@ def test_keys_of_the_cluster_feed_are_for_who_writes_and_who_reads_it(tmp_path: 
 
 
 def test_keys_of_sessions_are_shared_by_all_replicas() -> None:
-    """The chart makes a key that the api can use, in a Secret that is mounted in the api's pod; or takes another."""
+    """The chart makes a key that the api can use, in a Secret that is mounted in the api's pod; or it uses another
+    Secret."""
     documents = rendered("users by token")
     folder = chart.service_environment(documents, "api")["SLIPWAY_SESSION_KEY_DIR"]
     pod = chart.pod_spec(documents, "api")
@@ -287,11 +289,12 @@ def test_keys_of_sessions_are_shared_by_all_replicas() -> None:
     assert not any(item["metadata"]["name"].endswith("session-keys") for item in named)
 
 
-# --- walls and rules --------------------------------------------------------------------------------------------------
+# --- network policies and admission policies
+# --------------------------------------------------------------------------------------------------
 
 
 def test_every_pod_that_runs_has_a_wall() -> None:
-    """One each, by the labels of its Deployment."""
+    """Each pod has one network policy, by the labels of its Deployment."""
     documents = rendered("walled")
     deployments = {item["metadata"]["name"]: item for item in documents if item["kind"] == "Deployment"}
     walls = {item["metadata"]["name"]: item for item in documents if item["kind"] == "NetworkPolicy"}
@@ -302,7 +305,7 @@ def test_every_pod_that_runs_has_a_wall() -> None:
 
 
 def test_walls_let_through_what_is_needed() -> None:
-    """Ports by the names that containers give them; of the api's own nobody's, while it authenticates nobody."""
+    """Ports are allowed by the names in the containers; the api's own port is closed while it does not authenticate."""
 
     def open_to(documents: list[Json], name: str) -> set[str]:
         rules = chart.find(documents, "NetworkPolicy", name)["spec"]["ingress"]
@@ -319,7 +322,8 @@ def test_walls_let_through_what_is_needed() -> None:
 
 
 def test_ranks_are_reached_by_the_proxy_and_by_ranks() -> None:
-    """In each workspace; and with closed egress they reach the tasks' door, names, each other, and what is listed."""
+    """In each workspace, the proxy and other ranks reach the ranks; with closed egress ranks reach the port for
+    tasks, DNS, each other, and the listed addresses."""
     documents = rendered("ranks walled in")
     walls = [item for item in documents if item["kind"] == "NetworkPolicy"]
     assert {item["metadata"]["namespace"] for item in walls} == {"team-a", "team-b"}
@@ -334,12 +338,12 @@ def test_ranks_are_reached_by_the_proxy_and_by_ranks() -> None:
 
 
 OF_USERS = ("-policy-limits", "-policy-forget")
-"""The validating policies that judge users and not our accounts."""
+"""The validating policies that judge users, not our accounts."""
 
 
 @pytest.mark.parametrize(("right", "field"), [("limits", "spec.?maxRuntimeOverride"), ("forget", "?lostNodes")])
 def test_the_policy_of_a_right_judges_everybody_but_the_api(right: str, field: str) -> None:
-    """The api asks by itself whether its caller may write the field; everybody else needs the right to."""
+    """The api checks by itself whether its caller may write the field; every other writer needs the right."""
     documents = rendered("defaults")
     spec = chart.find(documents, "ValidatingAdmissionPolicy", f"policy-{right}")["spec"]
     conditions = {item["name"]: item["expression"] for item in spec["matchConditions"]}
@@ -354,7 +358,7 @@ def test_the_policy_of_a_right_judges_everybody_but_the_api(right: str, field: s
 
 
 def test_policies_judge_nobody_but_us() -> None:
-    """Each by the names of our accounts, bound, and failing closed for those."""
+    """Each policy applies to our accounts by name, is bound, and fails closed for them."""
     documents = rendered("defaults")
     accounts = {item["metadata"]["name"] for item in documents if item["kind"] == "ServiceAccount"}
     policies = [item for item in documents if item["kind"] == "ValidatingAdmissionPolicy"]
@@ -370,7 +374,8 @@ def test_policies_judge_nobody_but_us() -> None:
 
 
 def test_the_users_policy_judges_everybody_but_the_api(tmp_path: Path) -> None:
-    """Where the API server has such policies: it says whose an object is that did not come through the api."""
+    """It is made when the API server has such policies, and sets the user of an object that was not created through
+    the api."""
     path = tmp_path / "helm"
     shutil.copytree(chart.CHART, path)
     template = path / "templates" / "policies" / "user.yaml"
@@ -391,12 +396,12 @@ def test_the_users_policy_judges_everybody_but_the_api(tmp_path: Path) -> None:
 
 
 def expressions(documents: list[Json], policy: str) -> str:
-    """Everything that a policy says."""
+    """Every text of a policy."""
     return json.dumps(chart.find(documents, "ValidatingAdmissionPolicy", f"policy-{policy}")["spec"])
 
 
 def test_nobody_is_exempt_from_being_who_they_are() -> None:
-    """A workspace that may hold privileged pods is none that may choose its accounts."""
+    """A workspace that may have privileged pods may not choose its accounts for that."""
     documents = chart.render({"admissionPolicies": {"privilegedWorkspaces": ["*"]}})
     conditions = {
         name: [
@@ -415,7 +420,7 @@ def test_nobody_is_exempt_from_being_who_they_are() -> None:
 
 
 def test_what_the_policies_are_told() -> None:
-    """Our own two namespaces, and what the values add."""
+    """The policies get our own two namespaces, and those that the values add."""
     documents = chart.render(
         {
             "admissionPolicies": {
@@ -438,7 +443,7 @@ def test_what_the_policies_are_told() -> None:
 
 
 def test_a_policy_of_several_accounts_knows_each() -> None:
-    """By its name in this release: what the api may change, the watcher may not."""
+    """A policy distinguishes accounts by their names in this release: the watcher may not change what the api may."""
     documents = chart.render({"fullnameOverride": "other"})
     variables = chart.find(documents, "ValidatingAdmissionPolicy", "policy-allocations")["spec"]["variables"]
     known = {each["name"]: each["expression"] for each in variables}
@@ -456,7 +461,7 @@ def test_without_tokens_of_tasks_no_token_is_projected() -> None:
 
 
 def test_policies_are_left_out_where_they_are_not_wanted() -> None:
-    """The rest of the chart is the same; the api does not refuse what no policy would."""
+    """The rest of the chart is the same, and the api does not refuse what no policy would."""
     documents = rendered("no policies")
     assert "ValidatingAdmissionPolicy" not in _kinds(documents)
     assert "SLIPWAY_TOKEN_AUDIENCES" not in chart.service_environment(documents, "api")
@@ -467,7 +472,7 @@ def test_policies_are_left_out_where_they_are_not_wanted() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("pods monitored", "PodMonitor"), ("services monitored", "Service")])
 def test_monitors_find_every_pod_with_metrics(name: str, kind: str) -> None:
-    """Those that have a port named health."""
+    """Monitors select the pods with a port named health."""
     documents = rendered(name)
     selector = chart.find(documents, kind, "metrics")["spec"]["selector"]
     labels = selector.get("matchLabels", selector)
@@ -480,7 +485,7 @@ def test_monitors_find_every_pod_with_metrics(name: str, kind: str) -> None:
 
 
 def test_alerts_and_dashboards_are_what_stands_in_the_files(tmp_path: Path) -> None:
-    """A file of alerts is a group; a file of a dashboard is a ConfigMap, unchanged."""
+    """Each file of alerts is a group, and each dashboard file is a ConfigMap, unchanged."""
     path = tmp_path / "helm"
     shutil.copytree(chart.CHART, path)
     for folder in ("alerts", "dashboards"):

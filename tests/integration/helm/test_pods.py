@@ -1,4 +1,4 @@
-"""What an operator may set of our pods: images, secrets, sizes, probes, names, containers beside; and more objects."""
+"""Settings of our pods for operators: images, secrets, sizes, probes, names, containers beside; and more objects."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ def _mib(quantity: str) -> int:
 
 
 def test_one_registry_serves_every_image() -> None:
-    """Ours, the Valkey, and the trial's own; and every pod has all the secrets to pull with, each once."""
+    """The registry is used for our image, the Valkey, and the trial's image; every pod has each pull secret once."""
     documents = rendered("images of a mirror")
     assert {image.partition("/")[0] for image in _images(documents)} == {"mirror.example"}
     (trial,) = chart.pod_spec(documents, chart.TRIAL)["containers"]
@@ -42,7 +42,7 @@ def test_one_registry_serves_every_image() -> None:
 
 
 def test_an_image_of_its_own_registry_stays_there() -> None:
-    """The registry of an image, and one in a repository, win over the shared one."""
+    """The registry of an image, or one in its repository, wins over the shared one."""
     ours, valkey = sorted(_images(rendered("images of two registries")), reverse=True)
     assert re.fullmatch(r"registry\.example:5000/team/slipway:[\d.]+", ours)
     assert re.fullmatch(r"mirror\.example/valkey/valkey@sha256:[0-9a-f]{64}", valkey)
@@ -73,7 +73,7 @@ OTHER = f"sha256:{'b' * 64}"
     ],
 )
 def test_a_digest_belongs_to_the_tag_that_the_chart_names(values: Json, wanted: str) -> None:
-    """The Valkey is pinned; with another tag or another image there is no digest to name."""
+    """The Valkey is pinned by digest; with another tag or another image no digest is used."""
     [container] = chart.pod_spec(chart.render(values), "valkey")["containers"]
     assert container["image"] == wanted
 
@@ -89,7 +89,7 @@ def test_a_digest_belongs_to_the_tag_that_the_chart_names(values: Json, wanted: 
     ],
 )
 def test_the_chart_of_a_release_names_the_image_of_the_release(image: Json, is_pinned: bool, tmp_path: Path) -> None:
-    """By the digest that `make release` wrote, in every pod."""
+    """Every pod has the digest that `make release` wrote."""
     pins = {"slipway": {"repository": "slipway", "tag": version(), "digest": OTHER}}
     released = tmp_path / "slipway.tgz"
     released.write_bytes(packed(chart.CHART, epoch_s=1, pins=pins))
@@ -107,13 +107,13 @@ def test_the_chart_of_a_release_names_the_image_of_the_release(image: Json, is_p
     [({"registry": "a.example"}, False), ({"repository": "a.example/slipway"}, False), ({}, True)],
 )
 def test_an_image_without_a_registry_is_told(image: Json, is_told: bool) -> None:
-    """The notes mention it. Nothing is refused where the chart is only rendered: there are no nodes to pull."""
+    """The notes mention it. Rendering the chart is not refused: no node has to pull the image then."""
     values = {"image": {"allowNoRegistry": False, **image}}
     assert ("names no registry" in chart.notes(values)) is is_told
 
 
 def test_a_size_says_what_each_part_takes() -> None:
-    """Own resources win, field by field."""
+    """Own resources win over those of the size, field by field."""
     documents = rendered("a size")
     for part in (*SERVICES, "valkey"):
         (container,) = chart.pod_spec(documents, part)["containers"]
@@ -126,7 +126,7 @@ def test_a_size_says_what_each_part_takes() -> None:
 
 @pytest.mark.parametrize("size", MEASURED)
 def test_a_size_holds_what_was_measured(size: str) -> None:
-    """Requests hold what docs/operating.md measured for so many allocations, limits half as much again."""
+    """Requests cover the use that docs/operating.md measured for that many allocations, limits half as much again."""
     text = (chart.ROOT / "docs/operating.md").read_text("utf-8")
     base = {
         name: (int(at), int(live), int(ended))
@@ -148,7 +148,7 @@ def test_a_size_holds_what_was_measured(size: str) -> None:
 
 
 def test_probes_keep_what_is_not_said() -> None:
-    """A field over the chart's; another way to look takes the place of the chart's own."""
+    """A field changes that field of the chart's probe; another handler replaces the chart's handler."""
     documents = rendered("other probes")
     (api,) = chart.pod_spec(documents, "api")["containers"]
     assert api["startupProbe"]["failureThreshold"] == 300
@@ -160,7 +160,7 @@ def test_probes_keep_what_is_not_said() -> None:
 
 
 def test_every_pod_finds_names_as_it_is_told() -> None:
-    """Also the Jobs and the Valkey."""
+    """Pods of Jobs and of the Valkey have the DNS settings too."""
     pods = [pod for pod in map(chart.pod_of, rendered("names in pods")) if pod is not None]
     assert len(pods) > len(SERVICES)
     for pod in pods:
@@ -170,7 +170,8 @@ def test_every_pod_finds_names_as_it_is_told() -> None:
 
 
 def test_a_load_balancer_leads_to_the_api_alone() -> None:
-    """A Service of its own: the tasks' door stays inside, and so does the address that ranks know."""
+    """The load balancer is a separate Service: the port for tasks stays inside, and so does the address that ranks
+    use."""
     documents = rendered("a load balancer")
     outside = chart.find(documents, "Service", "slipway-api-outside")
     assert outside["metadata"]["annotations"] == {"balancer.example/internal": "true"}
@@ -189,7 +190,7 @@ def test_a_load_balancer_leads_to_the_api_alone() -> None:
 
 
 def test_containers_of_others_stand_beside_ours() -> None:
-    """In the pods of that service only; our container stays the first."""
+    """Additional containers are in the pods of that service only, and our container stays the first."""
     proxy, wait = {"name": "proxy", "image": "mesh.example/proxy:1"}, {"name": "wait", "image": "mesh.example/wait:1"}
     documents = chart.render({"api": {"sidecars": [proxy], "initContainers": [wait]}})
     pod = chart.pod_spec(documents, "api")
@@ -199,7 +200,7 @@ def test_containers_of_others_stand_beside_ours() -> None:
 
 
 def test_more_objects_are_filled_in() -> None:
-    """As YAML or as text, with the values of the release."""
+    """Additional objects may be YAML or text, and are rendered with the values of the release."""
     objects: list[Any] = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-notes"}},
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '{{ .Values.nameOverride }}-text'}\n",

@@ -1,4 +1,4 @@
-"""Over every set of values: pods that are restricted, probed and bounded; names that refer to what is there."""
+"""Over every set of values: pods are restricted, probed and bounded, and names refer to existing objects."""
 
 import re
 import tomllib
@@ -57,12 +57,13 @@ def _containers(documents: list[Json]) -> Iterator[tuple[Json, Json, Json]]:
 
 @pytest.mark.parametrize("name", LINTED)
 def test_the_linter_has_nothing_to_say(name: str) -> None:
-    """Not even advice."""
+    """The linter has no findings, not even advice."""
     assert chart.lint(MATRIX[name]) == []
 
 
 def test_containers_are_restricted(documents: list[Json]) -> None:
-    """Pod security "restricted": no root, no escalation, no capability, the default seccomp; nothing to write to."""
+    """Containers meet pod security "restricted": no root, no escalation, no capability, the default seccomp, a
+    read-only root."""
     for item, pod, container in _containers(documents):
         context, own = pod["securityContext"], container["securityContext"]
         assert context["runAsNonRoot"] is True, item["metadata"]["name"]
@@ -76,7 +77,8 @@ def test_containers_are_restricted(documents: list[Json]) -> None:
 
 
 def test_containers_are_bounded(documents: list[Json]) -> None:
-    """Requests of both, a limit of memory, and none of the processor: that one only slows."""
+    """Containers have requests of cpu and memory, a limit of memory, and none of cpu, which would only slow them
+    down."""
     for item, _, container in _containers(documents):
         resources = container["resources"]
         assert set(resources["requests"]) == {"cpu", "memory"}, item["metadata"]["name"]
@@ -84,7 +86,8 @@ def test_containers_are_bounded(documents: list[Json]) -> None:
 
 
 def test_containers_are_probed(documents: list[Json]) -> None:
-    """All three probes, on a port that the container has; what ends by itself has a deadline or a limit instead."""
+    """Containers have all three probes, on a port of theirs; one that ends by itself has a deadline or a limit
+    instead."""
     for item, _, container in _containers(documents):
         if item["kind"] != "Deployment":
             assert "readinessProbe" not in container, item["metadata"]["name"]
@@ -97,7 +100,7 @@ def test_containers_are_probed(documents: list[Json]) -> None:
 
 
 def test_probes_reach_the_services(documents: list[Json]) -> None:
-    """The kubelet comes from outside of the pod: the probed port listens on every address."""
+    """The kubelet connects from outside of the pod, so the probed port listens on every address."""
     for service, struct in _running(documents).items():
         (container,) = chart.pod_spec(documents, service)["containers"]
         environment = _environment(documents, service)
@@ -109,7 +112,7 @@ def test_probes_reach_the_services(documents: list[Json]) -> None:
 
 
 def test_pods_end_by_themselves(documents: list[Json]) -> None:
-    """Kubernetes waits longer than the wait before a drain and the drain may take."""
+    """Kubernetes waits longer than the wait before the drain plus the drain."""
     for service, struct in _running(documents).items():
         settings = load(struct, _environment(documents, service))
         pod = chart.pod_spec(documents, service)
@@ -118,19 +121,19 @@ def test_pods_end_by_themselves(documents: list[Json]) -> None:
 
 
 def test_pods_know_nothing_of_other_services(documents: list[Json]) -> None:
-    """Kubernetes puts no variable per Service into our pods, some of which would look like settings."""
+    """Kubernetes sets no variables for Services in our pods, because some would look like settings."""
     assert all(pod["enableServiceLinks"] is False for _, pod in _pods(documents))
 
 
 def test_images_are_named_exactly(documents: list[Json]) -> None:
-    """With a version or a digest, never the newest."""
+    """Images have a version or a digest, never `latest`."""
     for _, _, container in _containers(documents):
         assert re.search(r":[^/:]+$|@sha256:[0-9a-f]{64}$", container["image"]), container["image"]
         assert not container["image"].endswith(":latest")
 
 
 def test_selectors_never_change(documents: list[Json]) -> None:
-    """A selector is immutable: it holds what says which release and which part, and nothing that a value decides."""
+    """A selector is immutable: it contains only labels for the release and the component, none that a value decides."""
     for item in documents:
         if item["kind"] != "Deployment":
             continue
@@ -152,7 +155,8 @@ def test_pods_spread_over_nodes(documents: list[Json]) -> None:
 
 
 def test_services_and_budgets_find_their_pods(documents: list[Json]) -> None:
-    """A Service or a disruption budget selects exactly one Deployment, with its ports; not that for metrics."""
+    """A Service or a disruption budget selects exactly one Deployment, with its ports; except the Service for
+    metrics."""
     pods = {item["metadata"]["name"]: item["spec"]["template"] for item in documents if item["kind"] == "Deployment"}
     for item in documents:
         if item["kind"] not in ("Service", "PodDisruptionBudget") or item["metadata"]["name"].endswith("-metrics"):
@@ -166,7 +170,7 @@ def test_services_and_budgets_find_their_pods(documents: list[Json]) -> None:
 
 
 def test_names_refer_to_what_is_there(documents: list[Json]) -> None:
-    """ConfigMaps, Secrets, accounts and roles that are named are made, or are named in the values as there already."""
+    """ConfigMaps, Secrets, accounts and roles that are named are created, or are existing ones that the values name."""
     whole = {(item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]) for item in documents}
     assert len(whole) == len(documents)
     made = {(kind, name) for kind, _, name in whole}
@@ -195,7 +199,8 @@ def test_names_refer_to_what_is_there(documents: list[Json]) -> None:
 
 
 def test_objects_say_whose_they_are(documents: list[Json]) -> None:
-    """Good names, the recommended labels, and a namespace for what lives in one: ours, or a workspace's."""
+    """Objects have valid names, the recommended labels, and a namespace if they are namespaced: ours, or a
+    workspace's."""
     for item in documents:
         meta = item["metadata"]
         assert NAME.fullmatch(meta["name"]), meta["name"]
@@ -211,7 +216,7 @@ def test_objects_say_whose_they_are(documents: list[Json]) -> None:
 
 
 def test_no_secret_is_shown(documents: list[Json]) -> None:
-    """A password stands in a Secret and nowhere else: no ConfigMap, no argument, no plain variable."""
+    """A password is in a Secret only, and in no ConfigMap, argument or plain variable."""
     for item in documents:
         if item["kind"] == "ConfigMap":
             assert "redis://" not in str(item["data"])
@@ -221,7 +226,7 @@ def test_no_secret_is_shown(documents: list[Json]) -> None:
 
 
 def test_definitions_are_the_generated_ones() -> None:
-    """What the templates make of them is what stands in the files, and the word that keeps them."""
+    """The rendered definitions equal the files, plus the annotation that keeps them."""
     folder = chart.CHART / "files" / "crds"
     generated = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in folder.iterdir()}
     for keep in (True, False):
@@ -233,7 +238,7 @@ def test_definitions_are_the_generated_ones() -> None:
 
 
 def test_a_change_of_settings_replaces_pods() -> None:
-    """Settings are read once: the pods of the service whose settings change are replaced, and no others."""
+    """Services read settings only at start: pods of a service whose settings change are replaced, and no others."""
     before = chart.render()
     after = chart.render({"watcher": {"settings": {"logDrainS": 11}}})
     sums = [
@@ -244,7 +249,8 @@ def test_a_change_of_settings_replaces_pods() -> None:
 
 
 def test_whatever_changes_the_setup_makes_another_job() -> None:
-    """The template of a Job is immutable; the same content is the same Job, so that an upgrade runs nothing again."""
+    """The template of a Job is immutable; equal content gives the same Job, so that an upgrade does not run it
+    again."""
     changes: list[Json] = [
         {},
         {"setup": {"workspaces": ["a"]}},
@@ -258,7 +264,7 @@ def test_whatever_changes_the_setup_makes_another_job() -> None:
 
 
 def test_the_chart_has_the_version_of_the_product() -> None:
-    """The image that the chart names by default is of the same version."""
+    """The default image of the chart has the same version."""
     about = yaml.safe_load((chart.CHART / "Chart.yaml").read_text("utf-8"))
     project = tomllib.loads((chart.ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert about["version"] == about["appVersion"] == project["version"]
@@ -273,7 +279,7 @@ def test_commands_are_those_of_the_image() -> None:
 
 
 def test_notes_are_three_commands() -> None:
-    """Reach it, launch something, look; and what is missing is said."""
+    """The notes show how to reach the api, launch something and look at it, and what is missing."""
     said = chart.notes({"api": {"settings": {"listen": "127.0.0.1:9090"}}})
     assert "port-forward service/slipway-api 9090:9090" in said
     assert len(re.findall(r"^\d\. ", said, re.MULTILINE)) == 3
@@ -283,14 +289,14 @@ def test_notes_are_three_commands() -> None:
 
 
 def test_another_release_has_other_names() -> None:
-    """Two releases can stand beside each other in one namespace, as far as names go."""
+    """Two releases can be in one namespace without a conflict of names."""
     one, two = ({(item["kind"], item["metadata"]["name"]) for item in chart.render(name=name)} for name in ("a", "b"))
     shared = {kind for kind, _ in one & two}
     assert shared == {"CustomResourceDefinition"}
 
 
 def _running(documents: list[Json]) -> dict[str, Any]:
-    """The services that run all the time."""
+    """The services that run permanently."""
     return {
         service: struct
         for service, struct in SERVICES.items()
@@ -313,7 +319,8 @@ def _environment(documents: list[Json], service: str) -> dict[str, str]:
 
 
 def test_ranks_are_sent_to_the_tasks_door() -> None:
-    """Their SLIPWAY_API is a port of the api's Service that is there: the tasks' door, or without one the api's own."""
+    """Their SLIPWAY_API is an existing port of the api's Service: the port for tasks, or the api's own port when
+    there is none."""
     for values, name in (({}, "tasks"), ({"api": {"settings": {"taskListen": ""}}}, "http")):
         documents = chart.render(values)
         service = next(

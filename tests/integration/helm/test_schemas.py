@@ -1,4 +1,4 @@
-"""Every object of every value set is what its API takes; and what checks that would notice."""
+"""Every object of every value set matches the schema of its API, and the check notices mistakes."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def test_every_object_is_what_its_api_takes() -> None:
-    """Over all value sets: no unknown field, no wrong type, by the schemas of Kubernetes and of the other projects."""
+    """By the schemas of Kubernetes and the other projects no object has an unknown field or a wrong type."""
     complaints: dict[str, list[str]] = {}
     seen: set[str] = set()
     for name in MATRIX:
@@ -46,13 +46,13 @@ def _changed(item: Json, *path: str | int, value: object) -> Json:
     ],
 )
 def test_a_mistake_is_noticed(name: str, kind: str, part: str, path: tuple[str | int, ...], value: object) -> None:
-    """A typo and a wrong type, in Kubernetes' kinds and in others."""
+    """A typo and a wrong type are noticed, in Kubernetes' kinds and in others."""
     item = chart.find(rendered(name), kind, part)
     assert kubernetes_schema.complaints(item) == []
     assert kubernetes_schema.complaints(_changed(item, *path, value=value)) != []
 
 
 def test_an_unknown_kind_is_no_success() -> None:
-    """Nothing passes because nobody knew it."""
+    """An object of an unknown kind does not pass the check."""
     with pytest.raises(LookupError, match="frobnicator"):
         kubernetes_schema.complaints({"apiVersion": "apps/v1", "kind": "Frobnicator"})

@@ -16,12 +16,12 @@ SETS = {
 
 
 def test_each_secret_value_is_planted() -> None:
-    """A new one among the values needs its set here."""
+    """A new secret among the values needs its set here."""
     assert {name for name in PLANTED if name.startswith("value ")} == SETS.keys()
 
 
 def test_a_secret_value_is_in_secrets_only() -> None:
-    """Neither in a ConfigMap, an argument or a variable of a pod, nor in the notes that Helm prints."""
+    """It is in no ConfigMap, argument or variable of a pod, and not in the notes that Helm prints."""
     for name, values in SETS.items():
         documents = chart.render(values)
         holders = {each["kind"] for each in documents if CANARY in json.dumps(each)}

@@ -1,4 +1,4 @@
-"""The Valkey of the chart starts: its script, run here, makes a server with the Secrets' accounts only, over TLS."""
+"""The Valkey of the chart: its script, run here, starts a server with only the Secrets' accounts, over TLS."""
 
 import base64
 import os
@@ -31,7 +31,7 @@ PASSWORD = "p@ss/word:with%25signs+$HOME`id`'"
 
 
 class Started(msgspec.Struct, frozen=True):
-    """A server as the container would start it, but in a folder and on the loopback."""
+    """A server as the container would start it, in a local folder and on the loopback."""
 
     documents: list[Json]
     port: int
@@ -40,20 +40,20 @@ class Started(msgspec.Struct, frozen=True):
     probe: str
 
     def here(self, address: str) -> str:
-        """An address of the cluster as it is reached here."""
+        """The local address for an address of the cluster."""
         host = urlsplit(address).hostname
         assert host == "slipway-valkey.slipway-system.svc"
         return address.replace(f"{host}:6379", f"localhost:{self.port}")
 
     def url_of(self, service: str) -> str:
-        """What the pod of a service connects to, as its environment says it."""
+        """The URL to which the pod of a service connects, by its environment."""
         given = chart.service_environment(self.documents, service)
         authority = {redis_url.CA_FILE: str(self.folder / "tls" / "ca.crt")} if redis_url.CA_FILE in given else {}
         return self.here(redis_url.from_environment({**given, **authority}))
 
     @property
     def administrator(self) -> str:
-        """What the Secret of the administrator says."""
+        """The URL in the Secret of the administrator."""
         secret = chart.find(self.documents, "Secret", "valkey")["stringData"]
         whole = redis_url.whole_url(
             secret["url"], ca_file=str(self.folder / "tls" / "ca.crt") if self.folder.joinpath("tls").is_dir() else ""
@@ -90,7 +90,7 @@ def starting(kind: str, folder: Path, values: Json) -> Generator[Started]:
     probe = container["readinessProbe"]["exec"]["command"][-1].replace("/etc/valkey/tls", str(folder / "tls"))
     process = subprocess.Popen([shell, flags, script], env=env, stdout=subprocess.DEVNULL)
     try:
-        # The client of this machine has another name, and the port is not the usual one.
+        # The client of this machine has another name, and the port differs.
         found = Started(documents, port, folder, env, probe.replace("valkey-cli", f"redis-cli -p {port}"))
         with administrator(found) as client:
             wait_until(lambda: _answers(client), "it answers")
@@ -102,7 +102,7 @@ def starting(kind: str, folder: Path, values: Json) -> Generator[Started]:
 
 @pytest.fixture(params=["redis over TLS", "valkey without"])
 def started(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Started]:
-    """The server of the wheel is built without TLS."""
+    """Skip when the server is the one of the wheel, which is built without TLS."""
     kind, has_tls = request.param.split()[0], "TLS" in request.param
     values: Json = {"maxMemory": "64mb", "auth": {"password": PASSWORD}, "tls": {"enabled": has_tls}}
     with starting(kind, tmp_path, {"valkey": values, "audit": {"enabled": True}}) as found:
@@ -111,7 +111,7 @@ def started(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Started
 
 @pytest.mark.skipif(shutil.which("redis-cli") is None, reason="redis-cli is not on PATH")
 def test_the_probe_knows_the_password(started: Started) -> None:
-    """Ready means that a client with the password is answered."""
+    """The pod is ready when a client with the password gets an answer."""
     wrong = {**started.environment, "VALKEY_PASSWORD": "another"}
     codes = [
         subprocess.run(["sh", "-c", started.probe], env=env, check=False).returncode
@@ -121,7 +121,7 @@ def test_the_probe_knows_the_password(started: Started) -> None:
 
 
 def test_it_takes_the_url_of_the_secret(started: Started) -> None:
-    """Whatever signs the password holds; nothing is kept on disk, and nothing is thrown away."""
+    """The password may contain any character; nothing is stored on disk, and nothing is evicted."""
     with administrator(started) as client:
         settings = client.config_get("*")  # pyright: ignore
     assert settings["maxmemory"] == str(64 * 1024 * 1024)
@@ -129,7 +129,7 @@ def test_it_takes_the_url_of_the_secret(started: Started) -> None:
 
 
 def test_it_takes_no_other_password(started: Started) -> None:
-    """Whoever reaches it still has to know, and has to speak TLS where it is."""
+    """A client with network access needs the password too, and TLS where it is on."""
     with (
         redis.Redis(host="127.0.0.1", port=started.port) as stranger,
         pytest.raises((redis.AuthenticationError, redis.ConnectionError)),
@@ -142,7 +142,7 @@ def test_it_takes_no_other_password(started: Started) -> None:
 
 
 def test_there_are_the_accounts_of_the_table_and_no_more(started: Started) -> None:
-    """Each with the rules that the code has for it."""
+    """Each account has the rules that the code has for it."""
     with administrator(started) as client:
         users = [line.split() for line in client.acl_list()]  # pyright: ignore
         expected = {"default", *(f"slipway-{account.name}" for account in accounts.ACCOUNTS)}
@@ -156,7 +156,7 @@ def test_there_are_the_accounts_of_the_table_and_no_more(started: Started) -> No
 
 @pytest.mark.parametrize("service", ["api", "scheduler", "podworker", "watcher", "audit"])
 async def test_each_pod_is_let_in_as_itself(started: Started, service: str) -> None:
-    """By its environment alone; the account meets what the service needs."""
+    """Its environment is enough to log in, and the account has the rights that the service needs."""
     url = started.url_of(service)
     assert url.startswith("rediss://") == started.folder.joinpath("tls").is_dir()
     streams = connect(RedisSettings(url=url, name=service), clock=SystemClock(), random=SeededRandom(1))
@@ -168,7 +168,7 @@ async def test_each_pod_is_let_in_as_itself(started: Started, service: str) -> N
 
 
 async def test_a_server_of_another_authority_is_not_believed(tmp_path: Path) -> None:
-    """A service that is led to another server sends it no password."""
+    """A service that is led to another server does not send its password."""
     (mine, theirs) = (tmp_path / "mine", tmp_path / "theirs")
     for folder in (mine, theirs):
         folder.mkdir()
@@ -192,7 +192,7 @@ def administrator(started: Started) -> Generator[redis.Redis]:
 
 
 def _files(documents: Sequence[Json], volume: Json) -> dict[str, bytes]:
-    """What a volume of a Secret or a ConfigMap holds."""
+    """The files in a volume of a Secret or a ConfigMap."""
     if "secret" in volume:
         name, kind = volume["secret"]["secretName"], "Secret"
     elif "configMap" in volume:

@@ -1,4 +1,4 @@
-"""Values and settings agree one to one, and what is misspelt or out of bounds is refused before anything happens."""
+"""Values and settings agree one to one, and a misspelt or out-of-bounds value is refused before any change."""
 
 import json
 from typing import Any, cast
@@ -18,7 +18,7 @@ LISTENS = {"listen", "health_listen", "task_listen"}
 
 
 def test_common_settings_are_values() -> None:
-    """Every setting of all services stands once, with its own default."""
+    """Every setting of all services is a common value once, with its default."""
     rows = {row.field: row for row in describe(next(iter(SERVICES.values())))}
     assert set(VALUES["settings"]) == {camel(field) for field in common_fields()}
     for field in common_fields():
@@ -27,7 +27,7 @@ def test_common_settings_are_values() -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_settings_of_a_service_are_values(service: str) -> None:
-    """Every setting of a service stands with it, with its own default; but for where it listens in a pod."""
+    """Every setting of a service is a value of that service, with its default; except where it listens in a pod."""
     fields = own_fields(SERVICES[service])
     given = VALUES[service]["settings"]
     rows = {row.field: row for row in describe(SERVICES[service])}
@@ -37,12 +37,12 @@ def test_settings_of_a_service_are_values(service: str) -> None:
 
 
 SHARED = {"taskAudience": ("api", "podworker"), "logArchiveUrl": ("api", "watcher")}
-"""What two services must have alike."""
+"""Settings that two services must have in common."""
 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_setting_has_its_variable(service: str) -> None:
-    """A value changes the variable that the settings page names, and no setting is left without."""
+    """A value changes the variable that the settings page names, and every setting has one."""
     rows = [row for row in describe(SERVICES[service]) if row.field not in OWNED]
     settings = {camel(row.field): _another(row) for row in rows}
     both: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def test_every_setting_has_its_variable(service: str) -> None:
 
 @pytest.mark.parametrize("name", MATRIX)
 def test_services_accept_their_environment(name: str) -> None:
-    """What the chart renders loads as the settings of the service: no variable that it does not know, none refused."""
+    """The rendered environment loads as the settings of the service: no unknown variable, and none refused."""
     documents = rendered(name)
     for service, struct in SERVICES.items():
         settings = load(struct, chart.service_environment(documents, service, secrets=SECRETS))
@@ -68,14 +68,14 @@ def test_services_accept_their_environment(name: str) -> None:
 
 
 def test_an_own_setting_wins_over_the_common_one() -> None:
-    """For one service a common setting can be another."""
+    """A service may override a common setting."""
     documents = chart.render({"settings": {"logLevel": "warning"}, "watcher": {"settings": {"logLevel": "debug"}}})
     levels = {name: chart.service_environment(documents, name)["SLIPWAY_LOG_LEVEL"] for name in SERVICES}
     assert levels == {name: "debug" if name == "watcher" else "warning" for name in SERVICES}
 
 
 def test_numbers_keep_their_digits() -> None:
-    """A large number is not written with an exponent, which no service would read."""
+    """A large number is written without an exponent, which no service would read."""
     documents = chart.render(MATRIX["large numbers"])
     assert chart.service_environment(documents, "watcher")["SLIPWAY_RETENTION_COUNT_MAX"] == "5000000"
 
@@ -89,7 +89,7 @@ def test_mistakes_are_refused(mistake: str) -> None:
 
 
 def test_the_schema_is_closed() -> None:
-    """Wherever names are listed, others are refused; but for what is shaped like Kubernetes itself."""
+    """Unknown names are refused where names are listed, except in values with the form of a Kubernetes object."""
 
     def walk(part: dict[str, Any], at: str) -> None:
         if "properties" in part:
@@ -109,7 +109,7 @@ def test_no_default_is_undocumented() -> None:
 
 
 def _another(row: SettingRow) -> Any:
-    """A value that is not the default, and allowed."""
+    """An allowed value that is not the default."""
     match row.field, row.type:
         case ("listen" | "health_listen" | "task_listen") as field, _:
             return "127.0.0.1:9999" if field == "listen" else "0.0.0.0:9998"
@@ -136,7 +136,7 @@ def _another(row: SettingRow) -> Any:
 
 
 def _spelled(value: Any) -> str:
-    """A value as one would write it in the environment."""
+    """A value as written in the environment."""
     if isinstance(value, list):
         return ",".join(str(part) for part in value)  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
     if isinstance(value, bool):

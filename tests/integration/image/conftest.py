@@ -1,4 +1,4 @@
-"""The image, made once: by the Dockerfile's own lines, of the sources as they are."""
+"""The image, made once from the present sources by the lines of the Dockerfile."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.support.dockerfile import Image
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """With this Python where Docker would have the one of the base image."""
+    """The image, with this Python in place of that of the base image."""
     require_root()
     with made_image(tmp_path_factory.mktemp("image")) as made:
         yield made
@@ -19,13 +19,13 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 
 @pytest.fixture
 def container(image: Image, tmp_path: Path) -> Container:
-    """One that nothing is mounted in but its /tmp."""
+    """A container in which nothing but its /tmp is mounted."""
     return Container(image, tmp_path / "container")
 
 
 @pytest.fixture
 def marks(tmp_path: Path) -> Path:
-    """Where the ranks of a gang leave a mark for each start."""
+    """The folder in which the ranks of a gang leave a mark for each start."""
     folder = tmp_path / "marks"
     folder.mkdir()
     return folder

@@ -1,4 +1,4 @@
-"""What is in the image and what is not, and what its user may do: without any service running."""
+"""The content of the image and the rights of its user, without any running service."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from tests.support.dockerfile import Image
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 SITE = "usr/local/lib/python3.*/site-packages"
 SIZE_MAX = 400_000_000
-"""bytes; image/README.md says how many it is: what grows much is looked at"""
+"""bytes; image/README.md names the size: large growth has to be explained"""
 LOADED = """
 import importlib, importlib.util, json, os, sys
 for service in ("api", "scheduler", "podworker", "watcher", "ops.setup"):
@@ -55,7 +55,8 @@ def files(image: Image) -> list[Path]:
 
 
 def test_every_command_that_the_chart_starts_is_there(image: Image, container: Container) -> None:
-    """As a program of its own, without a shell around it; so is every command that the project declares."""
+    """Every command of the chart is a program in the image, started without a shell; so is every command that the
+    project declares."""
     documents = [
         *chart.render({"audit": {"enabled": True}, "uninstall": {"removeAllocations": True}}),
         *chart.render({"scheduler": {"once": {"enabled": True}}}),
@@ -71,7 +72,7 @@ def test_every_command_that_the_chart_starts_is_there(image: Image, container: C
 
 
 def test_nobody_may_write_and_nothing_runs_as_somebody_else(image: Image) -> None:
-    """No setuid, no setgid, nothing that group or others may write but /tmp; all of it belongs to root."""
+    """There is no setuid, no setgid, nothing but /tmp that group or others may write; root owns everything."""
     odd = [path for path in files(image) if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)]
     loose = [path for path in files(image) if path.stat().st_mode & 0o022]
     assert odd == []
@@ -80,7 +81,7 @@ def test_nobody_may_write_and_nothing_runs_as_somebody_else(image: Image) -> Non
 
 
 def test_who_it_runs_as(image: Image, container: Container) -> None:
-    """A number that is not root, the one of the chart; no group, no capability, and no way to more."""
+    """It runs as a number that is not root, the chart's; with no group, no capability, and no way to more rights."""
     user, _, group = image.user.partition(":")
     security = chart.pod_spec(chart.render(), "api")["securityContext"]
     assert (int(user), int(group)) == (security["runAsUser"], security["runAsGroup"])
@@ -92,7 +93,7 @@ def test_who_it_runs_as(image: Image, container: Container) -> None:
 
 
 def test_a_container_can_write_to_its_mounts_alone(container: Container) -> None:
-    """Tried in every folder there is."""
+    """The test tries to write in every folder."""
     done = container.run("python3", "-c", WRITES)
     assert done.code == 0, done.err
     assert json.loads(done.out) == []
@@ -100,7 +101,7 @@ def test_a_container_can_write_to_its_mounts_alone(container: Container) -> None
 
 
 def test_there_is_no_shell_and_nothing_that_installs_or_builds(image: Image) -> None:
-    """Nor tests, benchmarks, or the tools of the build stage."""
+    """There are no tests, benchmarks, or tools of the build stage either."""
     names = {path.name for path in files(image)}
     assert (
         names & {"sh", "bash", "dash", "busybox", "apt", "apt-get", "dpkg", "pip", "pip3", "uv", "gcc", "ld"} == set()
@@ -119,7 +120,7 @@ def test_there_is_no_shell_and_nothing_that_installs_or_builds(image: Image) -> 
 
 
 def closure(there: Mapping[NormalizedName, Distribution], first: str) -> set[NormalizedName]:
-    """Every distribution that one needs on this platform, itself included."""
+    """Every distribution that a distribution needs on this platform, including itself."""
     wanted, queue = set[NormalizedName](), [Requirement(first)]
     while queue:
         one = queue.pop()
@@ -137,7 +138,7 @@ def closure(there: Mapping[NormalizedName, Distribution], first: str) -> set[Nor
 
 
 def test_the_packages_are_the_closure_of_ours_and_of_the_lock(image: Image) -> None:
-    """Nothing that we depend on is missing, nothing else is there, each in the version that is locked."""
+    """No dependency of ours is missing, no other package is there, and each has its locked version."""
     (site,) = image.root.glob(SITE)
     there = {canonicalize_name(each.name): each for each in distributions(path=[str(site)])}
     assert closure(there, "slipway-ai[server,otlp-grpc]") == set(there)
@@ -152,14 +153,14 @@ def test_the_packages_are_the_closure_of_ours_and_of_the_lock(image: Image) -> N
 
 
 def test_whatever_a_service_loads_is_compiled(container: Container) -> None:
-    """Nobody can write bytecode there, so a module without it would be compiled at every start."""
+    """The image is read-only, so a module without bytecode would be compiled at every start."""
     done = container.run("python3", "-c", LOADED)
     assert done.code == 0, done.err
     assert json.loads(done.out) == []
 
 
 def test_it_says_what_it_is(image: Image) -> None:
-    """The version is the project's and the chart's; the base is a whole version and names no registry."""
+    """The version is that of the project and the chart; the base is a full version and names no registry."""
     label = "org.opencontainers.image."
     assert image.labels[f"{label}version"] == PROJECT["version"]
     assert image.labels[f"{label}licenses"] == PROJECT["license"]
@@ -170,13 +171,13 @@ def test_it_says_what_it_is(image: Image) -> None:
 
 
 def test_no_variable_of_the_image_is_a_setting(image: Image) -> None:
-    """What a service is told comes from the chart alone."""
+    """Only the chart sets the settings of a service."""
     assert all_settings()
     assert [name for name in image.env if name.startswith("SLIPWAY_")] == []
 
 
 def test_it_is_the_same_when_it_is_made_again(image: Image, tmp_path: Path) -> None:
-    """Names, contents, modes and times, in another folder at another time."""
+    """A second build in another folder, at another time, has the same names, contents, modes and times."""
 
     def content(root: Path) -> dict[str, tuple[int, float, bytes]]:
         found: dict[str, tuple[int, float, bytes]] = {}
@@ -198,6 +199,6 @@ def test_it_is_the_same_when_it_is_made_again(image: Image, tmp_path: Path) -> N
 
 
 def test_its_size_is_bounded(image: Image) -> None:
-    """Packages come and go; a pull of the image stays a matter of seconds."""
+    """Packages may change; a pull of the image must take seconds only."""
     size = sum(path.stat().st_size for path in files(image) if path.is_file())
     assert size < SIZE_MAX, f"{size / 1e6:.0f} MB"

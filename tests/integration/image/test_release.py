@@ -1,4 +1,4 @@
-"""The image as a release ships it: one file, from which the same files come out and the command runs."""
+"""The image as a release ships it: one file that unpacks to the same files, and whose command runs."""
 
 import gzip
 import hashlib
@@ -28,7 +28,7 @@ def shipped(image: Image, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 def test_a_container_of_the_archive_runs_the_command(
     shipped: tuple[Path, Path, str], image: Image, tmp_path: Path
 ) -> None:
-    """Unpacked as a runtime does it: by the digests of its index, started as its configuration says."""
+    """Unpacked as a runtime does it: by the digests of its index, and started by its configuration."""
     with tarfile.open(shipped[0]) as archive:
 
         def blob(digest: str) -> bytes:
@@ -61,9 +61,11 @@ def test_a_container_of_the_archive_runs_the_command(
 
 
 def test_its_bill_is_valid_and_names_every_package(shipped: tuple[Path, Path, str], image: Image) -> None:
-    """By the schema of CycloneDX; each distribution in the image, Python, and the C library."""
+    """The bill is valid by the schema of CycloneDX and lists each distribution in the image, Python, and the C
+    library."""
     text = shipped[1].read_text("utf-8")
-    # Imported here: it compiles grammars for three seconds, which each worker would pay to collect this file.
+    # Imported here because it compiles grammars for three seconds, which each worker would pay while collecting this
+    # file.
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 

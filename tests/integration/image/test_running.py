@@ -1,6 +1,6 @@
-"""The services out of the image: each as the chart starts it, in a container of its own, and a launch to its end.
+"""The services of the image: each started as by the chart, in its own container, and a launch that runs to its end.
 
-The cluster, its nodes and the Valkey are those of the local mode, beside the containers.
+The cluster, its nodes and the Valkey are those of local mode, beside the containers.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ REFUSED = ("Read-only file system", "Permission denied", "Traceback")
 
 
 class Deployed:
-    """One container for each service, and the stack that they serve instead of its own."""
+    """One container for each service, with a stack without services of its own."""
 
     def __init__(self, stack: RunningStack, image: Image, folder: Path, api: int) -> None:
         self.stack = stack
@@ -45,7 +45,7 @@ class Deployed:
         self.processes = {service: self._process(service) for service in chart.SERVICES}
 
     def environment(self, component: str) -> dict[str, str]:
-        """What the chart tells it, but for where it listens and where the cluster is."""
+        """The environment of the chart, except where the service listens and where the cluster is."""
         env = chart.service_environment(self._documents, component)
         places = {"SLIPWAY_LISTEN": "127.0.0.1:0", "SLIPWAY_TASK_LISTEN": "127.0.0.1:0"}
         return {**env, **{name: place for name, place in places.items() if name in env}} | {
@@ -62,14 +62,14 @@ class Deployed:
         return ServiceProcess(service, argv, told, health, self._folder / f"{service}.log")
 
     def setup(self) -> int:
-        """The Job of the chart, in its container; the exit code."""
+        """Run the Job of the chart in its container, and return the exit code."""
         command = chart.service_command(self._documents, chart.SETUP)
         return self.containers[chart.SETUP].run(*command, env=self.environment(chart.SETUP)).code
 
 
 @pytest.fixture
 def deployed(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    """All four, ready; each test has its own, since one of them ends them."""
+    """All four services, ready; each test has its own, because one test ends them."""
     folder = tmp_path_factory.mktemp("deployed")
     let_in(folder)
     port = free_port()
@@ -87,7 +87,7 @@ def deployed(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_every_service_is_ready_and_runs_as_nobody(deployed: Deployed, image: Image) -> None:
-    """Each answers /readyz; none has a group, a capability or another user than the image's."""
+    """Each service answers /readyz; none has a group, a capability or another user than the image's."""
     user, _, group = image.user.partition(":")
     for name, process in deployed.processes.items():
         assert process.is_ready(), name
@@ -98,7 +98,7 @@ def test_every_service_is_ready_and_runs_as_nobody(deployed: Deployed, image: Im
 
 
 def test_a_launch_runs_to_its_end_and_nobody_writes_a_file(deployed: Deployed, marks: Path) -> None:
-    """A gang over REST, with its events and its logs; no service asked for a place to write, or was refused one."""
+    """A gang is launched over REST, with events and logs; no service writes a file or is refused one."""
     assert deployed.setup() == 0
     stack = deployed.stack
     id_ = stack.launch(gang_body(marks))

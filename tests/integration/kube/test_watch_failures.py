@@ -1,6 +1,6 @@
-"""Watches that break, seen by the real client and its reflectors through a proxy on the loopback.
+"""Breaking watches of the real client and its reflectors, through a proxy on the loopback.
 
-Every kind that a service watches is watched at once; one of them breaks, the others must not notice.
+All kinds that services watch are watched at the same time; when one watch breaks, the others must not be affected.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from tests.support.plain_http import NO_TLS
 from tests.support.watch_proxy import WatchProxy, watch_proxy
 
 RECONNECT_S = 45.0
-"""The longest that a watch may be deaf without anybody noticing."""
+"""The longest time that a watch may be silent without being noticed."""
 SILENCE_S = 1.0
 WITHIN_S = 30.0
 POLL_S = 0.01
@@ -64,7 +64,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 class Watched:
-    """A core, the proxy before it, and a reflector for each kind."""
+    """A core, the proxy in front of it, and a reflector for each kind."""
 
     def __init__(self, core: ClusterCore, proxy: WatchProxy, reflectors: dict[str, AnyReflector]) -> None:
         self.core = core
@@ -72,23 +72,23 @@ class Watched:
         self.reflectors = reflectors
 
     def create(self, resource: Resource[Any], name: str) -> None:
-        """One more object, behind the proxy's back."""
+        """Create one more object directly in the core."""
         body = {"metadata": {"name": name}, **BODIES.get(resource.plural, {"spec": {}})}
         self.core.create(_named(resource), NAMESPACE if resource.namespaced else "", body)
 
     def knows(self, resource: Resource[Any], name: str) -> bool:
-        """Whether the reflector of that kind has it."""
+        """Whether the reflector of that kind has the object."""
         namespace = NAMESPACE if resource.namespaced else ""
         return self.reflectors[resource.plural].store.get(name, namespace) is not None
 
     def restarts(self, resource: Resource[Any]) -> Counter[str]:
-        """{cause: how often the reflector of that kind had to begin again}"""
+        """{cause: number of restarts of the reflector of that kind}"""
         return self.reflectors[resource.plural].restarts
 
 
 @asynccontextmanager
 async def watched(folder: Path, *resources: Resource[Any]) -> AsyncGenerator[Watched, None]:
-    """Everything running and in step."""
+    """All reflectors running and up to date."""
     core = ClusterCore(clock=SystemClock().now, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)
     core.bootstrap()
     for manifest in schema.crd_manifests():
@@ -119,7 +119,8 @@ async def watched(folder: Path, *resources: Resource[Any]) -> AsyncGenerator[Wat
 async def test_a_watch_that_expires_inside_of_a_200_lists_again(
     tmp_path: Path, broken: tuple[Resource[Any], ...]
 ) -> None:
-    """What happened meanwhile is there; the other watches go on; it backs off and does not spin (V2, V17)."""
+    """The reflector has the changes in between, the other watches go on, and it backs off instead of looping (V2,
+    V17)."""
     async with watched(tmp_path) as those:
         those.proxy.expires |= {resource.plural for resource in broken}
         those.proxy.sever()
@@ -139,7 +140,7 @@ async def test_a_watch_that_expires_inside_of_a_200_lists_again(
 async def test_a_watch_that_closes_at_once_is_asked_for_again_with_patience(
     tmp_path: Path, broken: tuple[Resource[Any], ...]
 ) -> None:
-    """A server that ends every watch does not make a hot loop; once it lets one be, nothing was missed (V2)."""
+    """A server that ends every watch causes no hot loop; once it keeps a watch open, nothing was missed (V2)."""
     async with watched(tmp_path) as those:
         those.proxy.closes |= {resource.plural for resource in broken}
         those.proxy.sever()
@@ -154,7 +155,7 @@ async def test_a_watch_that_closes_at_once_is_asked_for_again_with_patience(
 
 
 async def test_a_black_hole_is_noticed_and_what_was_missed_is_made_good(tmp_path: Path) -> None:
-    """Every connection stays open and carries nothing: each kind is watched anew, nothing stays unseen (V16)."""
+    """Every connection stays open and carries nothing: each kind is watched again, and no change stays unseen (V16)."""
     assert Timeouts().silence_s <= RECONNECT_S
     async with watched(tmp_path) as those:
         for resource in WATCHED:
@@ -168,7 +169,7 @@ async def test_a_black_hole_is_noticed_and_what_was_missed_is_made_good(tmp_path
 
 
 async def test_a_list_from_a_lagging_replica_is_refused(tmp_path: Path) -> None:
-    """After a 410 the LIST comes from a server that is behind: nothing that is there counts as gone (V17)."""
+    """After a 410 the LIST is answered by a server that lags: no existing object is treated as deleted (V17)."""
     async with watched(tmp_path, PODS, ALLOCATIONS) as those:
         async with httpx2.AsyncClient(base_url=those.proxy.url, verify=NO_TLS, trust_env=False) as client:
             old = (await client.get(PODS.path())).content
@@ -187,7 +188,7 @@ async def test_a_list_from_a_lagging_replica_is_refused(tmp_path: Path) -> None:
 
 
 async def test_the_position_never_comes_from_the_items_of_a_list(tmp_path: Path) -> None:
-    """A LIST says how far it reaches; its items may be older or newer, and are no place to go on from (V17)."""
+    """The position is the resourceVersion of a LIST, not of its items, which may be older or newer (V17)."""
     async with watched(tmp_path, PODS, NODES) as those:
         listing = {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": str(those.core.version)}}
         item = {"metadata": {"name": "ahead", "namespace": NAMESPACE, "uid": "u", "resourceVersion": "999999999"}}

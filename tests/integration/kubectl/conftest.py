@@ -23,7 +23,7 @@ ADMIN = "administrator"
 
 
 def _found() -> list[str]:
-    """On PATH, and the one that the conformance cluster was built with."""
+    """The kubectl on PATH, and the one that was built with the conformance cluster."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipway/conformance"
     built = sorted(cache.glob("*/kubectl"), key=lambda path: path.stat().st_mtime)[-1:]
     on_path = shutil.which("kubectl")
@@ -64,7 +64,7 @@ class Command(msgspec.Struct, frozen=True):
     async def run(
         self, *arguments: str, stdin: list[Any] | None = None, code: int | None = 0, editor: str = ""
     ) -> Said:
-        """The documents in `stdin` are sent as YAML; `code` is the exit code wanted, None for any."""
+        """Run kubectl. The documents in `stdin` are sent as YAML; `code` is the expected exit code, None for any."""
         process = await self.start(*arguments, has_stdin=stdin is not None, editor=editor)
         sent = None if stdin is None else yaml.safe_dump_all(stdin).encode()
         async with asyncio.timeout(DEADLINE_S):
@@ -75,7 +75,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class OneLine:
-    """Every container said hello."""
+    """A log endpoint for which every container has printed hello."""
 
     async def read(self, pod: dict[str, Any], node: dict[str, Any], query: Mapping[str, str]) -> AsyncIterator[bytes]:
         yield b""

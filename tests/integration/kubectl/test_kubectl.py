@@ -15,7 +15,7 @@ CONFIGS = "/api/v1/namespaces/default/configmaps"
 
 
 async def test_apply_configures_and_leaves_alone(kubectl: Kubectl) -> None:
-    """Created, unchanged, configured: built-in and custom kinds alike."""
+    """Built-in and custom kinds are created, unchanged, then configured."""
     await kubectl("apply", "-f", "-", stdin=[definition()])
     both = [a_config(data={"a": "1"}), a_widget(), a_pod()]
     made = await kubectl("apply", "-f", "-", stdin=both)
@@ -36,7 +36,7 @@ async def test_apply_refuses_a_typo(kubectl: Kubectl) -> None:
 
 
 async def test_get_prints_the_declared_columns(kubectl: Kubectl) -> None:
-    """Tables, short names, wide pods."""
+    """`get` prints tables, accepts short names, and prints wide pods."""
     await kubectl("apply", "-f", "-", stdin=[definition()])
     await kubectl("apply", "-f", "-", stdin=[a_widget(), a_pod()])
     widgets = await kubectl("get", "wid")
@@ -47,7 +47,7 @@ async def test_get_prints_the_declared_columns(kubectl: Kubectl) -> None:
 
 
 async def test_get_as_yaml_and_json(kubectl: Kubectl) -> None:
-    """The objects themselves."""
+    """`get` prints the objects as YAML and JSON."""
     await kubectl("apply", "-f", "-", stdin=[a_config(data={"a": "1"})])
     as_yaml = await kubectl("get", "configmap", "c", "-o", "yaml")
     as_json = await kubectl("get", "configmaps", "-o", "json")
@@ -86,7 +86,7 @@ async def test_wait_for_a_path_and_for_a_condition(kubectl: Kubectl, kube: KubeH
 
 
 async def test_imperative_verbs(kubectl: Kubectl) -> None:
-    """create, label, annotate, patch, delete."""
+    """create, label, annotate, patch and delete work."""
     await kubectl("create", "namespace", "team")
     await kubectl("create", "configmap", "c", "-n", "team", "--from-literal=a=1")
     await kubectl("create", "secret", "generic", "s", "-n", "team", "--from-literal=key=value")
@@ -104,7 +104,7 @@ async def test_imperative_verbs(kubectl: Kubectl) -> None:
 
 
 async def test_delete_waits_for_finalizers(kubectl: Kubectl, kube: KubeHttp) -> None:
-    """`delete` returns when the object is gone."""
+    """`delete` returns when the object is gone, after its last finalizer."""
     await kube.post(CONFIGS, a_config(finalizers=["slipway.dev/test"]))
     waiting = asyncio.ensure_future(kubectl("delete", "configmap", "c"))
 
@@ -118,7 +118,7 @@ async def test_delete_waits_for_finalizers(kubectl: Kubectl, kube: KubeHttp) -> 
 
 
 async def test_explain_reads_the_schema(kubectl: Kubectl) -> None:
-    """Fields, types and enums of a custom kind."""
+    """`explain` shows fields, types and enums of a custom kind."""
     await kubectl("apply", "-f", "-", stdin=[definition()])
     said = await kubectl("explain", "widget.spec")
     assert "color\t<string>" in said.out
@@ -140,7 +140,7 @@ async def test_describe_shows_the_events(kubectl: Kubectl, kube: KubeHttp) -> No
 
 
 async def test_scripts_may_ask_who_and_whether(kubectl: Kubectl) -> None:
-    """auth can-i, api-resources, version."""
+    """auth can-i, api-resources and version work."""
     assert (await kubectl("auth", "can-i", "create", "pods")).out.strip() == "yes"
     assert "configmaps" in (await kubectl("api-resources", "-o", "name")).out
     assert "v1.37" in (await kubectl("version")).out
@@ -156,7 +156,7 @@ async def test_server_side_apply(kubectl: Kubectl) -> None:
 
 
 async def test_cordon(kubectl: Kubectl, kube: KubeHttp) -> None:
-    """A node is taken out by a strategic merge patch, and shown so."""
+    """`cordon` patches the node with a strategic merge patch, and `get` shows it."""
     await kube.post("/api/v1/nodes", {"metadata": {"name": "n"}})
     await kubectl("cordon", "n")
     assert (await kube.get("/api/v1/nodes/n")).body["spec"]["unschedulable"] is True
@@ -164,7 +164,7 @@ async def test_cordon(kubectl: Kubectl, kube: KubeHttp) -> None:
 
 
 async def test_logs(kubectl: Kubectl, kube: KubeHttp) -> None:
-    """Of one container, with and without following."""
+    """`logs` shows the log of one container, with and without following."""
     await kube.post("/api/v1/nodes", {"metadata": {"name": "n"}})
     await kube.post(PODS, a_pod())
     await kube.post(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {"name": "n"}})

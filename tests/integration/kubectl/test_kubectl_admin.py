@@ -38,7 +38,7 @@ async def _running(kube: KubeHttp, name: str = "p", node: str = "n") -> None:
 
 
 async def test_drain_empties_a_node(kubectl: Kubectl, kube: KubeHttp, core: ClusterCore) -> None:
-    """Cordon, evictions, and waiting until the pods are gone."""
+    """`drain` cordons the node, evicts its pods and waits until they are gone."""
     await _running(kube)
 
     def obey() -> bool:
@@ -47,7 +47,7 @@ async def test_drain_empties_a_node(kubectl: Kubectl, kube: KubeHttp, core: Clus
             core.delete("pods", "default", "p", {"gracePeriodSeconds": 0})
         return controllers()
 
-    # The kubelet's part: whoever is asked to go is gone.
+    # The part of the kubelet: evicted pods end.
     controllers = core.run_controllers
     core.run_controllers = obey
     said = await kubectl("drain", "n", "--force", "--timeout=20s")
@@ -59,7 +59,7 @@ async def test_drain_empties_a_node(kubectl: Kubectl, kube: KubeHttp, core: Clus
 
 
 async def test_drain_respects_a_budget(kubectl: Kubectl, kube: KubeHttp) -> None:
-    """It says what it waits for, and the pod stays."""
+    """`drain` shows the budget that it waits for, and the pod stays."""
     await _running(kube)
     await kubectl("create", "pdb", "guard", "--min-available=1", "--selector=app=web")
     said = await kubectl("drain", "n", "--force", "--timeout=3s", code=1)
@@ -69,7 +69,7 @@ async def test_drain_respects_a_budget(kubectl: Kubectl, kube: KubeHttp) -> None
 
 
 async def test_taints_labels_and_annotations(kubectl: Kubectl, kube: KubeHttp) -> None:
-    """Set and taken back."""
+    """They are set and removed again."""
     await kube.post("/api/v1/nodes", {"metadata": {"name": "n"}})
     for words in (
         ("taint", "nodes", "n", "a=b:NoSchedule"),
@@ -87,7 +87,7 @@ async def test_taints_labels_and_annotations(kubectl: Kubectl, kube: KubeHttp) -
 
 
 async def test_describe_node_lists_its_pods(kubectl: Kubectl, kube: KubeHttp) -> None:
-    """Conditions, capacity, and the pods by field selector."""
+    """`describe` shows conditions, capacity, and the pods by field selector."""
     await _running(kube)
     said = await kubectl("describe", "node", "n")
     assert "Non-terminated Pods:" in said.out
@@ -95,7 +95,7 @@ async def test_describe_node_lists_its_pods(kubectl: Kubectl, kube: KubeHttp) ->
 
 
 async def test_describe_pod_and_custom_object(kubectl: Kubectl, kube: KubeHttp) -> None:
-    """With the Events of both forms."""
+    """`describe` shows Events of both forms."""
     await kubectl("apply", "-f", "-", stdin=[definition()])
     await kubectl("apply", "-f", "-", stdin=[a_widget()])
     widget = await kube.get("/apis/contract.slipway.dev/v1/namespaces/default/widgets/w")
@@ -126,7 +126,7 @@ async def test_describe_pod_and_custom_object(kubectl: Kubectl, kube: KubeHttp) 
 
 
 async def test_explain_knows_every_kind(kubectl: Kubectl) -> None:
-    """Built-in kinds to any depth, custom kinds recursively."""
+    """`explain` works for built-in kinds to any depth, and for custom kinds recursively."""
     await kubectl("apply", "-f", "-", stdin=[definition()])
     container = await kubectl("explain", "pod.spec.containers.resources")
     strategy = await kubectl("explain", "deployments.spec.strategy.rollingUpdate")
@@ -140,7 +140,7 @@ async def test_explain_knows_every_kind(kubectl: Kubectl) -> None:
 
 
 async def test_diff_shows_what_apply_would_do(kubectl: Kubectl, kube: KubeHttp) -> None:
-    """Exit code 1 and the changed line, nothing written; 0 when there is nothing to do."""
+    """`diff` returns 1 and shows the changed line without writing; it returns 0 when nothing would change."""
     await kubectl("apply", "-f", "-", stdin=[DEPLOYMENT])
     before = await kube.get("/apis/apps/v1/namespaces/default/deployments/web")
     same = await kubectl("diff", "-f", "-", stdin=[DEPLOYMENT])
@@ -153,7 +153,7 @@ async def test_diff_shows_what_apply_would_do(kubectl: Kubectl, kube: KubeHttp) 
 
 
 async def test_output_forms(kubectl: Kubectl, kube: KubeHttp) -> None:
-    """jsonpath, custom columns, sorting, field and label selectors, names, templates."""
+    """jsonpath, custom columns, sorting, field and label selectors, names and templates work."""
     for name, tier in (("b", "front"), ("a", "back")):
         await kube.post(PODS, a_pod(name, {"labels": {"tier": tier}}))
     shown = "custom-columns=N:.metadata.name,T:.metadata.labels.tier"
@@ -169,7 +169,7 @@ async def test_output_forms(kubectl: Kubectl, kube: KubeHttp) -> None:
 
 
 async def test_workloads(kubectl: Kubectl, kube: KubeHttp) -> None:
-    """Applied, scaled, patched, with a new image, exposed, described and listed."""
+    """Workloads are applied, scaled, patched, given a new image, exposed, described and listed."""
     await kubectl("apply", "-f", "-", stdin=[DEPLOYMENT])
     await kubectl("scale", "deployment", "web", "--replicas=3")
     await kubectl("set", "image", "deployment/web", "main=i:2")
@@ -187,7 +187,7 @@ async def test_workloads(kubectl: Kubectl, kube: KubeHttp) -> None:
 
 
 async def test_bodies_in_protobuf(kubectl: Kubectl, kube: KubeHttp) -> None:
-    """What `kubectl create` and `run` send for themselves."""
+    """`kubectl create` and `run` send protobuf."""
     await kubectl("create", "deployment", "d", "--image=i:1", "--replicas=2")
     await kubectl("create", "job", "j", "--image=i:1", "--", "sh", "-c", "true")
     await kubectl("create", "cronjob", "c", "--image=i:1", "--schedule=0 0 1 1 *")
@@ -209,7 +209,7 @@ async def test_bodies_in_protobuf(kubectl: Kubectl, kube: KubeHttp) -> None:
 
 
 async def test_roles_are_asked(kubectl: Kubectl) -> None:
-    """create role, rolebinding; can-i for somebody else; whoami."""
+    """create role, create rolebinding, can-i for another user, and whoami work."""
     account = "system:serviceaccount:default:default"
     await kubectl("create", "role", "reader", "--verb=get,list", "--resource=pods,configmaps")
     await kubectl("create", "rolebinding", "reads", "--role=reader", "--serviceaccount=default:default")
@@ -234,7 +234,7 @@ async def test_created_token_says_whose_it_is(kubectl: Kubectl) -> None:
 
 
 async def test_enforced_rules(core: ClusterCore, binary: str, tmp_path: Path) -> None:
-    """With --authorization rbac an account does what its role says, and is told what it may not."""
+    """With --authorization rbac an account can do what its role allows, and is refused everything else."""
     authority, certificate, ca = trustme.CA(), tmp_path / "server.pem", tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(ca)
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
@@ -256,7 +256,7 @@ async def test_enforced_rules(core: ClusterCore, binary: str, tmp_path: Path) ->
 
 
 async def test_edit_writes_what_the_editor_leaves(command: Command, kube: KubeHttp, tmp_path: Path) -> None:
-    """`edit` through an editor that changes one word."""
+    """`edit` writes the change that the editor made."""
     await command.run("apply", "-f", "-", stdin=[DEPLOYMENT])
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nsed -i "s/replicas: 1/replicas: 5/" "$1"\n')
@@ -271,7 +271,7 @@ async def test_edit_writes_what_the_editor_leaves(command: Command, kube: KubeHt
     "what", ["quota", "namespace", "serviceaccount", "configmap", "secret", "service", "priorityclass"]
 )
 async def test_describe_of_the_rest(kubectl: Kubectl, kube: KubeHttp, what: str) -> None:
-    """No describer stumbles over what this server leaves out."""
+    """`describe` of the other kinds works although this server lacks some APIs."""
     await kubectl("create", "quota", "default", "--hard=pods=1")
     await kubectl("create", "configmap", "default", "--from-literal=a=b")
     await kubectl("create", "secret", "generic", "default", "--from-literal=a=b")

@@ -12,7 +12,7 @@ from tests.support.kubectl_program import find_kubectl
 
 
 def test_kubectl_runs_the_command() -> None:
-    """With all arguments, as `slipway` itself."""
+    """The plugin gets all arguments, as `slipway` does."""
     kubectl = find_kubectl()
     if kubectl is None:
         pytest.skip("no kubectl here")

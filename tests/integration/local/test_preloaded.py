@@ -1,4 +1,4 @@
-"""A service that was forked is, to whoever started it, a process as any other."""
+"""A forked service behaves for its starter like any other process."""
 
 import os
 import signal
@@ -25,7 +25,8 @@ def _preloaded() -> Generator[None]:  # pyright: ignore[reportUnusedFunction]
 
 
 def was_forked(pid: int) -> bool:
-    """A fork has what its parent has mapped, whatever it runs: also what only other services import."""
+    """Whether the process was forked: a fork has mapped what its parent had, also modules that only other services
+    import."""
     return "numpy" in Path(f"/proc/{pid}/maps").read_text()
 
 
@@ -34,7 +35,7 @@ def words_of(pid: int) -> list[str]:
 
 
 def test_it_is_a_child_with_a_session_words_and_an_environment_of_its_own(tmp_path: Path) -> None:
-    """Who looks for it by what it was started with finds it; a signal ends it, and its end is told."""
+    """It can be found by its command line; a signal ends it, and its end is reported."""
     listen = f"127.0.0.1:{free_port()}"
     argv = [sys.executable, "-m", "slipway.local.apiserver", "--listen", listen]
     argv += ["--token-file", str(tmp_path / "token")]
@@ -63,8 +64,8 @@ def test_it_is_a_child_with_a_session_words_and_an_environment_of_its_own(tmp_pa
 
 @pytest.mark.parametrize("word", ["--help", "--version", "--no-such-word"])
 def test_what_it_prints_and_how_it_ends_are_its_own(word: str) -> None:
-    """The same words print the same and end with the same code, forked and started."""
-    # What only an interpreter of its own can read makes a start a real one.
+    """The same command line prints the same and ends with the same code, forked and started."""
+    # A variable that only a new interpreter can apply makes the start a real one.
     real, forked = (_ended(word, more) for more in ({"PYTHON_OF_ITS_OWN": "1"}, {}))
     assert (forked.returncode, forked.stdout, forked.stderr) == (real.returncode, real.stdout, real.stderr)
 
@@ -75,7 +76,7 @@ def _ended(word: str, more: dict[str, str]) -> "subprocess.CompletedProcess[str]
 
 
 def test_a_start_that_asks_for_other_modules_is_a_real_one(tmp_path: Path) -> None:
-    """What stands in another folder of modules is what runs."""
+    """The modules of the other folder run."""
     main = tmp_path / "sitecustomize.py"
     main.write_text("print('from elsewhere')\n")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -1,4 +1,4 @@
-"""The watch over the processes of a local stack: restarts, halts, the end."""
+"""Supervision of the processes of a local stack: restarts, halts, the end."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -16,7 +16,7 @@ NAME = "api"
 
 
 class Watched:
-    """A stack whose only process is a web server that is ready at once, and what the stack said."""
+    """A stack whose only process is a web server that is ready at once, and the stack's messages."""
 
     def __init__(self, folder: Path) -> None:
         self.said = list[str]()
@@ -36,7 +36,7 @@ class Watched:
         await self.child.answers("/readyz", 30.0)
 
     def watchers(self) -> int:
-        """How many tasks watch the process."""
+        """The number of tasks that watch the process."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         return len([task for task in tasks if "Stack." in str(task.get_coro())])
 
@@ -66,7 +66,7 @@ async def test_a_halted_process_is_watched_by_none_and_a_resumed_one_as_before(w
 
 
 async def test_a_process_that_is_halted_before_its_restart_runs_once_when_it_is_resumed(watched: Watched) -> None:
-    """It crashed, and the pause before its next start is not over: that start does not happen."""
+    """The process crashed and waits for its next start when it is halted: that start does not happen."""
     before = watched.watchers()
     watched.stack.kill(NAME)
     await wait_until(lambda: watched.said, "the crash is told")

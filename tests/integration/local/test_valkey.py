@@ -7,7 +7,7 @@ from slipway.local.valkey import ValkeyProcess
 
 
 async def test_a_server_that_is_started_while_the_last_one_ends_is_kept(tmp_path: Path) -> None:
-    """The end of the last one neither forgets the new one nor removes its socket."""
+    """The end of the last server neither drops the new one nor removes its socket."""
     server = ValkeyProcess(tmp_path / "v")
     await server.start()
     ending = asyncio.ensure_future(server.stop())

@@ -1,4 +1,4 @@
-"""A service of the local stack that stands still says where, is ended, and the user is told."""
+"""A service of the local stack that hangs logs its stacks, is ended, and the user is notified."""
 
 import asyncio
 import sys
@@ -60,7 +60,7 @@ async def not_alive(child: Child) -> None:
     ],
 )
 async def test_what_stands_still_says_where_and_is_ended(tmp_path: Path, stand_still: str, where: str) -> None:
-    """Three failed probes; the stacks are in the log of the service, and the line for the user names that log."""
+    """After three failed probes the stacks are in the log of the service, and the line for the user names that log."""
     said: list[str] = []
     child = await a_service(tmp_path, stand_still)
     try:
@@ -81,7 +81,7 @@ async def test_what_stands_still_says_where_and_is_ended(tmp_path: Path, stand_s
 
 
 async def test_what_is_alive_is_left_alone(tmp_path: Path) -> None:
-    """However often it is looked at."""
+    """A live service is left alone, however often it is probed."""
     said: list[str] = []
     child = await a_service(tmp_path, "await asyncio.sleep(0.01)")
     try:

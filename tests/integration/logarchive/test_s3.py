@@ -1,7 +1,7 @@
-"""The archive of logs on a real S3 server, which is away, slow, busy, refuses, and loses its answers.
+"""The archive of logs on a real S3 server that is down, slow, busy, refuses, and loses its answers.
 
-Each fault is of the server or of the way to it; then it ends. What must hold each time: no line is lost or doubled that
-the stream still has, and a reader is told while the archive cannot be read.
+Each fault is in the server or in the connection; then it ends. Each time no line that the stream still has may be lost
+or doubled, and a reader must learn while the archive cannot be read.
 """
 
 from collections.abc import AsyncGenerator, Generator
@@ -26,7 +26,7 @@ CALL_S = 2.0
 
 @pytest.fixture(scope="module")
 def program() -> str:
-    """The server's program; it is built once."""
+    """The server's program, built once."""
     found = s3_gateway.find()
     if not found:
         pytest.skip("there is no Go to build an S3 server with")
@@ -57,13 +57,13 @@ def a_scene(patch: pytest.MonkeyPatch, address: str) -> ArchiverScene:
 
 
 async def told(scene: ArchiverScene) -> list[str]:
-    """What the log itself says of its archive."""
+    """The state of the archive that the log shows."""
     lines = await scene.streams.logs.read(scene.id, limit=10_000)
     return [each.line.text for each in lines if each.line.stream == EVENT]
 
 
 async def end(scene: ArchiverScene) -> None:
-    """The allocation ends, and a new process closes its archive."""
+    """End the allocation, and let a new process close its archive."""
     await end_logs(scene.streams, scene.id)
     scene.end()
     archiver = scene.archiver()
@@ -75,7 +75,8 @@ async def end(scene: ArchiverScene) -> None:
 async def test_a_whole_life_is_archived_read_and_deleted(
     monkeypatch: pytest.MonkeyPatch, gateway: S3Gateway, door: S3Door
 ) -> None:
-    """Many pieces; a reader gets each line once, also when the stream is gone; after its days nothing is left."""
+    """The archive has many pieces; a reader gets each line once, also when the stream is gone; after its days
+    nothing is left."""
     scene = a_scene(monkeypatch, door.address)
     for _ in range(4):
         await scene.print(200)
@@ -95,7 +96,7 @@ async def test_a_whole_life_is_archived_read_and_deleted(
 async def test_a_fault_of_the_way_loses_and_doubles_nothing(
     mode: DoorMode, monkeypatch: pytest.MonkeyPatch, door: S3Door
 ) -> None:
-    """Copies fail while it lasts, the log says so, and afterwards the archive has each line once."""
+    """While the fault lasts copies fail and the log shows it; afterwards the archive has each line once."""
     scene = a_scene(monkeypatch, door.address)
     archiver = scene.archiver()
     await scene.print(50)
@@ -118,7 +119,7 @@ async def test_a_fault_of_the_way_loses_and_doubles_nothing(
 async def test_a_server_that_was_away_gets_what_the_stream_has(
     monkeypatch: pytest.MonkeyPatch, gateway: S3Gateway
 ) -> None:
-    """It starts again with what it had, and nothing is missing between."""
+    """The server restarts with its old content, and no line in between is missing."""
     scene = a_scene(monkeypatch, gateway.address)
     archiver = scene.archiver()
     await scene.print(50)
@@ -138,7 +139,7 @@ async def test_a_server_that_was_away_gets_what_the_stream_has(
 
 
 async def test_credentials_that_are_refused_are_named(monkeypatch: pytest.MonkeyPatch, gateway: S3Gateway) -> None:
-    """The log says that the archive refuses its credentials; nothing is lost once they are right."""
+    """The log shows that the archive refuses its credentials; once they are right, nothing is lost."""
     set_environment(monkeypatch, gateway.address, key="another-key-than-it-has")
     scene = ArchiverScene(open_archive(URL, call_s=CALL_S))
     archiver = scene.archiver()
@@ -156,7 +157,7 @@ async def test_credentials_that_are_refused_are_named(monkeypatch: pytest.Monkey
 async def test_a_bucket_that_is_not_there_is_no_empty_archive(
     monkeypatch: pytest.MonkeyPatch, gateway: S3Gateway
 ) -> None:
-    """A wrong name in the settings would else look like an archive without logs."""
+    """A wrong bucket name in the settings would otherwise look like an archive without logs."""
     set_environment(monkeypatch, gateway.address)
     archive = LogArchive(open_archive("s3://no-such-bucket/slipway", call_s=CALL_S))
     scene = ArchiverScene()

@@ -1,4 +1,4 @@
-"""Each service on a real server under an account that may do what the table of accounts says, and nothing else."""
+"""Each service on a real server, with an account that has exactly the rights of the table of accounts."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 async def create(operator: RedisBackend) -> None:
-    """Every account, on each node of a cluster."""
+    """Create every account, on each node of a cluster."""
     for account in accounts.ACCOUNTS:
         await operator.everywhere("ACL", "SETUSER", account.name, "on", f">{PASSWORD}", *account.arguments())
 
@@ -46,7 +46,7 @@ async def client_of(url: str, account: Account) -> AsyncGenerator[RedisClient]:
 
 
 async def walk(url: str, operator: RedisBackend, sockets: Sequence[Path], account: Account, each: Walk) -> Seen:
-    """Every command that one service's walk made the server run, under its own account and with no script loaded."""
+    """Every command that one service's walk made the server run, with its own account and no script loaded."""
     await operator.flush()
     await operator.everywhere("SCRIPT", "FLUSH")
     async with client_of(url, account) as client, monitored(sockets) as seen:
@@ -55,7 +55,7 @@ async def walk(url: str, operator: RedisBackend, sockets: Sequence[Path], accoun
 
 
 def is_refused(reply: object) -> bool:
-    """Whether the server's rules stopped a command; within a script the error is the script's."""
+    """Whether the server's access rules refused a command; in a script the error is the script's."""
     return isinstance(reply, DeniedError) or any(words in str(reply) for words in OF_A_SCRIPT)
 
 
@@ -67,7 +67,7 @@ def granted(account: Account) -> set[tuple[str, KeyFamily]]:
 
 
 async def everything_seen(name: str, service: str) -> Seen:
-    """Of one service's walk on one server and on a cluster."""
+    """The commands of one service's walk on one server and on a cluster."""
     account, each = WALKS[service]
     async with server_process(name) as server:
         operator = RedisBackend(server.url)
@@ -84,9 +84,9 @@ async def everything_seen(name: str, service: str) -> Seen:
 
 @pytest.mark.parametrize("service", WALKS)
 async def test_the_table_is_what_the_code_sends(name: str, service: str) -> None:
-    """A service gets through all it does, and nothing is granted that it does not use.
+    """A service can do all its work, and has no right that it does not use.
 
-    What the operator and the other services do in a walk is seen too, so that this is no test of too little.
+    The commands of the operator and the other services in a walk are recorded too, so that the test sees enough.
     """
     account, _ = WALKS[service]
     seen = {(command, family_of(key)) for command, key in await everything_seen(name, service)}
@@ -95,7 +95,7 @@ async def test_the_table_is_what_the_code_sends(name: str, service: str) -> None
 
 
 async def test_one_account_for_all(name: str) -> None:
-    """Where an administrator gives one login only, it is enough for every service."""
+    """When an administrator provides one login only, it is enough for every service."""
     async with server_process(name) as server:
         operator = RedisBackend(server.url)
         for account, each in WALKS.values():
@@ -107,7 +107,8 @@ async def test_one_account_for_all(name: str) -> None:
 
 @pytest.mark.parametrize("service", [account.name for account in accounts.ACCOUNTS])
 async def test_what_an_account_must_not_do(name: str, service: str) -> None:
-    """Every command of ours on every family of keys that is not in its row; keys of others; what rules the server."""
+    """An account is refused every command of ours on key families outside its row, keys of others, and commands that
+    rule the server."""
     account = accounts.BY_NAME[service]
     every = {command for each in accounts.ACCOUNTS for commands in each.commands().values() for command in commands}
     async with server_process(name) as server:
@@ -153,4 +154,4 @@ RULING = (
     ("EVAL", "return redis.call('XADD', 'slipway:other', '*', 'a', '1')", "0"),
     ("EVAL", "return redis.call('GET', 'other')", "0"),
 )
-"""Commands that no service needs, and ways around the keys of a row."""
+"""Commands that no service needs, and commands that avoid the keys of a row."""

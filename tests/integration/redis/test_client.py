@@ -50,8 +50,8 @@ async def a_client(url: str, *, timeout_s: float = 2.0, connections_max: int = 3
 
 
 async def test_busy_connections_are_no_sign_that_the_server_is_away() -> None:
-    """While all blocking connections are in use a blocking read finds nothing, a command gets its answer, and the
-    circuit stays closed; the read that waited is served when its turn comes."""
+    """While all blocking connections are in use a blocking read returns nothing, a command gets its answer, and the
+    circuit stays closed; the waiting read is served in its turn."""
     async with server_process() as server:
         settings = RedisSettings(url=server.url, blocking_max=1, command_timeout_s=0.05)
         client = RedisClient(settings, SystemClock(), SeededRandom(1))
@@ -74,7 +74,7 @@ async def test_busy_connections_are_no_sign_that_the_server_is_away() -> None:
 
 
 async def test_a_command_without_a_connection_says_that_we_are_busy() -> None:
-    """It was not sent, and the next one is."""
+    """The command was not sent, and the next one is."""
     async with server_process() as server, a_client(server.url, timeout_s=0.2, connections_max=1) as client:
         await client.ping()
         pool = next(iter(client._pools.values()))  # pyright: ignore[reportPrivateUsage]
@@ -96,7 +96,7 @@ async def until_answers(client: RedisClient) -> None:
 
 
 async def test_an_absent_server_fails_fast_and_is_found_when_it_comes(tmp_path: Path) -> None:
-    """R0: construction succeeds, calls fail at once, and nobody needs to restart us."""
+    """R0: the client can be constructed, calls fail at once, and no restart is needed when the server starts."""
     async with server_process() as server:
         await server.stop()
         async with a_client(server.url) as client:
@@ -110,7 +110,7 @@ async def test_an_absent_server_fails_fast_and_is_found_when_it_comes(tmp_path: 
 
 
 async def test_a_killed_server_is_found_again(tmp_path: Path) -> None:
-    """Kill -9 under load: errors of our tree only, then everything works on new connections."""
+    """After a kill -9 under load callers get only our own errors, then everything works on new connections."""
     async with server_process() as server, a_client(server.url) as client:
         ended = asyncio.Event()
         failures: list[str] = []
@@ -138,7 +138,7 @@ async def test_a_killed_server_is_found_again(tmp_path: Path) -> None:
 
 
 async def test_a_hung_server_costs_a_deadline_and_then_nothing() -> None:
-    """SIGSTOP: the first calls time out, after which the circuit is open."""
+    """After SIGSTOP the first calls time out, then the circuit is open."""
     async with server_process() as server, a_client(server.url, timeout_s=0.1) as client:
         await client.ping()
         assert server.pid is not None
@@ -155,13 +155,14 @@ async def test_a_hung_server_costs_a_deadline_and_then_nothing() -> None:
 
 
 def test_a_cancelled_command_never_gives_its_reply_to_another() -> None:
-    """Of every kind, at any moment, with few connections for many: each reply belongs to its own request. (V15)"""
+    """With commands of every kind, cancelled at any moment, on few connections, each reply belongs to its own
+    request. (V15)"""
     report = cancellations.differ(5_000, 7, "")
     assert not report.differences, report.differences
 
 
 class KeepingPool(Pool):
-    """The mistake that others made: a connection comes back whatever became of its exchange."""
+    """Seeded bug: a connection is returned to the pool whatever happened to its exchange."""
 
     async def use(self, exchange: Callable[[AbstractConnection], Awaitable[T]]) -> T:
         connection = self._idle.pop() if self._idle else await self._open()
@@ -172,7 +173,7 @@ class KeepingPool(Pool):
 
 
 async def keeping_read(connection: AbstractConnection) -> Any:
-    """The other half of it: the library itself closes a connection whose read was cut short, unless told not to."""
+    """The other half of the bug: unless told not to, the library closes a connection whose read was interrupted."""
     try:
         return cast(Any, await connection.read_response(disconnect_on_error=False))  # pyright: ignore[reportUnknownMemberType]
     except ResponseError as exc:
@@ -181,15 +182,15 @@ async def keeping_read(connection: AbstractConnection) -> Any:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_connection_that_is_kept_after_a_cancel_would_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few hundred cancellations are enough to see replies that are somebody else's. What it kept, it also leaks."""
+    """A few hundred cancellations are enough to see foreign replies. The kept connections also leak."""
     monkeypatch.setattr(client_module, "Pool", KeepingPool)
     monkeypatch.setattr(client_module, "read_reply", keeping_read)
     assert cancellations.differ(500, 7, "").differences
-    gc.collect()  # here, where what it leaks is expected
+    gc.collect()  # collect here, where the leak is expected
 
 
 async def test_a_cancelled_blocking_read_frees_its_connection() -> None:
-    """Cancelling readers over and over neither leaks connections nor disturbs the next read."""
+    """Cancelled readers neither leak connections nor disturb the next read."""
     async with server_process() as server, a_client(server.url) as client:
         streams = RedisStreams(client)
         for _ in range(30):
@@ -203,7 +204,7 @@ async def test_a_cancelled_blocking_read_frees_its_connection() -> None:
 
 
 def test_replies_are_parsed_in_c() -> None:
-    """hiredis, whatever the way to the server: one address, a socket file, TLS."""
+    """hiredis parses replies on every connection: by address, by socket file, by TLS."""
     for address, tls in (
         (RedisAddress("127.0.0.1", 1), False),
         (RedisAddress(path="/x"), False),
@@ -214,7 +215,7 @@ def test_replies_are_parsed_in_c() -> None:
 
 
 async def test_a_large_reply_that_is_cancelled_is_nobody_elses() -> None:
-    """Megabytes that are still arriving go down with their connection; the next reader gets its own, whole."""
+    """Megabytes that still arrive are dropped with their connection; the next reader gets its own reply, whole."""
     async with server_process() as server, a_client(server.url, timeout_s=10, connections_max=2) as client:
         text = b"x" * 200_000
         for _ in range(40):
@@ -230,7 +231,7 @@ async def test_a_large_reply_that_is_cancelled_is_nobody_elses() -> None:
 
 
 async def test_a_server_that_is_loading_is_waited_for(tmp_path: Path) -> None:
-    """LOADING is an absence like any other: our error, and found when it is over."""
+    """LOADING is an absence like any other: our error, and it works when the server has loaded."""
     is_loading = True
     open_lines: set[asyncio.StreamWriter] = set()
 
@@ -257,7 +258,8 @@ async def test_a_server_that_is_loading_is_waited_for(tmp_path: Path) -> None:
 
 
 class DeafProxy:
-    """Forwards what the client says; after `deaf` is set, the server's replies are lost and the line is cut."""
+    """Forwards what the client sends; after `deaf` is set, the server's replies are dropped and the connection is
+    closed."""
 
     def __init__(self, target: Path) -> None:
         self._target, self.deaf = target, False
@@ -300,7 +302,7 @@ async def test_a_lost_reply_never_sends_the_command_again() -> None:
 
 
 async def test_republishing_after_a_lost_reply_changes_nothing() -> None:
-    """The event log answers an unknown outcome by asking for the same again."""
+    """After an unknown outcome the event log repeats the same append."""
     async with server_process() as server, a_client(server.url) as direct:
         proxy = DeafProxy(server.socket)
         path = server.socket.with_name("proxy.sock")
@@ -317,7 +319,7 @@ async def test_republishing_after_a_lost_reply_changes_nothing() -> None:
 
 
 async def test_a_script_that_the_server_forgot_is_sent_again() -> None:
-    """SCRIPT FLUSH, a restart or a failover costs one more exchange, and keeps the order."""
+    """SCRIPT FLUSH, a restart or a failover costs one more exchange, and the order stays."""
     async with server_process() as server, a_client(server.url) as client:
         streams = RedisStreams(client)
         for start in (1, 4, 7):
@@ -328,7 +330,7 @@ async def test_a_script_that_the_server_forgot_is_sent_again() -> None:
 
 
 async def test_a_full_server_is_a_limit_not_a_failure() -> None:
-    """OOM with noeviction: throttled, and nothing is evicted."""
+    """With noeviction an OOM error means throttled, and nothing is evicted."""
     async with server_process() as server, a_client(server.url) as client:
         await client.run(command("SET", "slipway:kept", "x"))
         await client.run(Command("k", ("CONFIG", "SET", "maxmemory", "1mb")))
@@ -340,7 +342,7 @@ async def test_a_full_server_is_a_limit_not_a_failure() -> None:
 
 
 async def test_a_replica_is_unavailable() -> None:
-    """READONLY after a failover: look again, do not fail for good."""
+    """READONLY after a failover is retried, and no permanent failure."""
     async with server_process() as server, a_client(server.url) as client:
         await client.run(Command("k", ("REPLICAOF", "127.0.0.1", "1")))
         with pytest.raises(UnavailableError):
@@ -350,7 +352,7 @@ async def test_a_replica_is_unavailable() -> None:
 
 
 async def test_a_wrong_password_is_denied_and_never_shown() -> None:
-    """Neither errors nor reprs hold the password."""
+    """Neither errors nor reprs contain the password."""
     async with server_process(options=ServerOptions(extra=("--requirepass", "right"))) as server:
         url = server.url.replace("unix://", "unix://:s3cret@")
         async with a_client(url) as client:
@@ -365,7 +367,7 @@ async def test_a_wrong_password_is_denied_and_never_shown() -> None:
 
 
 async def test_error_replies_leave_the_connection_in_order() -> None:
-    """An error in the middle of a pipeline is a value; the replies behind it are the right ones."""
+    """An error in the middle of a pipeline is a value; the replies after it are the right ones."""
     async with server_process() as server, a_client(server.url, connections_max=1) as client:
         await client.run(command("SET", "slipway:x", "text"))
         replies = await client.pipeline(
@@ -383,14 +385,14 @@ async def test_error_replies_leave_the_connection_in_order() -> None:
 
 @pytest.mark.parametrize("url", ["", "http://x", "localhost:6379", "redis+sentinel://host:26379", "redis://h:port"])
 def test_a_url_that_is_none_is_refused_without_repeating_it(url: str) -> None:
-    """It may hold a password."""
+    """The URL may contain a password."""
     with pytest.raises(InvalidError) as caught:
         connect(RedisSettings(url=url), clock=SystemClock(), random=SeededRandom(1))
     assert not url or url not in str(caught.value)
 
 
 async def test_a_server_process_leaves_nothing_behind(tmp_path: Path) -> None:
-    """It listens on its socket only, keeps nothing, and ends when told."""
+    """It listens on its socket only, stores nothing, and ends on request."""
     async with server_process() as server:
         pid = server.pid
         assert pid is not None
@@ -416,7 +418,7 @@ async def test_a_server_process_keeps_what_it_is_asked_to_keep() -> None:
 
 
 async def test_a_server_that_can_not_start_says_where_to_look(tmp_path: Path) -> None:
-    """And leaves no process."""
+    """The error names the log, and no process is left."""
     server = ValkeyProcess(tmp_path, ServerOptions(extra=("--no-such-option", "1")))
     with pytest.raises(UnavailableError, match=r"valkey\.log"):
         await server.start()

@@ -1,4 +1,4 @@
-"""On a Redis Cluster whose topology changes under us: slots move, masters change, are away, or come back empty."""
+"""On a Redis Cluster whose topology changes under us: slots move, masters change, are down, or restart empty."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -27,7 +27,7 @@ SLOT = key_slot(keys.allocation(an_id()).encode())
 
 @pytest.fixture(scope="module", params=["valkey", "redis"])
 def shared(request: pytest.FixtureRequest) -> Generator[Cluster]:
-    """A cluster for the tests that leave every slot where it was."""
+    """A cluster for the tests that move no slot."""
     cluster = Cluster(server_binary(request.param))
     try:
         asyncio.run(cluster.start())
@@ -38,7 +38,7 @@ def shared(request: pytest.FixtureRequest) -> Generator[Cluster]:
 
 @asynccontextmanager
 async def opened(cluster: Cluster) -> AsyncGenerator[RedisBackend]:
-    """The cluster, empty."""
+    """The empty cluster."""
     backend = cluster.backend()
     await backend.flush()
     try:
@@ -60,7 +60,7 @@ def source_and_target(cluster: Cluster) -> tuple[Node, Node]:
 
 
 async def there_and_back(cluster: Cluster, paused: Callable[[], Awaitable[object]] | None = None) -> None:
-    """Move the slot away and home again."""
+    """Move the slot away and back."""
     source, target = source_and_target(cluster)
     try:
         await cluster.move_slot(SLOT, source, target, paused=paused)
@@ -78,7 +78,7 @@ async def seqs(streams: Streams) -> list[int]:
 
 
 async def store_when_it_can(streams: Streams, number: int) -> None:
-    """As a follower of a log does: a script of several keys is refused while their slot moves, and asked for again."""
+    """Append as a follower of a log does: a script with several keys is refused while their slot moves, and retried."""
     while (await streams.logs.position(an_id(), a_line("").source)).number < number:
         try:
             await store_lines(streams, an_id(), [a_line(str(number))])
@@ -87,7 +87,7 @@ async def store_when_it_can(streams: Streams, number: int) -> None:
 
 
 async def test_a_slot_moves_while_it_is_written(shared: Cluster, backend: RedisBackend) -> None:
-    """Resharding costs no error, no entry and no order: MOVED and ASK are followed."""
+    """Resharding causes no error, no lost entry and no wrong order: MOVED and ASK are followed."""
     streams, moved = backend.connect(), asyncio.Event()
     written = 0
 
@@ -110,7 +110,7 @@ async def test_a_slot_moves_while_it_is_written(shared: Cluster, backend: RedisB
 
 
 async def test_a_slot_that_is_on_its_way_is_asked_for_at_both_ends(shared: Cluster, backend: RedisBackend) -> None:
-    """While a slot migrates, what exists stays at its source and what is new begins at the target; log lines wait."""
+    """While a slot migrates, existing keys stay at the source and new ones begin at the target; log lines wait."""
     streams = backend.connect()
     await streams.events.append([StreamEntry(event=an_event(1))])
 
@@ -128,7 +128,7 @@ async def test_a_slot_that_is_on_its_way_is_asked_for_at_both_ends(shared: Clust
 
 
 async def test_followers_stay_with_a_stream_that_moves(shared: Cluster, backend: RedisBackend) -> None:
-    """A blocked read of a moved slot goes on where the slot is now."""
+    """A blocked read of a moved slot continues at the slot's new node."""
     writer, reader = backend.connect(), backend.connect()
     seen: list[int] = []
 
@@ -152,7 +152,7 @@ async def test_followers_stay_with_a_stream_that_moves(shared: Cluster, backend:
 
 
 async def test_the_cluster_is_found_from_any_node(shared: Cluster, backend: RedisBackend) -> None:
-    """One node that answers is enough, whichever of the named ones it is."""
+    """One named node that answers is enough, whichever it is."""
     url = f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{shared.nodes[1].port}"
     client = backend.client(url)
     replies = await client.pipeline([command("XLEN", key) for key in (*keys.WORK_KEYS, *keys.EVENT_KEYS)])
@@ -161,7 +161,7 @@ async def test_the_cluster_is_found_from_any_node(shared: Cluster, backend: Redi
 
 
 async def test_scripts_that_one_node_forgot_are_sent_again(shared: Cluster, backend: RedisBackend) -> None:
-    """Each node keeps its own scripts; one that lost them costs an exchange, and no order."""
+    """Each node has its own scripts; a node that lost them costs one exchange, and the order stays."""
     streams = backend.connect()
     names = [f"run-{number}" for number in range(30)]
     for seq in (1, 2, 3):
@@ -172,7 +172,7 @@ async def test_scripts_that_one_node_forgot_are_sent_again(shared: Cluster, back
 
 
 async def test_a_url_that_hides_the_cluster_is_told(shared: Cluster) -> None:
-    """Who names a node as if it were alone learns what to write."""
+    """The error tells a user who names a single node of a cluster what to write."""
     client = RedisClient(RedisSettings(url=f"redis://127.0.0.1:{shared.nodes[0].port}"), SystemClock(), SeededRandom(1))
     with pytest.raises(UnavailableError, match=r"redis\+cluster://"):
         await client.run(command("XLEN", "a"))  # a key of the last master
@@ -180,7 +180,7 @@ async def test_a_url_that_hides_the_cluster_is_told(shared: Cluster) -> None:
 
 
 async def test_a_replica_takes_over() -> None:
-    """After a failover the client finds the new master, which has no scripts, and the stream goes on."""
+    """After a failover the client finds the new master, which has no scripts, and the stream continues."""
     async with cluster_processes() as cluster, opened(cluster) as backend:
         streams = backend.connect()
         await streams.events.append([StreamEntry(event=an_event(1))])
@@ -208,7 +208,7 @@ async def test_a_replica_takes_over() -> None:
 
 
 async def test_a_master_that_comes_back_empty() -> None:
-    """Meanwhile the other shards work on; then groups begin again at the start, and streams at their rings."""
+    """Meanwhile the other shards work; then groups begin again at the start, and streams at their rings."""
     async with cluster_processes() as cluster, opened(cluster) as backend:
         for node in cluster.nodes:
             await node.command("CONFIG", "SET", "cluster-require-full-coverage", "no")
@@ -261,14 +261,14 @@ async def test_a_master_that_comes_back_empty() -> None:
     ],
 )
 def test_a_cluster_url_that_is_none_is_refused_without_repeating_it(url: str) -> None:
-    """A cluster has nodes with hosts, and no databases; the password stays unsaid."""
+    """A cluster URL has nodes with hosts, and no database; the error does not contain the password."""
     with pytest.raises(InvalidError) as caught:
         RedisClient(RedisSettings(url=url), SystemClock(), SeededRandom(1))
     assert "s3cret" not in str(caught.value)
 
 
 async def test_a_server_of_one_slot_range_is_a_cluster_too() -> None:
-    """One node that owns all slots: what hosted services give as the smallest cluster."""
+    """One node that owns all slots is the smallest cluster of hosted services."""
     async with server_process(options=ServerOptions(port=free_port(), cluster=True)) as server:
         operator = RedisBackend(server.url)
         await operator.command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
@@ -286,7 +286,7 @@ async def _is_ok(operator: RedisBackend) -> bool:
 
 
 def test_the_server_of_a_test_ends_with_it() -> None:
-    """The synchronous fixture stops what it started."""
+    """The synchronous fixture stops the server that it started."""
     with running_server("valkey") as server:
         assert server.pid is not None
     assert server.pid is None

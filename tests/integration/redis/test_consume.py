@@ -1,4 +1,4 @@
-"""`slipway.sdk.consume` on a real server, under the account `reader`: as a program of its own, and in this process."""
+"""`slipway.sdk.consume` on a real server, under the account `reader`: as a separate program, and in this process."""
 
 import asyncio
 import os
@@ -35,13 +35,13 @@ FAST: ConsumeOptions = {"block_s": 0.05, "retry_first_s": 0.01, "retry_max_s": 0
 
 
 def quick(**options: Unpack[ConsumeOptions]) -> ConsumeOptions:
-    """Those options, with short times."""
+    """Those options with short times."""
     return {**FAST, **options}
 
 
 @asynccontextmanager
 async def a_server() -> AsyncGenerator[tuple[ValkeyProcess, RedisBackend, str]]:
-    """A server with the account of readers: the process, an operator, and the URL that a program is given."""
+    """A server with the account of readers: the process, an operator, and the URL for a program."""
     async with server_process() as server:
         operator = RedisBackend(server.url)
         await operator.everywhere("ACL", "SETUSER", READER.name, "on", f">{PASSWORD}", *READER.arguments())
@@ -69,7 +69,7 @@ async def start(file: Path, url: str) -> asyncio.subprocess.Process:
 
 
 async def test_the_program_of_the_page(tmp_path: Path) -> None:
-    """It bills what has ended, outlives a restart of Redis, says that it waits, and ends well at SIGTERM."""
+    """It bills ended allocations, survives a restart of Redis, reports that it waits, and ends cleanly on SIGTERM."""
     async with a_server() as (server, operator, url), asyncio.timeout(SOON_S * 2):
         streams = operator.connect()
         await publish(streams, an_event(1), an_event(2, type=Event.TERMINATED, data=USED))
@@ -90,7 +90,7 @@ async def test_the_program_of_the_page(tmp_path: Path) -> None:
 
 
 async def test_failures_become_dead_letters_which_can_be_handled_again() -> None:
-    """Each with its reason; one that succeeds later is removed."""
+    """Each letter has its reason; one whose event succeeds later is removed."""
     wrong = [True]
     seen: list[str] = []
 
@@ -119,7 +119,8 @@ async def test_failures_become_dead_letters_which_can_be_handled_again() -> None
 
 
 async def test_a_flush_while_events_are_in_hand_ends_nothing() -> None:
-    """The event in hand is handled once, although its group is gone and it comes again; so is what follows."""
+    """The event in hand is handled once, although its group is gone and it is delivered again; later events are
+    handled too."""
     going, begun, seen = asyncio.Event(), asyncio.Event(), list[int]()
 
     async def slow(event: AllocationEvent) -> None:
@@ -136,7 +137,7 @@ async def test_a_flush_while_events_are_in_hand_ends_nothing() -> None:
         for _ in range(5):
             await operator.flush()
             await publish(streams, an_event(1), an_event(2))
-            await asyncio.sleep(0.05)  # several times the interval at which it is kept
+            await asyncio.sleep(0.05)  # several times the interval of the heartbeat
         going.set()
         await wait_until(lambda: seen == [1, 2], "both are handled")
         stop.set()
@@ -145,7 +146,7 @@ async def test_a_flush_while_events_are_in_hand_ends_nothing() -> None:
 
 
 async def test_each_call_of_the_handler_is_a_span_linked_to_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the program's own OpenTelemetry, current while the handler runs, in a thread too."""
+    """The span is of the program's own OpenTelemetry, and current while the handler runs, in a thread too."""
     kept, inside = InMemorySpanExporter(), list[int]()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
@@ -179,7 +180,7 @@ async def test_each_call_of_the_handler_is_a_span_linked_to_its_cause(monkeypatc
 
 
 async def test_a_refused_account_is_an_error_that_says_so() -> None:
-    """It is not waited for."""
+    """The consumer does not wait for a refused account."""
     async with a_server() as (_, _, url), asyncio.timeout(SOON_S):
         with pytest.raises(DeniedError, match="refuses our account"):
             await async_consume("g", lambda _: None, redis=url.replace(PASSWORD, "wrong"), stop=asyncio.Event())
@@ -195,14 +196,14 @@ async def test_a_refused_account_is_an_error_that_says_so() -> None:
     ],
 )
 def test_bad_options_name_the_field(options: dict[str, Any], field: str, said: str) -> None:
-    """And say what there is."""
+    """The error lists the allowed names."""
     with pytest.raises(InvalidError, match=said) as found:
         cast("Any", Subscription)(**{"group": "g", "handler": print, **options})
     assert [each.pointer for each in found.value.fields] == [field]
 
 
 def test_without_a_redis_it_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither an option, nor a variable, nor a stack of this machine."""
+    """The error appears when neither an option, nor a variable, nor a stack of this machine names a Redis."""
     monkeypatch.delenv("SLIPWAY_REDIS_URL", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with pytest.raises(InvalidError, match="SLIPWAY_REDIS_URL"):

@@ -1,4 +1,4 @@
-"""The code of docs/integrating.md that consumers of the streams copy: it goes on when Redis comes back empty."""
+"""The code of docs/integrating.md that consumers of the streams copy: it continues when Redis returns empty."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ SOON_S = 20.0
 
 
 def documented() -> dict[str, Any]:
-    """What the page defines for readers of streams."""
+    """The definitions of the page for readers of streams."""
     names: dict[str, Any] = {}
     for source in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL):
         if "redis" in source or "xread" in source or "SHARDS" in source:
@@ -32,17 +32,18 @@ def documented() -> dict[str, Any]:
 
 
 class _Enough(Exception):
-    """Ends a consumer, which would go on for ever."""
+    """Ends a consumer, which would run for ever."""
 
 
 def entries_of(allocation: Allocation) -> list[StreamEntry]:
-    """What the relay appends for it."""
+    """The entries that the relay appends for an allocation."""
     ring = ring_of(allocation)
     return [StreamEntry(event=event_of(allocation, entry), oldest_seq=ring[0].seq) for entry in ring]
 
 
 async def test_both_consumers_survive_a_flush() -> None:
-    """Flushed while they wait, then built again: each goes on, and what comes again is the same but for its trace."""
+    """The streams are flushed while the consumers wait, then built again: each consumer continues, and repeated
+    events differ only in their trace."""
     page = documented()
     story = an_allocation().assigned().started()
     before = story.it

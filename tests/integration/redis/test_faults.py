@@ -1,7 +1,7 @@
-"""Redis breaks in every way it can while allocations move on: all recover without help, nothing is lost or doubled.
+"""Redis fails in every way while allocations progress: all parts recover without help, nothing is lost or doubled.
 
-Real servers, and everything that lives on the streams: the relay, a resync, workers, followers. What each test asserts
-in the end: every stream and every reader has 1, 2, 3... up to the truth, in order and each once, with one payload per
+The tests use real servers and every user of the streams: the relay, a resync, workers, followers. Each test asserts in
+the end: every stream and every reader has 1, 2, 3... up to the last seq, in order and each once, with one payload per
 seq (I14, I15); each allocation's work was done exactly once; no entry stays pending (I16).
 """
 
@@ -18,11 +18,11 @@ from tests.support.ports import free_port
 from tests.support.redis import server_process
 from tests.support.redis_workshop import Shop, a_shop
 
-# A connection that is cancelled while it is being made is left to the collector by asyncio.
+# asyncio leaves a connection that is cancelled while it is being opened to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 AWAY_S = 0.6
-"""Longer than a command may take, and than several backoffs."""
+"""Longer than the timeout of a command, and than several backoffs."""
 Break = Callable[[Shop], Awaitable[None]]
 
 
@@ -45,7 +45,7 @@ async def evicted(shop: Shop) -> None:
 
 
 async def trimmed(shop: Shop) -> None:
-    """Streams under their followers, and the work under its consumers."""
+    """Trim the streams under their followers, and the work streams under their consumers."""
     for key in await shop.command("KEYS", "slipway:alloc:*"):
         await shop.command("XTRIM", key.decode(), "MAXLEN", 0)
     for key in keys.WORK_KEYS:
@@ -58,7 +58,7 @@ async def groups_lost(shop: Shop) -> None:
 
 
 async def full(shop: Shop) -> None:
-    """Noeviction: what needs memory is refused, and nothing goes."""
+    """With noeviction: writes that need memory are refused, and nothing is removed."""
     await shop.command("CONFIG", "SET", "maxmemory", 1)
     await refused(shop, ThrottledError)
     await shop.command("CONFIG", "SET", "maxmemory", 0)
@@ -71,7 +71,7 @@ async def read_only(shop: Shop) -> None:
 
 
 async def hung(shop: Shop) -> None:
-    """The lines are open, and nothing comes back."""
+    """Connections stay open, and no reply arrives."""
     shop.switch.mode = "deaf"
     await shop.work.moves(2)
     await asyncio.sleep(AWAY_S)
@@ -95,7 +95,7 @@ async def partitioned(shop: Shop) -> None:
 
 
 async def flapping(shop: Shop) -> None:
-    """Lines are cut again and again, each time in the middle of something."""
+    """Connections are closed again and again, each time in the middle of an exchange."""
     for _ in range(10):
         shop.switch.cut()
         await shop.work.moves(0)
@@ -103,7 +103,7 @@ async def flapping(shop: Shop) -> None:
 
 
 async def refused(shop: Shop, error: type[Exception]) -> None:
-    """For a while; and it is the error that callers know."""
+    """Commands are refused for a while, with the error that callers know."""
     await shop.work.moves(2)
     with pytest.raises(error):
         await shop.work.connect().wake.ring("x")
@@ -127,7 +127,7 @@ async def refused(shop: Shop, error: type[Exception]) -> None:
     ],
 )
 async def test_all_recover_without_help(breaks: Break) -> None:
-    """Whatever happens to the server or the way to it."""
+    """All parts recover from each fault of the server or the connection."""
     async with a_shop() as shop:
         await shop.work.moves()
         await breaks(shop)
@@ -136,7 +136,7 @@ async def test_all_recover_without_help(breaks: Break) -> None:
 
 
 async def test_a_file_that_was_torn_loses_its_tail_and_nothing_else() -> None:
-    """Kill -9 with appendonly: the server comes back with what was whole; the rest is told again."""
+    """After a kill -9 with appendonly the server returns with the complete entries; the rest is appended again."""
     async with a_shop(options=ServerOptions(appendonly=True)) as shop:
         await shop.work.moves()
         await shop.server.kill()
@@ -154,7 +154,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 async def test_a_disk_that_cannot_be_written_is_waited_for() -> None:
-    """MISCONF: writes are refused until a snapshot could be saved."""
+    """MISCONF: writes are refused until a snapshot was saved."""
     async with a_shop(options=ServerOptions(extra=("--enable-protected-configs", "yes"))) as shop:
         await shop.work.moves()
         gone = shop.server.log.parent / "gone"
@@ -180,7 +180,7 @@ async def _until(shop: Shop, said: str) -> None:
 
 
 async def test_a_server_that_reads_its_file_is_waited_for() -> None:
-    """LOADING: it answers, and does nothing yet."""
+    """LOADING: the server answers, and executes nothing yet."""
     async with a_shop(options=ServerOptions(appendonly=True, extra=("--enable-debug-command", "yes"))) as shop:
         await shop.work.moves()
         for number in range(200):
@@ -195,7 +195,7 @@ async def test_a_server_that_reads_its_file_is_waited_for() -> None:
 
 
 async def test_a_failover_to_a_replica_that_lags() -> None:
-    """The link is cut, the last events are lost, an older copy takes over, and nobody was told. (V12)"""
+    """The link is cut, the last events are lost, and an older copy takes over without a notice. (V12)"""
     port = free_port()
     async with a_shop(options=ServerOptions(port=port)) as shop, server_process("redis") as copy:
         await shop.command("CONFIG", "SET", "repl-diskless-sync-delay", 0)
@@ -205,7 +205,7 @@ async def test_a_failover_to_a_replica_that_lags() -> None:
         async with asyncio.timeout(30):
             while b"master_link_status:up" not in await shop.command("INFO", "replication", server=copy):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-        await shop.command("REPLICAOF", "NO", "ONE", server=copy)  # what comes from now on it does not have
+        await shop.command("REPLICAOF", "NO", "ONE", server=copy)  # the copy lacks all later entries
         await shop.work.moves()
         await shop.work.until_whole()
         await shop.server.kill()

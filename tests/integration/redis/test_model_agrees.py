@@ -1,6 +1,6 @@
 """The in-memory model and real servers give the same answers to the same random operations on every port.
 
-A slice of `python -m tests.models redis`, which says how; and that it tells a model that is wrong.
+A slice of `python -m tests.models redis`, which explains how. A wrong model is found too.
 """
 
 from collections.abc import Iterable
@@ -17,21 +17,22 @@ SLICE = 3_000
 
 
 def test_model_and_servers_agree() -> None:
-    """Answers, errors and states are equal, on an emptied server, a lost key or group, in time, and when refused."""
+    """Answers, errors and states are equal, on an emptied server, after a lost key or group, over time, and when
+    refused."""
     report = models.differ(SLICE, 1, "")
     assert not report.differences, report.differences[0]
     assert report.operations == SLICE
 
 
 class Forgetful(MemoryServer):
-    """Acknowledges the first of what it is told only."""
+    """Acknowledges only the first of the entries."""
 
     def acknowledge(self, key: str, group_name: str, entry_ids: Iterable[Id]) -> None:
         super().acknowledge(key, group_name, [*entry_ids][:1] if "{07}" not in key else [])
 
 
 class WrongModel(ModelSide):
-    """A model with a seeded mistake, in one shard of sixteen."""
+    """A model with a seeded bug, in one shard of sixteen."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
@@ -39,7 +40,7 @@ class WrongModel(ModelSide):
 
 
 async def test_a_wrong_model_is_told_by_a_short_sequence() -> None:
-    """The difference is found within a few hundred operations, and shown by those that it needs."""
+    """The difference is found within a few hundred operations, and shown as a short sequence."""
     async with server_process() as server:
         bench = models.Bench(server.url, model=WrongModel)
         for number in range(40):
@@ -55,7 +56,7 @@ async def test_a_wrong_model_is_told_by_a_short_sequence() -> None:
 
 
 async def test_whoever_comes_back_after_its_process_was_silent_is_counted_once() -> None:
-    """The seat that its silent process lost is not taken for one that it still has, on both sides."""
+    """A seat that was lost by its silent process is not counted when the peer joins again, on both sides."""
     clock, seat = FakeClock(), Seat(request_id="p", token="1")
     group = GatherKey(allocation=an_id(), attempt=1, group="start")
     async with server_process() as server:

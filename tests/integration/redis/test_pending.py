@@ -1,4 +1,4 @@
-"""Consumer groups on a real server: lost groups without a hot loop, entries of the dead, work that takes long."""
+"""Consumer groups on a real server: lost groups without a hot loop, entries of dead consumers, long work."""
 
 import asyncio
 from collections import Counter
@@ -16,24 +16,25 @@ from tests.support.clock import wait_until
 from tests.support.redis import RedisBackend, an_id, server_process
 from tests.support.redis_workshop import Shop, a_shop
 
-# A connection that is cancelled while it is being made is left to the collector by asyncio.
+# asyncio leaves a connection that is cancelled while it is being opened to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 REST_S = 1.0
 LINES_MAX = 400
-"""Within `REST_S`, asked for by two workers, twelve readers and a relay."""
+"""The most commands within `REST_S` of two workers, twelve readers and a relay."""
 PENDING = 50
 
 
 async def commands(shop: Shop, name: str = "") -> int:
-    """How many commands the server has had; or calls of one."""
+    """The number of commands that the server has executed; or of calls of one command."""
     section, key = ("commandstats", f"cmdstat_{name}:calls=") if name else ("stats", "total_commands_processed:")
     lines = (await shop.command("INFO", section)).decode().splitlines()
     return next((int(line.removeprefix(key).split(",")[0]) for line in lines if line.startswith(key)), 0)
 
 
 async def test_a_lost_group_is_created_once_and_nobody_spins() -> None:
-    """FLUSHALL, eviction and a lost group under load: nothing lost, nothing doubled, then as quiet as before. (V12)"""
+    """FLUSHALL, eviction and a lost group under load lose and double nothing; then the load is as low as before.
+    (V12)"""
     async with a_shop() as shop:
         await shop.work.moves()
         await shop.work.until_whole()
@@ -43,21 +44,21 @@ async def test_a_lost_group_is_created_once_and_nobody_spins() -> None:
             await (shop.command("DEL", key) if key else shop.command("FLUSHALL"))
             await shop.work.moves()
             await shop.work.until_whole()
-            # Each of two workers may find it missing, and makes all sixteen; so may the one who looks.
+            # Each of two workers, and this test, may find the group missing and create all sixteen.
             assert await commands(shop, "xgroup|create") <= 4 * keys.SHARDS
         assert await at_rest(shop) < 2 * before
         await shop.work.assert_whole()
 
 
 async def at_rest(shop: Shop) -> int:
-    """Commands within a while in which nothing moves."""
+    """The commands within a period without any work."""
     before = await commands(shop)
     await asyncio.sleep(REST_S)
     return await commands(shop) - before
 
 
 async def test_an_outage_costs_no_hot_loop() -> None:
-    """Everybody's calls fail, for long: the server is tried now and then, not all the time. (V12)"""
+    """All calls fail for a long time: the server is tried now and then, not all the time. (V12)"""
     async with a_shop() as shop:
         await shop.work.moves()
         shop.switch.mode = "refuse"
@@ -71,17 +72,18 @@ async def test_an_outage_costs_no_hot_loop() -> None:
 
 
 async def pending(backend: RedisBackend) -> int:
-    """Entries that are pending with anybody."""
+    """The pending entries of all consumers."""
     found = [await backend.command("XPENDING", key, keys.WORK_GROUP) for key in keys.WORK_KEYS]
     return sum(row[0] for row in found)
 
 
 async def test_nothing_stays_pending_when_workers_die_shrink_to_none_and_come_back() -> None:
-    """50 in hand of one that dies; a trim; none left; others with new names: all is done, nobody is kept. (V13)"""
+    """A worker dies with 50 entries, a trim follows, no worker is left, workers with other names start: all entries
+    are handled, and no consumer is kept. (V13)"""
     async with server_process("redis") as server:
         backend = RedisBackend(server.url)
         streams, done = backend.connect(), Counter[str]()
-        # Nobody is silent for so long who is only slow: what he has in hand would be done twice.
+        # A slow worker must not be silent for that long, or its entries would be handled twice.
         quick = ConsumerSettings(block_s=0.05, min_idle_s=2.0, heartbeat_s=0.2, sweep_s=0.1)
 
         async def handler(hint: WorkHint) -> None:
@@ -101,14 +103,14 @@ async def test_nothing_stays_pending_when_workers_die_shrink_to_none_and_come_ba
 
         await send(0)
         assert len(await streams.work_queue("dead").claim(limit=1_000, block_s=0)) == PENDING
-        assert await streams.work_queue("dead").trim() == 0  # what somebody has in hand stays
+        assert await streams.work_queue("dead").trim() == 0  # pending entries stay
         assert await pending(backend) == PENDING
         await work("new-host", PENDING)
         assert await pending(backend) == 0
-        await send(PENDING)  # while nobody works
+        await send(PENDING)  # while no worker runs
         await work("another-host", 2 * PENDING)
         assert (await pending(backend), set(done.values())) == (0, {1})
-        await streams.work_queue("x").trim()  # what the workers themselves have not trimmed
+        await streams.work_queue("x").trim()  # entries that the workers themselves have not trimmed
         assert max([await backend.command("XLEN", key, key=key) for key in keys.WORK_KEYS]) <= 1  # the last stays
         await streams.work_queue("x").forget_consumers(idle_s=0)
         assert [await backend.command("XINFO", "CONSUMERS", key, keys.WORK_GROUP) for key in keys.WORK_KEYS] == (
@@ -118,7 +120,7 @@ async def test_nothing_stays_pending_when_workers_die_shrink_to_none_and_come_ba
 
 
 class DeafHeart(RedisWorkQueue):
-    """A worker whose heartbeats never arrive, and who looks for nobody's work: it would find its own."""
+    """A worker whose heartbeats never arrive, and which claims no abandoned entries, because it would claim its own."""
 
     async def heartbeat(self, claimed: Sequence[Claimed]) -> None:
         raise UnavailableError("the line is down")
@@ -128,7 +130,8 @@ class DeafHeart(RedisWorkQueue):
 
 
 async def test_long_work_whose_heartbeats_are_lost_is_run_again_and_done_once() -> None:
-    """Another takes it over while the first is still at it: both look at the object first, so it is done once. (V14)"""
+    """Another worker takes the entry over while the first still works: both read the object first, so the work is
+    done once. (V14)"""
     async with server_process("redis") as server:
         backend = RedisBackend(server.url)
         streams = backend.connect()
@@ -142,7 +145,7 @@ async def test_long_work_whose_heartbeats_are_lost_is_run_again_and_done_once() 
                 runs[name] += 1
                 if name == "slow":
                     await release.wait()
-                if not is_done:  # a write with a fence: whoever comes second sees what the first has done
+                if not is_done:  # a write with a fence: the second worker sees what the first has done
                     is_done = True
                     effects.append(name)
 

@@ -1,4 +1,4 @@
-"""Behind a Sentinel: the client finds the master by asking, and asks again when what it knew is gone."""
+"""Behind a Sentinel: the client asks it for the master, and asks again when the known master is gone."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ async def master() -> AsyncGenerator[tuple[ValkeyProcess, int]]:
 
 @pytest.fixture
 async def sentinel(master: tuple[ValkeyProcess, int]) -> AsyncGenerator[int]:
-    """One Sentinel that watches the master; answers its port."""
+    """A Sentinel that watches the master; returns its port."""
     server, master_port = master
     port = free_port()
     folder = Path(server.socket.parent, "sentinel")
@@ -51,7 +51,7 @@ async def until_runs(client: RedisClient) -> None:
 
 
 async def test_the_master_is_found_through_a_sentinel(master: tuple[ValkeyProcess, int], sentinel: int) -> None:
-    """Also when one of the named Sentinels is away, and again after the master was."""
+    """It is found also when one of the named Sentinels is down, and again after the master was down."""
     settings = RedisSettings(url=f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{sentinel}/main/0")
     client = RedisClient(settings, SystemClock(), SeededRandom(1))
     await until_runs(client)
@@ -64,7 +64,7 @@ async def test_the_master_is_found_through_a_sentinel(master: tuple[ValkeyProces
 
 
 async def test_a_sentinel_that_says_nothing_is_passed_over(master: tuple[ValkeyProcess, int], sentinel: int) -> None:
-    """One that takes connections and never answers costs a part of the time of a command, not all of it."""
+    """A Sentinel that accepts connections and never answers costs a part of a command's time, not all of it."""
     ended = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,7 +83,7 @@ async def test_a_sentinel_that_says_nothing_is_passed_over(master: tuple[ValkeyP
 
 
 async def test_an_unknown_service_has_no_master(master: tuple[ValkeyProcess, int], sentinel: int) -> None:
-    """A Sentinel that knows no such service is as good as none."""
+    """A Sentinel that does not know the service is treated like none."""
     settings = RedisSettings(url=f"redis+sentinel://127.0.0.1:{sentinel}/other/0")
     client = RedisClient(settings, SystemClock(), SeededRandom(1))
     with pytest.raises(UnavailableError):

@@ -1,4 +1,4 @@
-"""What a container finds on a local node: files, environment, peers, other containers."""
+"""The surroundings of a container on a local node: files, environment, peers, other containers."""
 
 import json
 import sys
@@ -47,7 +47,7 @@ server.accept()[0].sendall(b"hello")
 
 
 async def printed(world: NodeWorld, script: str, **more: Any) -> Any:
-    """What a Python script prints as JSON."""
+    """Run a Python script in a pod, and return what it prints as JSON."""
     pod = await world.run("a", ["python", "-c", script], **more)
     text = await world.log("a")
     assert pod.phase == "Succeeded", text
@@ -55,7 +55,7 @@ async def printed(world: NodeWorld, script: str, **more: Any) -> Any:
 
 
 async def test_files_are_beside_the_program_and_at_their_mount_path(world: NodeWorld):
-    """Relative paths work, and so do absolute ones in arguments and in the environment."""
+    """Relative paths work, and so do absolute mount paths in arguments and in the environment."""
     await world.config("code", {"train.py": "print(open('conf/a.json').read())", "01__conf.json": '{"lr": 1}'})
     await world.run("rel", ["python", "train.py"], spec=FILES, **MOUNTS)
     assert await world.log("rel") == '{"lr": 1}\n'
@@ -67,7 +67,7 @@ async def test_files_are_beside_the_program_and_at_their_mount_path(world: NodeW
 
 
 async def test_a_pod_waits_for_its_config_map(world: NodeWorld):
-    """A volume that is not there yet is waited for; an Event names what is missing, as a kubelet's does."""
+    """A pod waits for a missing volume; an Event names what is missing, as a kubelet's does."""
     await world.start("a", ["python", "train.py"], spec=FILES, **MOUNTS)
     await wait_until(lambda: world.core.list("events").items, "an Event")
     assert 'configmap "code" not found' in str(world.core.list("events").items[0])
@@ -78,7 +78,8 @@ async def test_a_pod_waits_for_its_config_map(world: NodeWorld):
 
 
 async def test_the_environment_is_the_pods_own(world: NodeWorld, monkeypatch: pytest.MonkeyPatch):
-    """Nothing of the node's own but PATH; HOME and TMPDIR below the pod's folder; `python` is ours."""
+    """The environment has nothing of the node's own but PATH; HOME and TMPDIR are below the pod's folder; `python`
+    is ours."""
     monkeypatch.setenv("SLIPWAY_SECRET", "x")
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     env = await printed(world, "import os, json; print(json.dumps(dict(os.environ)))")
@@ -90,7 +91,7 @@ async def test_the_environment_is_the_pods_own(world: NodeWorld, monkeypatch: py
 
 
 async def test_values_are_expanded_and_looked_up(world: NodeWorld):
-    """fieldRef, configMapKeyRef, envFrom and $(NAME) as a kubelet does them."""
+    """fieldRef, configMapKeyRef, envFrom and $(NAME) work as with a kubelet."""
     await world.config("settings", {"COLOUR": "blue", "size": "3"})
     env: list[dict[str, Any]] = [
         {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -119,7 +120,7 @@ async def test_values_are_expanded_and_looked_up(world: NodeWorld):
 
 
 async def test_a_missing_key_keeps_the_container_from_starting(world: NodeWorld):
-    """As with a kubelet: CreateContainerConfigError, naming the key."""
+    """The container waits with CreateContainerConfigError, which names the key, as with a kubelet."""
     env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "no", "key": "key"}}}]
     await world.start("a", ["true"], env=env)
     await wait_until(lambda: "containerStatuses" in world.pod("a").status, "a status")
@@ -128,7 +129,7 @@ async def test_a_missing_key_keeps_the_container_from_starting(world: NodeWorld)
 
 
 async def test_ranks_find_each_other_by_name(world: NodeWorld):
-    """A name below the own subdomain is the peer's address, also when the peer is created later."""
+    """A name below the pod's subdomain resolves to the peer's address, also when the peer is created later."""
     env = [{"name": "MASTER_ADDR", "value": "rank-0.gang.default.svc"}, {"name": "OTHER", "value": "pypi.example.org"}]
     spec = {"subdomain": "gang"}
     await world.start("rank-1", ["python", "-c", CALL], env=env, spec=spec, node="node-1")
@@ -142,7 +143,7 @@ async def test_ranks_find_each_other_by_name(world: NodeWorld):
 
 
 async def test_init_containers_run_first_and_in_order(world: NodeWorld):
-    """They share volumes with the others; the pod is Pending until they are done."""
+    """They share volumes with the other containers; the pod is Pending until they have ended."""
     mount = [{"name": "shared", "mountPath": "/data"}]
     init = [
         {"name": f"init-{n}", "image": "x", "command": ["sh", "-c", f"echo {n} >>/data/order"], "volumeMounts": mount}
@@ -156,7 +157,7 @@ async def test_init_containers_run_first_and_in_order(world: NodeWorld):
 
 
 async def test_a_failed_init_container_fails_the_pod(world: NodeWorld):
-    """Nothing else is started."""
+    """No other container is started."""
     init = [{"name": "init", "image": "x", "command": ["sh", "-c", "exit 4"]}]
     pod = await world.run("a", ["true"], spec={"initContainers": init})
     assert pod.phase == "Failed"
@@ -164,7 +165,7 @@ async def test_a_failed_init_container_fails_the_pod(world: NodeWorld):
 
 
 async def test_sidecars_run_beside_and_end_with_the_pod(world: NodeWorld):
-    """A sidecar neither blocks the main container nor the end."""
+    """A sidecar blocks neither the main container nor the end of the pod."""
     sidecar = {"name": "side", "image": "x", "command": ["sleep", "60"], "restartPolicy": "Always"}
     pod = await world.run("a", ["true"], spec={"initContainers": [sidecar]})
     assert pod.phase == "Succeeded"
@@ -172,7 +173,7 @@ async def test_sidecars_run_beside_and_end_with_the_pod(world: NodeWorld):
 
 
 async def test_one_of_several_containers_fails(world: NodeWorld):
-    """The pod runs until the last one has ended, and has failed."""
+    """The pod runs until the last container has ended, and then has failed."""
     containers = [
         {"name": "main", "image": "x", "command": ["sh", "-c", "exit 2"]},
         {"name": "other", "image": "x", "command": ["sleep", "0.2"]},
@@ -183,7 +184,7 @@ async def test_one_of_several_containers_fails(world: NodeWorld):
 
 
 async def test_a_policy_restarts(world: NodeWorld):
-    """OnFailure: again until it succeeds, counted, the last end kept."""
+    """With OnFailure the container restarts until it succeeds; restarts are counted, and the last end is shown."""
     script = "test -e $HOME/been || { touch $HOME/been; exit 9; }"
     pod = await world.run("a", ["sh", "-c", script], spec={"restartPolicy": "OnFailure"})
     status = objects_of(pod.status["containerStatuses"])[0]
@@ -193,7 +194,7 @@ async def test_a_policy_restarts(world: NodeWorld):
 
 
 async def test_the_last_words_of_a_failure_are_its_message(world: NodeWorld):
-    """Where the pod asks for it; a success says nothing."""
+    """The last log lines of a failure are its message if the pod requests it; a success has no message."""
     policy: dict[str, Any] = {"terminationMessagePolicy": "FallbackToLogsOnError"}
     await world.run("bad", ["sh", "-c", "echo no disk; exit 1"], **policy)
     await world.run("good", ["echo", "fine"], **policy)
@@ -203,7 +204,7 @@ async def test_the_last_words_of_a_failure_are_its_message(world: NodeWorld):
 
 @pytest.mark.parametrize("probe", [{"tcpSocket": {"port": "web"}}, {"httpGet": {"port": 8000, "path": "/x"}}])
 async def test_a_pod_is_ready_when_its_probe_says_so(world: NodeWorld, probe: dict[str, Any]):
-    """Running, but not ready, until the server answers."""
+    """The pod is running, but not ready, until its server answers."""
     server = (
         "import os, sys, http.server as h; sys.stdin = open(os.environ['HOME'] + '/go', 'w+');\n"
         "class R(h.BaseHTTPRequestHandler):\n"
@@ -227,7 +228,7 @@ async def test_a_pod_is_ready_when_its_probe_says_so(world: NodeWorld, probe: di
 
 
 async def test_the_account_token_of_a_pod(world: NodeWorld) -> None:
-    """It is projected into each container that mounts it, bound to the pod, and nobody else may read it."""
+    """It is projected into each container that mounts it, is bound to the pod, and is readable for its user only."""
     world.core.settle()
     token = {"audience": "slipway", "expirationSeconds": 3600, "path": "token"}
     volume = {"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}}

@@ -1,4 +1,4 @@
-"""A pod on a local node begins, ends and is reported as on a real one."""
+"""A pod on a local node starts, ends and is reported as on a real node."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def condition(status: RawObject, type_: str) -> RawObject:
 
 
 async def test_a_command_runs_and_its_success_is_reported(world: NodeWorld):
-    """Exit 0 is Succeeded, reason Completed, with both times and the pod's address."""
+    """Exit code 0 is Succeeded with reason Completed, both times and the pod's address."""
     pod = await world.run("a", ["echo", "hello"])
     assert pod.phase == "Succeeded"
     ended = world.state("a")["terminated"]
@@ -36,7 +36,7 @@ async def test_a_command_runs_and_its_success_is_reported(world: NodeWorld):
 
 @pytest.mark.parametrize(("script", "code"), [("exit 3", 3), ("kill -9 $PPID; exit 5", 137), ("kill -TERM 0", 143)])
 async def test_a_failure_keeps_its_exit_code(world: NodeWorld, script: str, code: int):
-    """Whatever ends the program: the code is the shell's 128 + signal where a signal did it."""
+    """The code is the program's own, or 128 + signal after a signal."""
     pod = await world.run("a", ["sh", "-c", script])
     assert pod.phase == "Failed"
     assert world.state("a")["terminated"]["exitCode"] == code, world.state("a")
@@ -44,7 +44,7 @@ async def test_a_failure_keeps_its_exit_code(world: NodeWorld, script: str, code
 
 
 async def test_a_running_pod_is_ready(world: NodeWorld):
-    """Running, started, ready, with its process named."""
+    """A running pod is started and ready, and its process is known."""
     await world.start("a", ["sleep", "60"])
     pod = await world.running("a")
     status = objects_of(pod.status["containerStatuses"])[0]
@@ -56,7 +56,7 @@ async def test_a_running_pod_is_ready(world: NodeWorld):
 
 
 async def test_an_image_alone_can_not_run(world: NodeWorld):
-    """There is no image here: the pod waits, and says why."""
+    """A local node has no images, so the pod waits, and its status shows why."""
     await world.start("a", None)
     await wait_until(lambda: "containerStatuses" in world.pod("a").status, "a status")
     waiting = world.state("a")["waiting"]
@@ -68,7 +68,7 @@ async def test_an_image_alone_can_not_run(world: NodeWorld):
 
 
 async def test_a_missing_program_is_a_start_error(world: NodeWorld):
-    """As the container runtime says it: exit 128, StartError, the name in the message."""
+    """The status is that of a container runtime: exit 128, StartError, the name in the message."""
     pod = await world.run("a", ["no-such-program"])
     ended = world.state("a")["terminated"]
     assert pod.phase == "Failed"
@@ -79,13 +79,13 @@ async def test_a_missing_program_is_a_start_error(world: NodeWorld):
 
 @pytest.mark.parametrize("command", [["/etc"], ["/etc/hostname"], ["a\0b"], ["sh", "-c", "a\0b"]])
 async def test_what_can_not_be_started_fails_alone(world: NodeWorld, command: list[str]):
-    """A folder, a file without permission, text that is no argument: an error of that pod, not of the node."""
+    """A folder, a file without permission, and text that is no argument fail that pod, not the node."""
     assert (await world.run("bad", command)).phase == "Failed"
     assert (await world.run("good", ["true"])).phase == "Succeeded"
 
 
 async def test_a_deletion_ends_the_processes_first(world: NodeWorld):
-    """SIGTERM, the exit in the status, then the object goes."""
+    """The process gets SIGTERM, its exit is in the status, then the object is deleted."""
     await world.start("a", ["sh", "-c", "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.05; done"])
     await world.logged("a", "up")
     pod = await world.running("a")
@@ -102,7 +102,7 @@ async def test_a_deletion_ends_the_processes_first(world: NodeWorld):
 
 
 async def test_who_ignores_sigterm_is_killed_after_the_grace(world: NodeWorld):
-    """The grace of the delete counts, not the pod's own."""
+    """The grace of the delete is used, not the pod's own."""
     await world.start("a", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"])
     await world.logged("a", "up")
     patch = {"metadata": {"finalizers": ["slipway.dev/tracking"]}}
@@ -115,7 +115,7 @@ async def test_who_ignores_sigterm_is_killed_after_the_grace(world: NodeWorld):
 
 
 async def test_a_second_delete_shortens_the_grace(world: NodeWorld):
-    """Patience may be lost later."""
+    """A later delete may shorten the grace."""
     await world.start("a", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"])
     await world.logged("a", "up")
     await world.delete("a", grace_s=600)
@@ -124,7 +124,7 @@ async def test_a_second_delete_shortens_the_grace(world: NodeWorld):
 
 
 async def test_a_pod_whose_object_vanished_is_killed(world: NodeWorld):
-    """A forced delete leaves the API at once; the process follows."""
+    """A forced delete removes the object at once; the node then kills the process."""
     await world.start("a", ["sh", "-c", "echo pid $$$$; exec sleep 60"])
     pid = int((await world.logged("a", "pid")).split()[1])
     await world.delete("a", grace_s=0)
@@ -133,7 +133,7 @@ async def test_a_pod_whose_object_vanished_is_killed(world: NodeWorld):
 
 
 async def test_nodes_of_an_earlier_run_are_retired(tmp_path: Path):
-    """Fewer nodes than before: the others' objects go; what is not ours stays."""
+    """With fewer nodes than before the objects of the others are deleted; foreign nodes stay."""
     async with node_world(tmp_path) as before:
         core = before.core
         core.create("nodes", "", {"metadata": {"name": "foreign"}})
@@ -144,7 +144,7 @@ async def test_nodes_of_an_earlier_run_are_retired(tmp_path: Path):
 
 
 async def test_the_folder_of_a_pod_goes_with_its_object(world: NodeWorld):
-    """Nothing is left on disk."""
+    """Nothing of the pod is left on disk."""
     pod = await world.run("a", ["true"])
     assert (world.folder / "pods" / pod.metadata.uid).exists()
     await world.delete("a")
@@ -152,7 +152,7 @@ async def test_the_folder_of_a_pod_goes_with_its_object(world: NodeWorld):
 
 
 async def test_children_end_with_their_container(world: NodeWorld):
-    """What a program leaves in the background ends with it, as in a container; also what has left its group."""
+    """Background processes of a program end with it, as in a container, also those in another process group."""
     script = (
         "from subprocess import Popen as P; [print(P(['sleep', '60'], start_new_session=own).pid) for own in (0, 1)]"
     )
@@ -163,7 +163,7 @@ async def test_children_end_with_their_container(world: NodeWorld):
 
 
 async def test_a_deadline_of_the_pod_is_kept(world: NodeWorld):
-    """activeDeadlineSeconds ends it as a kubelet does."""
+    """activeDeadlineSeconds ends the pod as a kubelet does."""
     pod = await world.run("a", ["sleep", "60"], spec={"activeDeadlineSeconds": 1})
     assert pod.phase == "Failed"
     assert pod.status["reason"] == "DeadlineExceeded"
@@ -171,7 +171,7 @@ async def test_a_deadline_of_the_pod_is_kept(world: NodeWorld):
 
 
 async def test_a_pod_that_does_not_fit_is_rejected(world: NodeWorld):
-    """A node never holds more than it has; nothing of the pod runs."""
+    """A node never admits more than it has; nothing of the pod runs."""
     gpus: dict[str, Any] = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
     await world.start("first", ["sleep", "60"], **gpus)
     await world.running("first")
@@ -184,7 +184,7 @@ async def test_a_pod_that_does_not_fit_is_rejected(world: NodeWorld):
 
 
 async def test_what_somebody_else_calls_failed_stops(world: NodeWorld):
-    """A garbage collector's word on a pod ends its processes."""
+    """When a garbage collector marks a pod as failed, its processes end."""
     await world.start("a", ["sh", "-c", "echo pid $$$$; exec sleep 60"])
     pid = int((await world.logged("a", "pid")).split()[1])
     status = {**world.pod("a").status, "phase": "Failed", "reason": "Evicted"}
@@ -194,7 +194,8 @@ async def test_what_somebody_else_calls_failed_stops(world: NodeWorld):
 
 
 async def test_a_node_denies_what_others_say_of_its_pods(world: NodeWorld):
-    """A pod that was called not ready while its node was silent is ready again as soon as the node hears of it."""
+    """A pod that was marked not ready while its node was silent is marked ready again as soon as the node reads
+    that."""
     await world.start("a", ["sleep", "60"])
     await world.running("a")
     status = world.core.get("pods", NAMESPACE, "a")["status"]
@@ -204,7 +205,7 @@ async def test_a_node_denies_what_others_say_of_its_pods(world: NodeWorld):
 
 
 async def test_a_node_that_was_silent_says_that_it_is_ready(world: NodeWorld):
-    """Its own report replaces what the cluster has written in the meantime; a node that is ready writes nothing."""
+    """The node's own report replaces what the cluster has written; a node that is ready writes nothing."""
     unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
     world.core.patch("nodes", "", "node-0", {"status": {"conditions": [unknown]}}, subresource="status")
     await report(world.kube, "node-0", SystemClock())

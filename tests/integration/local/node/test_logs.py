@@ -1,4 +1,4 @@
-"""Container logs through the API server: what was written, as it is written, and only that."""
+"""Container logs through the API server: the program's own output, as it is written."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from tests.support.plain_http import NO_TLS
 
 
 async def test_a_log_is_followed_to_its_end(world: NodeWorld):
-    """Lines come as they are written; the stream ends with the container."""
+    """Lines arrive as they are written; the stream ends with the container."""
     script = "echo one; while [ ! -e $HOME/go ]; do sleep 0.01; done; echo two >&2; printf three"
     await world.start("a", ["sh", "-c", script])
     pod = await world.running("a")
@@ -26,13 +26,13 @@ async def test_a_log_is_followed_to_its_end(world: NodeWorld):
 
 @pytest.mark.parametrize("number", ["TERM", "KILL", "SEGV"])
 async def test_a_log_has_the_words_of_the_program_only(world: NodeWorld, number: str):
-    """What stands between the node and the program does not say which signal has ended it."""
+    """The wrapper between the node and the program does not print which signal ended the program."""
     await world.run("a", ["sh", "-c", f"echo mine >&2; kill -{number} $$$$"])
     assert await world.log("a") == "mine\n"
 
 
 async def test_a_reader_resumes_after_the_last_time_it_saw(world: NodeWorld):
-    """Times strictly rise; of `sinceTime` the API keeps whole seconds, so some lines come again with the same times."""
+    """Times strictly rise; the API has whole seconds in `sinceTime`, so some lines are repeated with the same times."""
     await world.run("a", ["sh", "-c", "for i in 1 2 3 4 5; do echo $i; done"])
     times = [line.split()[0] for line in (await world.kube.read_log(NAMESPACE, "a")).decode().splitlines()]
     assert times == sorted(set(times))
@@ -43,14 +43,14 @@ async def test_a_reader_resumes_after_the_last_time_it_saw(world: NodeWorld):
 
 
 async def test_the_tail_of_a_log(world: NodeWorld):
-    """The last lines only."""
+    """A tail has the last lines only."""
     await world.run("a", ["sh", "-c", "for i in 1 2 3 4 5; do echo $i; done"])
     tail = await world.kube.read_log(NAMESPACE, "a", tail_lines=2)
     assert [line.split()[1] for line in tail.decode().splitlines()] == ["4", "5"]
 
 
 async def test_one_of_several_containers_has_to_be_named(world: NodeWorld):
-    """As the kubelet says it."""
+    """The refusal has the kubelet's words."""
     containers = [{"name": name, "image": "x", "command": ["echo", name]} for name in ("left", "right")]
     await world.run("a", spec={"containers": containers})
     assert await world.log("a", "right") == "right\n"
@@ -61,14 +61,14 @@ async def test_one_of_several_containers_has_to_be_named(world: NodeWorld):
 
 
 async def test_a_container_that_waits_has_no_log(world: NodeWorld):
-    """It says what it waits for."""
+    """The refusal names what the container waits for."""
     await world.start("a", None)
     with pytest.raises(TransientError, match="waiting to start"):
         await world.log("a")
 
 
 async def test_the_endpoint_is_for_those_who_know_its_key(world: NodeWorld):
-    """Other users of the machine get nothing; nor do other methods."""
+    """Other users of the machine get no log; nor do other methods."""
     pod = await world.run("a", ["echo", "hello"])
     node = world.core.get("nodes", "", "node-0")
     endpoint = str(node["metadata"]["annotations"]["slipway.dev/log-endpoint"])
@@ -84,7 +84,7 @@ async def test_the_endpoint_is_for_those_who_know_its_key(world: NodeWorld):
 
 
 async def test_a_long_log_is_bounded_and_whole_lines_survive(world: NodeWorld):
-    """A line of 100 kB comes back in one piece, byte for byte."""
+    """A line of 100 kB is read back in one piece, byte for byte."""
     await world.run("a", ["python", "-c", "print('x' * 100_000); print('end')"])
     first, last = (await world.log("a")).splitlines()
     assert first == "x" * 100_000

@@ -1,4 +1,4 @@
-"""Readiness probes that are commands: when they fail, and that nothing of them is left."""
+"""Readiness probes that run commands: their failures, and that they leave no process behind."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ PROBE = Probe(host="127.0.0.1", command=["sleep"], timeout_s=60.0)
 
 
 class Command:
-    """A probe's command that writes its pid, and then sleeps."""
+    """A probe command that writes its pid, and then sleeps."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "pid"
@@ -40,7 +40,7 @@ def command(tmp_path: Path) -> Command:
 
 
 def exists(pid: int) -> bool:
-    """Also a process that has ended, until it is waited for."""
+    """Whether the process exists, also when it has ended and was not waited for."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, 0)
         return True
@@ -48,14 +48,14 @@ def exists(pid: int) -> bool:
 
 
 def kill_and_reap(pid: int) -> None:
-    """The process is gone, and the event loop does not know it yet."""
+    """Kill the process and reap it before the event loop does."""
     os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):  # a thread of asyncio waits for it too, and may be first
+    with contextlib.suppress(ChildProcessError):  # a thread of asyncio waits for the process too, and may be first
         os.waitpid(pid, 0)
 
 
 async def test_a_cancelled_probe_leaves_no_process(command: Command) -> None:
-    """Its command is killed, and waited for."""
+    """The probe's command is killed and waited for."""
     asking = asyncio.ensure_future(watch_readiness(PROBE, command.beside, SystemClock(), print))
     pid = await command.pid()
     asking.cancel()
@@ -65,7 +65,7 @@ async def test_a_cancelled_probe_leaves_no_process(command: Command) -> None:
 
 
 async def test_a_probe_is_cancelled_while_its_command_ends(command: Command) -> None:
-    """A command that ended by itself at that moment does not keep the probe going."""
+    """A command that ends by itself at that moment does not keep the probe running."""
     asking = asyncio.ensure_future(watch_readiness(PROBE, command.beside, SystemClock(), print))
     pid = await command.pid()
     kill_and_reap(pid)
@@ -75,7 +75,7 @@ async def test_a_probe_is_cancelled_while_its_command_ends(command: Command) -> 
 
 
 async def test_a_port_that_does_not_exist_is_not_ready() -> None:
-    """It stays a probe that fails."""
+    """The probe fails."""
     told = list[bool]()
     probe = Probe(host="127.0.0.1", port=99_999, period_s=0.001)
     asking = asyncio.ensure_future(watch_readiness(probe, lambda _: None, SystemClock(), told.append))

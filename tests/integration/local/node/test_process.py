@@ -46,7 +46,7 @@ class Machine:
             return await asyncio.to_thread(self.node.wait)
 
     async def start(self, name: str, script: str, **more: Any) -> None:
-        """`more` goes into the container."""
+        """Start a pod; `more` are fields of its container."""
         container = {"name": "main", "image": "x", "command": ["sh", "-c", script], **more}
         spec = {"nodeName": "node-0", "restartPolicy": "Never", "containers": [container]}
         await self.kube.create(PODS, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
@@ -60,7 +60,7 @@ class Machine:
                 await asyncio.sleep(0.02)
 
     async def is_ready(self, name: str, *, restarts: int = 0) -> None:
-        """Until its container is ready, and then it is shown as running."""
+        """Wait until the container is ready, and shown as running."""
         async with asyncio.timeout(15):
             while True:
                 pod = await self.kube.get(PODS, name, namespace=NAMESPACE)
@@ -75,7 +75,7 @@ class Machine:
         return " ".join(line.partition(" ")[2] for line in raw.decode().splitlines())
 
     async def logged(self, name: str) -> str:
-        """The log once there is something in it."""
+        """Wait for a log that is not empty, and return it."""
         async with asyncio.timeout(10):
             while not (text := await self.log(name)):  # noqa: ASYNC110 - a log has no event
                 await asyncio.sleep(0.02)
@@ -84,7 +84,7 @@ class Machine:
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncGenerator[Machine, None]:
-    """Both processes are up."""
+    """A machine with both processes running."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -121,7 +121,7 @@ async def _has_node(kube: KubeClient) -> bool:
 
 
 async def test_a_killed_node_process_finds_its_pods_again(machine: Machine):
-    """Programs run on without it, are not started again, and their exits are not lost, nor what they wrote."""
+    """Programs run on without the node process, are not started again, and no exit or output is lost."""
     wait = "while [ ! -e $HOME/go ]; do sleep 0.02; done"
     await machine.start("lives", f"echo once; {wait}; echo later; exit 5")
     await machine.start("ends", f"echo once; {wait}; exit 6")
@@ -143,7 +143,7 @@ async def test_a_killed_node_process_finds_its_pods_again(machine: Machine):
 
 
 async def test_a_container_that_is_found_again_is_probed_as_it_was_started(machine: Machine):
-    """Its command and environment are those of its start, also when what they were made of is gone since."""
+    """The probe uses the command and environment of the container's start, also when their sources are gone."""
     await machine.kube.create(
         CONFIG_MAPS, {"metadata": {"name": "code", "namespace": NAMESPACE}, "data": {"FLAG": "ready"}}
     )
@@ -159,7 +159,7 @@ async def test_a_container_that_is_found_again_is_probed_as_it_was_started(machi
 
 
 async def test_a_lost_process_is_reported_and_not_started_again(machine: Machine):
-    """Killed together with the node process, or started on a disk that is gone: its exit is unknown."""
+    """For a program that was killed together with the node process, or whose folder is gone, the exit is unknown."""
     await machine.start("lost", "echo once; sleep 60")
     pod = await machine.in_phase("lost", "Running")
     await machine.logged("lost")
@@ -174,7 +174,7 @@ async def test_a_lost_process_is_reported_and_not_started_again(machine: Machine
 
 
 async def test_sigterm_ends_every_pod_and_says_so(machine: Machine):
-    """Grace is capped, the statuses are written, nothing runs any more."""
+    """The grace is capped, the statuses are written, and no process runs on."""
     await machine.start("polite", "trap 'exit 0' TERM; echo $$$$; while :; do sleep 0.02; done")
     await machine.start("stubborn", "trap '' TERM; echo $$$$; while :; do sleep 0.02; done")
     for name in ("polite", "stubborn"):

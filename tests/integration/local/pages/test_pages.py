@@ -53,7 +53,7 @@ def told(events: list[dict[str, Any]], type_: str) -> str:
 
 
 def test_the_page_is_there_with_and_without_the_prefix(notebook: httpx2.Client):
-    """Behind the proxy and at the pod's own address; it loads nothing from elsewhere."""
+    """The page works behind the proxy and at the pod's own address; it loads nothing from other hosts."""
     page = notebook.get(f"{PREFIX}/")
     assert page.status_code == 200
     assert "<title>notebook-abc-12345678" in page.text
@@ -67,7 +67,7 @@ def test_the_page_is_there_with_and_without_the_prefix(notebook: httpx2.Client):
 
 
 def test_a_cell_runs_in_a_namespace_that_lasts(notebook: httpx2.Client):
-    """Output, the value of the last expression, and the same variables in the next cell."""
+    """A cell shows its output and the value of its last expression; the next cell has the same variables."""
     first = run(notebook, "x = 41\nprint('hello')\nx + 1")
     assert told(first, "stdout") == "hello\n"
     assert told(first, "result") == "42"
@@ -82,7 +82,7 @@ def test_a_cell_runs_in_a_namespace_that_lasts(notebook: httpx2.Client):
     [("1 / 0", "ZeroDivisionError"), ("def f(:", "SyntaxError"), ("raise SystemExit(3)", "SystemExit: 3")],
 )
 def test_an_error_is_output(notebook: httpx2.Client, code: str, words: str):
-    """The kernel goes on, and our own frames are not shown."""
+    """An error is shown as output; the kernel runs on, and our own frames are not shown."""
     text = told(run(notebook, code), "error")
     assert words in text
     assert "kernel.py" not in text
@@ -90,13 +90,13 @@ def test_an_error_is_output(notebook: httpx2.Client, code: str, words: str):
 
 
 def test_a_kernel_that_ends_is_replaced(notebook: httpx2.Client):
-    """The page says so; the next cell runs."""
+    """The page reports the end of the kernel; the next cell runs."""
     assert "The kernel ended" in told(run(notebook, "import os; os._exit(1)"), "error")
     assert told(run(notebook, "2"), "result") == "2"
 
 
 def test_a_cell_can_be_interrupted(notebook: httpx2.Client):
-    """By another request, while it runs."""
+    """Another request interrupts a running cell."""
     with notebook.stream("POST", f"{PREFIX}/run", json={"code": "print('up')\nwhile True: pass"}) as answer:
         lines = answer.iter_lines()
         while "up" not in next(lines):
@@ -115,7 +115,7 @@ def test_a_restart_forgets(notebook: httpx2.Client):
 
 
 def test_other_sites_can_not_run_anything(notebook: httpx2.Client):
-    """Not by a form, not by a name that was made to point here, not by a body without end."""
+    """A form of another site, a DNS name that points here, and a body without an end are refused."""
     form = notebook.post("/run", data={"code": "1"})
     rebound = notebook.post("/run", json={"code": "1"}, headers={"Host": "evil.example"})
     seen = notebook.get("/", headers={"Host": "evil.example"})
@@ -128,7 +128,7 @@ def test_other_sites_can_not_run_anything(notebook: httpx2.Client):
 
 
 def test_scalars_are_served(tmp_path: Path):
-    """The page and its data."""
+    """The page and its data are served."""
     (tmp_path / "m.jsonl").write_text('{"step": 1, "loss": 2}\n')
     with served(TensorboardSite(tmp_path), "/proxy/tb") as client:
         assert "scalars" in client.get("/proxy/tb/").text
@@ -137,7 +137,7 @@ def test_scalars_are_served(tmp_path: Path):
 
 
 def test_with_a_token_the_proxy_only_is_answered():
-    """Every account of a machine reaches a loopback address."""
+    """Every user of a machine can connect to a loopback address, so the token is needed."""
     with served(NotebookSite(), token="s3cret") as client:
         opens = {"Authorization": "Bearer s3cret"}
         for headers, code in (({}, 401), ({"Authorization": "Bearer wrong"}, 401), (opens, 200)):
@@ -147,7 +147,7 @@ def test_with_a_token_the_proxy_only_is_answered():
 
 
 def answer_to(client: httpx2.Client, *pieces: bytes) -> bytes:
-    """What comes until the connection ends."""
+    """Everything received until the connection ends."""
     with socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=10) as connection:
         with contextlib.suppress(OSError):
             for piece in pieces:
@@ -169,13 +169,13 @@ def answer_to(client: httpx2.Client, *pieces: bytes) -> bytes:
     ],
 )
 def test_a_head_that_is_too_large(notebook: httpx2.Client, head: bytes):
-    """It is not read to its end."""
+    """A head that is too large is not read to its end."""
     assert b" 200 " not in answer_to(notebook, head)
     assert b" 200 " in answer_to(notebook, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 
 
 class _Paused:
-    """A site whose answers are made when the test says so, and too large for what the two sockets hold."""
+    """A site that answers when the test allows it, with answers larger than both socket buffers."""
 
     def __init__(self) -> None:
         self.asked, self.may_answer, self.ran = threading.Event(), threading.Event(), threading.Event()
@@ -206,7 +206,7 @@ class _Paused:
 
 
 def leaving(port: int, request: bytes, site: _Paused) -> None:
-    """Ask, and be gone before the answer: the connection is reset, not closed in good order."""
+    """Send a request and reset the connection before the answer."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.sendall(request)
@@ -222,7 +222,7 @@ def has_answered_all() -> bool:
     "request_", [b"GET /", b"GET /facts", b"POST /run"], ids=["a page", "its data", "a stream of events"]
 )
 def test_a_client_that_leaves_is_no_error(capfd: pytest.CaptureFixture[str], request_: bytes):
-    """Whatever it asked for: the log of the pod says nothing, what it began goes on, and others are served."""
+    """The pod's log shows no error, the started work goes on, and other clients are served."""
     site = _Paused()
     with served(site) as client:
         head = b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
@@ -235,7 +235,7 @@ def test_a_client_that_leaves_is_no_error(capfd: pytest.CaptureFixture[str], req
 
 
 def test_an_error_of_the_site_is_printed(capfd: pytest.CaptureFixture[str]):
-    """Only those of a connection that is gone are passed over."""
+    """Only errors of a lost connection are ignored."""
     with served(_Paused()) as client, pytest.raises(httpx2.RemoteProtocolError):
         client.get("/broken")
     wait_until(has_answered_all, "the threads of the requests to end")
@@ -243,7 +243,7 @@ def test_an_error_of_the_site_is_printed(capfd: pytest.CaptureFixture[str]):
 
 
 def test_connections_are_limited(notebook: httpx2.Client):
-    """Each is a thread; what is above is closed at once."""
+    """Each connection is a thread; one above the limit is closed at once."""
     with contextlib.ExitStack() as held:
         for _ in range(CONNECTIONS_MAX):
             held.enter_context(socket.create_connection(("127.0.0.1", notebook.base_url.port or 0), timeout=10))
