@@ -1,4 +1,4 @@
-"""One stack for the whole session; a folder in which the pods of a test leave marks."""
+"""One stack for the whole session; a folder for the marks of a test's pods."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -17,21 +17,21 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]
 
 @pytest.fixture(scope="module")
 def stack(_shared: RunningStack) -> Generator[RunningStack]:
-    """The same one for all files of tests; none leaves anything running to the next."""
+    """The stack of all files of tests; a test leaves nothing running to the next."""
     yield _shared
     _shared.end_everything()
 
 
 @pytest.fixture(autouse=True)
 def _everything_works(request: pytest.FixtureRequest) -> None:  # pyright: ignore[reportUnusedFunction]
-    """What an earlier test has killed, it may have killed last: its end is not yet the end of the outage."""
+    """Wait until every service works: an earlier test may have killed a service in its last step."""
     if "stack" in request.fixturenames:
         request.getfixturevalue("stack").await_ready()
 
 
 @pytest.fixture
 def marks(tmp_path: Path) -> Path:
-    """Where pods, which are processes of this machine, leave word of themselves."""
+    """The folder in which pods, which are processes of this machine, leave marks."""
     folder = tmp_path / "marks"
     folder.mkdir(mode=0o777)
     return folder

@@ -1,4 +1,4 @@
-"""Tasks of a real Airflow, in an environment of its own, that launch on the whole system."""
+"""Tasks of a real Airflow, in a separate environment, that launch on the whole system."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ PLAY_S = 240.0
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """(its Python, its variables), with a database."""
+    """An Airflow environment (its Python, its variables), with a database."""
     interpreter = airflow_environment.python()
     if interpreter is None:
         pytest.skip("Airflow cannot be installed here: the package index cannot be reached")
@@ -36,7 +36,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]
 
 @pytest.fixture
 def play(home: tuple[Path, dict[str, str]], stack: RunningStack) -> Play:
-    """One run of a DAG with these tasks; (what became of each, the log)."""
+    """Run a DAG with these tasks once; return (the state of each task, the log)."""
     interpreter, env = home
     extra = {"installation": INSTALLATION}
     login = json.dumps({"conn_type": "http", "host": stack.url, "password": stack.stack.token, "extra": extra})
@@ -54,14 +54,14 @@ def play(home: tuple[Path, dict[str, str]], stack: RunningStack) -> Play:
 
 
 def tasks_of(stack: RunningStack, task: str) -> list[Json]:
-    """What a task has launched."""
+    """The allocations that a task has launched."""
     answer = stack.ask(lambda api: api.get("/allocations", query={"labelSelector": f"airflow-task={task}"}))
     items: list[Json] = answer["items"]
     return items
 
 
 def test_tasks_launch_wait_and_end_as_their_allocations_do(play: Play, stack: RunningStack) -> None:
-    """Deferred or not: a success with its lines in the log and its id as the value; a failure fails the task."""
+    """Deferred or not, a success has its lines in the log and its id as the value; a failure fails the task."""
     python = {"slipway_conn_id": "slipway"}
     found, said = play(
         {
@@ -88,7 +88,7 @@ def test_tasks_launch_wait_and_end_as_their_allocations_do(play: Play, stack: Ru
 
 
 def test_a_wait_that_times_out_ends_the_allocation(play: Play, stack: RunningStack) -> None:
-    """`execution_timeout` of a task that waits without a worker is that of the work."""
+    """`execution_timeout` of a task that waits without a worker ends the allocation."""
     found, said = play(
         {
             "late": {
@@ -106,5 +106,5 @@ def test_a_wait_that_times_out_ends_the_allocation(play: Play, stack: RunningSta
 
 
 def errors_of(said: str) -> str:
-    """The lines of a log that tell of errors."""
+    """The lines of a log that report errors."""
     return "\n".join(line for line in said.splitlines() if "Error" in line or "Exception" in line or "[error" in line)

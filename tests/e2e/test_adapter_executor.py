@@ -20,7 +20,7 @@ END_S = 60.0
 
 @pytest.fixture
 def make(stack: RunningStack) -> Generator[Make]:
-    """Executors on the stack, with the Python of the tests in the ranks."""
+    """A factory of executors on the stack, with the Python of the tests in the ranks."""
     with Client(stack.url, token=stack.stack.token) as client:
 
         def executor(**options: Any) -> SlipwayExecutor:
@@ -35,11 +35,12 @@ def id_of(future: "Future[Any]") -> str:
 
 
 def of_a_module() -> None:
-    """What ranks do not have."""
+    """A function of a module that ranks do not have."""
 
 
 def test_functions_of_any_kind_come_back(make: Make, stack: RunningStack) -> None:
-    """A closure, many at once, in the order of `map`; each is a launch with the fields that were asked for."""
+    """A closure can be called, also many at once, with results in the order of `map`; each call is a launch with the
+    requested fields."""
     base = 40
 
     def raised(number: int) -> int:
@@ -54,7 +55,7 @@ def test_functions_of_any_kind_come_back(make: Make, stack: RunningStack) -> Non
 
 
 def test_what_a_call_raises_is_raised_here(make: Make) -> None:
-    """The same exception, with a note that says in which rank of which launch, and its traceback there."""
+    """The caller gets the same exception, with a note that names rank and launch, and the rank's traceback."""
 
     def fail() -> None:
         raise KeyError("no such key")
@@ -68,7 +69,7 @@ def test_what_a_call_raises_is_raised_here(make: Make) -> None:
 
 
 def test_large_results_come_back_whole_or_are_refused(make: Make) -> None:
-    """Up to the limit through the log; beyond it the error names the way."""
+    """Results up to the limit return through the log; beyond it the error names another way."""
     with make() as pool:
         fits, does_not = pool.submit(bytes, RESULT_BYTES_MAX - 1024), pool.submit(bytes, RESULT_BYTES_MAX + 1)
         assert fits.result(END_S) == bytes(RESULT_BYTES_MAX - 1024)
@@ -79,7 +80,7 @@ def test_large_results_come_back_whole_or_are_refused(make: Make) -> None:
 
 
 def test_a_shared_folder_has_no_such_limits_and_is_left_empty(make: Make, marks: Path) -> None:
-    """Calls and results go through files, which are gone once they were read."""
+    """Calls and results are files, which are deleted once they were read."""
     marks.chmod(0o777)
     data = bytes(range(256)) * 8_000
     with make(folder=str(marks)) as pool:
@@ -90,7 +91,7 @@ def test_a_shared_folder_has_no_such_limits_and_is_left_empty(make: Make, marks:
 
 
 def test_each_rank_of_a_gang_calls(make: Make) -> None:
-    """With `ranks` the result is a list, by rank."""
+    """With `ranks` the result is a list, ordered by rank."""
 
     def rank() -> str:
         import os
@@ -112,7 +113,7 @@ def test_a_call_that_does_not_run_yet_can_be_cancelled(make: Make, stack: Runnin
 
 
 def test_a_call_that_is_killed_says_so(make: Make, stack: RunningStack) -> None:
-    """The error has the id and how it ended; a call that runs cannot be cancelled."""
+    """The error has the id and the end; a running call cannot be cancelled."""
 
     def sleep_long() -> None:
         import time
@@ -129,13 +130,13 @@ def test_a_call_that_is_killed_says_so(make: Make, stack: RunningStack) -> None:
 
 
 def test_a_function_that_the_ranks_cannot_import_says_so(make: Make) -> None:
-    """A function of a module travels by its name, as with every pickle: the error names the module."""
+    """A function of a module is pickled by its name, as in every pickle: the error names the module."""
     with make() as pool, pytest.raises(ModuleNotFoundError, match="tests"):
         pool.submit(of_a_module).result(END_S)
 
 
 def test_no_call_is_taken_after_the_end(make: Make) -> None:
-    """As of every executor."""
+    """No call is accepted after the shutdown, as in every executor."""
     pool = make()
     pool.shutdown()
     with pytest.raises(RuntimeError, match="after shutdown"):

@@ -48,7 +48,7 @@ c.JupyterHub.load_roles = [
 
 
 class Hub:
-    """A hub that runs, and its REST API."""
+    """A running hub, and its REST API."""
 
     def __init__(self, stack: RunningStack, folder: Path) -> None:
         ports = {name: free_port() for name in ("port", "hub_port", "proxy_port", "server_port")}
@@ -68,11 +68,11 @@ class Hub:
 
     @property
     def log(self) -> str:
-        """What it has written so far."""
+        """The log so far."""
         return (self.folder / "log").read_text("utf-8", errors="replace")
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the hub, and wait until it answers."""
         env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
         argv = [str(BIN / "jupyterhub"), "-f", str(self.folder / "config.py")]
         with (self.folder / "log").open("ab") as log:
@@ -80,14 +80,14 @@ class Hub:
         wait_until(lambda: self.call("GET", "/hub/api/")[0] == 200, lambda: self.log[-3000:], timeout_s=START_S)
 
     def stop(self) -> None:
-        """End it; its servers go on."""
+        """Stop the hub; its servers run on."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(30)
             self._process = None
 
     def call(self, method: str, path: str, body: Json | None = None) -> tuple[int, Json]:
-        """(status, answer); 0 where nothing answers."""
+        """Call the API and return (status, answer); 0 when nothing answers."""
         content = json.dumps(body).encode() if body is not None else b"" if method != "GET" else None
         headers = {"Authorization": f"token {TOKEN}", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.url}{path}", content, headers, method=method)
@@ -101,7 +101,7 @@ class Hub:
             return 0, {}
 
     def server(self) -> Json:
-        """The server of ada as the hub knows it; empty: there is none."""
+        """The server of ada as the hub knows it; empty when there is none."""
         found: Json = self.call("GET", "/hub/api/users/ada")[1].get("servers", {}).get("", {})
         return found
 
@@ -119,7 +119,7 @@ def hub(stack: RunningStack, tmp_path: Path) -> Generator[Hub]:
 
 
 def launched(stack: RunningStack) -> list[Json]:
-    """What the hub has launched and has not ended."""
+    """The allocations that the hub has launched and that have not ended."""
     answer = stack.ask(
         lambda api: api.get("/allocations", query={"active": "true", "labelSelector": "jupyterhub-hub=hub"})
     )
@@ -128,7 +128,8 @@ def launched(stack: RunningStack) -> list[Json]:
 
 
 def test_a_server_is_a_launch_until_the_hub_ends_it(hub: Hub, stack: RunningStack) -> None:
-    """It is reached through the proxy, outlives the hub, holds no readable token, and is ended by the hub."""
+    """The server is reached through the proxy, outlives the hub, contains no readable token, and is ended by the
+    hub."""
     assert hub.call("POST", "/hub/api/users/ada/server", {"cpus": 2})[0] in (201, 202)
     wait_until(lambda: hub.server().get("ready"), lambda: hub.log[-3000:], timeout_s=START_S)
     [view] = launched(stack)
@@ -151,19 +152,19 @@ def test_a_server_is_a_launch_until_the_hub_ends_it(hub: Hub, stack: RunningStac
 
 
 def test_an_option_that_users_may_not_choose_is_refused(hub: Hub, stack: RunningStack) -> None:
-    """Nothing is launched, and the hub's log names the setting."""
+    """Nothing is launched, and the hub's log names the option."""
     hub.call("POST", "/hub/api/users/ada/server", {"image": "evil"})
     wait_until(lambda: "allowed_options does not name it" in hub.log, lambda: hub.log[-3000:], timeout_s=START_S)
     assert launched(stack) == []
 
 
 def test_a_server_that_is_killed_outside_is_gone_for_the_hub(hub: Hub, stack: RunningStack) -> None:
-    """The hub sees it at its next look, and starts another one when it is asked to."""
+    """The hub notices it at its next check, and starts another one on request."""
     hub.call("POST", "/hub/api/users/ada/server", {})
     wait_until(lambda: hub.server().get("ready"), lambda: hub.log[-3000:], timeout_s=START_S)
     [first] = launched(stack)
     assert stack.command("kill", first["id"], "--wait").code == 0
-    # The hub looks by itself every half a minute; asked to end the server, it finds that there is none.
+    # The hub checks only every half a minute; asked to end the server, it finds that there is none.
     hub.call("DELETE", "/hub/api/users/ada/server")
     wait_until(lambda: hub.server() == {}, lambda: hub.log[-3000:], timeout_s=START_S)
     assert hub.call("POST", "/hub/api/users/ada/server", {})[0] in (201, 202)

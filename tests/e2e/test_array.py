@@ -1,4 +1,4 @@
-"""`slipway run --array`: each launch runs with its own index, and the job keeps how many run at a time."""
+"""`slipway run --array`: each launch runs with its own index, and the job limits how many run at a time."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +10,7 @@ SCRIPT = 'echo "$ARRAY_INDEX of $ARRAY_COUNT" > {marks}/$ARRAY_INDEX'
 
 
 def test_each_index_of_an_array_runs(stack: RunningStack, marks: Path) -> None:
-    """One at a time here, as allocations of one job."""
+    """The allocations of one job run one at a time here."""
     name = fresh("sweep")
     words = ("--name", name, "--gpus", "1", "--cpus", "50m", "--memory", "64Mi", "--image", "local")
     ran = stack.command("run", *words, "--array", "0-2%1", "--", "sh", "-c", SCRIPT.format(marks=marks))

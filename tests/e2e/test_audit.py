@@ -1,4 +1,4 @@
-"""`slipway audit` against a whole local system: clean after real lives, and what is broken by hand is told by name."""
+"""`slipway audit` on a whole local system: clean after real allocations, and manual damage is reported by invariant."""
 
 import json
 import os
@@ -29,7 +29,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 @pytest.fixture
 def own(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
-    """A stack of its own: what is broken here is broken nowhere else."""
+    """A separate stack, so that the damage affects no other test."""
     with running_stack(tmp_path_factory.mktemp("audit") / "data", cpus=32, memory="64Gi") as running:
         yield running
 
@@ -44,20 +44,20 @@ def environment(stack: RunningStack) -> dict[str, str]:
 
 
 def audit(stack: RunningStack, *words: str) -> Ran:
-    """`slipway audit ...` as somebody with a kubeconfig runs it."""
+    """Run `slipway audit ...` as a user with a kubeconfig."""
     argv = cli_words("audit", *words)
     done = subprocess.run(argv, env=environment(stack), capture_output=True, text=True, timeout=120, check=False)
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
 def broken(ran: Ran) -> dict[str, list[Json]]:
-    """{invariant: what is told of it}, of the JSON form."""
+    """{invariant: its violations}, from the JSON output"""
     lines: list[Json] = json.loads(ran.out)["invariants"]
     return {line["invariant"]: line["violations"] for line in lines if line["violations"]}
 
 
 def test_a_run_of_launches_is_clean(own: RunningStack) -> None:
-    """Watched while gangs live and end, a table of 80 columns says that nothing is broken: exit 0."""
+    """While gangs run and end, a table of 80 columns shows that no invariant is broken, and the exit code is 0."""
     own.launch(BODY)
     argv = cli_words("audit", "--for", "8s")
     with subprocess.Popen(argv, env=environment(own), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
@@ -80,14 +80,15 @@ def test_a_run_of_launches_is_clean(own: RunningStack) -> None:
 
 
 def test_what_is_broken_by_hand_is_told_with_its_name(own: RunningStack) -> None:
-    """A second live pod of a rank, a pod of nobody, a stream that says what never was: exit 1, each by name."""
+    """A second live pod of a rank, a pod without an allocation, and a wrong stream are reported by name, with exit
+    code 1."""
     id_ = own.launch(LASTING)
     view = own.wait_for(id_, "Running")
     pod = own.pods_of_uid(view)[0]
     labels = pod["metadata"]["labels"]
     twin = a_pod("twin", {**labels, "slipway.dev/attempt": "2"}, node=pod["spec"]["nodeName"])
     orphan = a_pod("orphan", {**labels, "slipway.dev/allocation-uid": "gone"}, node=pod["spec"]["nodeName"])
-    # Nobody puts it right meanwhile.
+    # These services would repair the damage.
     own.halt("watcher", "podworker")
     for body in (twin, orphan):
         own.kubernetes("POST", PODS, body)
@@ -114,7 +115,7 @@ def test_what_is_broken_by_hand_is_told_with_its_name(own: RunningStack) -> None
 
 
 def test_it_serves_gauges(own: RunningStack) -> None:
-    """`--listen` audits for ever: a gauge for each invariant that could be judged, the time of the last run, /livez."""
+    """`--listen` audits for ever: it serves a gauge for each judged invariant, the time of the last run, and /livez."""
     argv = cli_words("audit", "--every", "1s", "--listen", "127.0.0.1:0")
     with subprocess.Popen(
         argv, env=environment(own), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -138,7 +139,7 @@ def test_it_serves_gauges(own: RunningStack) -> None:
 
 
 def test_where_it_can_not_look_it_says_so(own: RunningStack) -> None:
-    """Exit 2, and what could not be read: an API server that is not there, a Redis that is not there."""
+    """A missing API server or Redis gives exit code 2, and the output names what could not be read."""
     env = environment(own) | {"KUBECONFIG": os.devnull}
     done = subprocess.run(cli_words("audit"), env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
@@ -158,7 +159,7 @@ def a_pod(name: str, labels: dict[str, Any], *, node: str) -> Json:
 
 
 def address_of(run: "subprocess.Popen[str]") -> str:
-    """Where it says that it listens."""
+    """The address on which it reports to listen."""
     assert run.stderr is not None
     said: list[str] = []
     for line in run.stderr:

@@ -1,4 +1,4 @@
-"""A backup of one system, put back into another cluster: real processes on both sides, and nothing carried over."""
+"""A backup of one system, restored into another cluster: real processes on both sides, and no other shared data."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def a_body(command: list[str], cpu: str = "50m", **fields: Any) -> Json:
 
 
 class Before:
-    """What there was in the system that is lost."""
+    """What was in the lost system."""
 
     def __init__(self) -> None:
         self.ids: dict[str, str] = {}
@@ -46,7 +46,7 @@ class Before:
 
 @pytest.fixture(scope="module")
 def backup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Before]:
-    """One that has ended, one that runs, three that wait in an order, one that was cancelled; then it is gone."""
+    """A system with an ended, a running, three ordered waiting, and a cancelled allocation; then it is removed."""
     file = tmp_path_factory.mktemp("backup") / "slipway.jsonl.gz"
     before = Before()
     with running_stack(tmp_path_factory.mktemp("lost") / "data", nodes=1, cpus=2) as stack:
@@ -78,7 +78,7 @@ def backup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Before]:
 
 @pytest.fixture(scope="module")
 def restored(backup: tuple[Path, Before], tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
-    """An empty cluster into which it is put back; its services run afterwards."""
+    """An empty cluster into which the backup is restored; its services start afterwards."""
     file, _ = backup
     with running_stack(tmp_path_factory.mktemp("fresh") / "data", nodes=1, cpus=2) as stack:
         where = ("-f", str(file), "--kubeconfig", stack.stack.kubeconfig)
@@ -98,14 +98,14 @@ def restored(backup: tuple[Path, Before], tmp_path_factory: pytest.TempPathFacto
 
 
 def used(stack: RunningStack) -> Json:
-    """Of everybody: how many ended, and their slot seconds."""
+    """(number of ended allocations, their slot seconds) of each user"""
     found = stack.ask(lambda api: api.get("/usage", {"by": "kind"}))
     rows: list[Json] = found["items"]
     return {"ended": sum(int(row["ended"]) for row in rows)}
 
 
 def waiting(stack: RunningStack) -> list[str]:
-    """The names of what waits in the queue, in its order."""
+    """The names that wait in the queue, in its order."""
     items: list[Json] = stack.ask(lambda api: api.get("/queues/default"))["waiting"]
     return [item["name"] for item in items]
 
@@ -116,12 +116,13 @@ def told_of(stack: RunningStack, id_: str) -> list[int]:
 
 
 def test_the_file_is_for_its_owner_only(backup: tuple[Path, Before]) -> None:
-    """It may hold keys."""
+    """The file may contain keys."""
     assert stat.S_IMODE(os.stat(backup[0]).st_mode) == 0o600
 
 
 def test_what_had_ended_is_as_it_was(backup: tuple[Path, Before], restored: RunningStack) -> None:
-    """History, exit codes, result and user; found by the id that it had before; its stream is complete again."""
+    """History, exit codes, result and user are unchanged; the old id finds the allocation; its stream is complete
+    again."""
     _, before = backup
     for name, result in (("failed", "Failed"), ("killed", "Canceled")):
         was, now = before.views[name], restored.view(before.ids[name])
@@ -136,7 +137,7 @@ def test_what_had_ended_is_as_it_was(backup: tuple[Path, Before], restored: Runn
 
 
 def test_what_ran_begins_its_next_attempt(backup: tuple[Path, Before], restored: RunningStack) -> None:
-    """Once, at nobody's cost, and goes on to its end; attempt and seq have only risen."""
+    """It restarts once, without a counted restart, and runs to its end; attempt and seq have only risen."""
     _, before = backup
     was = before.views["runs"]
     ended = restored.wait_for(before.ids["runs"], "Terminated")
@@ -151,7 +152,7 @@ def test_what_ran_begins_its_next_attempt(backup: tuple[Path, Before], restored:
 
 
 def test_what_waited_waits_in_its_order(backup: tuple[Path, Before], restored: RunningStack) -> None:
-    """And begins when there is room."""
+    """A waiting allocation starts when resources are free."""
     _, before = backup
     assert len(before.order) == 3
     wait_until(lambda: waiting(restored) == before.order, "they wait as they did")
@@ -159,7 +160,7 @@ def test_what_waited_waits_in_its_order(backup: tuple[Path, Before], restored: R
 
 
 def test_a_key_keeps_its_meaning(backup: tuple[Path, Before], restored: RunningStack) -> None:
-    """The same request answers with the same work; another body is refused."""
+    """The same request returns the same allocation; another body is refused."""
     _, before = backup
     body = a_body(["python", "-c", "import sys; sys.exit(3)"])
     keyed = {"Idempotency-Key": "nightly-1"}
@@ -169,7 +170,7 @@ def test_a_key_keeps_its_meaning(backup: tuple[Path, Before], restored: RunningS
 
 
 def test_usage_and_templates_are_back(backup: tuple[Path, Before], restored: RunningStack) -> None:
-    """What had ended counts once, not again."""
+    """Ended allocations are counted once, not again."""
     _, before = backup
     restored.wait_for(before.ids["runs"], "Terminated")
     wait_until(lambda: used(restored)["ended"] == before.usage["ended"] + 1, "the one that has ended since is added")
@@ -178,13 +179,13 @@ def test_usage_and_templates_are_back(backup: tuple[Path, Before], restored: Run
 
 
 def test_an_id_of_nobody(restored: RunningStack) -> None:
-    """A former id finds only who had it."""
+    """An unknown former id is not found."""
     with pytest.raises(NotFoundError):
         restored.ask(lambda api: api.get("/allocations/waits-first-00000000"))
 
 
 def test_a_file_that_is_no_backup(restored: RunningStack, tmp_path: Path) -> None:
-    """It is refused with its line, before anything is touched."""
+    """A file that is no backup is refused with its line, before any change."""
     other = tmp_path / "other.jsonl"
     other.write_text(json.dumps({"kind": "List"}) + "\n")
     ran = restored.command("restore", "-f", str(other), "--kubeconfig", restored.stack.kubeconfig)

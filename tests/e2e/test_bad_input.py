@@ -1,4 +1,4 @@
-"""What is wrong is answered precisely, over real HTTP and by the command; and nothing is lost by it."""
+"""Bad input gets a precise answer, over real HTTP and by the command, and nothing is lost by it."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ PATH = "/api/v1/allocations"
 
 
 def send(stack: RunningStack, body: bytes, method: str = "POST", **headers: str) -> tuple[int, Json, dict[str, str]]:
-    """(status, body, headers) of one request."""
+    """Send one request; return (status, body, headers)."""
     parts = urlsplit(stack.url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=DEADLINE_S)
     try:
@@ -65,7 +65,8 @@ def post(stack: RunningStack, body: Json, **headers: str) -> tuple[int, Json, di
     ],
 )
 def test_a_bad_field_is_named(stack: RunningStack, change: Json, pointer: str, said: str) -> None:
-    """422 as problem+json, with a pointer to the field and what to write instead; nothing is created."""
+    """A bad field gets 422 as problem+json, with a pointer to the field and what to write instead; nothing is
+    created."""
     before = len(stack.ask(lambda api: api.get("/allocations")["items"]))
     status, problem, headers = post(stack, {**GOOD, **change})
     assert (status, headers["content-type"]) == (422, "application/problem+json")
@@ -76,7 +77,7 @@ def test_a_bad_field_is_named(stack: RunningStack, change: Json, pointer: str, s
 
 
 def test_a_missing_image(stack: RunningStack) -> None:
-    """Where the pool gives no default it is refused, saying where one can be set."""
+    """Without a default of the pool a missing image is refused, and the error says where to set one."""
     template = {"spec": {"containers": [{"name": "main", "command": ["true"]}, {"name": "side"}]}}
     status, problem, _ = post(stack, {"kind": "command", "template": template})
     assert status == 422
@@ -85,19 +86,19 @@ def test_a_missing_image(stack: RunningStack) -> None:
 
 @pytest.mark.parametrize("size", [2 * 1024 * 1024])
 def test_a_body_that_is_too_large(stack: RunningStack, size: int) -> None:
-    """413, at once."""
+    """A body that is too large gets 413, at once."""
     status, problem, _ = post(stack, {**GOOD, "env": {"A": "x" * size}})
     assert (status, problem["code"]) == (413, "body-too-large")
 
 
 def test_bytes_that_are_no_json(stack: RunningStack) -> None:
-    """400; another type of body 415."""
+    """A body that is no JSON gets 400, one of another media type 415."""
     assert send(stack, b"{no")[0] == 400
     assert send(stack, b"kind: command", Content_Type="application/yaml")[0] == 415
 
 
 def test_one_key_with_another_body(stack: RunningStack) -> None:
-    """201, then 200 with the same id, then 422."""
+    """One key gets 201, then 200 with the same id, then 422 with another body."""
     key = f"key-{time.monotonic_ns()}"
     first = post(stack, GOOD, Idempotency_Key=key)
     again = post(stack, GOOD, Idempotency_Key=key)
@@ -108,7 +109,7 @@ def test_one_key_with_another_body(stack: RunningStack) -> None:
 
 
 def test_a_gang_larger_than_the_pool(stack: RunningStack) -> None:
-    """It is accepted with a warning, and says why it waits; a kill ends it."""
+    """It is accepted with a warning, and its explanation shows why it waits; a kill ends it."""
     status, view, _ = post(stack, {**GOOD, "ranks": [{"count": 3, "resources": {"nvidia.com/gpu": 8}}]})
     assert status == 201
     assert view["warnings"]
@@ -122,7 +123,7 @@ def test_a_gang_larger_than_the_pool(stack: RunningStack) -> None:
 
 
 def test_a_kill_of_what_has_ended(stack: RunningStack) -> None:
-    """200, nothing happens; by the command too."""
+    """A kill of an ended allocation gets 200 without effect; the command succeeds too."""
     id_ = stack.launch(GOOD)
     before = stack.wait_for(id_, "Terminated")
     assert stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))["result"] == "Succeeded"
@@ -132,14 +133,14 @@ def test_a_kill_of_what_has_ended(stack: RunningStack) -> None:
 
 
 def test_the_command_says_it_too(stack: RunningStack) -> None:
-    """Exit code 2 with the option; 3 for what is not there."""
+    """The command returns 2 with the option, and 3 for an unknown object."""
     bad = stack.command("run", "--cpus", "many", "--", "true")
     assert (bad.code, "--cpus: 'many' is not a quantity" in bad.err) == (2, True)
     assert stack.command("describe", "nosuch").code == 3
 
 
 def test_an_unreachable_kubernetes(stack: RunningStack) -> None:
-    """503 with Retry-After, quickly; what was accepted before is still there when it is back."""
+    """The answer is a quick 503 with Retry-After; accepted launches still exist when Kubernetes is back."""
     id_ = stack.launch({"kind": "command", "command": ["sleep", "3"]})
     stack.halt("cluster")
     try:

@@ -1,4 +1,5 @@
-"""What keeps a start is told by every verb within seconds, and overcome or given up, on the whole local system."""
+"""Every verb shows within seconds what blocks a start; then the start succeeds or is given up. On the whole local
+system."""
 
 from typing import Any
 
@@ -34,7 +35,8 @@ def body(name: str, main: Json, **more: Any) -> Json:
 def test_what_is_missing_is_told_and_bounded(
     stack: RunningStack, name: str, main: Json, volumes: list[Json], said: str
 ) -> None:
-    """By `ps`, `describe` and `explain`, with the time at which it is given up; once that is over the end says it."""
+    """`ps`, `describe` and `explain` show what is missing and when the start is given up; after that time the end
+    shows it too."""
     id_ = stack.launch(body(name, main, volumes=volumes, pendingTimeout="10m"))
     wait_until(lambda: said in stack.command("explain", id_).out, "the explanation")
     told = stack.command("explain", id_).out
@@ -49,7 +51,7 @@ def test_what_is_missing_is_told_and_bounded(
 
 
 def test_it_starts_once_what_it_lacked_is_there(stack: RunningStack) -> None:
-    """By itself, as its explanation promises."""
+    """It starts by itself, as its explanation promises."""
     later = fresh("later")
     id_ = stack.launch(body("waits", with_token_of(later)))
     wait_until(lambda: later in stack.command("explain", id_).out, "the explanation")
@@ -60,7 +62,7 @@ def test_it_starts_once_what_it_lacked_is_there(stack: RunningStack) -> None:
 
 
 def stubborn(stack: RunningStack, name: str) -> str:
-    """The id of one that ignores SIGTERM, as it has said itself, with a grace of ten minutes."""
+    """The id of an allocation that ignores SIGTERM, with a grace of ten minutes; it has printed that it does."""
     command = ["sh", "-c", "trap '' TERM; echo ignores; while true; do sleep 0.2; done"]
     spec = {"terminationGracePeriodSeconds": 600, "containers": [{"name": "main"}]}
     id_ = stack.launch({"kind": "command", "name": fresh(name), "command": command, "template": {"spec": spec}})
@@ -71,14 +73,14 @@ def stubborn(stack: RunningStack, name: str) -> str:
 
 @pytest.mark.parametrize(("name", "how"), [("forced", ["--force"]), ("graceless", ["--grace", "0s"])])
 def test_a_kill_in_a_hurry_does_not_wait_for_the_grace(stack: RunningStack, name: str, how: list[str]) -> None:
-    """`--force` and `--grace 0s` end at once what ignores SIGTERM for ten minutes."""
+    """`--force` and `--grace 0s` end it at once."""
     id_ = stubborn(stack, name)
     assert stack.command("kill", id_, *how, "--wait").code == 0
     assert stack.view(id_)["result"] == "Canceled"
 
 
 def test_a_second_kill_ends_the_grace(stack: RunningStack) -> None:
-    """The first one waits for the ten minutes; one that follows some seconds later ends it."""
+    """The first kill waits for the ten minutes; a second one some seconds later ends it."""
     id_ = stubborn(stack, "twice")
     assert stack.command("kill", id_).code == 0
     stack.wait_for(id_, "Terminating")

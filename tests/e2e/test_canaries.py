@@ -1,9 +1,9 @@
-"""Every secret that the product is given, looked for where secrets do not belong, after an ordinary life.
+"""Every secret that the product gets is searched for in all places that must not contain secrets, after ordinary use.
 
-Which inputs carry secrets follows from the schemas (`tests/support/secret_inputs.py`). Each gets a canary of its own,
-or the secret that was made for it is read. Then work is launched, fails, prints, is refused, is written to receivers,
-is backed up and audited; users sign in, mistype, log out. What may hold a secret is not looked at: the Secrets of the
-cluster, the files that only their owner can read, and the answer that shows a new key once.
+The schemas show which inputs are secret (`tests/support/secret_inputs.py`). Each gets its own canary, or the generated
+secret is read. Then allocations are launched, fail, print, are refused, are sent to receivers, backed up and audited;
+users sign in, mistype, log out. The search skips the places that may contain a secret: the Secrets of the cluster,
+files that only their owner can read, and the answer that shows a new key once.
 """
 
 import base64
@@ -29,10 +29,10 @@ Json = dict[str, Any]
 FAILS = "import os; print('the length is', len(os.environ['THE_TOKEN']), flush=True); raise SystemExit(3)"
 ADDRESSES = ("/docs", "/login", "/", "/webhooks", "/tokens", "/openapi.json", "/login/client")
 OF_THE_CHART = {"password of the Valkey", "password in the address of Redis"}
-"""`tests/integration/helm/test_secret_values.py` plants these: no process of this test gets them."""
+"""`tests/integration/helm/test_secret_values.py` plants these: no process of this test has them."""
 
 IN_A_BACKUP = {"new key of a webhook", "new query of a webhook"}
-"""A restored cluster goes on signing what it sends; the file can be read by its owner only."""
+"""Secrets in a backup: a restored cluster continues to sign its requests; only the owner can read the file."""
 
 
 def canary(what: str) -> str:
@@ -40,7 +40,7 @@ def canary(what: str) -> str:
 
 
 class Life(NamedTuple):
-    """A stack in which all secrets are planted. `planted`: {what it is: the text}; `said`: what was answered."""
+    """A stack in which all secrets are planted. `planted`: {kind of secret: its text}; `said`: the answers."""
 
     stack: RunningStack
     issuer: RunningIssuer
@@ -103,7 +103,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Generator[Life]:
 
 
 def call(life: Life, method: str, path: str, **options: Any) -> httpx2.Response:
-    """One call, whose answer is looked at later."""
+    """Call the api and store the answer for the search."""
     headers = {**life.stack.headers, **options.pop("headers", {})}
     url = f"{life.stack.url}{path}"
     answer = httpx2.request(method, url, headers=headers, verify=NO_TLS, trust_env=False, timeout=30, **options)
@@ -113,7 +113,7 @@ def call(life: Life, method: str, path: str, **options: Any) -> httpx2.Response:
 
 
 def launches(life: Life) -> str:
-    """Work with a secret value that fails; and bodies that bring one where it is refused."""
+    """Launch an allocation with a secret value that fails; send bodies with a secret where it is refused."""
     value = life.planted["secret value of a launch"]
     body = {
         "kind": "command",
@@ -125,7 +125,7 @@ def launches(life: Life) -> str:
     life.stack.wait_for(id_, "Terminated")
     runs = life.stack.launch({"kind": "command", "image": "local", "command": ["sleep", "60"]})
     life.stack.wait_for(runs, "Running")
-    assert call(life, "GET", "/api/v1/gpu-use").status_code == 503  # asked, with the token
+    assert call(life, "GET", "/api/v1/gpu-use").status_code == 503  # called, with the token
     call(life, "POST", f"/api/v1/allocations/{runs}/kill")
     refused = (
         {**body, "secretValues": {"not a name": value}},
@@ -146,14 +146,15 @@ def launches(life: Life) -> str:
 
 
 def webhooks(life: Life) -> None:
-    """One whose receiver does not answer, changed, tried, given up; and addresses and keys that are refused."""
+    """Add a webhook whose receiver does not answer; change it, try it, bury its events; send refused addresses and
+    keys."""
     planted = life.planted
-    # Slack has it in the path, others in the query.
+    # Slack has the secret in the path, others in the query.
     address = f"http://127.0.0.1:9/{planted['query of a webhook']}?token={planted['query of a webhook']}"
     key, password = f"whsec_{planted['key of a webhook']}", planted["password of a webhook"]
     with httpx2.Client(headers=life.stack.headers, verify=NO_TLS, trust_env=False) as client:
         made = client.post(f"{life.stack.url}/api/v1/webhooks", json={"name": "w", "url": address, "secret": key})
-    assert made.status_code == 201, made.text  # it shows the key, to who made it
+    assert made.status_code == 201, made.text  # the answer shows the key to its creator
     call(life, "POST", "/api/v1/webhooks/w/test")
     id_ = life.stack.launch({"kind": "command", "image": "local", "command": ["true"]})
     life.stack.wait_for(id_, "Terminated")
@@ -180,7 +181,7 @@ def webhooks(life: Life) -> None:
 
 
 def sign_ins(life: Life) -> None:
-    """At the issuer, by a link, by a token; with wrong ones of each; and out again."""
+    """Sign in at the issuer, by a link and by a token, with wrong secrets of each; then log out."""
     stack, planted = life.stack, life.planted
     own = str(httpx2.URL(stack.link("/")).copy_with(path="/", query=None)).rstrip("/")
     host = {"Host": httpx2.URL(own).netloc.decode(), "Accept": "text/html"}
@@ -217,13 +218,13 @@ def sign_ins(life: Life) -> None:
 
 
 def forms(text: str) -> set[str]:
-    """The text, and what it is in base64."""
+    """The text, and its base64 forms."""
     return {text, base64.b64encode(text.encode()).decode().rstrip("=")}
 
 
 def test_no_secret_is_where_secrets_do_not_belong(life: Life, tmp_path: Path) -> None:
-    """Redis, ConfigMaps, Events, custom resources, logs at the level debug, traces, metrics, addresses, backups,
-    refusals, pages, outputs of commands."""
+    """Redis, ConfigMaps, Events, custom resources, debug logs, traces, metrics, addresses, backups, refusals, pages
+    and outputs of commands contain no secret."""
     id_ = launches(life)
     webhooks(life)
     sign_ins(life)
@@ -247,6 +248,6 @@ def _found(life: Life, id_: str, folder: Path) -> list[tuple[str, str]]:
 
 
 def test_the_canaries_are_real(life: Life) -> None:
-    """The product has them: the keys open what was sealed with them, the passwords let in."""
+    """The product really uses them: the keys decrypt sealed data, and the passwords give access."""
     assert Fernet(life.planted["key of sessions"].encode())
     assert call(life, "GET", "/api/v1/me").status_code == 200

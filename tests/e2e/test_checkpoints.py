@@ -13,17 +13,18 @@ echo "rank $SLIPWAY_RANK begins at $step"
 echo $((step + 10)) > "$kept"
 test "$SLIPWAY_ATTEMPT" -gt "${FAILS:-0}"
 """
-"""Goes on from its checkpoint, keeps ten steps more, and fails in the first attempts."""
+"""Continues from its checkpoint, counts ten more steps, and fails in the first attempts."""
 
 
 def begun(stack: RunningStack, name: str) -> list[str]:
-    """What the ranks say of where they begin."""
+    """Where each rank began, from its output."""
     lines = stack.command("logs", name, "--stream", "stdout").out.splitlines()
     return sorted(line[line.index("rank") :] for line in lines if "begins at" in line)
 
 
 def test_four_ranks_go_on_from_their_checkpoints(stack: RunningStack) -> None:
-    """After a restart in the same folder; another launch goes on where it names that folder, and has its own else."""
+    """After a restart the ranks use the same folder; another launch continues there if it names that folder, else it
+    has its own."""
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "work"}}
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     stack.kubernetes("POST", CLAIMS, {**claim, "spec": spec})

@@ -1,4 +1,4 @@
-"""The command as a process: up and down, Ctrl-C, logs that are followed while the api is killed."""
+"""The command as a process: up and down, Ctrl-C, logs followed while the api is killed."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
 
 @contextmanager
 def a_process(stack: RunningStack, *words: str) -> Generator["subprocess.Popen[str]"]:
-    """`slipway ...`, running; killed at the end if it still does."""
+    """A running `slipway ...`; killed at the end if it still runs."""
     argv, env = cli_words(*words), stack.cli_environment()
     with subprocess.Popen(
         argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -29,7 +29,7 @@ def a_process(stack: RunningStack, *words: str) -> Generator["subprocess.Popen[s
 
 
 def until_line(process: "subprocess.Popen[str]", wanted: str) -> None:
-    """Read its output up to a line."""
+    """Read its output until a line matches."""
     assert process.stdout is not None
     for line in process.stdout:
         if wanted in line:
@@ -39,7 +39,7 @@ def until_line(process: "subprocess.Popen[str]", wanted: str) -> None:
 
 
 def rest_of(process: "subprocess.Popen[str]") -> tuple[str, str]:
-    """What it still says, to its end. `communicate` would not see what was read ahead."""
+    """The rest of its output. `communicate` would miss the part that was read ahead."""
     assert process.stdout is not None
     assert process.stderr is not None
     said = process.stdout.read(), process.stderr.read()
@@ -48,7 +48,7 @@ def rest_of(process: "subprocess.Popen[str]") -> tuple[str, str]:
 
 
 def test_the_first_ctrl_c_detaches(stack: RunningStack) -> None:
-    """It says how to come back, and the run goes on."""
+    """The command says how to reattach, and the run goes on."""
     name = fresh("detached")
     with a_process(stack, "run", "--name", name, "--", "python", "-u", "-c", SLEEPER) as process:
         until_line(process, "up")
@@ -61,7 +61,7 @@ def test_the_first_ctrl_c_detaches(stack: RunningStack) -> None:
 
 
 def test_the_second_ctrl_c_kills(stack: RunningStack) -> None:
-    """It ends as Canceled, and the command with 1."""
+    """The run ends as Canceled, and the command with 1."""
     name = fresh("killed")
     with a_process(stack, "run", "--name", name, "--", "python", "-u", "-c", SLEEPER) as process:
         until_line(process, "up")
@@ -77,7 +77,8 @@ def test_the_second_ctrl_c_kills(stack: RunningStack) -> None:
 
 
 def test_a_run_ends_with_the_exit_code_of_the_rank_that_failed(stack: RunningStack) -> None:
-    """Also when the others were stopped for it, and when it is followed later."""
+    """The exit code is the failed rank's also when the other ranks were stopped for it, and when the run is followed
+    later."""
     name = fresh("seven")
     script = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(60)"
     ran = stack.command("run", "--name", name, "--ranks", "2", "--", "python", "-c", script)
@@ -86,7 +87,7 @@ def test_a_run_ends_with_the_exit_code_of_the_rank_that_failed(stack: RunningSta
 
 
 def test_following_survives_a_kill_of_the_api(stack: RunningStack) -> None:
-    """Every line once, in order, and the result."""
+    """Every line is shown once, in order, and then the result."""
     program = "import time\nfor n in range(60): print('line', n, flush=True); time.sleep(0.05)"
     with a_process(stack, "run", "--", "python", "-c", program) as process:
         until_line(process, "line 5")
@@ -98,7 +99,7 @@ def test_following_survives_a_kill_of_the_api(stack: RunningStack) -> None:
 
 
 def test_up_and_down(tmp_path: Path) -> None:
-    """`up --detach` is found by its folder, a second one is refused, `down` leaves nothing."""
+    """The folder identifies the stack of `up --detach`, a second `up` is refused, and `down` leaves nothing."""
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "home"), "NO_COLOR": "1"}
     env.pop("SLIPWAY_SERVER", None)
 

@@ -1,4 +1,4 @@
-"""Folders that launches bring along, through the whole system: packed, uploaded, stored, downloaded, unpacked, run."""
+"""Folders of launches, through the whole system: packed, uploaded, stored, downloaded, unpacked, run."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ print(os.environ["RANK"], digest, sorted(os.listdir(".")))
 
 
 def a_folder(root: Path, size: int) -> str:
-    """A program and its data, and what is not to go; the data's digest."""
+    """A program with its data, and files that are excluded; returns the data's digest."""
     (root / "data").mkdir(parents=True)
     noise = os.urandom(size)
     (root / "data" / "noise").write_bytes(noise)
@@ -28,7 +28,7 @@ def a_folder(root: Path, size: int) -> str:
 
 
 def test_every_rank_finds_the_folder(stack: RunningStack, tmp_path: Path) -> None:
-    """Three MiB in pieces; byte by byte the same in each of three ranks, in a directory that can be written."""
+    """Three MiB in pieces are the same, byte by byte, in each of three ranks, in a writable directory."""
     digest = a_folder(tmp_path / "in", 3 * 1024 * 1024)
     ran = stack.command("run", "--ranks", "3", "-c", str(tmp_path / "in"), "--", "python3", "main.py")
     assert ran.code == 0, ran.err
@@ -41,7 +41,7 @@ def test_every_rank_finds_the_folder(stack: RunningStack, tmp_path: Path) -> Non
 
 
 def test_a_small_folder_is_part_of_the_launch(stack: RunningStack, tmp_path: Path) -> None:
-    """No upload; the same files at the same places."""
+    """The files are at the same places, without an upload."""
     digest = a_folder(tmp_path / "in", 1000)
     (tmp_path / "in" / "main.py").write_text(PROGRAM.replace('open("out"', "#"))
     ran = stack.command("run", "-c", str(tmp_path / "in"), "--", "python3", "main.py")
@@ -51,7 +51,7 @@ def test_a_small_folder_is_part_of_the_launch(stack: RunningStack, tmp_path: Pat
 
 
 def test_a_file_of_the_launch_lies_over_the_archive(stack: RunningStack, tmp_path: Path) -> None:
-    """What is said with the launch wins over what was uploaded, as a mount does."""
+    """A file of the launch wins over one of the archive, as a mount does."""
     a_folder(tmp_path / "in", 400_000)
     (tmp_path / "main.py").write_text("print('mine')")
     ran = stack.command(
@@ -61,7 +61,7 @@ def test_a_file_of_the_launch_lies_over_the_archive(stack: RunningStack, tmp_pat
 
 
 def test_an_archive_that_is_gone(stack: RunningStack, tmp_path: Path) -> None:
-    """A rank that cannot get its files ends the launch, with the reason in its log and on the object."""
+    """A rank that cannot download its files ends the launch, with the reason in its log and in the status."""
     a_folder(tmp_path / "in", 400_000)
     ran = stack.command("run", "-d", "--hold", "-c", str(tmp_path / "in"), "--", "python3", "main.py")
     id_ = ran.out.strip()
@@ -74,7 +74,7 @@ def test_an_archive_that_is_gone(stack: RunningStack, tmp_path: Path) -> None:
 
 
 def test_the_api_dies_under_an_upload(stack: RunningStack, tmp_path: Path) -> None:
-    """The command sends it again, nothing is stored twice, and every rank of a gang finds the folder."""
+    """The command repeats the upload, nothing is stored twice, and every rank of a gang has the folder."""
     digest = a_folder(tmp_path / "in", 24 * 1024 * 1024)
     words = ["run", "--ranks", "4", "-c", str(tmp_path / "in"), "--", "python3", "main.py"]
     before = pieces(stack)
@@ -95,6 +95,6 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 
 
 def pieces(stack: RunningStack) -> int:
-    """How many large archives have begun to be stored."""
+    """The number of large archives whose storing has begun."""
     listed = stack.kubernetes("GET", f"{MAPS}?labelSelector=slipway.dev/context=index")["items"]
     return len([item for item in listed if '"bytes":2' in item["data"]["index.json"]])

@@ -1,4 +1,5 @@
-"""Creates and deletes of pods by real processes: quotas, refusals, exhausted retries, many at once, a slow line."""
+"""Creates and deletes of pods by real processes: quotas, refusals, exhausted retries, many at once, a slow
+connection."""
 
 import asyncio
 import subprocess
@@ -27,21 +28,21 @@ SLEEP = {"kind": "command", "command": ["sleep", "600"]}
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
-    """A stack whose pod worker loses its patience after seconds instead of minutes."""
+    """A stack whose pod worker gives up after seconds instead of minutes."""
     with running_stack(tmp_path_factory.mktemp("quick") / "data", cpus=64, memory="64Gi", env=QUICK) as running:
         yield running
 
 
 @pytest.fixture
 def no_room(quick: RunningStack) -> Generator[RunningStack]:
-    """A stack whose quota, if the test makes one, goes at the end."""
+    """A stack whose quota, if the test creates one, is deleted at the end."""
     yield quick
     with suppress(Exception):
         quick.kubernetes("DELETE", f"{QUOTA}/slipway-quota")
 
 
 def launched_before_its_quota(stack: RunningStack, body: Json) -> str:
-    """Admitted; then its workspace gets a quota of no pods, and only then its pods are asked for."""
+    """Launch until admitted; then create a quota of no pods in its workspace, and only then let the pods be created."""
     stack.halt("podworker")
     try:
         id_ = stack.launch(body)
@@ -60,7 +61,7 @@ def condition(stack: RunningStack, id_: str, kind: str) -> Json | None:
 
 
 def left_of(stack: RunningStack, *ids: str) -> list[str]:
-    """What exists of these allocations in Kubernetes."""
+    """The Kubernetes objects of these allocations that exist."""
     found: list[str] = []
     for plural in ("pods", "configmaps", "services"):
         items = stack.kubernetes("GET", f"/api/v1/{plural}?labelSelector=slipway.dev/allocation")["items"]
@@ -70,7 +71,7 @@ def left_of(stack: RunningStack, *ids: str) -> list[str]:
 
 
 def test_a_quota_refusal_waits_is_explained_and_goes_on_when_the_quota_is_raised(no_room: RunningStack) -> None:
-    """The words of the server stand where people look; nothing has failed; with room it runs."""
+    """The server's message is shown; nothing has failed; when the quota is raised it runs."""
     stack = no_room
     id_ = launched_before_its_quota(stack, {"kind": "command", "command": ["true"]})
     told = wait_until(lambda: condition(stack, id_, "Stuck"), "the reason")
@@ -88,7 +89,8 @@ def test_a_quota_refusal_waits_is_explained_and_goes_on_when_the_quota_is_raised
 
 
 def test_exhausted_retries_end_in_a_dead_letter_a_stuck_condition_and_an_admin_replay(no_room: RunningStack) -> None:
-    """Found with `slipway dead ls` and over REST; the replay alone finishes the launch, as no hint comes meanwhile."""
+    """The letter is found with `slipway dead ls` and over REST; only its replay finishes the launch, because no
+    other hint arrives."""
     stack = no_room
     id_ = launched_before_its_quota(stack, SLEEP)
 
@@ -119,7 +121,7 @@ def test_exhausted_retries_end_in_a_dead_letter_a_stuck_condition_and_an_admin_r
 
 
 def test_an_invalid_answer_ends_with_the_servers_message(quick: RunningStack) -> None:
-    """What passes our checks and not the server's is told in the server's words; what was made is gone."""
+    """An error that only the server finds is shown in the server's words; created objects are deleted."""
     name = fresh("wrong")
     manifest: Json = {
         "apiVersion": "slipway.dev/v1alpha1",
@@ -150,7 +152,7 @@ def test_an_invalid_answer_ends_with_the_servers_message(quick: RunningStack) ->
 
 
 def create_and_delete(stack: RunningStack, *, timeout_s: float) -> None:
-    """Fifteen launches and fifteen kills right behind them; nothing is left, and each is Canceled."""
+    """Launch fifteen and kill each right away; nothing is left, and each is Canceled."""
     ids: list[str] = []
     for _ in range(COUNT):
         id_ = stack.launch(SLEEP)
@@ -162,14 +164,14 @@ def create_and_delete(stack: RunningStack, *, timeout_s: float) -> None:
 
 
 def test_fifteen_creates_and_fifteen_immediate_deletes_leave_nothing(stack: RunningStack) -> None:
-    """With real processes."""
+    """Fifteen launches and immediate kills on real processes leave nothing."""
     create_and_delete(stack, timeout_s=60)
 
 
 def test_fifteen_creates_and_deletes_through_half_a_second_of_latency_leave_nothing(
     stack: RunningStack, tmp_path: Path
 ) -> None:
-    """The pod worker speaks with the API server through a line that delays every answer by half a second."""
+    """The pod worker's connection to the API server delays every answer by half a second."""
     config: Json = yaml.safe_load(Path(stack.stack.kubeconfig).read_text("utf-8"))
     server = urlsplit(str(config["clusters"][0]["cluster"]["server"]))
     with slow_line(server.hostname or "", server.port or 0, LATENCY_S) as port:
@@ -194,7 +196,7 @@ def test_fifteen_creates_and_deletes_through_half_a_second_of_latency_leave_noth
 
 @contextmanager
 def slow_line(host: str, port: int, latency_s: float) -> Generator[int]:
-    """A port of this machine that leads to another, with a delay on the way back."""
+    """A port of this machine that forwards to another, with a delay on the way back."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="slow-line")
     thread.start()

@@ -1,4 +1,4 @@
-"""The demo does the main job, says so, and leaves nothing."""
+"""The demo launches, reports success, and leaves nothing."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ from tests.support.local_stack import cli_words, processes_of
 
 
 def test_the_demo_passes_and_leaves_nothing() -> None:
-    """Exit 0, every check ok, no process and no folder left."""
+    """The exit code is 0, every check is ok, and no process and no folder is left."""
     done = subprocess.run(cli_words("demo"), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert "checks, all ok" in done.stdout

@@ -10,8 +10,9 @@ SMALL = ("--cpus", "50m", "--memory", "64Mi", "--image", "local", "--detach")
 
 
 def test_one_after_the_other(stack: RunningStack, marks: Path) -> None:
-    """The first fails when it is let go. Who waits for its success is canceled, and so is who waits for that one; who
-    waits for the failure runs. Meanwhile each says for whom it waits."""
+    """The first allocation fails when it is resumed. The one that waits for its success is canceled, and so is the one
+    that waits for that; the one that waits for the failure runs. Until then each explanation names what it waits
+    for."""
     names = {word: fresh(word) for word in ("first", "next", "last", "repair")}
 
     def launch(word: str, *options: str, script: str) -> str:

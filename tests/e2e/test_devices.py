@@ -1,4 +1,4 @@
-"""Devices of the local cluster's nodes: what a rank was given is what it sees, in parts and whole."""
+"""Devices of the local cluster's nodes: a rank sees exactly its devices, in parts and whole."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ time.sleep(600)
 
 
 def launch(stack: RunningStack, folder: Path, count: int, **resources: Any) -> str:
-    """Ranks that leave word of what they see, all on one node."""
+    """Launch ranks on one node that leave a mark of the devices that they see."""
     folder.mkdir(mode=0o777)
     command = ["python", "-c", TELLS.format(path=str(folder))]
     container = {"name": "main", "image": "local", "command": command}
@@ -32,8 +32,8 @@ def devices(view: Json) -> list[list[int]]:
 
 
 def test_ranks_see_the_devices_that_they_were_given(stack: RunningStack, marks: Path) -> None:
-    """Two parts of one GPU, then whole ones beside it; status, pods and processes say the same, and no device plugin is
-    asked. What ends gives its part back."""
+    """Two parts of one GPU run, then whole ones beside it; status, pods and processes agree, and no device plugin is
+    used. An allocation that ends releases its part."""
     parts = launch(stack, marks / "parts", 2, **{"slipway.dev/gpu-milli": 300})
     view = stack.wait_for(parts, "Running")
     (first, second) = devices(view)

@@ -1,4 +1,4 @@
-"""The commands and programs of every page, run as written by a reader who has what the page takes for granted."""
+"""The commands and programs of every page, run as written, by a reader who has what the page assumes."""
 
 import os
 import re
@@ -35,23 +35,23 @@ BLOCK_S = 120.0
 
 
 class Reader(NamedTuple):
-    """Who has a running Slipway with a home of its own: where it is, and {text of a page: what stands for it}."""
+    """A reader with a running Slipway and a home: its folder, and {text of a page: its replacement}."""
 
     folder: Path
     env: Mapping[str, str]
     instead: Mapping[str, str]
 
     def does(self, steps: tuple[Step, ...]) -> list[str]:
-        """Run them in one shell, in the folder; what each printed."""
+        """Run the commands in one shell, in the folder; return the output of each."""
         walk = Walkthrough({}, steps)
         return documented.follow(walk, self.folder, self.env, instead=self.instead, timeout_s=BLOCK_S)
 
     def expects(self, step: Step) -> Step:
-        """It as it is here."""
+        """The expected text with its replacements."""
         return step._replace(command=self.here(step.command), shown=tuple(map(self.here, step.shown)))
 
     def here(self, text: str) -> str:
-        """What stands for a text of a page."""
+        """The replacement for a text of a page."""
         for said, done in self.instead.items():
             text = text.replace(said, done)
         return text
@@ -59,7 +59,7 @@ class Reader(NamedTuple):
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Generator[Reader]:
-    """With kubectl, the files and the work of `documented_commands`."""
+    """A reader with kubectl, the files and the allocations of `documented_commands`."""
     kubectl = find_kubectl()
     if kubectl is None:
         pytest.skip("no kubectl: `make conformance` builds one")
@@ -85,7 +85,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Generator[Reader]:
 
 
 def ran(script: str, folder: Path, env: Mapping[str, str]) -> str:
-    """What a script printed; it has to end with 0."""
+    """The output of a script, which must end with 0."""
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=folder,
@@ -114,7 +114,7 @@ def test_a_block_works_as_written(block: DocumentedBlock, reader: Reader) -> Non
 
 @pytest.mark.parametrize("block", [pytest.param(block, id=block.place) for block in HERE if holds(block, IN_A_RANK)])
 def test_a_block_for_a_rank_works_in_one(block: DocumentedBlock, reader: Reader, tmp_path: Path) -> None:
-    """As the command of a launch; a program of the page is one of its files."""
+    """The block is the command of a launch; a program of the page is one of its files."""
     script = [f"{reader.here(step.command)}\n" for step in steps_of(block)]
     (tmp_path / "block.sh").write_text("".join(["set -e\n", *script]))
     shutil.copy2(Path(reader.env["HOME"]) / "tools/server", tmp_path / "server")
@@ -131,13 +131,13 @@ def test_a_block_for_a_rank_works_in_one(block: DocumentedBlock, reader: Reader,
     ],
 )
 def test_a_program_works_as_written(block: DocumentedBlock, script: Script, reader: Reader, tmp_path: Path) -> None:
-    """With what its page takes for granted before it; what the page says of it holds after it."""
+    """What the page assumes runs before the program; what the page promises is checked after it."""
     (tmp_path / "block.py").write_text("\n".join([script.before, reader.here(block.text), script.after]))
     ran(f"set -e\n{script.command}", tmp_path, reader.env)
 
 
 def lacks(step: Step, said: str) -> list[str]:
-    """The lines that are shown and were not printed; those of ranks, which begin with `[`, come in any order."""
+    """The shown lines that were not printed; lines of ranks, which begin with `[`, may be in any order."""
     of_ranks = [line for line in step.shown if line.startswith("[")]
     others = step._replace(shown=tuple(line for line in step.shown if line not in of_ranks))
     each = [documented.missing(step._replace(shown=(line,)), said) for line in of_ranks]
@@ -145,7 +145,7 @@ def lacks(step: Step, said: str) -> list[str]:
 
 
 def test_every_block_is_run_or_says_where_it_is() -> None:
-    """Each mark is in a block, each test exists, and a block that is run has a command."""
+    """Each mark is in a block, each named test exists, and a block that is run has a command."""
     assert [mark for mark in (*ELSEWHERE, *IN_A_RANK) if not any(mark in block.text for block in BLOCKS)] == []
     assert [mark for mark in (*PYTHON_ELSEWHERE, *SCRIPTS) if not any(mark in block.text for block in PYTHON)] == []
     assert [block.place for block in PYTHON if not holds(block, (*PYTHON_ELSEWHERE, *SCRIPTS))] == []
@@ -157,7 +157,7 @@ def test_every_block_is_run_or_says_where_it_is() -> None:
 
 
 def test_what_stands_for_words_of_a_page_stands_on_one(tmp_path: Path) -> None:
-    """A substitution that nothing needs any more goes."""
+    """A substitution that no page needs is removed."""
     text = "\n".join(block.text for block in HERE)
     instead = documented_commands.here(tmp_path, "http://127.0.0.1:1")
     assert [said for said in instead if said not in text] == []
@@ -177,6 +177,6 @@ def test_what_stands_for_words_of_a_page_stands_on_one(tmp_path: Path) -> None:
 def test_a_command_is_read_with_its_input_and_its_next_lines(
     language: str, text: str, commands: list[tuple[str, tuple[str, ...]]]
 ) -> None:
-    """A document in the shell belongs to its command, and an explanation behind two spaces does not."""
+    """A here-document belongs to its command; an explanation after two spaces does not."""
     steps = steps_of(DocumentedBlock("page.md", 1, language, text))
     assert [(step.command, step.shown) for step in steps] == commands

@@ -1,8 +1,8 @@
-"""Two schedulers as real processes: whoever leads dies, ends, or stands still, and the other goes on in time.
+"""Two schedulers as real processes: the leader dies, ends, or hangs, and the other takes over in time.
 
-The lease is short here, so that the tests are; the bound is the promise's: the lease's time and a second after a
-death, a second after an orderly end. What the machine itself adds, being busy with other things, is `BUSY_S`. The
-promise is held to the millisecond in virtual time by tests/simulation/test_failover.py.
+The lease is short here, so that the tests are short. The bound is the promised one: the length of the lease and a
+second after a death, a second after an orderly end. `BUSY_S` is the delay of a busy machine.
+tests/simulation/test_failover.py checks the promise to the millisecond in virtual time.
 """
 
 import contextlib
@@ -44,13 +44,13 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def ledger(stack: RunningStack) -> Json:
-    """Epoch and tick, and the decisions that stand."""
+    """Epoch and tick of the ledger, and its open decisions."""
     found: Json = stack.kubernetes("GET", POOL)["status"]
     return found
 
 
 def leader(stack: RunningStack) -> int:
-    """The pid of the scheduler that leads, once there is another that waits."""
+    """The pid of the leading scheduler, once another one waits."""
     wait_until(lambda: len(schedulers(stack)) == 2, "two schedulers run")
 
     def holder() -> int | None:
@@ -67,14 +67,14 @@ def schedulers(stack: RunningStack) -> list[int]:
 
 
 def is_ready(stack: RunningStack, name: str) -> bool:
-    """Whether it competes: what was started again takes a moment."""
+    """Whether it competes for the lease: a restarted scheduler needs a moment."""
     with contextlib.suppress(httpx2.HTTPError):
         return httpx2.get(f"{stack.stack.children[name].url}/readyz", verify=NO_TLS, trust_env=False).status_code == 200
     return False
 
 
 def works(stack: RunningStack) -> Json:
-    """Both are there, and a launch has come to its end since: everybody is warm."""
+    """Wait until both run and a launch has ended since, so that both are warm."""
     wait_until(lambda: len(schedulers(stack)) == 2, "two schedulers run")
     for name in SCHEDULERS:
         wait_until(lambda name=name: is_ready(stack, name), f"{name} is ready", timeout_s=60)
@@ -82,7 +82,7 @@ def works(stack: RunningStack) -> Json:
 
 
 def commit_after(stack: RunningStack, before: Json, begun: float) -> float:
-    """Seconds until the ledger holds a tick of a later epoch, with a launch waiting for it."""
+    """Seconds until the ledger has a tick of a later epoch, while a launch waits for it."""
     launched = stack.launch(BODY)
 
     def committed() -> bool:
@@ -105,7 +105,7 @@ def test_a_leader_that_dies_is_replaced_within_its_lease_and_a_second(pair: Runn
 
 
 def test_a_leader_that_ends_is_replaced_within_a_second(pair: RunningStack) -> None:
-    """SIGTERM: the lease is given back, and the standby, which is warm, ticks."""
+    """SIGTERM: the lease is released, and the standby, which is warm, ticks."""
     works(pair)
     victim, before = leader(pair), ledger(pair)
     begun = time.monotonic()
@@ -114,7 +114,8 @@ def test_a_leader_that_ends_is_replaced_within_a_second(pair: RunningStack) -> N
 
 
 def test_a_leader_that_stood_still_commits_nothing(pair: RunningStack) -> None:
-    """SIGSTOP past its lease: awake again, with a plan half made, it writes neither a tick nor an admission."""
+    """A leader is stopped for longer than its lease in the middle of a plan: when it continues, it writes neither a
+    tick nor an admission."""
     works(pair)
     victim, before = leader(pair), ledger(pair)
     os.kill(victim, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Hostile clients and pages of a real api process: everything is refused, and its memory stays where it is (V22)."""
+"""Hostile clients and pages of a real api process: all are refused, and the memory does not grow (V22)."""
 
 import http.client
 import select
@@ -49,12 +49,12 @@ def status_of(connection: socket.socket) -> int:
 
 
 def netloc_of(stack: RunningStack) -> str:
-    """Its host and port."""
+    """The api's host and port."""
     return str(urlsplit(stack.url).netloc)
 
 
 def get(stack: RunningStack, path: str, **headers: str) -> httpx2.Response:
-    """GET without following redirects."""
+    """GET a path without following redirects."""
     with raw(stack) as connection:
         headers = {**stack.headers, **headers}
         named = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
@@ -67,7 +67,7 @@ def get(stack: RunningStack, path: str, **headers: str) -> httpx2.Response:
 
 @pytest.fixture(scope="module")
 def shell(stack: RunningStack) -> str:
-    """Something that runs and has an address."""
+    """A running allocation with an address."""
     id_ = stack.launch(SLEEPS)
     stack.wait_for(id_, "Running")
     return id_
@@ -75,7 +75,7 @@ def shell(stack: RunningStack) -> str:
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://[", "http://localhost.evil.example"])
 def test_a_websocket_of_a_foreign_page(stack: RunningStack, shell: str, origin: str) -> None:
-    """Refused at the handshake, before anything is dialled."""
+    """It is refused at the handshake, before any connection to the workload."""
     url = f"{stack.url.replace('http', 'ws')}/proxy/{shell}/x"
     with pytest.raises(InvalidStatus) as refused, connect(url, origin=Origin(origin), proxy=None):
         pass
@@ -84,7 +84,7 @@ def test_a_websocket_of_a_foreign_page(stack: RunningStack, shell: str, origin: 
 
 @pytest.mark.parametrize("host", ["evil.example", "169.254.169.254", "[::1", "localhost:80@evil.example", "a" * 5000])
 def test_a_foreign_host(stack: RunningStack, shell: str, host: str) -> None:
-    """A name of somebody else that resolves to us is not served."""
+    """A foreign host name that resolves to us is not served."""
     assert get(stack, f"/proxy/{shell}/", Host=host).status_code in (400, 421)
 
 
@@ -101,7 +101,7 @@ def test_a_foreign_host(stack: RunningStack, shell: str, host: str) -> None:
     ],
 )
 def test_a_client_can_not_choose_the_target(stack: RunningStack, shell: str, path: str) -> None:
-    """The target is the allocation's own address and a port that it declares; other words lead nowhere."""
+    """The target is the allocation's own address and a declared port; other names lead nowhere."""
     answer = get(stack, path.format(id=shell), Host="localhost", X_Forwarded_Host="127.0.0.1:1")
     assert answer.status_code in (400, 404, 502, 503), answer.text
     assert "root:" not in answer.text
@@ -109,7 +109,7 @@ def test_a_client_can_not_choose_the_target(stack: RunningStack, shell: str, pat
 
 @pytest.mark.parametrize("path", ["//evil.example/..", "/%2f%2fevil.example", "/..//evil.example", "/\\evil.example"])
 def test_nobody_is_sent_elsewhere(stack: RunningStack, shell: str, path: str) -> None:
-    """No path makes us redirect to another site."""
+    """No path redirects to another site."""
     for asked in (path, f"/proxy/{shell}{path}", f"/proxy/{shell[:-2]}{path}"):
         where: str = get(stack, asked).headers.get("location", "/")
         target = urlsplit(where.replace("\\", "/")).netloc
@@ -118,7 +118,7 @@ def test_nobody_is_sent_elsewhere(stack: RunningStack, shell: str, path: str) ->
 
 
 def test_a_body_of_a_gigabyte(stack: RunningStack) -> None:
-    """Announced, it is refused at once; unannounced, as soon as it is too long; memory stays in any case."""
+    """With its length announced it is refused at once, without when it becomes too long; the memory stays bounded."""
     before = rss_mib(stack)
     head = f"POST /api/v1/allocations HTTP/1.1\r\nHost: {netloc_of(stack)}\r\nContent-Type: application/json\r\n"
     head += f"Authorization: {stack.headers['Authorization']}\r\n"
@@ -139,7 +139,7 @@ def test_a_body_of_a_gigabyte(stack: RunningStack) -> None:
 
 
 def test_a_user_name_of_a_megabyte(stack: RunningStack) -> None:
-    """Refused, and no log holds it."""
+    """It is refused, and no log contains it."""
     before, logged = rss_mib(stack), len(stack.log_tail("api"))
     for size in (129, 5000, MIB):
         with raw(stack) as connection:
@@ -156,7 +156,7 @@ def test_a_user_name_of_a_megabyte(stack: RunningStack) -> None:
 
 
 def test_a_header_that_never_ends(stack: RunningStack) -> None:
-    """Many slow clients keep no other from being served: its answer comes before they have had their time."""
+    """With many slow clients other clients get an answer before the slow ones time out."""
     parts = urlsplit(stack.url)
     idle = [socket.create_connection((parts.hostname, parts.port), timeout=DEADLINE_S) for _ in range(100)]
     try:
@@ -183,20 +183,20 @@ HEADS = {
 
 @pytest.fixture(scope="module")
 def terminal(stack: RunningStack) -> str:
-    """A shell with the server of terminals."""
+    """A shell with its terminal server."""
     id_ = stack.launch({"kind": "shell", "image": "local"})
     wait_until(lambda: any("terminal" in each.words for each in all_listeners(stack)), "the terminal to listen")
     return id_
 
 
 def all_listeners(stack: RunningStack) -> list[Listener]:
-    """Every HTTP listener of the stack and of what runs in its pods."""
+    """Every HTTP listener of the stack and of its pods."""
     found = listeners_below([child.pid for child in stack.stack.children.values()])
     return [each for each in found if any("slipway" in word for word in each.words)]
 
 
 def dialled(stack: RunningStack, each: Listener) -> socket.socket:
-    """A connection to it, over TLS where it speaks that."""
+    """A connection to it, over TLS if it uses TLS."""
     connection = socket.create_connection((each.host, each.port), timeout=DEADLINE_S)
     if each.pid != stack.pid("cluster"):
         return connection
@@ -206,7 +206,7 @@ def dialled(stack: RunningStack, each: Listener) -> socket.socket:
 
 
 def is_over(connection: socket.socket) -> bool:
-    """Whether nothing can come any more."""
+    """Whether the connection is closed."""
     try:
         return not connection.recv(65_536)
     except OSError as error:
@@ -215,7 +215,7 @@ def is_over(connection: socket.socket) -> bool:
 
 @pytest.mark.parametrize("what", HEADS)
 def test_heads_without_an_end_on_every_listener(stack: RunningStack, terminal: str, what: str) -> None:
-    """64 MiB of one request's head, without a token: no process of the system or of a pod keeps them."""
+    """No process of the system or of a pod stores 64 MiB of one request's head, sent without a token."""
     start, piece = HEADS[what]
     listeners = all_listeners(stack)
     names = {name for name, child in stack.stack.children.items() if child.pid in {each.pid for each in listeners}}
@@ -231,7 +231,8 @@ def test_heads_without_an_end_on_every_listener(stack: RunningStack, terminal: s
 
 
 def test_half_open_heads_on_every_listener(stack: RunningStack, terminal: str) -> None:
-    """300 connections of one address with 15 KiB of a head that is not whole are not all kept; others come in."""
+    """Of 300 connections from one address, each with 15 KiB of an unfinished head, not all are kept; others can
+    connect."""
     for each in all_listeners(stack):
         held: list[socket.socket] = []
         try:
@@ -244,7 +245,7 @@ def test_half_open_heads_on_every_listener(stack: RunningStack, terminal: str) -
                 assert status_of(connection) > 0, each
             for connection in held:
                 connection.settimeout(0)
-            # Later, each would be over by the time that a head may take.
+            # Later each would have reached the time limit for a head.
             wait_until(
                 lambda held=held: sum(map(is_over, held)) >= 150, f"half are over of {each}", timeout_s=HEAD_S - 2
             )

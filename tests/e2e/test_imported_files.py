@@ -1,4 +1,4 @@
-"""A file of each other system: imported by the command, launched as it was made, and run to its end."""
+"""A file of each other system: imported by the command, launched as imported, and run to its end."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ case "$*" in
   status) echo "a head" ;;
 esac
 """
-"""In the place of Ray, which is not installed here: the calls that a launch makes of it end as Ray's do."""
+"""Replaces Ray, which is not installed here: the calls of a launch end as Ray's do."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def ray(stack: RunningStack) -> None:
 @pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize("file", RUNNABLE, ids=lambda file: file.kind)
 def test_an_imported_file_runs_to_its_end(stack: RunningStack, file: RunnableFile, tmp_path: Path) -> None:
-    """It succeeds, and its ranks print what the file says; only the name is another, so that it can run again."""
+    """It succeeds, and its ranks print what the file states; only its name is changed, so that it can run again."""
     launch = tmp_path / "launch.yaml"
     imported = stack.command("import", str(FOLDER / file.path), "--output", str(launch), "--report", "none")
     assert imported.code == 0, imported.err

@@ -1,4 +1,4 @@
-"""What runs inside speaks to Slipway: through two replicas of the api, by the tasks' door, with its own token.
+"""Programs in pods call Slipway: through two replicas of the api, on the port for tasks, with their own token.
 
 The ranks are real processes that use `slipway.inside`, as a module and as a command.
 """
@@ -80,7 +80,7 @@ while true; do sleep 0.05; done
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
-    """Two replicas of the api, each with a tasks' door."""
+    """Two replicas of the api, each with a port for tasks."""
     folder = tmp_path_factory.mktemp("inside") / "data"
     with running_stack(folder, cpus=32, memory="64Gi", replicas={"api": 2}) as running:
         yield running
@@ -99,7 +99,7 @@ def body(stack: RunningStack, marks: Path, program: str, ranks: int = 4, **field
 
 
 def told(marks: Path, name: str, ranks: int = 4, attempt: int = 1) -> list[Any]:
-    """What the ranks have noted, once all have."""
+    """The notes of the ranks, once all have written one."""
     files = [marks / f"{name}.{attempt}.{rank}" for rank in range(ranks)]
     wait_until(lambda: all(file.exists() for file in files), f"{name} of all ranks", timeout_s=60)
     return [json.loads(file.read_text()) for file in files]
@@ -111,8 +111,8 @@ def seats(stack: RunningStack, id_: str, name: str) -> int:
 
 
 def test_ranks_exchange_data(stack: RunningStack, marks: Path) -> None:
-    """All get all, in the order of the ranks, through both replicas; a rank whose client is killed comes again under
-    its name; who asks late is answered at once; they are ready."""
+    """All ranks get all data, in rank order, through both replicas. A rank whose client is killed joins again under
+    its name, a late call is answered at once, and then the ranks are ready."""
     id_ = stack.launch(body(stack, marks, EXCHANGE))
     assert told(marks, "first") == [[{"rank": rank} for rank in range(4)]] * 4
     wait_until(lambda: stack.view(id_)["ready"], "ready, because they have met")
@@ -128,7 +128,7 @@ def test_ranks_exchange_data(stack: RunningStack, marks: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["flush", "redis", "api-1", "cluster"])
 def test_a_gathering_outlives_the_loss_of_parts(stack: RunningStack, marks: Path, fault: str) -> None:
-    """Redis emptied or restarted, a replica or the API server killed: those who wait ask again, and all meet."""
+    """Redis is emptied or restarted, a replica or the API server is killed: waiting ranks retry, and all meet."""
     program = RANK + 'if rank == 0: wait_for("go")\nnote("met", me.allgather(rank, name="met"))\n'
     id_ = stack.launch(body(stack, marks, program))
     wait_until(lambda: seats(stack, id_, "met") == 3, "three of them wait", timeout_s=60)
@@ -147,7 +147,7 @@ def test_a_gathering_outlives_the_loss_of_parts(stack: RunningStack, marks: Path
 
 
 def test_who_is_missing_is_said(stack: RunningStack, marks: Path) -> None:
-    """The command ends with 124 and the words of the api."""
+    """The command ends with 124 and the message of the api, which names the missing rank."""
     gather = "python -m slipway.inside allgather 1 --timeout 1 2>$MARKS/said; echo $? >$MARKS/code"
     script = f"if [ $SLIPWAY_RANK = 0 ]; then {gather}; fi"
     id_ = stack.launch(body(stack, marks, "", 2) | {"command": ["sh", "-c", script]})
@@ -158,8 +158,8 @@ def test_who_is_missing_is_said(stack: RunningStack, marks: Path) -> None:
 
 
 def test_an_eviction_is_heard_answered_and_requeued(stack: RunningStack, marks: Path) -> None:
-    """The scheduler's stop reaches every rank at the same place as a user's; acknowledged and ended with 0, the attempt
-    is Preempted, and the next one follows."""
+    """Every rank reads the scheduler's stop like a user's. Acknowledged and ended with 0, the attempt is Preempted,
+    and the next one follows."""
     id_ = stack.launch(body(stack, marks, SAVES, 2, preemptible=True))
     told(marks, "hears", 2)
     wait_until(lambda: stack.view(id_)["ready"], "ready")
@@ -176,7 +176,7 @@ def test_an_eviction_is_heard_answered_and_requeued(stack: RunningStack, marks: 
 
 
 def evict(stack: RunningStack, id_: str) -> None:
-    """What the scheduler writes when somebody else needs the room."""
+    """Write the stop that the scheduler writes when another allocation preempts this one."""
     path = f"/apis/slipway.dev/v1alpha1/namespaces/default/allocations/{id_.rsplit('-', 1)[0]}"
 
     def written() -> bool:
@@ -193,7 +193,7 @@ def evict(stack: RunningStack, id_: str) -> None:
 
 
 def test_a_program_that_knows_nothing_of_us(stack: RunningStack) -> None:
-    """`run` tells for it that it is ready, by a line of its log, and hands a preemption on as a signal."""
+    """`run` reports for the program that it is ready, by a line of its log, and passes a preemption on as a signal."""
     command = ["python", "-m", "slipway.inside", "run", "--ready-when", "^Listening on", "--preempt-signal", "USR1"]
     id_ = stack.launch({"kind": "training", "image": "local", "command": [*command, "--", "sh", "-c", SERVES]})
     wait_until(lambda: stack.view(id_)["ready"], "ready", timeout_s=60)
@@ -204,7 +204,7 @@ def test_a_program_that_knows_nothing_of_us(stack: RunningStack) -> None:
 
 
 def test_a_token_opens_what_is_its_own(stack: RunningStack, marks: Path) -> None:
-    """Its own help, at every door; not another's, and nothing else; and it is in no log."""
+    """A token is accepted for its own allocation at every port for tasks, for nothing else, and it is in no log."""
     others = marks / "others"
     others.mkdir()
     hold = RANK + 'wait_for("go")\n'
@@ -235,7 +235,7 @@ def test_a_token_opens_what_is_its_own(stack: RunningStack, marks: Path) -> None
 
 
 def test_a_pause_of_the_doors(stack: RunningStack, marks: Path) -> None:
-    """While every replica of the api is frozen, calls wait; nothing is lost."""
+    """While every replica of the api is frozen calls wait, and nothing is lost."""
     program = RANK + 'note("there", 1)\nwait_for("go")\nme.progress(0.5)\nme.ready()\nnote("met", me.allgather(rank))\n'
     id_ = stack.launch(body(stack, marks, program, 2))
     told(marks, "there", 2)

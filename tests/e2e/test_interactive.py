@@ -1,4 +1,4 @@
-"""The real JupyterLab and TensorBoard behind the proxy, and ports of one's own: without a browser."""
+"""The real JupyterLab and TensorBoard behind the proxy, and ports of workloads: without a browser."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 SERVES_S = 60.0
 MIB = 1024 * 1024
 
-# Says its rank, counts what it is sent, and sends as much as it is asked for.
+# Reports its rank, counts the bytes that it gets, and sends the requested number of bytes.
 SERVER = """
 import hashlib, os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -62,7 +62,7 @@ class Site(BaseHTTPRequestHandler):
 ThreadingHTTPServer((os.environ["SLIPWAY_POD_IP"], 8080), Site).serve_forever()
 """
 
-# Answers each line with the same line in capitals; to many at once.
+# Answers each line with the same line in capitals, on many connections at once.
 ECHO = """
 import os, socketserver
 
@@ -76,14 +76,15 @@ socketserver.ThreadingTCPServer((os.environ["SLIPWAY_POD_IP"], 7000), Line).serv
 
 
 def serving(stack: RunningStack, **body: Any) -> str:
-    """The id of a service that listens."""
+    """The id of a running service."""
     id_ = stack.launch(body)
     wait_until(lambda: stack.view(id_)["ready"], f"{id_} to listen", timeout_s=SERVES_S)
     return id_
 
 
 class Jupyter:
-    """A client of a Jupyter server, as its page is one: with cookies, and with the token against forged requests."""
+    """A client of a Jupyter server that behaves like its page: with cookies, and with the token against forged
+    requests."""
 
     def __init__(self, stack: RunningStack, id_: str) -> None:
         self.opens = stack.headers
@@ -102,7 +103,7 @@ class Jupyter:
         return self.http.post(f"{self.root}/{path}", json={}, headers=headers)
 
     def run(self, code: str) -> str:
-        """What a cell answers, from a kernel of its own, over its WebSocket."""
+        """The result of a cell, from a new kernel, over its WebSocket."""
         kernel = self.post("api/kernels").json()["id"]
         cookies = "; ".join(f"{name}={value}" for name, value in self.http.cookies.items())
         url = f"{self.root.replace('http', 'ws')}/api/kernels/{kernel}/channels"
@@ -132,7 +133,7 @@ class Jupyter:
 
 
 def test_jupyterlab_behind_the_proxy(stack: RunningStack, request: pytest.FixtureRequest) -> None:
-    """Its page under the prefix, a kernel that adds one and one; origin, host and the proxy token are checked."""
+    """Its page works under the prefix, and a kernel adds one and one; origin, host and the proxy token are checked."""
     id_ = serving(stack, kind="notebook")
     jupyter = Jupyter(stack, id_)
     request.addfinalizer(jupyter.http.close)
@@ -156,7 +157,7 @@ def test_jupyterlab_behind_the_proxy(stack: RunningStack, request: pytest.Fixtur
 
 
 def test_a_notebook_without_jupyter(stack: RunningStack) -> None:
-    """The page that stands in for it on machines without JupyterLab runs cells too."""
+    """The page that replaces JupyterLab on machines without it runs cells too."""
     command = [sys.executable, "-m", "slipway.local.pages", "notebook"]
     id_ = serving(stack, kind="notebook", command=command)
     page = httpx2.get(f"{stack.url}/proxy/{id_}/", headers=stack.headers, verify=NO_TLS, trust_env=False)
@@ -168,7 +169,7 @@ def test_a_notebook_without_jupyter(stack: RunningStack) -> None:
 
 
 def test_tensorboard_waits_for_files_and_shows_them(stack: RunningStack, tmp_path: Path) -> None:
-    """Waiting while there are none; then the scalars of a real event file; and it takes no slot."""
+    """It waits while there are no files, then shows the scalars of a real event file; it uses no slot."""
     id_ = serving(stack, kind="tensorboard", env={"TENSORBOARD_LOGDIR": str(tmp_path)})
     wait_until(lambda: stack.view(id_)["waiting"], "it to say that there is nothing to show")
     assert stack.view(id_)["status"]["slots"] == 0
@@ -206,7 +207,7 @@ def test_only_rank_0_is_shown_and_bodies_have_no_limit(stack: RunningStack) -> N
         "GET", f"{url}?size={512 * MIB}", headers=stack.headers, verify=NO_TLS, trust_env=False, timeout=60
     ) as slow:
         pieces = slow.iter_raw()
-        next(pieces)  # and then nobody reads for a while
+        next(pieces)  # then no more is read for a while
         before = rss_mib(stack.pid("api"))
         got = httpx2.get(f"{url}?size={64 * MIB}", headers=stack.headers, verify=NO_TLS, trust_env=False, timeout=60)
         assert len(got.content) == 64 * MIB
@@ -221,7 +222,7 @@ def rss_mib(pid: int) -> int:
 
 @contextmanager
 def forwarded(stack: RunningStack, id_: str, *ports: str) -> Generator[list[int]]:
-    """`slipway port-forward`, as a process; the ports of this machine."""
+    """A running `slipway port-forward`; the ports of this machine."""
     argv = cli_words("port-forward", id_, *ports)
     with subprocess.Popen(argv, env=stack.cli_environment(), stdout=subprocess.PIPE, text=True) as run:
         try:
@@ -232,7 +233,8 @@ def forwarded(stack: RunningStack, id_: str, *ports: str) -> Generator[list[int]
 
 
 def test_port_forward(stack: RunningStack) -> None:
-    """A TCP port of a workload on this machine: many connections at once; also after a kill of the API."""
+    """A TCP port of a workload is reachable on this machine: by many connections at once, also after a kill of the
+    API."""
     ports = [{"name": "echo", "port": 7000, "scheme": "tcp"}]
     id_ = stack.launch({"kind": "command", "command": [sys.executable, "-c", ECHO], "ports": ports})
     stack.wait_for(id_, "Running")
@@ -253,7 +255,7 @@ def test_port_forward(stack: RunningStack) -> None:
 
 
 def test_what_can_not_be_forwarded(stack: RunningStack) -> None:
-    """A port that is none, or not declared, or an allocation that has ended: one line that says so."""
+    """An invalid port, an undeclared one, and an ended allocation each give one line of error."""
     id_ = stack.launch({"kind": "command", "command": ["true"], "ports": [{"name": "http", "port": 8080}]})
     assert stack.command("port-forward", id_, "http").code == 2
     stack.wait_for(id_, "Terminated")

@@ -1,4 +1,4 @@
-"""Any process is killed with -9 while gangs are launched: every gang starts whole, each pod once, and ends well."""
+"""Any process is killed with -9 while gangs are launched: every gang starts whole, each pod once, and succeeds."""
 
 import threading
 import time
@@ -11,11 +11,11 @@ from tests.support.local_stack import RunningStack
 from tests.support.wait import wait_until
 
 AGES_S = (0.0, 0.02, 0.05, 0.1, 0.2)
-"""How long before the kill each gang is launched: each stands at another point of its launch when it comes."""
+"""Seconds between the launch of each gang and the kill, so that each is at another point of its launch."""
 
 
 def launch_all(stack: RunningStack, marks: Path) -> tuple[list[str], list[threading.Thread]]:
-    """Launch the gangs so that they have these ages at one moment, which is when this returns."""
+    """Launch the gangs so that they have these ages when this returns."""
     ids: list[str] = []
     moment = time.monotonic() + max(AGES_S) + 0.05
 
@@ -34,8 +34,8 @@ def launch_all(stack: RunningStack, marks: Path) -> tuple[list[str], list[thread
 def test_a_kill_during_a_launch_changes_nothing(stack: RunningStack, marks: Path, victim: str) -> None:
     """Exactly N bound pods per gang, every container started once, result Succeeded in the first attempt.
 
-    A node that dies between its note of a start and the start has lost that start, as it starts nothing twice: the
-    gang then goes to another attempt.
+    A node that dies between recording a start and the start never makes that start, because it starts nothing twice:
+    then the gang needs another attempt.
     """
     attempts = 2 if victim == "nodes" else 1
     ids, threads = launch_all(stack, marks)

@@ -43,7 +43,7 @@ def kubectl(stack: RunningStack, *words: str, text: str = "") -> Ran:
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
 def test_kubectl_apply_runs_it(stack: RunningStack, tmp_path: Path) -> None:
-    """apply, wait, get, logs and delete: what anybody would try."""
+    """apply, wait, get, logs and delete work."""
     name, manifest = fresh("by-hand"), tmp_path / "allocation.yaml"
     manifest.write_text(MANIFEST.replace("NAME", name))
     applied = kubectl(stack, "apply", "-f", str(manifest))
@@ -65,7 +65,7 @@ def test_kubectl_apply_runs_it(stack: RunningStack, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
 def test_kubectl_describe_tells_the_story(stack: RunningStack, tmp_path: Path) -> None:
-    """Where it waited, where it ran, that it began again after a failure, and how it ended."""
+    """`describe` shows where it waited and ran, that it restarted after a failure, and how it ended."""
     name, manifest = fresh("storied"), tmp_path / "allocation.yaml"
     text = MANIFEST.replace("NAME", name).replace("print('rank', os.environ['RANK'], 'by hand')", "os._exit(7)")
     manifest.write_text(text.replace("kind: training\n", "kind: training\n  maxRestarts: 1\n"))
@@ -75,7 +75,7 @@ def test_kubectl_describe_tells_the_story(stack: RunningStack, tmp_path: Path) -
     assert waited.code == 0, waited.err
 
     def shown() -> list[str]:
-        """The second column of the Events that describe shows."""
+        """The second column of the Events of `describe`."""
         described = kubectl(stack, "describe", "alloc", name).out.rpartition("\nEvents:")[2]
         return [line.split()[1] for line in described.splitlines() if line.startswith(("  Normal", "  Warning"))]
 
@@ -87,7 +87,7 @@ def test_kubectl_describe_tells_the_story(stack: RunningStack, tmp_path: Path) -
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
 def test_kubectl_delete_cancels(stack: RunningStack) -> None:
-    """A delete while it runs ends it as Canceled, and the object goes last."""
+    """A delete while it runs ends it as Canceled, and the object is deleted last."""
     name = fresh("to-delete")
     text = MANIFEST.replace("NAME", name).replace("print('rank', os.environ['RANK'], 'by hand')", "os.pause()")
     text = text.replace("os.pause()", "import signal; signal.pause()")
@@ -101,7 +101,7 @@ def test_kubectl_delete_cancels(stack: RunningStack) -> None:
 
 
 def test_an_applied_object_runs_through_the_api_server(stack: RunningStack) -> None:
-    """The same without kubectl: the object is POSTed to the Kubernetes API."""
+    """The object is POSTed to the Kubernetes API, without kubectl."""
     name = fresh("posted")
     body: Json = {
         "apiVersion": "slipway.dev/v1alpha1",
@@ -121,7 +121,8 @@ def test_an_applied_object_runs_through_the_api_server(stack: RunningStack) -> N
 
 @pytest.mark.parametrize("tool", ["curl", "python", "kubectl"])
 def test_a_launch_that_is_printed_for_another_tool_runs(stack: RunningStack, tmp_path: Path, tool: str) -> None:
-    """`--as`: with the token of the stack in a variable, or its kubeconfig; the token is in nothing that is printed."""
+    """The output of `--as` uses the token of the stack in a variable, or its kubeconfig; it never contains the
+    token."""
     if tool == "kubectl" and shutil.which("kubectl") is None:
         pytest.skip("no kubectl here")
     name = fresh(f"as-{tool}")

@@ -1,4 +1,4 @@
-"""The life of an allocation on real processes: time that is up, pauses, daemons, elastic gangs, restarts."""
+"""The life of an allocation on real processes: timeouts, pauses, daemons, elastic gangs, restarts."""
 
 import urllib.request
 from collections.abc import Mapping
@@ -31,14 +31,14 @@ if os.environ["SLIPWAY_ATTEMPT"] == "1":
     call("/signals/preemption/ack", {"rank": int(os.environ["SLIPWAY_RANK"])})
     print("saved", flush=True)
 """
-"""A rank that is ready, waits to be told, says that it has heard, and ends well; a later attempt ends at once."""
+"""A rank that is ready, waits for a stop request, acknowledges it, and succeeds; a later attempt ends at once."""
 STAYS = ["python", "-c", "import time; time.sleep(600)"]
 ENDS = ["python", "-c", "print('done')"]
 SMALL: Json = {"cpu": "50m", "memory": "64Mi"}
 
 
 def body(command: list[str], **fields: Any) -> Json:
-    """A launch whose ranks stop at once when they are told to."""
+    """A launch whose ranks stop at once on SIGTERM."""
     container = {"name": "main", "image": "local", "command": command}
     template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
     return {"kind": "training", "template": template, "ranks": [{"resources": SMALL}], **fields}
@@ -53,7 +53,8 @@ def told(view: Mapping[str, Any]) -> list[str]:
 
 
 def test_every_kind_ends_when_nobody_uses_it(stack: RunningStack) -> None:
-    """One timeout after the last use, reported or through the proxy, though everything is killed meanwhile."""
+    """An allocation ends one timeout after its last use, reported or through the proxy, though every process is
+    killed meanwhile."""
     kinds = ("notebook", "shell", "command", "tensorboard", "training")
     ids: dict[str, str] = {}
     for kind in kinds:
@@ -75,7 +76,7 @@ def test_every_kind_ends_when_nobody_uses_it(stack: RunningStack) -> None:
 
 
 def test_the_proxy_keeps_it_alive(stack: RunningStack) -> None:
-    """What passes it counts as use; explain tells when it would end."""
+    """Traffic through the proxy counts as use; `explain` shows when it would end."""
     program = "import http.server as s; s.test(s.SimpleHTTPRequestHandler, port=int(__import__('os').environ['PORT']))"
     port = 23177
     own = body(["python", "-c", program], kind="command", idleTimeout="8s", env={"PORT": str(port)})
@@ -96,7 +97,7 @@ def test_the_proxy_keeps_it_alive(stack: RunningStack) -> None:
 
 
 def test_an_administrator_lets_it_run_beyond_its_queue(stack: RunningStack) -> None:
-    """What runs goes on beyond the end that its queue had set, and `explain` says until when."""
+    """A running allocation continues beyond its queue's limit, and `explain` shows until when."""
     short = fresh("short")
     queue = {"metadata": {"name": short}, "spec": {"pool": "default", "maxRuntime": "8s"}}
     stack.kubernetes("POST", "/apis/slipway.dev/v1alpha1/queues", queue)
@@ -113,7 +114,7 @@ def test_an_administrator_lets_it_run_beyond_its_queue(stack: RunningStack) -> N
 
 
 def test_what_can_save_its_work_is_told_that_its_time_is_up(stack: RunningStack) -> None:
-    """Preemptible and ready: preempting, acknowledged, ended by itself, TimedOut."""
+    """A preemptible, ready allocation is asked to stop (preempting), acknowledges and ends by itself, as TimedOut."""
     id_ = stack.launch(body(["python", "-c", SAVES], preemptible=True, maxRuntime="5s", maxRestarts=3))
     view = stack.wait_for(id_, "Terminated", timeout_s=60)
     assert (view["result"], view["reason"], view["attempt"]) == ("TimedOut", "MaxRuntime", 1)
@@ -121,7 +122,7 @@ def test_what_can_save_its_work_is_told_that_its_time_is_up(stack: RunningStack)
 
 
 def test_pause_and_resume(stack: RunningStack) -> None:
-    """It saves its work, waits as the next attempt for as long as it is held, and goes on."""
+    """It saves its work, waits as the next attempt while it is held, and then continues."""
     id_ = stack.launch(body(["python", "-c", SAVES], preemptible=True))
     wait_until(lambda: stack.view(id_)["ready"], "it is ready")
     paused = stack.command("pause", id_)
@@ -134,7 +135,7 @@ def test_pause_and_resume(stack: RunningStack) -> None:
 
 
 def test_terminate(stack: RunningStack) -> None:
-    """Who can save its work does; who cannot is killed."""
+    """A ready allocation saves its work; another one is killed."""
     saves, stays = (stack.launch(body(["python", "-c", SAVES], preemptible=True)), stack.launch(body(STAYS)))
     wait_until(lambda: stack.view(saves)["ready"], "it is ready")
     stack.wait_for(stays, "Running")
@@ -146,7 +147,7 @@ def test_terminate(stack: RunningStack) -> None:
 
 
 def test_daemons_go_with_the_last_worker(stack: RunningStack) -> None:
-    """A role that is declared one never ends by itself, and does not fail the gang."""
+    """A role that is declared a daemon never ends by itself, and does not fail the gang."""
     ranks = [
         {"name": "launcher", "resources": SMALL, "template": _template(ENDS)},
         {"name": "server", "count": 2, "resources": SMALL, "template": _template(STAYS), "daemon": True},
@@ -157,7 +158,7 @@ def test_daemons_go_with_the_last_worker(stack: RunningStack) -> None:
 
 
 def test_an_elastic_gang_loses_a_rank_and_goes_on(stack: RunningStack) -> None:
-    """Two of three are enough; a second loss takes it down whole, and it begins again whole."""
+    """Two of three ranks are enough; a second loss ends the whole gang, and it restarts whole."""
     ranks = [{"name": "worker", "count": 3, "resources": SMALL}]
     id_ = stack.launch({**body(STAYS, minAvailable=2), "ranks": ranks})
     stack.wait_for(id_, "Running")
@@ -173,7 +174,7 @@ def test_an_elastic_gang_loses_a_rank_and_goes_on(stack: RunningStack) -> None:
 
 
 def test_a_restart_of_all_services_writes_nothing(stack: RunningStack) -> None:
-    """No pod, no ConfigMap and no allocation has another version after it, though a new leader has taken over."""
+    """No pod, ConfigMap or allocation has another version afterwards, though a new leader has taken over."""
     id_ = stack.launch(body(STAYS, idleTimeout="1h", maxRuntime="2h"))
     stack.wait_for(id_, "Running")
     wait_until(lambda: _versions(stack) == _versions(stack), "it is at rest")
@@ -212,7 +213,7 @@ def _delete_pod(stack: RunningStack, id_: str, *, rank: int) -> None:
 
 
 def _versions(stack: RunningStack) -> dict[str, str]:
-    """{kind/name: resourceVersion} of all that could be touched."""
+    """{kind/name: resourceVersion} of all objects that a service might write"""
     found: dict[str, str] = {}
     for path in ("/api/v1/pods", "/api/v1/configmaps", ALLOCATION):
         for item in stack.kubernetes("GET", path)["items"]:

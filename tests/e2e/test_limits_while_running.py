@@ -1,4 +1,5 @@
-"""Time limits of what runs are changed: its end follows, whoever changes them and in which direction."""
+"""Time limits of running allocations are changed: the end follows, whichever user changes them, and in which
+direction."""
 
 from typing import Any
 
@@ -35,7 +36,7 @@ def _change(stack: RunningStack, id_: str, way: str, limit: str) -> None:
 def test_the_end_follows_the_limit(
     stack: RunningStack, way: str, first: str, then: str, result: str, reason: str
 ) -> None:
-    """What is put off runs to its own end; what is brought forward ends before it."""
+    """An allocation with a later limit runs to its own end; one with an earlier limit ends before it."""
     id_ = _running(stack, maxRuntime=first)
     _change(stack, id_, way, then)
     ended: dict[str, Any] = stack.wait_for(id_, Phase.TERMINATED.value)

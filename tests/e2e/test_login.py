@@ -1,4 +1,5 @@
-"""Logging in at a real stack with tokens: every verb goes in with it, others see nothing, what is revoked is out."""
+"""Logging in at a real stack with tokens: every verb uses it, other users see nothing, and a revoked token is
+refused."""
 
 import json
 import os
@@ -21,7 +22,7 @@ from tests.support.wait import wait_until
 
 
 class Guarded:
-    """A stack in mode `token`, and users with a folder of their own each."""
+    """A stack in mode `token`, and users with a folder each."""
 
     def __init__(self, stack: RunningStack, tokens: Path, homes: Path) -> None:
         self.stack = stack
@@ -29,7 +30,7 @@ class Guarded:
         self.homes = homes
 
     def run(self, user: str, *words: str, given: str = "") -> Ran:
-        """`slipway ...` as a process of that user."""
+        """Run `slipway ...` as a process of that user."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
         env |= {"SLIPWAY_CONFIG_DIR": str(self.homes / user), "XDG_STATE_HOME": str(self.homes), "NO_COLOR": "1"}
         done = subprocess.run(
@@ -38,7 +39,7 @@ class Guarded:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def token(self, user: str, *roles: str) -> str:
-        """A new one, which counts already."""
+        """Create a token, and wait until it is valid."""
         options = [word for role in roles for word in ("--role", role)]
         made = self.run(user, "token", "create", "--for", user, *options, "--dir", str(self.tokens))
         assert made.code == 0, made.err
@@ -52,7 +53,7 @@ class Guarded:
         return token
 
     def login(self, user: str, *roles: str) -> Ran:
-        """A token of one's own, and logged in with it."""
+        """Create a token for the user and log in with it."""
         return self.run(user, "login", self.stack.url, "--token", "-", given=self.token(user, *roles))
 
 
@@ -73,7 +74,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Generator[Guarded]:
 
 
 def test_login_says_who_one_is_and_every_verb_goes_in(guarded: Guarded) -> None:
-    """Calls, streams and sockets; the launch is that user's, whatever --user says."""
+    """Calls, streams and sockets use the token; the launch is that user's, whatever --user says."""
     assert guarded.run("nobody", "ps", "--server", guarded.stack.url).code == 4
     logged_in = guarded.login("ada", "default=editor")
     assert logged_in.code == 0, logged_in.err
@@ -94,7 +95,7 @@ def test_login_says_who_one_is_and_every_verb_goes_in(guarded: Guarded) -> None:
 
 
 def test_a_viewer_looks_and_changes_nothing(guarded: Guarded) -> None:
-    """Exit code 4, with the role that it takes."""
+    """The exit code is 4, and the error names the required role."""
     guarded.login("ada", "default=editor")
     stays = fresh("stays")
     launched = guarded.run("ada", "command", "start", "--name", stays, "--detach", "--", "sleep", "60")
@@ -107,7 +108,7 @@ def test_a_viewer_looks_and_changes_nothing(guarded: Guarded) -> None:
 
 
 def test_others_find_nothing(guarded: Guarded) -> None:
-    """What is in a workspace is not there for those of another: not found, not forbidden."""
+    """Objects of a workspace are not found for users of another one, rather than forbidden."""
     guarded.login("ada", "default=editor")
     hidden = fresh("hidden")
     launched = guarded.run("ada", "command", "start", "--name", hidden, "--detach", "--", "sleep", "60")
@@ -122,7 +123,7 @@ def test_others_find_nothing(guarded: Guarded) -> None:
 
 
 def test_what_is_revoked_is_out(guarded: Guarded) -> None:
-    """Within seconds, without a restart; the folder says which tokens there are."""
+    """A token is refused within seconds after it was revoked, without a restart; the folder lists the tokens."""
     token = guarded.token("rex", "default=editor")
     assert guarded.run("rex", "login", guarded.stack.url, "--token", "-", given=token).code == 0
     id_ = token.split("_")[1]
@@ -133,7 +134,7 @@ def test_what_is_revoked_is_out(guarded: Guarded) -> None:
 
 
 def test_an_open_api_listens_nowhere_else(tmp_path: Path) -> None:
-    """Mode `none` on another address than loopback does not start, and says why."""
+    """In mode `none` the api does not start on an address other than loopback, and the error gives the reason."""
     env = {**os.environ, "SLIPWAY_LISTEN": "0.0.0.0:0", "KUBECONFIG": str(tmp_path / "none")}
     argv = [sys.executable, "-m", "slipway.api.main"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)

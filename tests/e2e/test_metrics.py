@@ -1,4 +1,4 @@
-"""What four services and an audit tell in numbers while work runs, as a real Prometheus reads it for the dashboards."""
+"""The metrics of four services and an audit under load, as a real Prometheus reads them for the dashboards."""
 
 import socket
 import subprocess
@@ -37,7 +37,7 @@ def _kinds(error: type[ControlPlaneError]) -> set[str]:
 
 
 CAUSES = _kinds(ControlPlaneError)
-"""Why a watch began anew, by the error: there are as many as kinds of errors."""
+"""The causes of a restarted watch: one for each kind of error."""
 STAYS = [sys.executable, "-c", "import time; time.sleep(300)"]
 SERVICES = ("api", "scheduler", "podworker", "watcher")
 
@@ -64,7 +64,7 @@ NOT_HERE = {
     "slipway_webhook_try_seconds": "there has to be a webhook",
     "slipway_webhook_tries_total": "there has to be a webhook",
 }
-"""{metric: what would have to happen}; a series without labels is there from the start"""
+"""{metric: the event that would write it}; a series without labels exists from the start"""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
 
 @pytest.fixture(scope="module")
 def targets(stack: RunningStack) -> Generator[dict[str, str]]:
-    """{name: host:port} of the services, and of an audit that goes on."""
+    """{name: host:port} of the services, and of an audit that runs on."""
     with socket.socket() as chosen:
         chosen.bind(("127.0.0.1", 0))
         audit = f"127.0.0.1:{chosen.getsockname()[1]}"
@@ -94,7 +94,7 @@ def targets(stack: RunningStack) -> Generator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def worked(stack: RunningStack, targets: dict[str, str]) -> RunningStack:
-    """Work of every sort: it ends well and badly, it stays, it is killed, it waits for room and because it is held."""
+    """Allocations of every sort: they succeed, fail, stay, are killed, wait for resources, and are held."""
     ids = [stack.launch({"kind": "command", "image": "local", "command": ENDS_WELL}) for _ in range(3)]
     ids += [stack.launch({"kind": "command", "image": "local", "command": [sys.executable, "-c", "exit(3)"]})]
     for id_ in ids:
@@ -144,7 +144,7 @@ def _text(stack: RunningStack, address: str) -> str:
 
 
 def _samples(stack: RunningStack, targets: dict[str, str]) -> list[Sample]:
-    """(metric, labels, value) of all of them."""
+    """(metric, labels, value) of all samples."""
     read: Any = text_parser.text_string_to_metric_families
     found: list[Sample] = []
     for address in targets.values():
@@ -154,7 +154,7 @@ def _samples(stack: RunningStack, targets: dict[str, str]) -> list[Sample]:
 
 
 def test_every_metric_is_written(worked: RunningStack, targets: dict[str, str]) -> None:
-    """Each that is declared has a sample while a system runs, but for those that need something to happen."""
+    """Each declared metric has a sample while a system runs, except those that need a certain event."""
     names = {name for name, _, _ in _samples(worked, targets) if name.startswith("slipway_")}
     silent = set[str]()
     for row in telemetry.INSTRUMENTS:
@@ -166,7 +166,7 @@ def test_every_metric_is_written(worked: RunningStack, targets: dict[str, str]) 
 
 
 def test_labels_are_closed_sets(worked: RunningStack, targets: dict[str, str]) -> None:
-    """Nothing of a launch's own becomes a label; reasons and methods are of their lists."""
+    """No label value comes from a launch; reasons and methods are from closed lists."""
     ids = {item["id"] for item in worked.ask(lambda api: api.get("/allocations"))["items"]}
     words = {
         "reason": {*Gate, *Reason, OTHER, "None", "ended", "short", *BREAKS, *CAUSES},
@@ -184,7 +184,7 @@ def test_labels_are_closed_sets(worked: RunningStack, targets: dict[str, str]) -
 
 
 def test_every_panel_shows_something(prometheus: Prometheus) -> None:
-    """Each query is one that Prometheus takes; where it may not be quiet, it has an answer that is a number."""
+    """Prometheus accepts each query; where the panel may not be empty, the result is a number."""
     empty: list[str] = []
     for board in BOARDS:
         for panel in (panel for row in board.rows.values() for panel in row):
@@ -196,7 +196,8 @@ def test_every_panel_shows_something(prometheus: Prometheus) -> None:
 
 
 def test_what_waits_why_since_when(worked: RunningStack, prometheus: Prometheus) -> None:
-    """The overview says it: two wait, one is held, one is too large, each in its queue, since it was made."""
+    """The overview shows two waiting, one held and one too large allocation, each in its queue, with its creation
+    time."""
     overview = {panel.title: panel.queries[0][0] for row in BOARDS[0].rows.values() for panel in row}
     assert [value for _, value in prometheus.ask(overview["Waiting now"])] == [2.0]
     why = {labels["reason"] for labels, _ in prometheus.ask(overview["Waiting, by reason"])}
@@ -214,7 +215,7 @@ def test_what_waits_why_since_when(worked: RunningStack, prometheus: Prometheus)
 
 
 def test_every_alert_is_evaluated(prometheus: Prometheus) -> None:
-    """Prometheus finds nothing wrong with any, and of a system that is well none fires."""
+    """Prometheus accepts every alert, and none fires for a healthy system."""
     wanted = {rule["alert"] for group in GROUPS for rule in group["rules"]}
     wait_until(lambda: set(prometheus.rules().values()) == {"ok"}, "all rules are evaluated", timeout_s=30.0)
     assert set(prometheus.rules()) == wanted
@@ -223,7 +224,7 @@ def test_every_alert_is_evaluated(prometheus: Prometheus) -> None:
 
 
 def test_an_exemplar_leads_to_a_trace(worked: RunningStack, prometheus: Prometheus) -> None:
-    """From a dot on the panel of the steps of a launch to the allocation whose launch it was."""
+    """A dot on the panel of launch steps leads to the allocation of that launch."""
     kept = prometheus.exemplars("slipway_launch_step_seconds_bucket")
     assert kept
     items: list[Json] = worked.ask(lambda api: api.get("/allocations"))["items"]
@@ -232,7 +233,7 @@ def test_an_exemplar_leads_to_a_trace(worked: RunningStack, prometheus: Promethe
 
 
 def test_a_part_that_is_away_is_told(prometheus: Prometheus, worked: RunningStack) -> None:
-    """Without a pod worker hints wait: the lag of the stream rises, and falls when one is there again."""
+    """Without a pod worker hints wait: the lag of the stream rises, and falls when a pod worker runs again."""
     worked.halt("podworker")
     id_ = worked.launch({"kind": "command", "image": "local", "command": ENDS_WELL})
     lag = 'max(slipway_stream_lag{stream="work"})'

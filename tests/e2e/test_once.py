@@ -14,14 +14,14 @@ SERVICES = ("scheduler", "podworker", "watcher")
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
-    """A stack of which only cluster, nodes, Redis and api run."""
+    """A stack in which only cluster, nodes, Redis and api run."""
     with running_stack(tmp_path_factory.mktemp("once") / "data") as stack:
         stack.halt(*SERVICES)
         yield stack
 
 
 def test_a_launch_by_single_runs(quiet: RunningStack, marks: Path) -> None:
-    """scheduler admits, podworker starts, watcher observes: each in one run that exits 0."""
+    """Scheduler, pod worker and watcher do their steps, each in one run that exits with 0."""
     id_ = quiet.launch(gang_body(marks))
     assert quiet.view(id_)["phase"] == "Pending"
     assert quiet.once("scheduler").code == 0
@@ -40,12 +40,12 @@ def test_a_launch_by_single_runs(quiet: RunningStack, marks: Path) -> None:
 
 
 def test_the_api_checks_itself(quiet: RunningStack) -> None:
-    """Exit 0 when it could serve."""
+    """The exit code is 0 when it could serve."""
     assert quiet.once("api").code == 0
 
 
 def test_a_second_scheduler_is_idle(stack: RunningStack) -> None:
-    """Where another one leads there is nothing to do: exit 0, and it says so."""
+    """While another scheduler leads a run does nothing, reports that, and exits with 0."""
     done = stack.once("scheduler")
     assert done.code == 0
     assert "idle: not leader" in done.out + done.err
@@ -53,7 +53,7 @@ def test_a_second_scheduler_is_idle(stack: RunningStack) -> None:
 
 @pytest.mark.parametrize("service", ["api", *SERVICES])
 def test_without_kubernetes(quiet: RunningStack, service: str) -> None:
-    """Exit 1 when there is nothing to talk to."""
+    """Without Kubernetes the exit code is 1."""
     quiet.halt("cluster")
     try:
         assert quiet.once(service, timeout_s=90).code == 1

@@ -1,4 +1,4 @@
-"""Another account of the machine: it can connect to every listener of a local stack, and gets nothing from any."""
+"""Another account of the machine: it can connect to every listener of a local stack, and none gives it anything."""
 
 import itertools
 import os
@@ -28,7 +28,7 @@ ASKED = {
     "cluster": ("GET", "/api/v1/pods"),
     "nodes": ("GET", "/logs/default/uid"),
 }
-"""What would be worth having at each listener of the system. One that is in no table here fails the tests below."""
+"""A valuable request for each listener of the system. A listener that is in no table here fails the tests below."""
 WORKLOADS = {
     "jupyter-lab": "notebook",
     "slipway.local.pages notebook": "notebook",
@@ -37,18 +37,18 @@ WORKLOADS = {
     "tensorboard": "tensorboard",
     "terminal": "shell",
 }
-"""What stands on the command line of what runs in pods; the first one that is found names the process."""
+"""Texts on the command lines of processes in pods; the first that matches names the process."""
 ASKED_OF_WORKLOADS = {
     "notebook": [("GET", "/proxy/{notebook}/api/kernels"), ("POST", "/proxy/{notebook}/api/kernels")],
     "shell": [("GET", "/sessions")],
 }
-"""{what: what it is asked}: both run whatever they are asked to."""
+"""{kind of workload: requests}: each of these would run commands."""
 OPEN = {
     "kernel": "takes what its subprocesses print, by a random key; sends nothing",
     "tensorboard": "has no authentication",
     "tensorboard data server": "part of TensorBoard",
 }
-"""What answers without a token, and why; the page on local mode says so of each."""
+"""{listener that answers without a token: why}; the page on local mode documents each."""
 PAGE = Path(__file__).parents[2] / "docs" / "local-cluster.md"
 SAID = {
     "api": "REST API, pages, proxy",
@@ -64,7 +64,7 @@ SAID = {
     "tensorboard": "TensorBoard",
     "tensorboard data server": "TensorBoard",
 }
-"""How the row of each begins on that page."""
+"""The beginning of each listener's row on that page."""
 
 TRIES = """
 import os, socket, sys
@@ -80,7 +80,7 @@ for path in sys.argv[2:]:
     except PermissionError:
         print("closed")
 """
-"""An account of its own, which tries to open each of these."""
+"""A program under another account, which tries to open each of these."""
 
 
 class Listener(NamedTuple):
@@ -92,7 +92,7 @@ class Listener(NamedTuple):
 
 
 def processes(stack: RunningStack) -> dict[int, str]:
-    """{pid: what it is} of every process that runs for the stack; its words where it is none that is known."""
+    """{pid: name} of every process of the stack; its command line if the name is unknown."""
     known = {child.pid: name for name, child in stack.stack.children.items()}
     found: dict[int, str] = {}
     for line in processes_of(str(stack.folder)):
@@ -103,7 +103,7 @@ def processes(stack: RunningStack) -> dict[int, str]:
 
 
 def sockets_of(pid: int) -> set[str]:
-    """The inodes of its sockets; none of one that has ended meanwhile."""
+    """The inodes of a process's sockets; none when it has ended."""
     try:
         links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
     except OSError:
@@ -112,7 +112,7 @@ def sockets_of(pid: int) -> set[str]:
 
 
 def rows_of(table: str) -> list[list[str]]:
-    """The kernel's own table of sockets."""
+    """The kernel's table of sockets."""
     path = Path(f"/proc/net/{table}")
     return [line.split() for line in path.read_text("utf-8", "replace").splitlines()[1:]] if path.exists() else []
 
@@ -141,7 +141,7 @@ def socket_files(stack: RunningStack) -> list[str]:
 
 
 def is_private(path: Path) -> bool:
-    """Whether a folder above it lets no other account in."""
+    """Whether a folder above the file is closed to other accounts."""
     for folder in path.parents:
         about = folder.stat()
         if about.st_uid == os.geteuid() and not about.st_mode & 0o077:
@@ -150,12 +150,12 @@ def is_private(path: Path) -> bool:
 
 
 def shown(listener: Listener) -> str:
-    """Its address in a Host header."""
+    """The listener's address in a Host header."""
     return f"[{listener.host}]:{listener.port}" if ":" in listener.host else f"{listener.host}:{listener.port}"
 
 
 def answer_of(listener: Listener, method: str, path: str, *fields: str, body: str = "") -> str:
-    """The head of its answer; without fields the request has its own host and no credential."""
+    """The head of the listener's answer; without fields the request has the listener's host and no credential."""
     sent = [f"{method} {path} HTTP/1.1", *(fields or (f"Host: {shown(listener)}",)), f"Content-Length: {len(body)}"]
     with ExitStack() as opened:
         connection = opened.enter_context(socket.create_connection((listener.host, listener.port), timeout=DEADLINE_S))
@@ -171,12 +171,12 @@ def answer_of(listener: Listener, method: str, path: str, *fields: str, body: st
 
 
 def status_of(listener: Listener, method: str, path: str, *fields: str, body: str = "") -> int:
-    """Its status."""
+    """The status of the listener's answer."""
     return int(answer_of(listener, method, path, *fields, body=body).split(None, 2)[1])
 
 
 class Busy(NamedTuple):
-    """A stack on which something of each kind runs; `ids` by kind."""
+    """A stack with a running allocation of each kind; `ids` by kind."""
 
     stack: RunningStack
     ids: dict[str, str]
@@ -184,7 +184,7 @@ class Busy(NamedTuple):
 
 @pytest.fixture(scope="module")
 def busy(stack: RunningStack) -> Busy:
-    """Something of each kind runs, and a cell of the notebook has a kernel."""
+    """An allocation of each kind runs, and the notebook has a kernel."""
     ids = {kind: stack.launch({"kind": kind}) for kind in ("notebook", "shell", "tensorboard")}
     gang = {"kind": "training", "image": "local", "command": ["sleep", "600"], "ranks": [{"name": "w", "count": 2}]}
     stack.wait_for(stack.launch(gang), "Running")
@@ -205,8 +205,8 @@ def busy(stack: RunningStack) -> Busy:
 
 
 def test_every_listener_of_every_process_is_closed(busy: Busy) -> None:
-    """Each socket that accepts connections is on a loopback address and refuses who has no token, or a wrong one, but
-    for those that are listed with a reason. What is new fails here until it is in a table above."""
+    """Each socket that accepts connections is on a loopback address and refuses a client without a token, or with a
+    wrong one, except those listed with a reason. A new listener fails here until it is in a table above."""
     found = listeners(busy.stack)
     assert {each.what for each in found} >= {*ASKED, *ASKED_OF_WORKLOADS}
     assert len([each for each in found if each.what == "kernel"]) <= 1, "cells would print to every account"
@@ -222,33 +222,34 @@ def test_every_listener_of_every_process_is_closed(busy: Busy) -> None:
 
 
 def test_the_page_has_a_row_for_each(busy: Busy) -> None:
-    """No listener that runs here is missing in the table of what protects local mode."""
+    """Every listener that runs here is in the page's table of what protects local mode."""
     rows = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
     for what in {each.what for each in listeners(busy.stack)}:
         assert any(row.startswith(f"| {SAID[what]}") for row in rows), what
 
 
 def test_every_socket_file_is_in_a_folder_of_this_account(busy: Busy) -> None:
-    """Valkey's, and those of kernels: no other account may connect. Names without a file are open to everybody."""
+    """No other account may connect to the socket files of Valkey and of kernels. Abstract names would be open to
+    every account."""
     found = socket_files(busy.stack)
     assert any(name.endswith("valkey.sock") for name in found)
     assert [name for name in found if not name.startswith("/") or not is_private(Path(name))] == []
 
 
 def test_nothing_listens_to_datagrams(busy: Busy) -> None:
-    """Neither the system nor what it runs."""
+    """Neither the system nor its workloads listen to datagrams."""
     inodes = {inode: what for pid, what in processes(busy.stack).items() for inode in sockets_of(pid)}
     found = [inodes[fields[9]] for table in ("udp", "udp6") for fields in rows_of(table) if fields[9] in inodes]
     assert found == []
 
 
 def test_no_listener_serves_pages_of_other_sites(stack: RunningStack) -> None:
-    """A name of another that resolves to this machine, and a page of another origin, are refused everywhere, also with
-    the token; the api answers what only reads, and no page of another origin can see the answer."""
+    """A foreign name that resolves to this machine, and a page of another origin, are refused everywhere, also with
+    the token. The api answers reads, but no page of another origin can see the answer."""
     token = f"Authorization: {stack.headers['Authorization']}"
     for each in listeners(stack):
         if each.what not in ASKED or each.what == "api tasks":
-            continue  # pages of any site are like any caller there: each needs the token of a task
+            continue  # there a page of any site is like any caller: it needs the token of a task
         method, path = ASKED[each.what]
         assert status_of(each, method, path, "Host: evil.example", token) == 421, each
         for sign in ("Origin: http://127.0.0.1:9", "Sec-Fetch-Site: cross-site"):
@@ -261,7 +262,7 @@ def test_no_listener_serves_pages_of_other_sites(stack: RunningStack) -> None:
 
 
 def test_no_listener_takes_what_a_form_of_any_page_can_send(stack: RunningStack) -> None:
-    """A browser sends `text/plain` without asking first: it is no body here, also with the token."""
+    """A browser sends `text/plain` without a preflight request: such a body is refused, also with the token."""
     token = f"Authorization: {stack.headers['Authorization']}"
     writes = {"api": "/api/v1/allocations", "cluster": "/api/v1/namespaces/default/pods"}
     for each in listeners(stack):
@@ -274,7 +275,7 @@ def test_no_listener_takes_what_a_form_of_any_page_can_send(stack: RunningStack)
 
 
 def test_probes_need_no_token(stack: RunningStack) -> None:
-    """That a process lives is no secret."""
+    """A probe shows only that a process lives, which is no secret."""
     for each in listeners(stack):
         if each.what in ("api", "scheduler", "podworker", "watcher", "cluster"):
             assert status_of(each, "GET", "/livez") == 200, each
@@ -282,11 +283,11 @@ def test_probes_need_no_token(stack: RunningStack) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another account")
 def test_another_account_reads_no_file(stack: RunningStack) -> None:
-    """Not the token, the kubeconfig, a log or the socket of Valkey, though it is told where they are."""
+    """It cannot read the token, the kubeconfig, a log or the socket of Valkey, though it knows their paths."""
     names = ["token", "kubeconfig", "stack.json", "logs/api.log", "tokens", "redis/valkey.sock"]
     assert all((stack.folder / name).exists() for name in names)
     wanted = [f"{stack.folder.name}/{name}" for name in names]
-    # It begins next to the folder, so that nothing above it keeps anything closed.
+    # It begins next to the folder, so that no folder above closes it.
     done = subprocess.run(
         [sys.executable, "-I", "-c", TRIES, str(NOBODY), *wanted],
         cwd=stack.folder.parent,
@@ -299,13 +300,13 @@ def test_another_account_reads_no_file(stack: RunningStack) -> None:
 
 
 def test_no_secret_is_on_a_command_line(stack: RunningStack) -> None:
-    """Every account reads those."""
+    """Every account can read command lines."""
     for child in stack.stack.children.values():
         assert stack.stack.token not in Path(f"/proc/{child.pid}/cmdline").read_text("utf-8"), child.name
 
 
 def test_no_token_of_workloads_is_on_a_command_line(busy: Busy) -> None:
-    """The proxy shows it to notebooks and shells, which run whatever they are asked to."""
+    """The proxy sends the token to notebooks and shells, where it would allow to run commands."""
     said = (busy.stack.folder / "workload-token").read_text()
     for pid in processes(busy.stack):
         assert said not in Path(f"/proc/{pid}/cmdline").read_text("utf-8", "replace"), pid

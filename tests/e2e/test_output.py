@@ -1,6 +1,6 @@
-"""What ranks print, as its readers get it on a local stack: every line once, in order, to the end, or counted.
+"""Output of ranks on a local stack: readers get every line once, in order, to the end, or a count of missing ones.
 
-Ranks, nodes and watcher are real processes. The first four cases hold on a real API server as well
+Ranks, nodes and watcher are real processes. The first four cases are also tested on a real API server
 (`tests/conformance/system/test_output.py`).
 """
 
@@ -17,34 +17,35 @@ from tests.support.wait import wait_until
 
 @pytest.fixture
 def readers(stack: RunningStack) -> Readers:
-    """Of the local stack."""
+    """The readers of the local stack."""
     return Readers(stack.command, stack.ask)
 
 
 def test_a_burst_of_several_ranks(readers: Readers) -> None:
-    """Three ranks that print 3,000 lines at once and end: 9,000 lines, for each reader."""
+    """Three ranks that print 3,000 lines at once and end: each reader gets 9,000 lines."""
     output.check_burst(readers)
 
 
 def test_a_flood_and_its_traceback(readers: Readers) -> None:
-    """A rank that prints 40,000 lines and fails: its log is whole, and ends with the error."""
+    """A rank prints 40,000 lines and fails: its log is complete, and ends with the error."""
     output.check_flood_and_traceback(readers)
 
 
 def test_the_cause_stands_among_the_lines_of_others(readers: Readers) -> None:
-    """Of eight ranks that print, one says why it fails: its line is kept, and the failure is told by its name."""
+    """Of eight ranks that print, one prints why it fails: the log contains its line, and the failure names that
+    rank."""
     output.check_cause_among_others(readers)
 
 
 def test_the_watcher_is_killed(stack: RunningStack, readers: Readers) -> None:
-    """What prints on while the only watcher is killed and started again, and ends soon after, loses no line."""
+    """Output that continues while the only watcher is killed and restarted, and ends soon after, loses no line."""
     before = stack.pid("watcher")
     output.check_kill_of_the_watcher(readers, lambda: stack.kill("watcher"))
     assert stack.pid("watcher") != before
 
 
 def test_a_flooding_rank_costs_no_other_rank_a_line(stack: RunningStack, readers: Readers) -> None:
-    """Of a rank that floods each line is shown or counted as missing; of its neighbour none is missing."""
+    """Each line of a flooding rank is shown or counted as missing; no line of its neighbour is missing."""
     text = """
 import base64
 if rank == 0:
@@ -65,7 +66,8 @@ else:
 
 
 def test_a_line_that_is_too_long(readers: Readers) -> None:
-    """Its beginning and its end are kept, and between them stands how much is not; the lines around it are whole."""
+    """Its beginning and its end are shown, with the number of omitted bytes between them; the lines around it are
+    complete."""
     ran = readers.run("print('before'); print('<' + 'x' * 100_000 + '>'); print('after')")
     for reader, ranks in readers.read_after_run(ran).items():
         before, line, after = ranks[0]
@@ -76,7 +78,8 @@ def test_a_line_that_is_too_long(readers: Readers) -> None:
 
 
 def test_a_progress_bar(stack: RunningStack, readers: Readers) -> None:
-    """Updates that begin with a carriage return: the newest is shown while the line goes on, and the last one stays."""
+    """Of updates that begin with a carriage return the newest is shown while the line is unfinished, and the last
+    one stays."""
     go = stack.folder / fresh("bar-may-go")
     text = rf"""
 def show(n): sys.stdout.write("\rprogress %3d%% [%s]" % (n, "#" * 100)); sys.stdout.flush(); time.sleep(0.005)
@@ -97,7 +100,7 @@ print("\nafter")
 
 
 def test_init_containers_and_sidecars(stack: RunningStack, readers: Readers) -> None:
-    """What they print is read by the name of the container, and does not stand among the lines of the rank."""
+    """Their output is read by the name of the container, and is not among the lines of the rank."""
     template = {
         "spec": {
             "initContainers": [{"name": "setup", "image": "local", "command": ["sh", "-c", "echo shard 3 of 4"]}],
@@ -119,13 +122,13 @@ def test_init_containers_and_sidecars(stack: RunningStack, readers: Readers) -> 
 
 @pytest.mark.parametrize("text", ["$$", "$(RANK)", "$(HOME)/x", "$$(RANK)", "a$b"])
 def test_a_command_runs_as_it_was_typed(stack: RunningStack, text: str) -> None:
-    """Kubernetes would expand `$(NAME)` and `$$`; what runs has the words that were typed."""
+    """Kubernetes would expand `$(NAME)` and `$$`; the program gets the words as typed."""
     ran = stack.command("run", "--", "python", "-c", "import sys; print(sys.argv[1])", text)
     assert (ran.code, ran.out) == (0, f"{text}\n"), ran.err
 
 
 def test_a_variable_of_the_caller(stack: RunningStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--env NAME` passes on the value that the caller has; without one it is refused, by name."""
+    """`--env NAME` passes on the caller's value; a variable that the caller does not have is refused, by name."""
     monkeypatch.setenv("LEARNING_RATE", "0.1 $(RANK)")
     program = "import os; print(os.environ['LEARNING_RATE'])"
     ran = stack.command("run", "--env", "LEARNING_RATE", "--", "python", "-c", program)

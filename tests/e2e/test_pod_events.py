@@ -1,4 +1,4 @@
-"""What Kubernetes says about pods, as people see it in `slipway logs`, on the whole system."""
+"""Kubernetes' events about pods, as users see them in `slipway logs`, on the whole system."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +11,7 @@ PRINTS = {"kind": "command", "command": ["sh", "-c", "echo hello; sleep 600"]}
 
 
 def happen(stack: RunningStack, pod: dict[str, Any], name: str, reason: str, message: str) -> None:
-    """What a kubelet writes; the nodes of a laptop pull no images."""
+    """Write the event that a kubelet would write; nodes of local mode pull no images."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     about = {"kind": "Pod", "namespace": "default", "name": pod["name"], "uid": pod["uid"]}
     meta = {"name": f"{pod['name']}.{name}", "namespace": "default"}
@@ -20,7 +20,8 @@ def happen(stack: RunningStack, pod: dict[str, Any], name: str, reason: str, mes
 
 
 def test_events_of_a_pod_stand_in_its_log_once_and_apart(stack: RunningStack) -> None:
-    """In words, marked, left out on request; a watcher that is killed and comes back tells none of them again."""
+    """Events are shown in words, marked, and omitted on request; a watcher that is killed and restarted does not
+    repeat them."""
     id_ = stack.launch(PRINTS)
     stack.wait_for(id_, "Running")
     [pod] = stack.pods(id_)

@@ -1,4 +1,4 @@
-"""Rules on failures and on success, on real processes, as the command and the events tell them."""
+"""Rules on failures and on success, on real processes, as the command and the events show them."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ STAYS = ["python", "-c", "import time; time.sleep(600)"]
 
 
 def role(name: str, command: list[str], count: int = 1) -> Json:
-    """Ranks that stop at once when they are told to."""
+    """Ranks that stop at once on SIGTERM."""
     container = {"name": "main", "image": "local", "command": command}
     template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
     return {"name": name, "count": count, "resources": SMALL, "template": template}
@@ -25,7 +25,7 @@ def ended(stack: RunningStack, **body: Any) -> Json:
 
 
 def test_an_exit_code_fails_it_at_once(stack: RunningStack) -> None:
-    """Although maxRestarts would allow more; the rule is in the message, the events and what the command says."""
+    """It fails although maxRestarts would allow more; message, events and the command's output name the rule."""
     rules = [{"action": "retry", "roles": ["worker"]}, {"action": "fail", "exitCodes": ["64-78"]}]
     roles = [role("driver", FAILS), role("worker", STAYS)]
     view = ended(stack, ranks=roles, maxRestarts=3, failurePolicy={"rules": rules})
@@ -39,7 +39,7 @@ def test_an_exit_code_fails_it_at_once(stack: RunningStack) -> None:
 
 
 def test_an_exit_code_that_is_not_counted_is_tried_again(stack: RunningStack) -> None:
-    """With maxRestarts 0, and with the ranks of a helper that fails beside it."""
+    """It is retried with maxRestarts 0, and with a failed rank of a helper role beside it."""
     rules = [{"action": "notCounted", "exitCodes": [75]}, {"action": "ignore", "roles": ["helper"]}]
     view = ended(stack, ranks=[role("main", BUSY_ONCE), role("helper", FAILS)], failurePolicy={"rules": rules})
     assert (view["result"], view["attempt"], view["status"]["uncountedRestarts"]) == ("Succeeded", 2, 1)
@@ -48,7 +48,7 @@ def test_an_exit_code_that_is_not_counted_is_tried_again(stack: RunningStack) ->
 
 
 def test_it_has_succeeded_when_enough_ranks_have(stack: RunningStack) -> None:
-    """The others are ended."""
+    """The other ranks are ended."""
     roles = [role("driver", ENDS), role("worker", STAYS, count=2)]
     view = ended(stack, ranks=roles, successPolicy={"targets": [{"role": "driver"}]})
     assert (view["result"], view["reason"], view["status"]["ranks"][0]["exitCode"]) == ("Succeeded", "Completed", 0)

@@ -1,4 +1,4 @@
-"""Running work makes room for other work: real processes save what they have, give up their GPUs, and go on later."""
+"""Running allocations are preempted: real processes save their work, release their GPUs, and continue later."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -41,7 +41,7 @@ while not (marks / f"{name}.end").exists() and time.monotonic() < until:
         me.ack()
         break
 """
-"""Counts on from its checkpoint; when asked, it saves its count and ends, but not while it is `busy`."""
+"""Counts on from its checkpoint; on request it saves its count and ends, but not while it is `busy`."""
 
 TRAINS = """
 import json, os, pathlib, socket, time
@@ -101,8 +101,8 @@ if step < STEPS:
 else:
     (marks / f"train.weight.{rank}").write_text(str(weight))
 """
-"""Sums a number over all ranks in each step, as PyTorch's all-reduce, at the store that PyTorch's variables name. At
-half of its steps it waits for a file, or to be preempted: rank 0 tells all when to stop, and saves."""
+"""Sums a number over all ranks in each step, like PyTorch's all-reduce, at the store that PyTorch's variables name.
+After half of its steps it waits for a file, or to be preempted: rank 0 tells the others when to stop, and saves."""
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays(stack: RunningStack) -> Generator[None]:
-    """A test that fails half-way leaves no training on the GPUs of the next one, and no name that is taken."""
+    """End every training, so that a failed test leaves no GPU and no name in use."""
     yield
     stack.clear()
 
@@ -135,7 +135,7 @@ def queue(stack: RunningStack, name: str, spec: Json) -> None:
 
 
 def launch(stack: RunningStack, marks: Path, name: str, ranks: int = GPUS, **fields: Any) -> str:
-    """A training that saves its work when it is asked to; each rank has a GPU."""
+    """Launch a training that saves its work on request; each rank has a GPU."""
     asks = {"cpu": "50m", "memory": "64Mi", "nvidia.com/gpu": 1}
     return stack.launch(
         {
@@ -158,7 +158,7 @@ def is_ready(stack: RunningStack, id_: str, attempt: int = 1) -> bool:
 
 
 def count(marks: Path, what: str) -> int:
-    """The steps that rank 0 had done when it wrote this; one rank speaks for all, so that may be later than `ready`."""
+    """The steps of rank 0 when it wrote the file; it acts for all ranks, so this may be later than `ready`."""
     written = marks / f"{what}.0"
     wait_until(written.exists, f"rank 0 writes {what}")
     return int(written.read_text())
@@ -172,7 +172,7 @@ def finish(stack: RunningStack, marks: Path, name: str, id_: str) -> Json:
 
 
 def decisions(stack: RunningStack) -> list[tuple[str, str]]:
-    """(kind, allocation) of what stands in the ledger."""
+    """(kind, allocation) of the entries of the ledger."""
     status = stack.kubernetes("GET", POOL)["status"]
     return [(item.get("kind", "admit"), item["allocation"]) for item in status.get("decisions", [])]
 
@@ -185,7 +185,8 @@ def gpus_in_use(stack: RunningStack, *ids: str) -> int:
 def test_urgent_work_has_the_gpus_of_a_training_that_saves_its_work_and_goes_on_later(
     stack: RunningStack, marks: Path
 ) -> None:
-    """Checkpoint on the signal, within the grace; the next attempt begins where the first one stopped."""
+    """The training saves a checkpoint on the signal, within the grace; its next attempt begins where the first one
+    stopped."""
     low = launch(stack, marks, "low", priority=10, preemptionGrace="60s")
     wait_until(lambda: is_ready(stack, low), "the training is ready")
     high = launch(stack, marks, "high", priority=90)
@@ -205,7 +206,8 @@ def test_urgent_work_has_the_gpus_of_a_training_that_saves_its_work_and_goes_on_
 
 
 def test_a_training_of_four_ranks_comes_back_from_its_checkpoint(stack: RunningStack, marks: Path) -> None:
-    """It is preempted half-way, goes on from there on its volume, and ends with the weights of an undisturbed run."""
+    """It is preempted half-way, continues from its checkpoint on a volume, and ends with the weights of an
+    undisturbed run."""
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "models"}}
     asks = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     stack.kubernetes("POST", CLAIMS, {**claim, "spec": asks})
@@ -228,7 +230,7 @@ def test_a_training_of_four_ranks_comes_back_from_its_checkpoint(stack: RunningS
 
 
 def test_a_queue_takes_back_what_it_deserves(stack: RunningStack, marks: Path) -> None:
-    """Another queue has borrowed its half: what started last makes room, the rest stays."""
+    """Another queue has borrowed its half: the allocation that started last is evicted, the others stay."""
     first, second = (launch(stack, marks, name, GPUS // 2, queue="theirs") for name in ("first", "second"))
     for id_ in (first, second):
         wait_until(lambda id_=id_: is_ready(stack, id_), "both run")
@@ -242,7 +244,7 @@ def test_a_queue_takes_back_what_it_deserves(stack: RunningStack, marks: Path) -
 
 
 def test_a_leader_that_is_killed_between_the_eviction_and_the_admission(stack: RunningStack, marks: Path) -> None:
-    """The place stays held: by its successor too, and against work that would fit as well."""
+    """The next leader keeps the place reserved, also against another allocation that would fit."""
     low = launch(stack, marks, "slow", priority=10, preemptionGrace="60s")
     wait_until(lambda: is_ready(stack, low), "the training is ready")
     (marks / "slow.busy").touch()
@@ -266,7 +268,8 @@ def test_a_leader_that_is_killed_between_the_eviction_and_the_admission(stack: R
 
 
 def test_an_elastic_gang_gives_up_surplus_ranks_and_goes_on(stack: RunningStack, marks: Path) -> None:
-    """The same attempt, with fewer ranks: only their pods end, and their GPUs are somebody else's."""
+    """The attempt continues with fewer ranks: only the pods of surplus ranks end, and another allocation gets their
+    GPUs."""
     gang = launch(stack, marks, "elastic", priority=10, minAvailable=1)
     wait_until(lambda: is_ready(stack, gang), "the gang runs")
     before = {pod["rank"]: pod["uid"] for pod in stack.pods(gang)}
@@ -284,7 +287,8 @@ def test_an_elastic_gang_gives_up_surplus_ranks_and_goes_on(stack: RunningStack,
 
 
 def test_an_elastic_gang_grows_when_there_is_room(stack: RunningStack, marks: Path) -> None:
-    """It starts with one of three ranks; when what held the rest has ended, the others come, in the same attempt."""
+    """It starts with one of three ranks; when the allocation that held the rest has ended, the others start, in the
+    same attempt."""
     holder = launch(stack, marks, "holder", GPUS - 1)
     assert stack.wait_for(holder, "Running")["phase"] == "Running"
     gang = launch(stack, marks, "grows", 3, minAvailable=1)

@@ -1,4 +1,4 @@
-"""What a workload answers reaches its client as it was sent, through the whole system: heads, bodies, WebSockets."""
+"""Answers of a workload reach its client unchanged, through the whole system: heads, bodies, WebSockets."""
 
 import http.client
 import socket
@@ -163,12 +163,12 @@ class Answer:
         self.fields = [(name.strip().lower(), value.strip(b" \t")) for name, value in pairs]
 
     def all(self, name: bytes) -> list[bytes]:
-        """The values of a field."""
+        """The values of all fields of that name."""
         return [value for key, value in self.fields if key == name]
 
 
 def _asked(stack: RunningStack, id_: str, path: str, method: str = "GET") -> Answer:
-    """What the api sends, byte for byte."""
+    """The request that the api sends, byte for byte."""
     parts = urlsplit(stack.url)
     named = "".join(f"{name}: {value}\r\n" for name, value in stack.headers.items())
     request = f"{method} /proxy/{id_}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{named}Connection: close\r\n\r\n"
@@ -194,7 +194,7 @@ def _asked(stack: RunningStack, id_: str, path: str, method: str = "GET") -> Ans
 def test_fields_arrive_byte_for_byte(
     stack: RunningStack, raw: str, path: str, field: bytes, values: list[bytes]
 ) -> None:
-    """Bytes above 127, nothing at all, and many of them."""
+    """Bytes above 127, empty values, and many fields arrive unchanged."""
     answer = _asked(stack, raw, path)
     assert answer.status == 200
     assert answer.all(field) == values
@@ -205,7 +205,7 @@ def test_bodies_that_are_encoded_are_passed_on_as_they_are(stack: RunningStack, 
 
 
 def test_cookies_stay_several_and_below_the_prefix(stack: RunningStack, raw: str) -> None:
-    """Two of one name too."""
+    """Two cookies stay two, also with one name, and their path is below the prefix."""
     cookies = _asked(stack, raw, "/cookies").all(b"set-cookie")
     assert [each.split(b";")[0] for each in cookies] == [b"a=1", b"b=2", b"a=3"]
     assert all(f"Path=/proxy/{raw}/".encode() in each for each in cookies), cookies
@@ -213,7 +213,8 @@ def test_cookies_stay_several_and_below_the_prefix(stack: RunningStack, raw: str
 
 @pytest.mark.parametrize("path", ["/chunked", "/hints", "/old", "/teapot"])
 def test_the_final_answer_is_passed_on(stack: RunningStack, raw: str, path: str) -> None:
-    """A chunked one with a trailer, one after early hints, one that ends with its connection, an odd status."""
+    """A chunked answer with a trailer, one after early hints, one that ends with its connection, and an odd status
+    arrive."""
     answer = _asked(stack, raw, path)
     assert answer.status == (418 if path == "/teapot" else 200)
     is_chunked = answer.all(b"transfer-encoding") == [b"chunked"]
@@ -221,7 +222,7 @@ def test_the_final_answer_is_passed_on(stack: RunningStack, raw: str, path: str)
 
 
 def test_an_answer_to_head_keeps_its_length(stack: RunningStack, raw: str) -> None:
-    """The length is that of the answer to a GET; there is no body."""
+    """The length is that of the answer to a GET, and there is no body."""
     answer = _asked(stack, raw, "/head", "HEAD")
     assert (answer.status, answer.all(b"content-length"), answer.body) == (200, [b"12345"], b"")
 
@@ -237,7 +238,7 @@ def test_answers_without_a_body_have_none(stack: RunningStack, raw: str, path: s
     [("/away", "/proxy/{id}/lab?x=1#y"), ("/self", "/proxy/{id}/lab"), ("/beside", "other/page")],
 )
 def test_redirects_stay_below_the_prefix(stack: RunningStack, raw: str, path: str, location: str) -> None:
-    """Absolute ones to the server itself too."""
+    """Redirects stay below the prefix, also absolute ones to the server itself."""
     answer = _asked(stack, raw, path)
     (found,) = answer.all(b"location")
     wanted = location.format(id=raw)
@@ -246,7 +247,7 @@ def test_redirects_stay_below_the_prefix(stack: RunningStack, raw: str, path: st
 
 
 def test_an_early_refusal_of_an_upload_is_shown(stack: RunningStack, raw: str) -> None:
-    """413 before the body has come: the client reads it instead of a broken connection."""
+    """A 413 before the end of the body reaches the client, instead of a broken connection."""
     parts = urlsplit(stack.url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=DEADLINE_S)
     connection.putrequest("POST", f"/proxy/{raw}/early")
@@ -275,7 +276,7 @@ def _connected(
 
 @pytest.mark.parametrize("message", ["text", "", "日本語", b"\x00\xff", b"", b"x" * (LARGE + 1)])
 def test_messages_come_back_as_they_were_sent(stack: RunningStack, sockets: str, message: str | bytes) -> None:
-    """Of either kind, empty, and larger than 16 MiB, both ways."""
+    """Text and binary messages, empty ones, and ones larger than 16 MiB arrive unchanged, both ways."""
     with _connected(stack, sockets) as client:
         client.send(message)
         assert client.recv(timeout=60) == message
@@ -291,7 +292,7 @@ def test_messages_in_pieces_arrive_whole(stack: RunningStack, sockets: str) -> N
 
 @pytest.mark.parametrize("way", ["to the workload", "to the client"])
 def test_a_message_that_is_too_large_says_so(stack: RunningStack, sockets: str, way: str) -> None:
-    """1009, whoever sends it."""
+    """The connection is closed with 1009, whichever side sends it."""
     with _connected(stack, sockets) as client:
         client.send(
             b"x" * (WS_MESSAGE_BYTES_MAX + 1) if way == "to the workload" else f"size {WS_MESSAGE_BYTES_MAX + 1}"
@@ -336,7 +337,7 @@ def test_the_subprotocol_is_the_workload_s_choice(stack: RunningStack, sockets: 
 
 
 def test_compression_is_between_two_neighbours(stack: RunningStack, sockets: str) -> None:
-    """The client may have it with the api; the workload is not offered what nobody would undo."""
+    """The client may use compression with the api; it is not offered to the workload, because no part would undo it."""
     with _connected(stack, sockets) as client:
         client.send("extensions")
         assert client.recv(timeout=DEADLINE_S) == "none"

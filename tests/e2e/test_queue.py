@@ -18,13 +18,13 @@ OBEDIENT = ["python", "-u", "-c", "import signal, time; signal.signal(15, lambda
 
 @pytest.fixture
 def spent(stack: RunningStack) -> Generator[None]:
-    """Every node is used again afterwards, whatever a test did."""
+    """Return every node to use after the test."""
     yield
     stack.command("node", "enable", "--all")
 
 
 def launched(stack: RunningStack, **body: Any) -> str:
-    """A launch of something that stays; its id."""
+    """Launch an allocation that stays; return its id."""
     api = stack.api()
     try:
         return str(api.launch({"kind": "command", "command": SLEEPER, **body})["id"])
@@ -33,7 +33,7 @@ def launched(stack: RunningStack, **body: Any) -> str:
 
 
 def until(stack: RunningStack, id_: str, check: Callable[[Json], bool], what: str) -> Json:
-    """The allocation once it is so."""
+    """Wait until the allocation meets the condition and return it."""
 
     def reached() -> Json | None:
         view = stack.view(id_)
@@ -53,7 +53,8 @@ def nodes_of(view: Json) -> set[str]:
 
 
 def test_a_disabled_node_is_left_and_not_used_again(stack: RunningStack, spent: None) -> None:
-    """What ran there begins again elsewhere, as an attempt that does not count; then the node is used again."""
+    """Its allocation restarts elsewhere, as an attempt that is not counted; when it is enabled, the node is used
+    again."""
     id_ = launched(stack, name=fresh("moves"))
     before = nodes_of(until(stack, id_, is_running, "running"))
     (node,) = before
@@ -67,7 +68,8 @@ def test_a_disabled_node_is_left_and_not_used_again(stack: RunningStack, spent: 
 
 
 def test_draining_lets_finish_and_says_so(stack: RunningStack, spent: None) -> None:
-    """What runs goes on; what waits says which node is draining; enabled again, it starts."""
+    """Running allocations continue; a waiting one's explanation names the draining node, and it starts when the node
+    is enabled."""
     stays = launched(stack, name=fresh("stays"))
     until(stack, stays, is_running, "running")
     assert stack.command("node", "drain", "--all").code == 0
@@ -81,7 +83,7 @@ def test_draining_lets_finish_and_says_so(stack: RunningStack, spent: None) -> N
 
 
 def test_the_order_of_the_queue_is_the_order_of_the_starts(stack: RunningStack, spent: None) -> None:
-    """Moved ahead, it is the first to get the room; a job is moved whole."""
+    """An allocation that is moved ahead gets free resources first; a job is moved as a whole."""
     stack.command("node", "drain", "--all")
     sweep = fresh("sweep")
     assert stack.command("job", "create", sweep).code == 0
@@ -104,7 +106,8 @@ def test_the_order_of_the_queue_is_the_order_of_the_starts(stack: RunningStack, 
 
 
 def test_a_new_priority_of_a_job_begins_its_running_work_again(stack: RunningStack) -> None:
-    """The preemptible is asked to save its work and comes back; what cannot be preempted refuses the change."""
+    """A preemptible allocation is asked to save its work and restarts; for one that is not preemptible the change is
+    refused."""
     urgent = fresh("urgent")
     assert stack.command("job", "create", urgent, "--priority", "10").code == 0
     id_ = launched(
@@ -130,7 +133,7 @@ def test_a_new_priority_of_a_job_begins_its_running_work_again(stack: RunningSta
 
 
 def test_usage_survives_the_object_and_the_services(stack: RunningStack) -> None:
-    """Exact seconds per user, also after the object was deleted and the watcher killed; as CSV too."""
+    """Usage has exact seconds per user, also after the object was deleted and the watcher killed; as CSV too."""
     user = fresh("counted")
     mine = ("--owner", user)
     id_ = stack.command("run", "--user", user, "--detach", "-q", "--", *SLEEPER).out.strip()
@@ -155,7 +158,7 @@ def test_usage_survives_the_object_and_the_services(stack: RunningStack) -> None
 
 
 def test_history_shows_what_stood_where(stack: RunningStack) -> None:
-    """A moment of its life, later; and what has ended, newest first."""
+    """It shows a past moment of the allocation's life, and ended allocations, newest first."""
     id_ = launched(stack, name=fresh("past"))
     node = nodes_of(until(stack, id_, is_running, "running"))
     moment = stack.view(id_)["startedAt"]
@@ -169,7 +172,8 @@ def test_history_shows_what_stood_where(stack: RunningStack) -> None:
 
 
 def test_ended_work_is_known_after_every_service_was_killed(stack: RunningStack) -> None:
-    """Listed, described, explained, with its transitions and its time: until retention takes it."""
+    """Ended allocations are listed, described and explained, with transitions and times, until retention deletes
+    them."""
     id_ = launched(stack, name=fresh("ended"), command=["python", "-c", "raise SystemExit(3)"])
     until(stack, id_, lambda view: view["phase"] == "Terminated", "ended")
     for service in ("api", "scheduler", "podworker", "watcher"):

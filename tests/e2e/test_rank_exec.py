@@ -1,4 +1,4 @@
-"""Commands in ranks, files and SSH as people use them, over the whole system."""
+"""Commands in ranks, files and SSH, over the whole system."""
 
 import os
 import socket
@@ -23,7 +23,7 @@ SLEEP = ["sh", "-c", "while true; do sleep 0.2; done"]
 
 
 def a_gang(stack: RunningStack, ranks: int = 2, **body: Any) -> str:
-    """The id of a gang that runs."""
+    """The id of a running gang."""
     roles = [{"name": "worker", "count": ranks, "resources": {"cpu": "100m", "memory": "64Mi"}}]
     id_ = stack.launch(
         {"kind": "training", "name": fresh("exec"), "image": "x", "command": SLEEP, "ranks": roles, **body}
@@ -34,14 +34,14 @@ def a_gang(stack: RunningStack, ranks: int = 2, **body: Any) -> str:
 
 @pytest.fixture(scope="module")
 def gang(stack: RunningStack) -> Generator[str]:
-    """One for the tests that need no more."""
+    """A gang for the tests that do not change it."""
     id_ = a_gang(stack)
     yield id_
     stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
 
 
 def piped(stack: RunningStack, data: bytes, *words: str) -> tuple[int, bytes, bytes]:
-    """`slipway ...` with an input: (exit code, output, errors)."""
+    """Run `slipway ...` with an input; return (exit code, output, errors)."""
     done = subprocess.run(
         cli_words(*words), input=data, env=stack.cli_environment(), capture_output=True, timeout=60, check=False
     )
@@ -49,7 +49,8 @@ def piped(stack: RunningStack, data: bytes, *words: str) -> tuple[int, bytes, by
 
 
 def test_a_command_in_a_pipe(stack: RunningStack, gang: str) -> None:
-    """Its rank, its outputs, its input and its exit code; what cannot be run is said."""
+    """The command runs in its rank with its outputs, input and exit code; an error names a command that cannot be
+    run."""
     ran = stack.command("exec", gang, "--rank", "1", "--", "sh", "-c", "echo $RANK; echo bad >&2; exit 7")
     assert (ran.code, ran.out, ran.err) == (7, "1\n", "bad\n")
     data = os.urandom(3_000_000)
@@ -67,7 +68,7 @@ def test_a_command_in_a_pipe(stack: RunningStack, gang: str) -> None:
 
 
 def test_on_a_terminal(stack: RunningStack, gang: str) -> None:
-    """A shell of the size of the window; Ctrl-C goes to it, and afterwards the terminal is as it was."""
+    """The shell has the size of the window, Ctrl-C goes to it, and afterwards the terminal is restored."""
     script = 'stty -g > before; "$@"; echo "code-$?"; stty -g > after; cmp before after && echo as-it-was'
     folder = stack.command("exec", gang, "--", "pwd").out.strip()
     words = ["/bin/sh", "-c", f"cd {folder}; {script}", "sh", *cli_words("exec", gang, "--", "sh")]
@@ -88,7 +89,7 @@ def test_on_a_terminal(stack: RunningStack, gang: str) -> None:
 
 
 def test_files_there_and_back(stack: RunningStack, gang: str, tmp_path: Path) -> None:
-    """A folder with all that is in it; into a folder that is there, or under a new name."""
+    """A folder is copied with its whole content; into an existing folder, or under a new name."""
     source, there = tmp_path / "source", tmp_path / "there"
     (source / "sub").mkdir(parents=True)
     there.mkdir()
@@ -112,7 +113,7 @@ def test_files_there_and_back(stack: RunningStack, gang: str, tmp_path: Path) ->
 
 
 def test_a_copy_that_fails_leaves_nothing(stack: RunningStack, gang: str, tmp_path: Path) -> None:
-    """Neither here nor there, and it says why."""
+    """Nothing is left on either side, and the error gives the reason."""
     (tmp_path / "file").write_text("x")
     for words, why in (
         ((f"{gang}:{tmp_path}/none", f"{tmp_path}/new"), "there is no"),
@@ -128,7 +129,7 @@ def test_a_copy_that_fails_leaves_nothing(stack: RunningStack, gang: str, tmp_pa
 
 
 def test_an_image_without_tar_is_said(stack: RunningStack, tmp_path: Path) -> None:
-    """In words, with what works without."""
+    """The error says what works without tar."""
     (tmp_path / "bin").mkdir()
     for program in ("sh", "sleep"):
         (tmp_path / "bin" / program).symlink_to(f"/bin/{program}")
@@ -142,7 +143,7 @@ def test_an_image_without_tar_is_said(stack: RunningStack, tmp_path: Path) -> No
 
 
 def test_a_command_ends_with_its_rank(stack: RunningStack) -> None:
-    """The command line says so, and does not wait for ever."""
+    """The command line reports it, and does not wait for ever."""
     id_ = a_gang(stack, 1)
     argv = cli_words("exec", id_, "--", "sh", "-c", "echo here; sleep 600")
     with subprocess.Popen(argv, env=stack.cli_environment(), stdout=subprocess.PIPE) as running:
@@ -155,7 +156,7 @@ def test_a_command_ends_with_its_rank(stack: RunningStack) -> None:
 
 
 def test_the_sdk(stack: RunningStack, gang: str) -> None:
-    """The same from Python."""
+    """The same works from Python."""
     token = stack.headers.get("Authorization", "").removeprefix("Bearer ")
     with Client(stack.url, token=token) as client:
         found = client.attach(gang).exec(["sh", "-c", "cat; echo $RANK"], rank=1, stdin=b"in ")
@@ -172,7 +173,7 @@ def with_sshd(tmp_path: Path) -> Mapping[str, str]:
 
 
 class _Ssh:
-    """The real clients of this machine, with what `slipway ssh-config` wrote for a gang of one rank."""
+    """The real SSH clients of this machine, with what `slipway ssh-config` wrote for a gang of one rank."""
 
     def __init__(self, stack: RunningStack, id_: str, folder: Path) -> None:
         self.folder = folder
@@ -183,18 +184,18 @@ class _Ssh:
         self.config.write_text(out)
 
     def ran(self, *argv: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
-        """(exit code, stdout, stderr)"""
+        """Run a command and return (exit code, stdout, stderr)."""
         whole = {**self.env, **(env or {})}
         done = subprocess.run(argv, env=whole, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stdout, done.stderr
 
     def argv(self, *options: str) -> list[str]:
-        """`ssh` to the rank, with options."""
+        """The `ssh` command line to the rank, with options."""
         return ["ssh", "-F", str(self.config), *options, self.host]
 
 
 def test_ssh(stack: RunningStack, with_sshd: Mapping[str, str], tmp_path: Path) -> None:
-    """The real clients: a command with the rank's environment and its exit code, and scp; a wrong key is refused."""
+    """ssh runs a command with the rank's environment and exit code, and scp works; a wrong host key is refused."""
     id_ = a_gang(stack, 1, env={**with_sshd, "COLOUR": "red blue"})
     ssh = _Ssh(stack, id_, tmp_path)
     code, out, err = ssh.ran(*cli_words("ssh", id_, "--", 'echo "$COLOUR" $RANK; exit 4'))
@@ -203,7 +204,7 @@ def test_ssh(stack: RunningStack, with_sshd: Mapping[str, str], tmp_path: Path) 
     code, _, err = ssh.ran("scp", "-F", str(ssh.config), str(tmp_path / "file"), f"{ssh.host}:{tmp_path}/copy")
     assert code == 0, err
     assert (tmp_path / "copy").read_bytes() == (tmp_path / "file").read_bytes()
-    # A key that is not the one that the rank was given is not let in.
+    # Another host key than the rank's is refused.
     (tmp_path / "config/ssh" / id_ / "known_hosts").write_text(f"{ssh.host} ssh-ed25519 {'A' * 68}\n")
     code, _, err = ssh.ran(*ssh.argv(), "true")
     assert (code, "verification failed" in err) == (255, True), err
@@ -213,7 +214,7 @@ def test_ssh(stack: RunningStack, with_sshd: Mapping[str, str], tmp_path: Path) 
 
 
 def test_rsync(stack: RunningStack, with_sshd: Mapping[str, str], tmp_path: Path) -> None:
-    """A folder goes there, only what has changed comes back, and what was deleted goes."""
+    """A folder is copied there, only changes are copied back, and deleted files are deleted."""
     id_ = a_gang(stack, 1, env=with_sshd)
     ssh = _Ssh(stack, id_, tmp_path)
     here, there = tmp_path / "here", tmp_path / "there"
@@ -261,13 +262,13 @@ def short() -> Generator[str]:
 def test_what_an_editor_needs_of_ssh(
     stack: RunningStack, with_sshd: Mapping[str, str], short: str, tmp_path: Path
 ) -> None:
-    """As VS Code Remote-SSH uses it: a script on stdin that starts a server, which is reached by way of a SOCKS proxy.
+    """Works as VS Code Remote-SSH needs it: a script on stdin starts a server, which is reached through a SOCKS proxy.
 
-    Beside it, over the same connection: a second command, and a socket file of the rank at a port here.
+    A second command and a socket file of the rank at a local port use the same connection.
     """
     id_ = a_gang(stack, 1, env=with_sshd)
     ssh = _Ssh(stack, id_, tmp_path)
-    # Not below the folder of the test: the path of a socket has room for a hundred characters.
+    # Not below the folder of the test, because the path of a socket has at most about a hundred characters.
     control = ("-o", f"ControlPath={short}/c")
     socks = free_port()
     main = ssh.argv("-T", "-D", f"127.0.0.1:{socks}", "-M", *control)
@@ -293,12 +294,12 @@ def test_what_an_editor_needs_of_ssh(
         finally:
             session.terminate()
     stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
-    # sshd gives sessions a process group and a HOME of their own: the server ends with its rank all the same.
+    # sshd gives sessions their own process group and HOME: the server ends with its rank all the same.
     wait_until(lambda: not Path(f"/proc/{words[4]}").exists(), "what ran over ssh has ended", timeout_s=60)
 
 
 def _over_socks(port: int, target: int) -> bytes:
-    """What the target port of the rank answers, asked for through a SOCKS5 proxy (RFC 1928)."""
+    """The answer of the rank's target port, through a SOCKS5 proxy (RFC 1928)."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as found:
         found.sendall(b"\x05\x01\x00")
         assert found.recv(2) == b"\x05\x00"

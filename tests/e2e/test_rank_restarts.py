@@ -1,4 +1,4 @@
-"""A rank that fails starts again in its place, on real processes, as the command, the events and the log tell it."""
+"""A failed rank restarts in place, on real processes, as the command, the events and the log show it."""
 
 from pathlib import Path
 
@@ -17,11 +17,11 @@ while rank != "1" and not (folder / "done").exists():
 (folder / "done").write_text("")
 print("ends", flush=True)
 """
-"""Rank 1 fails once; the others run until it has ended well."""
+"""Rank 1 fails once; the others run until it has succeeded."""
 
 
 def test_one_rank_starts_again_while_the_others_run_on(stack: RunningStack, tmp_path: Path) -> None:
-    """In the same attempt, counted once; its log goes on where it was."""
+    """The restart is counted once, in the same attempt; the rank's log continues."""
     container = {"name": "main", "image": "local", "command": ["python", "-c", PROGRAM, str(tmp_path)]}
     role = {"name": "worker", "count": 3, "resources": {"cpu": "50m", "memory": "64Mi"}}
     template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}

@@ -1,6 +1,6 @@
-"""Each service of a whole system is on Redis as itself.
+"""Each service of a whole system uses its own Redis account.
 
-That nothing of what it sends is refused is looked at when the stack of all these tests ends (`running_stack`).
+`running_stack` checks at the end of all these tests that no command was refused.
 """
 
 import pytest
@@ -12,14 +12,14 @@ SERVICES = {"api", "scheduler", "podworker", "watcher"}
 
 
 def test_each_service_has_its_own_account(stack: RunningStack) -> None:
-    """None of them is on the server as the administrator, who may do everything."""
+    """No service uses the administrator's account, which may do everything."""
     with stack.redis() as redis:
         users = {each["name"]: each["user"] for each in redis.client_list() if each["name"] in SERVICES}
         assert users == {service: service for service in SERVICES}
 
 
 def test_what_is_refused_is_seen(stack: RunningStack) -> None:
-    """Else the end of the stack would prove nothing."""
+    """Without this the check at the end of the stack would prove nothing."""
     login = stack.stack.redis_login("podworker")
     with stack.redis() as redis:
         redis.acl_log_reset()

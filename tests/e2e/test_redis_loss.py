@@ -1,4 +1,4 @@
-"""Redis loses everything, is away, or was never there: nothing that was launched is lost."""
+"""Redis loses everything, is down, or never existed: no launch is lost."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.support.wait import wait_until
 
 Json = dict[str, Any]
 BACK_S = 60.0
-"""Streams of ended allocations are back within this time."""
+"""Seconds within which streams of ended allocations are complete again."""
 
 
 def sequence(stack: RunningStack, id_: str) -> list[int]:
@@ -28,13 +28,13 @@ def sequence(stack: RunningStack, id_: str) -> list[int]:
 
 
 def assert_back(stack: RunningStack, id_: str, timeout_s: float = BACK_S) -> None:
-    """The stream is whole: 1, 2, 3 up to the last transition."""
+    """Wait until the stream is complete: 1, 2, 3 up to the last transition."""
     last = stack.view(id_)["status"]["seq"]
     wait_until(lambda: sequence(stack, id_) == list(range(1, last + 1)), f"stream of {id_}", timeout_s=timeout_s)
 
 
 def test_flushall_during_launches_loses_nothing(stack: RunningStack, marks: Path) -> None:
-    """Every gang is launched, runs and ends; all their streams come back within a minute."""
+    """Every gang is launched, runs and ends; all their streams are complete again within a minute."""
     before = stack.launch({"kind": "command", "command": ["true"]})
     stack.wait_for(before, "Terminated")
     ids: list[str] = []
@@ -72,7 +72,7 @@ def hung(stack: RunningStack) -> None:
 
 
 def trimmed(stack: RunningStack) -> None:
-    """Every stream under whoever reads it, and a third of the keys besides."""
+    """Delete every stream under its readers, and a third of the other keys."""
     with stack.redis() as client:
         for number, key in enumerate(client.keys("slipway:*")):
             if number % 3 == 0:
@@ -98,7 +98,7 @@ def server_of(stack: RunningStack) -> int:
 def test_a_server_that_can_not_delays_and_loses_nothing(
     stack: RunningStack, marks: Path, breaks: Callable[[RunningStack], None]
 ) -> None:
-    """A gang is launched, runs and ends meanwhile; afterwards its stream is whole without anybody's help."""
+    """A gang is launched, runs and ends meanwhile; afterwards its stream becomes complete without help."""
     breaks(stack)
     try:
         id_ = stack.launch(gang_body(marks))
@@ -112,7 +112,7 @@ def test_a_server_that_can_not_delays_and_loses_nothing(
 
 
 def test_redis_may_be_away(stack: RunningStack, marks: Path) -> None:
-    """A launch without it is only slower; when it is back, the stream is whole."""
+    """A launch without Redis is only slower; when Redis is back, the stream is complete."""
     stack.stop_redis()
     try:
         let_go(marks)
@@ -126,7 +126,7 @@ def test_redis_may_be_away(stack: RunningStack, marks: Path) -> None:
 
 
 def test_a_server_that_is_killed_is_started_again(stack: RunningStack, marks: Path) -> None:
-    """As every other part of the local cluster: what goes on meanwhile is stored there afterwards."""
+    """The local stack restarts it like its other parts: later events are stored there."""
     id_ = stack.launch(gang_body(marks))
     all_running(stack, id_)
     before = server_of(stack)
@@ -140,7 +140,7 @@ def test_a_server_that_is_killed_is_started_again(stack: RunningStack, marks: Pa
 
 
 def test_without_redis_at_all(tmp_path: Path, marks: Path) -> None:
-    """R0: launches, finishes and cancels; events and logs are still told."""
+    """R0: launches, finishes and cancels work; events and logs are still shown."""
     with running_stack(tmp_path / "r0", redis=False) as stack:
         assert stack.stack.redis_url == ""
         gang = stack.launch(gang_body(marks))

@@ -53,7 +53,7 @@ dist.destroy_process_group()
 
 
 def a_gang(stack: RunningStack, marks: Path, script: str, command: list[str], **fields: Any) -> str:
-    """Launch ranks that run `command` and leave what they summed in `marks`."""
+    """Launch ranks that run `command` and leave their sums in `marks`."""
     marks.mkdir(mode=0o777)
     role: Json = {"name": "worker", "count": fields.pop("count"), "resources": {"cpu": "250m", "memory": "256Mi"}}
     role["resources"] |= {GPU: gpus} if (gpus := fields.pop("gpus", 0)) else {}
@@ -66,12 +66,13 @@ def a_gang(stack: RunningStack, marks: Path, script: str, command: list[str], **
 
 
 def sums(marks: Path) -> dict[str, str]:
-    """{rank: what it summed}."""
+    """{rank: its sum}"""
     return {path.name.removeprefix("sum-"): path.read_text() for path in marks.glob("sum-*")}
 
 
 def test_gangs_that_run_at_once_do_not_meet_each_other(stack: RunningStack, marks: Path) -> None:
-    """Both have a store on every address of the machine; the second one can listen, and is found by its own ranks."""
+    """Both gangs have a store on every address of the machine; the second one can listen, and only its own ranks
+    find it."""
     gangs = {
         value: a_gang(stack, marks / str(value), MEETS, ["python", "train.py"], count=3, env={"VALUE": str(value)})
         for value in (1, 100)
@@ -97,7 +98,7 @@ def test_gangs_that_run_at_once_do_not_meet_each_other(stack: RunningStack, mark
     ids=["gang", "elastic", "gang with GPUs", "alone with GPUs", "alone"],
 )
 def test_torchrun_is_one_training(stack: RunningStack, marks: Path, gang: Json, processes: int) -> None:
-    """`torchrun train.py` without an option: all processes of all ranks sum with each other."""
+    """With `torchrun train.py` without options all processes of all ranks sum with each other."""
     assert TORCHRUN is not None
     folder = marks / "gang"
     id_ = a_gang(stack, folder, TRAINS, [TORCHRUN, "train.py"], **gang)
@@ -108,7 +109,7 @@ def test_torchrun_is_one_training(stack: RunningStack, marks: Path, gang: Json, 
 
 @needs_torchrun
 def test_two_torchruns_at_once_are_two_trainings(stack: RunningStack, marks: Path) -> None:
-    """Each gang sums its own ranks."""
+    """Each gang sums only its own ranks."""
     assert TORCHRUN is not None
     ids = [a_gang(stack, marks / name, TRAINS, [TORCHRUN, "train.py"], count=2) for name in ("a", "b")]
     for id_, name in zip(ids, ("a", "b"), strict=True):

@@ -1,4 +1,4 @@
-"""What the scheduler of a running system decided is decided again, bit for bit, by another process."""
+"""Another process repeats the decisions of a running system's scheduler, bit for bit."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 def run_some(stack: RunningStack, count: int) -> None:
-    """Launches that start and end, one that is too large, one that is held and then let go."""
+    """Launch allocations that start and end, one that is too large, and one that is held and then resumed."""
     ids = [stack.launch({"kind": "command", "command": ["true"], "priority": number}) for number in range(count)]
     held = stack.launch({"kind": "command", "command": ["true"], "hold": True})
     large = stack.launch({"kind": "command", "command": ["true"], "ranks": [{"resources": {"cpu": "4000"}}]})
@@ -25,20 +25,20 @@ def run_some(stack: RunningStack, count: int) -> None:
 
 
 def replayed(stack: RunningStack, *words: str) -> Json:
-    """A replay that must succeed; its report."""
+    """The report of a replay, which must succeed."""
     ran = stack.command("replay", "-o", "json", *words)
     assert ran.code == 0, ran.out + ran.err
     return json.loads(ran.out)
 
 
 def decisions_of(stack: RunningStack) -> int:
-    """The tick of the ledger: how many ticks have decided something."""
+    """The tick of the ledger: the number of ticks that have decided something."""
     [pool] = stack.ask(lambda api: api.get("/pools")["items"])
     return int(pool["tick"])
 
 
 def test_a_live_system_is_replayed(stack: RunningStack, tmp_path: Path) -> None:
-    """Every recorded tick, by a process of its own; damage to what was kept is found."""
+    """A separate process replays every recorded tick; damage to the stored log is found."""
     run_some(stack, 6)
     last = decisions_of(stack)
     wait_until(lambda: replayed(stack)["last"] == last, "the last tick in the log")
@@ -53,7 +53,7 @@ def test_a_live_system_is_replayed(stack: RunningStack, tmp_path: Path) -> None:
 
 
 def test_the_log_survives_its_loss(stack: RunningStack) -> None:
-    """After a FLUSHALL the next tick that decides begins a new log, whole in itself; so does another leader's."""
+    """After a FLUSHALL the next tick that decides begins a new, complete log; so does another leader's."""
     run_some(stack, 2)
     with stack.redis() as client:
         client.flushall()
@@ -72,7 +72,7 @@ def test_the_log_survives_its_loss(stack: RunningStack) -> None:
 
 
 def test_without_redis_there_is_a_file(stack: RunningStack, tmp_path: Path) -> None:
-    """One pass of a scheduler that keeps its log in a file."""
+    """A scheduler of single runs stores its log in a file."""
     stack.halt("scheduler")
     try:
         id_ = stack.launch({"kind": "command", "command": ["true"]})

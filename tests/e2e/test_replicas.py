@@ -14,7 +14,8 @@ GROUPS = Path(__file__).parent.parent / "imports/leaderworkerset/vllm.yaml"
 
 
 def test_groups_of_a_file_stand_behind_one_service(stack: RunningStack, tmp_path: Path) -> None:
-    """Each leader is selected, no worker is; a third group joins; with the last of them the Service goes."""
+    """The Service selects each leader and no worker; a third group joins; the Service is deleted with the last
+    group."""
     launch, name = tmp_path / "launch.yaml", fresh("groups")
     imported = stack.command("import", str(GROUPS), "--output", str(launch), "--report", "none")
     assert imported.code == 0, imported.err

@@ -1,4 +1,5 @@
-"""A secret value of a launch reaches its ranks in each attempt, and is found nowhere else: a canary is looked for."""
+"""A secret value of a launch reaches its ranks in each attempt, and is found nowhere else: the test searches for a
+canary."""
 
 import base64
 import hashlib
@@ -15,7 +16,7 @@ from tests.support.wait import wait_until
 Json = dict[str, Any]
 CANARY = "canary-5f1c9b7e2a"
 FORMS = (CANARY, base64.b64encode(CANARY.encode()).decode().rstrip("="), hashlib.sha256(CANARY.encode()).hexdigest())
-"""A plain hash of it would let others guess it, so that is looked for too."""
+"""The forms that are searched for, including a plain hash, by which the value could be guessed."""
 PROGRAM = """
 import os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])
@@ -29,13 +30,13 @@ while not (folder / "end").exists():
 
 
 def value_secrets(stack: RunningStack) -> list[Json]:
-    """The Secrets that hold secret values of launches."""
+    """The Secrets with secret values of launches."""
     items: list[Json] = stack.kubernetes("GET", "/api/v1/secrets")["items"]
     return [each for each in items if each["metadata"]["name"].startswith("slipway-values-")]
 
 
 def assert_nowhere(stack: RunningStack, id_: str, folder: Path) -> None:
-    """The canary is in none of these places, and they are not empty."""
+    """Check that the canary is in none of these places, and that they are not empty."""
     seen = 0
     for place, text in all_places(stack, id_, folder):
         seen += bool(text)
@@ -44,8 +45,8 @@ def assert_nowhere(stack: RunningStack, id_: str, folder: Path) -> None:
 
 
 def test_a_secret_value_reaches_each_attempt_and_nothing_else(stack: RunningStack, marks: Path, tmp_path: Path) -> None:
-    """Two ranks in two attempts have it. While they run, and after the end, it is found nowhere; then its Secret is
-    gone."""
+    """Two ranks have it in two attempts. While they run, and after the end, it is found nowhere else; then its
+    Secret is deleted."""
     body: Json = {
         "kind": "training",
         "name": fresh("secret"),
@@ -81,7 +82,7 @@ def test_a_secret_value_reaches_each_attempt_and_nothing_else(stack: RunningStac
 def test_the_command_takes_it_from_its_environment(
     stack: RunningStack, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--secret NAME`, and the log of the rank as its exit code tell of the end."""
+    """`--secret NAME` works; the end of the rank's log and its exit code show it."""
     (marks / "end").touch()
     monkeypatch.setenv("THE_TOKEN", CANARY)
     done = stack.command("run", "--image", "local", "--secret", "THE_TOKEN", "--", "python", "-c", PROGRAM, str(marks))

@@ -1,4 +1,4 @@
-"""Shells as people use them: from a terminal, from a pipe, over a killed API, through any replica."""
+"""Shells: from a terminal, from a pipe, across a killed API, through any replica."""
 
 import json
 import os
@@ -28,7 +28,7 @@ DETACH = "\x1d"
 
 @pytest.fixture(scope="module")
 def shell(stack: RunningStack) -> Generator[str]:
-    """One shell for the tests that need no more."""
+    """A shell for the tests that do not change it."""
     id_ = stack.launch({"kind": "shell"})
     wait_until(lambda: stack.view(id_)["ready"], "the shell to listen")
     yield id_
@@ -43,9 +43,10 @@ def opened(stack: RunningStack, *words: str, **env: str) -> Generator[Person]:
 
 
 def test_a_shell_needs_no_argument(stack: RunningStack) -> None:
-    """Launched, attached, typed to, resized; its exit code is the command's, and the pod goes on until it is ended.
+    """A shell is launched, attached, used and resized; its exit code becomes the command's, and the pod runs until it
+    is ended.
 
-    The terminal has the size that it has, not the one that the environment says.
+    The size is the terminal's real one, not that of the environment.
     """
     with opened(stack, "start", COLUMNS="70", LINES="20") as person:
         person.until("detaches, and it goes on")
@@ -65,7 +66,7 @@ def test_a_shell_needs_no_argument(stack: RunningStack) -> None:
 
 
 def test_detaching_and_coming_back(stack: RunningStack, shell: str) -> None:
-    """Ctrl-] leaves the session running and says how to come back."""
+    """Ctrl-] leaves the session running and prints how to return."""
     with opened(stack, "open", shell) as person:
         person.until("detaches, and it goes on")
         person.type("KEPT=yes-$((40+2)); echo set-$((1+1))\n")
@@ -84,7 +85,7 @@ def test_detaching_and_coming_back(stack: RunningStack, shell: str) -> None:
 
 
 def test_kill_9_of_the_api_in_between(stack: RunningStack, shell: str) -> None:
-    """The terminal connects again by itself; what was typed and printed meanwhile is there, once and in order."""
+    """The terminal reconnects by itself; input and output of that time are there, once and in order."""
     with opened(stack, "open", shell) as person:
         person.until("detaches, and it goes on")
         person.type("PS1=; stty -echo; for i in $(seq 400); do echo line-$i; sleep 0.01; done; echo done-$((1+1))\n")
@@ -102,7 +103,8 @@ def test_kill_9_of_the_api_in_between(stack: RunningStack, shell: str) -> None:
 
 
 def test_everything_is_killed_in_turn(stack: RunningStack, shell: str) -> None:
-    """Every service, the nodes' process, the cluster, and Redis forgets: the session and its output are untouched."""
+    """Every service, the nodes' process, the cluster and Redis fail in turn: the session and its output are not
+    affected."""
     with opened(stack, "open", shell) as person:
         person.until("detaches, and it goes on")
         person.type("PS1=; stty -echo; for i in $(seq 600); do echo line-$i; sleep 0.01; done; echo done-$((1+1))\n")
@@ -119,7 +121,8 @@ def test_everything_is_killed_in_turn(stack: RunningStack, shell: str) -> None:
 
 
 def test_a_script_is_piped_in(stack: RunningStack) -> None:
-    """Without a terminal: output and errors apart, the script's exit code, and with --rm nothing is left."""
+    """Without a terminal output and errors are separate, the exit code is the script's, and with --rm nothing is
+    left."""
     name = fresh("piped")
     argv = cli_words("shell", "start", "--rm", "--name", name)
     script = "read word\nfrom-the-script\necho out $word\necho err >&2\nexit 6\n"
@@ -132,7 +135,7 @@ def test_a_script_is_piped_in(stack: RunningStack) -> None:
 
 
 def test_large_output_through_a_kill_is_whole(stack: RunningStack, shell: str) -> None:
-    """Not a byte is lost or doubled, though the API is killed in the middle."""
+    """No byte is lost or doubled, though the API is killed in the middle."""
     argv = cli_words("shell", "open", shell, "--", sys.executable, "-c", _NUMBERS)
     with subprocess.Popen(argv, env=stack.cli_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
@@ -149,7 +152,7 @@ _NUMBERS = "import time\nfor n in range(300000):\n    print(n)\n    if n % 1000 
 
 
 def test_any_replica_serves_any_session(stack: RunningStack, shell: str) -> None:
-    """A session that was opened through one API is the same through another."""
+    """A session that was opened through one API continues through another."""
     port = free_port()
     env = {**stack.environment(), "SLIPWAY_LISTEN": f"127.0.0.1:{port}", "SLIPWAY_PROXY_NETWORKS": LOOPBACK_NETWORKS}
     other = subprocess.Popen([sys.executable, "-m", "slipway.api.main"], env=env, stderr=subprocess.DEVNULL)
@@ -187,7 +190,7 @@ def test_any_replica_serves_any_session(stack: RunningStack, shell: str) -> None
 
 
 def test_what_can_not_be_opened(stack: RunningStack, shell: str) -> None:
-    """A session that is gone, a program that is not there, an allocation that has ended: said in one line."""
+    """A missing session, a missing program and an ended allocation each give one line of error."""
     gone = stack.command("shell", "open", shell, "--session", "nope")
     assert (gone.code, "there is no session 'nope'" in gone.err) == (3, True)
     missing = stack.command("shell", "open", shell, "--", "/no/such/program")
@@ -199,7 +202,7 @@ def test_what_can_not_be_opened(stack: RunningStack, shell: str) -> None:
 
 
 def test_only_what_passes_is_use(stack: RunningStack) -> None:
-    """An open connection on which nothing passes does not keep a shell; what is typed does."""
+    """An open connection without traffic does not keep a shell alive; typed input does."""
     id_ = stack.launch({"kind": "shell", "idleTimeout": "8s"})
     wait_until(lambda: stack.view(id_)["ready"], "the shell to listen")
     url = f"{stack.url.replace('http', 'ws')}/proxy/{id_}/terminal"
@@ -217,7 +220,7 @@ def test_only_what_passes_is_use(stack: RunningStack) -> None:
 
 
 def test_the_pods_processes_go_with_it(stack: RunningStack) -> None:
-    """What was started in a session ends with the pod."""
+    """Processes that were started in a session end with the pod."""
     id_ = stack.launch({"kind": "shell"})
     wait_until(lambda: stack.view(id_)["ready"], "the shell to listen")
     ran = stack.command("shell", "open", id_, "--", "/bin/sh", "-c", "sleep 987 >/dev/null 2>&1 & echo $!")

@@ -1,7 +1,7 @@
-"""A system of single runs: no service of ours runs for longer than its `--once`, and all work still comes to its end.
+"""A system of single runs: no service runs for longer than its `--once`, and all allocations still end.
 
-There are the cluster, its nodes and Redis. Allocations are objects that somebody creates in the cluster; who looks,
-looks there. A round is one run of each service, as three schedules would start them.
+Only the cluster, its nodes and Redis run. Users create Allocation objects in the cluster, and read them there. A round
+is one run of each service, as three schedules would start them.
 """
 
 import subprocess
@@ -21,19 +21,19 @@ Json = dict[str, Any]
 ROUND = ("scheduler", "podworker", "watcher")
 ROUNDS_MAX = 12
 QUICK = {"SLIPWAY_LEASE_DURATION_S": "3", "SLIPWAY_LEASE_RENEW_DEADLINE_S": "2", "SLIPWAY_LEASE_RETRY_S": "0.5"}
-"""how long a run waits for one that was killed while it led"""
+"""how long a run waits for a killed leader"""
 FIRST_FAILS = "import os, sys; sys.exit(0 if os.environ['SLIPWAY_ATTEMPT'] == '2' else 3)"
 STAYS = "import time; time.sleep(600)"
 
 
 class Schedules:
-    """What starts the runs, and looks into the cluster between them."""
+    """Starts the runs, and reads the cluster between them."""
 
     def __init__(self, stack: RunningStack) -> None:
         self.stack = stack
 
     def create(self, name: str, spec: Json) -> str:
-        """As `kubectl create` does; the id."""
+        """Create an Allocation like `kubectl create`; return the id."""
         made = self.stack.kubernetes(
             "POST",
             ALLOCATION,
@@ -42,7 +42,7 @@ class Schedules:
         return f"{name}-{made['metadata']['uid'][:8]}"
 
     def get(self, name: str) -> Json:
-        """The object."""
+        """Return the object."""
         return self.stack.kubernetes("GET", f"{ALLOCATION}/{name}")
 
     def status(self, name: str) -> Json:
@@ -50,26 +50,26 @@ class Schedules:
         return found
 
     def stop(self, name: str) -> None:
-        """As `kubectl edit` does."""
+        """Stop it like `kubectl edit`."""
         body = self.get(name)
         body["spec"]["desired"] = "Stopped"
         self.stack.kubernetes("PUT", f"{ALLOCATION}/{name}", body)
 
     def pods(self, id_: str) -> list[Json]:
-        """Of an allocation."""
+        """The pods of an allocation."""
         items: list[Json] = self.stack.kubernetes("GET", f"/api/v1/pods?labelSelector=slipway.dev/allocation={id_}")[
             "items"
         ]
         return items
 
     def run(self, service: str) -> None:
-        """One run to its end, which has to be good."""
+        """Run one service once; it must succeed."""
         with self._started(service) as process:
             _, said = process.communicate(timeout=90)
         assert process.returncode == 0, f"{service} --once ended with {process.returncode}: {said[-2000:]}"
 
     def run_and_kill(self, service: str, when: Callable[[], object], what: str) -> None:
-        """One run that is killed as soon as something is so. It may have ended by itself in that moment."""
+        """Start a run and kill it as soon as the condition is true. It may have ended by itself at that moment."""
         with self._started(service) as process:
             try:
                 wait_until(lambda: when() or process.poll() is not None, what)
@@ -79,12 +79,12 @@ class Schedules:
                 process.communicate()
 
     def round(self) -> None:
-        """Each once."""
+        """Run each service once."""
         for service in ROUND:
             self.run(service)
 
     def rounds_until(self, done: Callable[[], bool], what: str) -> int:
-        """Rounds, until it is so; how many it took."""
+        """Run rounds until the condition is true; return their number."""
         for count in range(1, ROUNDS_MAX + 1):
             self.round()
             if done():
@@ -99,7 +99,7 @@ class Schedules:
 
 @pytest.fixture(scope="module")
 def halted(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
-    """A stack of which nothing of ours runs, the api included."""
+    """A stack without any running service, the api included."""
     with running_stack(tmp_path_factory.mktemp("runs") / "data") as stack:
         stack.halt("api", *ROUND)
         yield stack
@@ -107,7 +107,7 @@ def halted(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
 
 @pytest.fixture
 def schedules(halted: RunningStack) -> Generator[Schedules]:
-    """A test that failed leaves nothing to the next one."""
+    """Schedules on that stack; removes what a failed test left."""
     schedules = Schedules(halted)
     yield schedules
     items: list[Json] = halted.kubernetes("GET", ALLOCATION)["items"]
@@ -138,7 +138,8 @@ def a_gang(marks: Path, **fields: Any) -> Json:
 
 
 def check_end(schedules: Schedules, name: str, id_: str, result: str, attempt: int = 1) -> None:
-    """Its result; nothing of it is left; its stream tells everything that its status counts, once and in order."""
+    """Check its result, that nothing of it is left, and that its stream has every seq of its status, once and in
+    order."""
     status = schedules.status(name)
     assert (status["phase"], status["result"], status["attempt"]) == ("Terminated", result, attempt), status
     stack = schedules.stack
@@ -151,7 +152,7 @@ def check_end(schedules: Schedules, name: str, id_: str, result: str, attempt: i
 
 
 def is_over(schedules: Schedules, *names: str) -> Callable[[], bool]:
-    """Ended, and nothing of them left in the cluster."""
+    """Whether they have ended, and nothing of them is left in the cluster."""
 
     def over() -> bool:
         ended = all(schedules.status(name).get("phase") == "Terminated" for name in names)
@@ -168,7 +169,8 @@ def phase_is(schedules: Schedules, name: str, phase: str) -> Callable[[], bool]:
 
 
 def test_work_of_every_kind_comes_to_its_end(schedules: Schedules, marks: Path) -> None:
-    """A command, a gang, one that fails and is tried again, one that is stopped while it runs, one before it can."""
+    """A command, a gang, one that fails and is retried, one that is stopped while it runs, and one before it can
+    run."""
     solo, gang, again, stopped, waits = (fresh(word) for word in ("solo", "gang", "again", "stopped", "waits"))
     ids = {
         solo: schedules.create(solo, a_spec("python", "-c", "print('done')")),
@@ -196,7 +198,7 @@ def test_work_of_every_kind_comes_to_its_end(schedules: Schedules, marks: Path) 
 
 
 def test_a_run_that_is_killed_is_made_up_for_by_the_next(schedules: Schedules, marks: Path) -> None:
-    """Each service in turn, in the middle of what it does for a gang: every rank runs once, and the end is told."""
+    """Each service is killed in the middle of its work for a gang: every rank runs once, and the end is recorded."""
     name = fresh("killed")
     id_ = schedules.create(name, a_gang(marks))
     schedules.run_and_kill("scheduler", phase_is(schedules, name, "Assigned"), "the gang has its nodes")
@@ -214,7 +216,7 @@ def test_a_run_that_is_killed_is_made_up_for_by_the_next(schedules: Schedules, m
 
 
 def test_streams_that_redis_has_lost_are_told_again(schedules: Schedules, marks: Path) -> None:
-    """By the runs that come after the loss: whole for what goes on."""
+    """The runs after the loss append them again: streams of running allocations are complete."""
     name = fresh("told")
     id_ = schedules.create(name, a_gang(marks))
     schedules.rounds_until(phase_is(schedules, name, "Running"), "the gang runs")

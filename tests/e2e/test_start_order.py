@@ -1,4 +1,4 @@
-"""Roles of one gang that start in order, on a whole system: all have their places, and one waits for the other."""
+"""Roles of one gang that start in order, on a whole system: all are placed, and one waits for the other."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ SMALL = {"cpu": "50m", "memory": "64Mi"}
 
 
 def a_role(name: str, script: str, *, prepares: str = "", **more: Any) -> dict[str, Any]:
-    """One rank that runs a script, after one that prepares it."""
+    """A role of one rank that runs a script, after one that prepares it."""
     spec: dict[str, Any] = {"containers": [{"name": "main", "image": "local", "command": ["sh", "-c", script]}]}
     if prepares:
         spec["initContainers"] = [{"name": "prepare", "image": "local", "command": ["sh", "-c", prepares]}]
@@ -19,7 +19,7 @@ def a_role(name: str, script: str, *, prepares: str = "", **more: Any) -> dict[s
 
 
 def test_a_role_starts_when_the_one_that_it_depends_on_has(stack: RunningStack, marks: Path) -> None:
-    """Its pod is placed and waits with a sentence in the log; then both run, and the gang ends as one."""
+    """Its pod is placed and waits with a sentence in the log; then both run, and the gang ends together."""
     stamp, now = "date +%s%N >", f"{marks}"
     server = a_role(
         "server",

@@ -29,7 +29,7 @@ OF_TWO = {
     "attempt 2": 1,
     "watcher.terminated": 1,
 }
-"""{span: how many} of an allocation that is tried twice"""
+"""{span: number} of an allocation with two attempts"""
 TWICE = (
     "import os, subprocess, sys; subprocess.run([sys.executable, '-m', 'slipway.inside', 'ready'], check=True); "
     "sys.exit(int(os.environ['SLIPWAY_ATTEMPT'] == '1'))"
@@ -50,7 +50,7 @@ def stack(collected: Collected, tmp_path_factory: pytest.TempPathFactory) -> Gen
 
 
 def launched(stack: RunningStack, trace: str, *, name: str = "job", **body: Any) -> str:
-    """A launch by a client that has a trace of its own; the id. Its name is new each time a test comes."""
+    """Launch with a client that has its own trace; return the id. The name is new for each test."""
     body["name"] = f"{name}-{uuid4().hex[:8]}"
     headers = {**stack.headers, "traceparent": f"00-{trace}-{CLIENT_SPAN}-01"}
     answer = httpx2.post(
@@ -61,7 +61,7 @@ def launched(stack: RunningStack, trace: str, *, name: str = "job", **body: Any)
 
 
 def whole(collected: Collected, trace: str, counts: Mapping[str, int]) -> list[Span]:
-    """The spans of a trace, once there are so many of each name, and everybody's parent."""
+    """Wait until the trace has this many spans of each name, and every span's parent; return the spans."""
 
     def lacks() -> list[object]:
         spans = collected.of(trace)
@@ -81,7 +81,7 @@ def named(spans: list[Span], name: str) -> list[Span]:
 
 
 def test_one_trace_from_the_request_to_the_end(stack: RunningStack, collected: Collected) -> None:
-    """Two attempts: each step is in the client's trace, nobody's parent is missing, and links go where streams go."""
+    """In two attempts each step is in the client's trace, no parent is missing, and links follow the streams."""
     trace = uuid4().hex
     id_ = launched(
         stack,
@@ -128,7 +128,7 @@ def test_one_trace_from_the_request_to_the_end(stack: RunningStack, collected: C
 
 
 def test_links_over_streams_and_between_attempts(stack: RunningStack, collected: Collected) -> None:
-    """A launch links to the hint that caused it; attempt 2 and what belongs to it link to attempt 1."""
+    """A launch links to the hint that caused it; attempt 2 and its spans link to attempt 1."""
     trace = uuid4().hex
     id_ = launched(
         stack,
@@ -162,7 +162,7 @@ def test_links_over_streams_and_between_attempts(stack: RunningStack, collected:
 
 
 def test_the_container_is_in_it(stack: RunningStack, collected: Collected) -> None:
-    """What ran is below the launch that gave it TRACEPARENT, and so is what it says to the API."""
+    """The span of the program is below the launch that set TRACEPARENT, and so are its calls of the API."""
     trace = uuid4().hex
     id_ = launched(
         stack,
@@ -195,7 +195,7 @@ def test_the_container_is_in_it(stack: RunningStack, collected: Collected) -> No
 
 
 def test_what_is_not_sampled_is_nowhere(stack: RunningStack, collected: Collected) -> None:
-    """A client that does not record its trace causes no span of ours, in no service."""
+    """A client that does not record its trace causes no span of ours, in any service."""
     trace = uuid4().hex
     headers = {**stack.headers, "traceparent": f"00-{trace}-{CLIENT_SPAN}-00"}
     body: Json = {"kind": "command", "image": "local", "command": [sys.executable, "-c", "pass"]}

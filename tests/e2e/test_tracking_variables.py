@@ -1,4 +1,4 @@
-"""The variables that docs/adapters.md gives to trackers of experiments: one name of a run in all attempts and ranks."""
+"""The variables of docs/adapters.md for experiment trackers: a run has one name in all attempts and ranks."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ SCRIPT = 'echo "$WANDB_RUN_ID $MLFLOW_RUN_NAME" > {marks}/$RANK-$SLIPWAY_ATTEMPT
 
 
 def test_attempts_and_ranks_share_the_name_of_their_run(stack: RunningStack, marks: Path, tmp_path: Path) -> None:
-    """A template as the page shows it; an attempt after a restart finds the run of the one before it."""
+    """With the template of the page, an attempt after a restart finds the run of the one before it."""
     [source] = re.findall(r"^```yaml\n(# slipway template set.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     assert "WANDB_RESUME" in yaml.safe_load(source)["env"]
     file, template, name = tmp_path / "tracked.yaml", fresh("tracked"), fresh("run")

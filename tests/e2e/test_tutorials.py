@@ -21,7 +21,7 @@ PAGE_S = 240.0
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[Mapping[str, str]]:
-    """The environment of a reader who has the running Slipway of the first tutorial, with a home of its own."""
+    """The environment of a reader with the running Slipway of the first tutorial and a home."""
     home = tmp_path_factory.mktemp("reader")
     tools = home / "tools"
     tools.mkdir()
@@ -42,7 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[Mapping[str, st
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_tutorial_works_as_written(name: str, place: Mapping[str, str], tmp_path: Path) -> None:
-    """In one shell, from top to bottom."""
+    """The commands run in one shell, from top to bottom."""
     walk = documented.read(FOLDER / name)
     if any("kubectl " in step.command for step in walk.steps) and find_kubectl() is None:
         pytest.skip("no kubectl: `make conformance` builds one")
@@ -54,7 +54,7 @@ def test_a_tutorial_works_as_written(name: str, place: Mapping[str, str], tmp_pa
 
 
 def test_every_tutorial_is_found_and_shows_what_it_prints() -> None:
-    """The index names each page, the README names the index, and no page is without output."""
+    """The index names each page, the README names the index, and every page shows output."""
     index = (FOLDER / "README.md").read_text("utf-8")
     assert [name for name in PAGES if f"({name})" not in index] == []
     assert "docs/tutorials/README.md" in (FOLDER.parents[1] / "README.md").read_text("utf-8")
@@ -74,5 +74,5 @@ def test_every_tutorial_is_found_and_shows_what_it_prints() -> None:
     ],
 )
 def test_what_is_shown_is_held_loosely(shown: str, printed: str, is_held: bool) -> None:
-    """Ids and what `...` stands for may differ; words may not."""
+    """Ids, and the parts that `...` replaces, may differ; words may not."""
     assert (documented.missing(Step(1, "x", (shown,)), printed) == []) is is_held

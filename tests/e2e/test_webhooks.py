@@ -26,12 +26,12 @@ def receiver(stack: RunningStack) -> Generator[Receiver]:
 
 
 def ended(receiver: Receiver, *ids: str, timeout_s: float = 60.0) -> None:
-    """All have been told of to the end."""
+    """Wait until all have ended."""
     wait_until(lambda: all("terminated" in receiver.of(id_) for id_ in ids), "all ends told", timeout_s=timeout_s)
 
 
 def all_told(stack: RunningStack, receiver: Receiver, *ids: str, timeout_s: float = 60.0) -> None:
-    """Every transition of each of them, to the last, has reached the receiver."""
+    """Wait until every transition of each, to the last, has reached the receiver."""
     for id_ in ids:
         seqs = set(range(1, stack.wait_for(id_, "Terminated", timeout_s=timeout_s)["status"]["seq"] + 1))
         wait_until(
@@ -42,7 +42,8 @@ def all_told(stack: RunningStack, receiver: Receiver, *ids: str, timeout_s: floa
 
 
 def test_a_receiver_is_told_everything_once_in_order_and_signed(stack: RunningStack, receiver: Receiver) -> None:
-    """As CloudEvents; the code of the documentation finds every signature good. Neither key nor URL is in a log."""
+    """Events are CloudEvents, and the code of the documentation accepts every signature. No log contains the key or
+    the URL."""
     assert stack.command("webhook", "test", "e2e").code == 0
     assert receiver.got.pop()["type"] == "dev.slipway.webhook.test"
     ids = [stack.launch({"kind": "command", "command": ["true"]}) for _ in range(3)]
@@ -62,7 +63,7 @@ def test_a_receiver_is_told_everything_once_in_order_and_signed(stack: RunningSt
 
 
 def test_an_api_that_is_killed_loses_no_event(stack: RunningStack, receiver: Receiver, marks: Path) -> None:
-    """kill -9 while events are on their way: all come, at least once."""
+    """kill -9 while events are being sent: all arrive, at least once."""
     del marks
     ids: list[str] = []
     for _ in range(4):
@@ -73,7 +74,7 @@ def test_an_api_that_is_killed_loses_no_event(stack: RunningStack, receiver: Rec
 
 
 def test_a_redis_that_is_emptied_loses_no_event(stack: RunningStack, receiver: Receiver, marks: Path) -> None:
-    """What was lost is published and delivered again."""
+    """Lost events are published and delivered again."""
     id_ = stack.launch({"kind": "command", "command": ["sh", "-c", f"while [ ! -e {marks}/go ]; do sleep 0.1; done"]})
     stack.wait_for(id_, "Running")
     wait_until(lambda: "running" in receiver.of(id_), "running told")
@@ -85,7 +86,7 @@ def test_a_redis_that_is_emptied_loses_no_event(stack: RunningStack, receiver: R
 
 
 def test_what_a_receiver_refuses_is_a_dead_letter_that_is_sent_again(stack: RunningStack, receiver: Receiver) -> None:
-    """410 is final; the letter says what it is about; a replay by the command delivers it."""
+    """410 is final; the letter names its event; a replay by the command delivers it."""
     receiver.answer = lambda event: 410 if event["type"].endswith(".running") else 204
     id_ = stack.launch({"kind": "command", "command": ["true"]})
     ended(receiver, id_)
@@ -104,7 +105,7 @@ def test_what_a_receiver_refuses_is_a_dead_letter_that_is_sent_again(stack: Runn
 
 
 def test_a_receiver_that_is_away_holds_up_no_other_one(stack: RunningStack, receiver: Receiver) -> None:
-    """And gets what it missed when it is back, in order."""
+    """A receiver that is down gets the missed events when it is back, in order."""
     is_away = True
     with receiving() as other:
         made = stack.command("webhook", "create", other.url, "--name", "other", "-o", "json")

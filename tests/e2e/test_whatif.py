@@ -1,4 +1,4 @@
-"""Questions about a running system, and a shadow policy in one."""
+"""What-if questions about a running system, and a shadow policy in it."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ SLEEP = ["python", "-c", "import time; time.sleep(120)"]
 
 
 def asked(stack: RunningStack, *words: str) -> Json:
-    """A question that must be answered."""
+    """The answer to a question, which must succeed."""
     ran = stack.command("simulate", "--live", "-o", "json", *words)
     assert ran.code == 0, ran.err
     return json.loads(ran.out)
@@ -34,7 +34,7 @@ def set_shadow(stack: RunningStack, shadow: Json | None) -> bool:
 
 
 def test_what_another_node_would_change(stack: RunningStack) -> None:
-    """What is too large for the nodes here would start at once on one that is large enough; nothing really changes."""
+    """An allocation that is too large for the nodes would start at once on a larger one; nothing really changes."""
     large = stack.launch({"kind": "command", "command": ["true"], "ranks": [{"resources": {"cpu": "4000"}}]})
     runs = stack.launch({"kind": "command", "command": SLEEP})
     stack.wait_for(runs, "Running")

@@ -52,8 +52,7 @@ def _roles(documents: list[dict[str, Any]], component: str) -> Iterator[dict[str
 
 
 def _place(item: dict[str, Any], kind: str) -> tuple[str, str, str]:
-    """The role's kind and namespace, as the table names it: for a bound role, the name and the namespace of the
-    binding."""
+    """(kind, namespace, name) of a role; for a binding those of its role, which has the same name and namespace."""
     return kind, item["metadata"].get("namespace", "") if kind == "Role" else "", item["metadata"]["name"]
 
 

@@ -401,7 +401,7 @@ def expressions(documents: list[Json], policy: str) -> str:
 
 
 def test_nobody_is_exempt_from_being_who_they_are() -> None:
-    """A workspace that may have privileged pods may not choose its accounts for that."""
+    """A workspace that may have privileged pods is still limited to its allowed accounts."""
     documents = chart.render({"admissionPolicies": {"privilegedWorkspaces": ["*"]}})
     conditions = {
         name: [

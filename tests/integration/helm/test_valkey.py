@@ -102,7 +102,7 @@ def starting(kind: str, folder: Path, values: Json) -> Generator[Started]:
 
 @pytest.fixture(params=["redis over TLS", "valkey without"])
 def started(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Started]:
-    """Skip when the server is the one of the wheel, which is built without TLS."""
+    """A started Redis with TLS, or a Valkey without it: the Valkey of the wheel is built without TLS."""
     kind, has_tls = request.param.split()[0], "TLS" in request.param
     values: Json = {"maxMemory": "64mb", "auth": {"password": PASSWORD}, "tls": {"enabled": has_tls}}
     with starting(kind, tmp_path, {"valkey": values, "audit": {"enabled": True}}) as found:
