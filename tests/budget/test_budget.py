@@ -1,4 +1,4 @@
-"""What a launch may cost is counted, not timed; the counts are held to what is checked in (`make budget`)."""
+"""The cost of a launch is counted, not timed; the counts are compared with the checked-in budget (`make budget`)."""
 
 import functools
 import sys
@@ -10,12 +10,12 @@ from bench.budget.launches import WORKLOADS, measure
 
 @functools.cache
 def counts(workload: str) -> dict[str, float]:
-    """What a workload costs now."""
+    """The present costs of a workload."""
     return measure(workload)
 
 
 def test_what_costs_as_much_as_granted_is_fine() -> None:
-    """Nothing is told of counts at the budget, nor of a call more or less in a thousand launches."""
+    """Counts at the budget are not reported, nor a difference of one call in a thousand launches."""
     limits = {"calls": 1_000.0, "seldom": 1.0}
     assert differences(limits, limits) == []
     assert differences(limits, {"calls": 1_000.0 * (1 + MORE), "seldom": 1.0 + ALONE}) == []
@@ -31,18 +31,19 @@ def test_what_costs_as_much_as_granted_is_fine() -> None:
     ],
 )
 def test_what_costs_more_or_notably_less_is_told(figures: dict[str, float], told: str) -> None:
-    """More fails; so does what nobody granted; and a gain is written down, or it would be lost again unseen."""
+    """A higher count fails, and so does a count without a budget; a lower one must be written down, or the gain
+    could be lost unnoticed."""
     assert differences({"calls": 1_000.0}, figures) == [told]
 
 
 def test_another_interpreter_is_not_held_to_what_python_counts() -> None:
-    """Calls of the API server are the same everywhere; how many Python functions a tick calls is not."""
+    """Calls of the API server are equal on every interpreter; the number of Python calls of a tick is not."""
     budget = Budget(python="2.7", build="2.7.1", limits={"planner, idle tick: calls": 1.0, "burst, kube reads": 2.0})
     assert comparable(budget) == {"burst, kube reads": 2.0}
 
 
 def test_instructions_stand_for_one_build() -> None:
-    """Another build of the same version calls as often, and executes other instructions."""
+    """Another build of the same version makes the same calls, and executes other instructions."""
     this = ".".join(map(str, sys.version_info[:2]))
     limits = {"planner, idle tick: calls": 1.0, "planner, idle tick: million instructions": 2.0}
     assert comparable(Budget(python=this, build="another", limits=limits)) == {"planner, idle tick: calls": 1.0}
@@ -51,30 +52,30 @@ def test_instructions_stand_for_one_build() -> None:
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_what_is_checked_in_has_every_workload(workload: str) -> None:
-    """No workload is left out of the budget."""
+    """Every workload has a budget."""
     assert any(what.startswith(f"{workload}, ") for what in read().limits)
 
 
 @pytest.mark.parametrize("what", ["create pods", "bind pods"])
 def test_a_pod_is_made_once_and_bound_once(what: str) -> None:
-    """Undisturbed, each pod of a gang costs one create and one binding, whatever else happens."""
+    """Without faults each pod of a gang costs exactly one create and one binding."""
     assert counts("gangs")[f"gangs, kube writes, podworker: {what}"] == 1_000
 
 
 def test_a_gang_is_released_once_and_admitted_once() -> None:
-    """Of 10 gangs of 16: one admission and one release each, so 62.5 per 1,000 pods."""
+    """10 gangs of 16 have one admission and one release each, so 62.5 per 1,000 pods."""
     found = counts("gangs")
     assert found["gangs, kube writes, podworker: update allocations/status"] == 62.5
     assert found["gangs, kube writes, scheduler: update allocations/status"] == 62.5
 
 
 def test_a_burst_shares_its_ledger_writes() -> None:
-    """200 launches at once are decided in a few ticks, and a tick is one write of the ledger."""
+    """200 simultaneous launches are decided in a few ticks, and a tick is one write of the ledger."""
     assert counts("burst")["burst, kube writes, scheduler: update resourcepools/status"] < 100
 
 
 def test_each_list_counts() -> None:
-    """One more LIST a minute fails, one less is to be written down; other calls have some play."""
+    """One more LIST a minute fails, one less must be written down; other calls have a tolerance."""
     limits = {"rest, kube reads, api: list nodes": 1.0, "rest, kube reads, api: get nodes": 1.0}
     assert differences(limits, limits) == []
     [told] = differences(limits, {what: 2.0 for what in limits})
@@ -86,12 +87,12 @@ def test_each_list_counts() -> None:
 @pytest.mark.parametrize("workload", ["rest", "served"])
 @pytest.mark.parametrize("plural", ["nodes", "secrets", "pods"])
 def test_what_is_watched_is_not_listed(workload: str, plural: str) -> None:
-    """Neither at rest nor while people launch and look: not by the api, nor by another service."""
+    """No service lists watched objects: neither at rest nor while users launch and read."""
     found = counts(workload)
     assert [what for what in found if what.endswith(f": list {plural}")] == []
     assert any(": list " in what for what in found), "LISTs of others are counted"
 
 
 def test_at_rest_nothing_is_written() -> None:
-    """A minute beside what runs costs no write to Kubernetes but the leases'."""
+    """A minute with running allocations writes nothing to Kubernetes but leases."""
     assert not [what for what in counts("rest") if what.startswith(("rest, kube writes", "rest, etcd bytes"))]

@@ -26,11 +26,11 @@ from tests.conformance.cluster.binaries import MissingProgramError
 
 SAID_MAX = 30
 GUARD_S, GUARD_MINUTE_S = 480.0, 120.0
-"""After so long, and so much more for each minute of faults, a run is broken off: it hangs."""
+"""Seconds, plus seconds for each minute of faults, after which a run is aborted because it hangs."""
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="of faults; every kind comes at least once")
     parser.add_argument("--seed", type=int, default=None, help="default: drawn, and printed")
@@ -46,7 +46,7 @@ def main() -> int:
         sys.stdout.write(f"[{time.monotonic() - began:5.0f} s] {line}\n")
         sys.stdout.flush()
 
-    # What has been started has to be stopped then, too.
+    # Started processes must be stopped then too.
     signal.signal(signal.SIGTERM, lambda _sign, _frame: sys.exit(1))
     say(f"seed {seed}, {words.minutes:g} minutes, in {folder}")
     try:
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def _perform(stage: Stage, options: Options, say: Callable[[str], None]) -> tuple[Run, Outcome]:
-    """The run; nothing of the stage is left running."""
+    """Run it; no process of the stage is left running."""
     try:
         stage.start()
         say("everything runs: two processes of each service, six nodes")
@@ -97,7 +97,7 @@ def _perform(stage: Stage, options: Options, say: Callable[[str], None]) -> tupl
 
 
 async def _bounded(run: Run, guard_s: float) -> Outcome:
-    """Raises TimeoutError, which says so, when the run is not over in time."""
+    """Raise TimeoutError, with an explanation, when the run is not over in time."""
     guard = asyncio.timeout(guard_s)
     try:
         async with guard:

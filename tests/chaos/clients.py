@@ -1,7 +1,7 @@
-"""Clients of the REST API as integrators write them: one call, made again with the same key until it is answered.
+"""Clients of the REST API as integrators write them: one call, retried with the same key until it is answered.
 
-Owns the log of what was asked and answered. Every answer that came is in the log, and every request that was never
-answered, with status 0. A client asks one replica until that fails, then the next.
+Owns the log of requests and answers. The log has every answer, and every request without an answer, with status 0. A
+client uses one replica until that fails, then the next.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ Json = dict[str, Any]
 
 
 class RefusedError(Exception):
-    """The API says that it will never do that."""
+    """The API refuses the request permanently."""
 
 
 class Client:
-    """One client with one memory. `answers` is shared by all."""
+    """One client with its own memory. All clients share `answers`."""
 
     def __init__(self, name: str, urls: Sequence[str], answers: list[Answered], seed: int) -> None:
         self.name = name
@@ -62,27 +62,28 @@ class Client:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     async def launch(self, body: Json, *, key: str = "") -> Json:
-        """Launch under one key, however often it is tried. Raises RefusedError."""
+        """Launch under one key, which all tries use. Raises RefusedError."""
         return await self.insist("POST", API, LAUNCH, body, key=key or uuid.uuid4().hex)
 
     async def kill(self, id_: str) -> Json:
-        """Cancel."""
+        """Cancel the allocation."""
         return await self.insist("POST", f"{API}/{id_}/kill", CANCEL)
 
     async def preempt(self, id_: str) -> Json:
-        """Ask it to save its work and end. Empty when it has ended after a try that nobody answered for certain."""
+        """Ask it to save its work and end. Empty when it has ended after a try whose outcome is unknown."""
         return await self.insist("POST", f"{API}/{id_}/preempt", "preempt", {"reason": "room is needed"}, done=CONFLICT)
 
     async def read(self, id_: str) -> Json:
-        """The allocation."""
+        """Read the allocation."""
         return await self.insist("GET", f"{API}/{id_}", "get")
 
     async def insist(
         self, method: str, path: str, verb: str, body: Json | None = None, *, key: str = "", done: int = 0
     ) -> Json:
-        """The first answer that is one. Raises RefusedError when it is no.
+        """Repeat the request until it is answered. Raises RefusedError when it is refused.
 
-        `done` is the status that a repetition gets when an earlier try was carried out and its answer lost: empty then.
+        `done` is the status of a repetition when an earlier try was executed and its answer lost: the result is empty
+        then.
         """
         for number in itertools.count():
             answer = await self.ask(method, path, verb, body, key=key)
@@ -100,7 +101,7 @@ class Client:
     async def ask(
         self, method: str, path: str, verb: str, body: Json | None = None, *, key: str = ""
     ) -> httpx2.Response | None:
-        """One try, which is in the log; None when no answer came."""
+        """Try once and log it; None when no answer arrived."""
         url = self._urls[self._turn % len(self._urls)]
         blob = msgspec.json.encode(body) if body is not None else None
         headers = {"Idempotency-Key": key} if key else {}
@@ -117,7 +118,7 @@ class Client:
     # --- streams ----------------------------------------------------------------------------------------------------
 
     async def follow(self, id_: str) -> AsyncIterator[Json]:
-        """What the events of an allocation say, to its end, across broken connections, each once."""
+        """The events of an allocation, to its end, across broken connections, each once."""
         cursor, reader = "", f"{self.name}/{uuid.uuid4().hex[:6]}"
         while True:
             url = self._urls[self._turn % len(self._urls)]
@@ -202,5 +203,5 @@ def _named(path: str) -> str:
 
 
 def with_uids(answers: Sequence[Answered], uid_of: Callable[[str], str]) -> list[Answered]:
-    """The log with the uids of what it is about: an answer of the API says the AllocationID only."""
+    """The log with the uids of its allocations, because an answer of the API contains only the AllocationID."""
     return [msgspec.structs.replace(each, uid=uid_of(each.allocation)) for each in answers]

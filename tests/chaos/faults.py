@@ -1,8 +1,8 @@
-"""The faults that a run is made of, and the order in which they come: drawn from a seed. Pure.
+"""The faults of a run, and their order: drawn from a seed. Pure.
 
-Owns the list of kinds. What each does to the system is in `nemesis.py`.
+Owns the list of kinds. `nemesis.py` injects them.
 
-Invariants: every kind comes once before any comes twice; kinds of one group touch the same thing and never overlap;
+Invariants: every kind occurs once before any occurs twice; kinds of one group affect the same thing and never overlap;
 an equal seed and length give equal waves.
 """
 
@@ -15,40 +15,40 @@ import msgspec
 from tests.support import chart
 
 WAVE_S = 18.0
-"""What one wave takes, its recovery included."""
+"""The seconds of one wave, including its recovery."""
 WIDTH_MAX = 8
 
 
 class Group(StrEnum):
-    """What a fault touches."""
+    """The part that a fault affects."""
 
     KILLS = "kills"
     STOPS = "stops"
     CLOCKS = "clocks"
     REDIS = "redis"
     WIRE = "wire"
-    """between us and Redis"""
+    """the connection between our services and Redis"""
     SERVER = "server"
     CALLS = "calls"
     WATCHES = "watches"
     NODES = "nodes"
     OBJECTS = "objects"
     OTHERS = "others"
-    """trouble of one tenant, which is none of anybody else's"""
+    """trouble of one tenant, which must not affect others"""
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """A class of faults. `lasts_s`: how long at least and at most; short runs have shorter ones."""
+    """A class of faults. `lasts_s`: the least and most seconds that it lasts; in short runs less."""
 
     name: str
     group: Group
     lasts_s: tuple[float, float] = (0.0, 0.0)
     needs: str = ""
-    """what the machine must have for it"""
+    """the program that the machine must have for it"""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault of a run. `chance` seeds what is drawn while it is done: victims."""
+    """One fault of a run. `chance` seeds the choices made during it: its victims."""
 
     kind: str
     group: Group
@@ -61,10 +61,10 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ROLES = ("api", "leader", "standby", "podworker", "watcher")
-"""Who is killed and stopped: of the scheduler, the one that leads or the one that does not."""
+"""The roles of processes that are killed and stopped; a scheduler is the leader or the standby."""
 FAKETIME = "faketime"
 EMPTYING = frozenset({"redis FLUSHALL", "redis comes back empty"})
-"""After these Redis holds nothing of what was there before."""
+"""Faults after which Redis contains nothing of the time before."""
 _SHORT, _LONG = (2.0, 5.0), (5.0, 40.0)
 
 
@@ -104,17 +104,17 @@ KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _kinds()}
 
 
 class Schedule:
-    """The waves of one run: each a few faults at the same time, of different groups."""
+    """The waves of one run: each has a few faults at the same time, of different groups."""
 
     def __init__(self, seed: int, minutes: float, kinds: Sequence[Kind]) -> None:
         self.kinds = list(kinds)
         self.width = min(WIDTH_MAX, max(1, int(len(self.kinds) * WAVE_S / (minutes * 60.0))))
-        """How many faults come at the same time at first; later up to one more."""
+        """The number of faults at the same time at first; later up to one more."""
         self._longest_s = min(_LONG[1], max(_LONG[0] + 0.5, 3.0 * minutes))
         self._random = random.Random(f"chaos/{seed}")
 
     def waves(self) -> Iterator[tuple[bool, list[Fault]]]:
-        """Without end: whether this wave is needed for every kind to come once, and its faults."""
+        """Yield endlessly: whether the wave is needed for every kind to occur once, and its faults."""
         is_needed, width = True, self.width
         while True:
             deck = list(self.kinds)
@@ -132,7 +132,7 @@ class Schedule:
 
 
 def _take(deck: list[Kind], width: int) -> list[Kind]:
-    """Removes the next few from the deck: of different groups, and first of those groups that have most left."""
+    """Remove the next few from the deck: of different groups, and first of the groups with most left."""
     left: dict[Group, list[Kind]] = {}
     for kind in deck:
         left.setdefault(kind.group, []).append(kind)

@@ -1,7 +1,7 @@
-"""What a run leaves behind, as evidence for the audit.
+"""Collects the evidence of a run for the audit.
 
-Owns reading Redis, the audit log of the API server, and the machines' own record of what ran; and listening to the
-firehose while things happen. All of it past the fault proxy.
+Owns reading Redis, the audit log of the API server, the machines' own records, and the firehose during the run. It does
+not use the fault proxy.
 """
 
 import asyncio
@@ -33,22 +33,23 @@ Json = dict[str, Any]
 
 
 class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the Redis of a run is, past every fault on the wire."""
+    """The address of a run's Redis, not through the fault proxy."""
 
     port: int
     host: str = "127.0.0.1"
     password: str | None = None
     is_tls: bool = False
-    """its certificate is not looked at: it is the one of the release that was just installed"""
+    """whether it uses TLS; its certificate is not verified, because it belongs to the release that was just
+    installed"""
 
     def options(self) -> Json:
-        """As a client takes them."""
+        """The options of a client."""
         found: Json = {"host": self.host, "port": self.port, "password": self.password}
         return {**found, "ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False} if self.is_tls else found
 
 
 class Firehose:
-    """Reads every entry of the firehose as it comes, while Redis answers."""
+    """Reads every entry of the firehose as it is written, while Redis answers."""
 
     def __init__(self, address: RedisAddress) -> None:
         self.heard: list[AllocationEvent] = []
@@ -57,14 +58,14 @@ class Firehose:
         self._seen: set[tuple[bytes, bytes]] = set()
 
     async def run(self) -> None:
-        """Until it is cancelled. Entries come once each, also when it has to begin again after a loss."""
+        """Read until cancelled. Each entry is read once, also when the reader has to restart after a loss."""
         while True:
             client: Any = redis.asyncio.Redis(**self._address.options(), socket_timeout=5.0)
             with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
                 await self._listen(client)
             with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
                 await client.aclose()
-            # What Redis has now may be older or younger than what was read last: all of it is looked at again.
+            # Redis may have older or newer entries now than those read last: all of it is read again.
             self._last.clear()
             await asyncio.sleep(AGAIN_S)
 
@@ -80,7 +81,7 @@ class Firehose:
 
 
 def read_streams(address: RedisAddress) -> dict[str, list[AllocationEvent]]:
-    """{AllocationID: its stream}."""
+    """{AllocationID: its stream}"""
     found: dict[str, list[AllocationEvent]] = {}
     with connected(address) as client:
         for key in client.scan_iter(match=f"{keys.ALLOCATION.prefix}*", count=COUNT):
@@ -91,7 +92,7 @@ def read_streams(address: RedisAddress) -> dict[str, list[AllocationEvent]]:
 
 
 def read_pending(address: RedisAddress) -> int:
-    """Hints that were delivered and are not acknowledged."""
+    """Hints that were delivered and not acknowledged."""
     count = 0
     with connected(address) as client:
         for key in keys.WORK_KEYS:
@@ -101,7 +102,7 @@ def read_pending(address: RedisAddress) -> int:
 
 
 def read_containers(records: Path) -> list[Ran]:
-    """Every start of a rank's main container, as the machines have it."""
+    """Every start of a rank's main container, from the machines' records."""
     runs: dict[tuple[str, str, int, float], Run] = {}
     for line in records.read_bytes().splitlines():
         run = msgspec.json.decode(line, type=Run)
@@ -122,17 +123,17 @@ def read_containers(records: Path) -> list[Ran]:
 
 
 class AuditLog:
-    """What our accounts asked the API server to change. Leases are not in it."""
+    """The changes that our accounts requested from the API server, without leases."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def position(self) -> int:
-        """Where it ends now."""
+        """The present end of the log."""
         return self._path.stat().st_size if self._path.exists() else 0
 
     def entries(self, since: int = 0) -> Iterator[Json]:
-        """Its entries from there on."""
+        """The entries from that position on."""
         with self._path.open("rb") as file:
             file.seek(since)
             for line in file:
@@ -141,16 +142,16 @@ class AuditLog:
 
 
 def requests_of(entries: Iterable[Json]) -> list[FencedWrite]:
-    """As the audit wants them; of what was refused before it was read nothing but the name is known, and it is left
-    out."""
+    """The requests in the audit's form. Of a request that was refused before its body was read only the name is
+    known; it is omitted."""
     return [_request(entry) for entry in entries if entry.get("requestObject") or _has_no_body(entry)]
 
 
 def writers_of(entries: Iterable[Json], versions: Sequence[Version]) -> dict[int, str]:
-    """{resourceVersion: the account that wrote it}, as far as answers tell.
+    """{resourceVersion: the account that wrote it}, as far as the answers show it.
 
-    A write that changed nothing is answered with the version of whoever wrote last: that was there before it was asked
-    for. Bindings are answered without a version; only one account may make them.
+    The answer to a write that changed nothing has the version of the last writer, which existed before the request.
+    Bindings are answered without a version; only one account may make them.
     """
     known = {version.number: version for version in versions}
     found: dict[int, str] = {}
@@ -198,7 +199,7 @@ def _request(entry: Json) -> FencedWrite:
 
 
 def _has_no_body(entry: Json) -> bool:
-    """Whether it was asked for without a body; refusals and troubles of the server come before one is read."""
+    """Whether the request had no body; refusals and server errors occur before a body is read."""
     code = int(entry["responseStatus"].get("code", 0))
     return entry["verb"] == "delete" and code not in _UNREAD and code < 500
 

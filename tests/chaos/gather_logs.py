@@ -1,6 +1,6 @@
-"""The logs of a run, as evidence: what the store holds, what the api's pages say, and what was printed.
+"""The logs of a run, as evidence: the store, the api's pages, and the printed lines.
 
-Owns the reading. All of it past the fault proxy, but for the api's pages, which are asked for when no fault is about.
+Owns the reading. It does not use the fault proxy, except for the api's pages, which it reads when no fault is active.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ Span = tuple[float, float]
 
 
 def stored_logs(client: Any) -> list[Logged]:
-    """Every log that Redis holds."""
+    """Every log in Redis."""
     names: set[str] = set()
     for prefix in (keys.LOGS.prefix, keys.LOG_STATE.prefix):
         for key in client.scan_iter(match=f"{prefix}*", count=COUNT):
@@ -42,7 +42,7 @@ def stored_logs(client: Any) -> list[Logged]:
 
 
 def told_logs(url: str, names: Iterable[str]) -> Iterator[Logged]:
-    """The logs of these allocations as a reader of the api meets them, page by page."""
+    """The logs of these allocations as a reader of the api gets them, page by page."""
     with httpx2.Client(
         base_url=url, timeout=CALL_S, verify=NO_TLS, trust_env=False, headers={"Accept": "application/json"}
     ) as api:
@@ -51,7 +51,7 @@ def told_logs(url: str, names: Iterable[str]) -> Iterator[Logged]:
 
 
 def printed_on(records: Path, versions: Sequence[Version], lost: Mapping[str, Sequence[float]]) -> list[Printed]:
-    """What each start of a rank printed. `lost` is {node: when it was lost}."""
+    """The lines that each start of a rank printed. `lost` is {node: when it was lost}."""
     scripts = {version.uid: _script_of(version.obj) for version in versions if version.resource == PODS}
     runs: dict[tuple[str, int, float], Run] = {}
     for line in records.read_bytes().splitlines():
@@ -110,9 +110,9 @@ def _told(api: httpx2.Client, name: str) -> Iterator[Logged]:
 
 
 def told_of(name: str, items: Iterable[Mapping[str, Any]]) -> Iterator[Logged]:
-    """The logs of an allocation as these items of the api's pages tell them: their lines, and the marks of holes.
+    """The logs of an allocation in these items of the api's pages: their lines, and the marks of holes.
 
-    What is said about a log, such as that it is not stored to its end, is no line of it and has no place in it.
+    A remark about a log, such as that it is not stored to its end, is no line of it and has no position in it.
     """
     lines: dict[LogKey, list[Passage]] = {}
     marks: dict[LogKey, list[tuple[int, int]]] = {}

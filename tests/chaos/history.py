@@ -1,8 +1,8 @@
-"""Every version of every object, as etcd has them: the truth that everything else is compared with.
+"""Every version of every object in etcd, with which everything else is compared.
 
 Owns the recording. It reads etcd's own watch, by revision, so that nothing is missed when the API server restarts or
-forgets; etcd is asked to compact nothing. What is recorded is what the API server stored (as JSON), and its revision is
-the resourceVersion. Must not pass the fault proxy.
+drops history; etcd does not compact. It records what the API server stored (as JSON); the revision is the
+resourceVersion. It must not use the fault proxy.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ RESOURCES = {
     "events": "events",
     "namespaces": "namespaces",
 }
-"""{where etcd has it: how it is called}; of leases only the holders are kept."""
+"""{path in etcd: resource}; of leases only the holders are recorded."""
 LEASES = "leases/"
 AGAIN_S = 0.2
 SILENCE_S = 600.0
@@ -43,13 +43,13 @@ Json = dict[str, Any]
 
 
 class History:
-    """Records while `run` runs. `versions` are in the order of their revisions."""
+    """Records the versions while `run` runs. `versions` are in the order of their revisions."""
 
     def __init__(self, etcd_url: str, file: Path) -> None:
         self.versions: list[Version] = []
         self.revision = 0
         self.allocations: dict[str, Version] = {}
-        """{uid: its last version}; also of those that are gone"""
+        """{uid: its last version}, also of deleted allocations"""
         self.by_id: dict[str, str] = {}
         """{AllocationID: uid}"""
         self.breaks = 0
@@ -61,7 +61,7 @@ class History:
         self._moved = asyncio.Event()
 
     async def run(self) -> None:
-        """Records until it is cancelled."""
+        """Record until cancelled."""
         while True:
             with contextlib.suppress(httpx2.HTTPError, msgspec.DecodeError):
                 async with httpx2.AsyncClient(
@@ -75,11 +75,11 @@ class History:
             await asyncio.sleep(AGAIN_S)
 
     def close(self) -> None:
-        """Nothing more is written to the file."""
+        """Write nothing more to the file."""
         self._file.close()
 
     async def moved(self, timeout_s: float) -> None:
-        """Waits until something new is recorded, or so long."""
+        """Wait until something new is recorded, at most that long."""
         self._moved.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -91,12 +91,12 @@ class History:
         return self.allocations.get(uid) if uid else None
 
     def holders(self) -> list[int]:
-        """The process ids of those that hold leases of ours."""
+        """The ids of the processes that hold leases of ours."""
         pids = (holder.rpartition("-")[2] for holder in self._holders.values())
         return [int(pid) for pid in pids if pid.isdigit()]
 
     def leftovers(self) -> list[str]:
-        """What there is of ours that belongs to nothing that lives."""
+        """Objects of ours that belong to no living allocation."""
         owners = [
             msgspec.convert(version.obj, Allocation)
             for version in self._last.values()
@@ -108,7 +108,8 @@ class History:
         return [f"{name}: {why}" for name, why in leftovers(owners, objects)]
 
     def beyond(self, count: int) -> list[str]:
-        """What ended and is torn down, beyond so many of its workspace: what retention is to delete, oldest first."""
+        """Ended allocations that are torn down, beyond that many in their workspace: retention has to delete them;
+        oldest first."""
         ended: dict[str, list[tuple[str, str]]] = {}
         for version in self._last.values():
             if version.resource != ALLOCATIONS:
@@ -120,7 +121,7 @@ class History:
         return [f"{namespace}/{name}" for namespace, found in ended.items() for _, name in sorted(found)[:-count]]
 
     async def begin_now(self) -> None:
-        """Takes what is stored now as the first version of each object, instead of the history before."""
+        """Use the present objects as the first version of each, instead of the history before."""
         async with httpx2.AsyncClient(verify=NO_TLS, trust_env=False, timeout=30.0) as http:
             body = {"key": _encoded(PREFIX), "range_end": _encoded(_after(PREFIX))}
             answer = msgspec.json.decode((await http.post(f"{self._url}/v3/kv/range", json=body)).content)
@@ -129,7 +130,7 @@ class History:
         self.revision = int(answer["header"]["revision"])
 
     async def catch_up(self) -> None:
-        """Waits until everything is recorded that is stored now. Raises TimeoutError."""
+        """Wait until everything stored now is recorded. Raises TimeoutError."""
         async with httpx2.AsyncClient(verify=NO_TLS, trust_env=False, timeout=10.0) as http:
             body = {"key": _encoded(PREFIX), "range_end": _encoded(_after(PREFIX)), "count_only": True}
             answer = await http.post(f"{self._url}/v3/kv/range", json=body)
@@ -198,7 +199,7 @@ class History:
 
 
 def _place(path: str) -> tuple[str, str, str] | None:
-    """(resource, namespace, name) of a key of etcd; None for what is not recorded."""
+    """(resource, namespace, name) of a key of etcd; None for keys that are not recorded."""
     for where, resource in RESOURCES.items():
         if path.startswith(f"{PREFIX}{where}/"):
             namespace, _, name = path.removeprefix(f"{PREFIX}{where}/").rpartition("/")

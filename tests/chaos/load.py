@@ -1,7 +1,7 @@
-"""The load: clients that launch, follow, kill, preempt, repeat themselves and look away, until they are told to stop.
+"""The load: clients that launch, follow, kill, preempt, repeat a launch or leave it alone, until `stop`.
 
-Owns what became of each launch as its client knows it: `launches` holds what was acknowledged, and with which results
-each may end. What a client is refused that it must not be refused is a violation by itself.
+Owns the state of each launch as its client knows it: `launches` has the acknowledged launches, and the results with
+which each may end. A wrong refusal of a request is a violation.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tests.chaos.plans import Part, Plan
 CLIENTS = 4
 APART_S = (0.1, 0.8)
 PATIENCE_S = 600.0
-"""How long a client follows one launch before it says that it is stuck."""
+"""Seconds for which a client follows one launch before it reports it as stuck."""
 
 
 class Launched(msgspec.Struct, kw_only=True):
@@ -35,7 +35,7 @@ class Launched(msgspec.Struct, kw_only=True):
     killed_at: float = 0.0
     """when its cancel was acknowledged"""
     is_given_up: bool = False
-    """somebody deleted it, or its namespace: whatever it ends with is right"""
+    """whether its namespace or the object was deleted: then any result is right"""
 
 
 class Load:
@@ -50,7 +50,7 @@ class Load:
         dress: Callable[[Plan], Plan] = lambda plan: plan,
         clients: int = CLIENTS,
     ) -> None:
-        """`dress` turns what a launch is to do into the body that does it on these nodes."""
+        """`dress` makes the body of a launch for these nodes from the plan of what it does."""
         self.answers: list[Answered] = []
         self.launches: dict[str, Launched] = {}
         self.violations: list[InvariantViolation] = []
@@ -64,17 +64,17 @@ class Load:
         self.bystander = Client("bystander", urls, self.answers, seed)
 
     async def run(self) -> None:
-        """Every client, until each has finished what it had in hand when `stop` was called."""
+        """Run every client, until each has finished its present launch after `stop` was called."""
         async with asyncio.TaskGroup() as tasks:
             for client in self._clients:
                 tasks.create_task(self._live(client))
 
     def now(self) -> float:
-        """The time, as launches have it."""
+        """The time, on the clock of the launches."""
         return self._clock.now()
 
     def stop(self) -> None:
-        """No client launches anything more."""
+        """Let no client launch any more."""
         self._stopping.set()
 
     async def aclose(self) -> None:
@@ -83,17 +83,17 @@ class Load:
             await client.aclose()
 
     async def end_kept(self) -> None:
-        """Cancel what was left running."""
+        """Cancel the launches that were left running."""
         for launched in self.kept():
             await self.prober.kill(launched.id)
             launched.killed_at = self._clock.now()
 
     def kept(self) -> list[Launched]:
-        """What runs until the end."""
+        """The launches that run until the end."""
         return [item for item in self.launches.values() if item.plan.part is Part.KEEP and not item.killed_at]
 
     def unsettled(self, before: float) -> list[str]:
-        """Acknowledged before that time, and not where it should be yet: why, one line each."""
+        """Launches that were acknowledged before that time and are not in their expected state: why, one line each."""
         found: list[str] = []
         for launched in self.launches.values():
             if launched.at > before:
@@ -110,7 +110,7 @@ class Load:
         return found
 
     def unfinished(self) -> list[str]:
-        """At the end: what has not ended although it should have, and what ended otherwise than it should."""
+        """At the end: launches that have not ended although they should have, and those with a wrong result."""
         found: list[str] = []
         for launched in self.launches.values():
             allocation = self._object(launched.id)

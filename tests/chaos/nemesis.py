@@ -1,7 +1,7 @@
-"""Does the faults: what each kind is, on this stage, and how it is taken back.
+"""Injects the faults: what each kind does on this stage, and how it ends.
 
-Owns the table from a kind to its doing. A doing is an async context: it begins the fault, and leaving it ends it; for
-some (a kill) both are one moment. Must not judge anything.
+Owns the table from a kind to its action. An action is an async context: entering it begins the fault, and leaving it
+ends it; for some (a kill) both are one moment. It must not judge anything.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ REDIS_DELAY_S = 0.15
 HALF, SOME = 0.5, 0.3
 AGAIN_S = 0.3
 STALL_S = 60.0
-"""A silent watch is given up after 40 s (`kube/rest.py`); a process that is stopped meanwhile notices later."""
+"""A silent watch is given up after 40 s (`kube/rest.py`); a process that is stopped meanwhile notices it later."""
 STARTS_MAX = 3
 QUOTAS = "resourcequotas"
 THREE, SIX = 3, 6
-"""How much is launched in a workspace of its own."""
+"""The number of launches in a separate workspace."""
 WORDS_OF_CLOCKS = {
     "clock +10 min": "+600",
     "clock -10 min": "-600",
@@ -54,7 +54,7 @@ _LIMITS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"metadata": {"name": "large"}, "spec": {"limits": [{"type": "Container", "min": {"cpu": "64"}}]}},
     ),
 }
-"""{kind: the collection of what forbids all pods of a workspace, and the object}"""
+"""{kind: the collection of the object that forbids all pods of a workspace, and the object}"""
 _CALLS = {
     "429 Retry-After": Rule(kind=Trouble.ANSWER, status=429, retry_after_s=RETRY_AFTER_S, share=HALF),
     "500": Rule(kind=Trouble.ANSWER, status=500, share=HALF),
@@ -77,21 +77,21 @@ _CALLS = {
 
 
 class Nemesis:
-    """Everything that can be done to one stage."""
+    """Injects every kind of fault on one stage."""
 
     def __init__(self, stage: Stage, history: History, load: Load) -> None:
         self._stage = stage
         self._history = history
         self._load = load
         self.struck: dict[str, int] = {}
-        """{kind: how many requests or connections a rule of the proxy struck}"""
+        """{kind: number of requests or connections that a rule of the proxy has struck}"""
         self.lost_at: dict[str, list[float]] = {}
         """{node: when it was lost}"""
         self._clock = SystemClock()
         self._doings: dict[str, Doing] = dict(self._table())
 
     def do(self, fault: Fault) -> AbstractAsyncContextManager[None]:
-        """The fault, while inside."""
+        """A context in which the fault is active."""
         return self._doings[fault.kind](fault, random.Random(fault.chance))
 
     def _table(self) -> Iterator[tuple[str, Doing]]:
@@ -143,14 +143,15 @@ class Nemesis:
 
     @asynccontextmanager
     async def _roll(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
-        # As four Deployments with an unavailable replica at most.
+        # As with four Deployments that allow one unavailable replica each.
         queues = _shuffled_replicas(chance)
         await asyncio.gather(*(self._begin_anew(names) for names in queues))
         yield
 
     @asynccontextmanager
     async def _upgrade(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
-        """One replica of each service becomes the next version, and after a while the others; the next time, back."""
+        """Upgrade one replica of each service to the next version, and after a while the others; the next time,
+        back."""
         queues = _shuffled_replicas(chance)
         is_next = not self._stage.is_next
         if is_next:
@@ -161,7 +162,7 @@ class Nemesis:
         await asyncio.gather(*(self._begin_anew(names[1:], is_next=is_next) for names in queues))
 
     async def _define(self, version: upgrade.Copy) -> None:
-        """Its custom resource definitions, as somebody applies them who manages them: nobody waits for them."""
+        """Apply its custom resource definitions as an administrator does, without waiting."""
         words = [word for file in version.definitions for word in ("-f", str(file))]
         kubectl = self._stage.operator.kubectl
         while True:
@@ -171,7 +172,7 @@ class Nemesis:
             await asyncio.sleep(AGAIN_S)
 
     async def _begin_anew(self, names: Sequence[str], *, is_next: bool | None = None) -> None:
-        """End each in order and start it, one after the other, of that version."""
+        """Stop each in order and start it with that version, one after the other."""
         for name in names:
             process = self._stage.processes[name]
             await asyncio.to_thread(process.end)
@@ -191,7 +192,7 @@ class Nemesis:
             for name in names:
                 self._stage.shift_clock(name, NO_SHIFT)
 
-    # --- the way between --------------------------------------------------------------------------------------------
+    # --- connections --------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _rule(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
@@ -205,7 +206,7 @@ class Nemesis:
             await self._stalls_are_noticed()
 
     async def _stalls_are_noticed(self) -> None:
-        """A watch that was struck stays silent for good: the fault lasts until its reader has given it up."""
+        """A struck watch stays silent for ever: the fault lasts until its reader has given it up."""
         try:
             async with asyncio.timeout(STALL_S):
                 while await asyncio.to_thread(self._stage.proxy.stalled_watches):  # noqa: ASYNC110 - another process
@@ -230,7 +231,7 @@ class Nemesis:
 
     @asynccontextmanager
     async def _redis_failed_over(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
-        """What was written while the fault lasts was acknowledged, and is not there afterwards."""
+        """Writes during the fault are acknowledged, and are missing afterwards."""
         server = self._stage.redis
         await asyncio.to_thread(server.fork)
         yield
@@ -284,7 +285,7 @@ class Nemesis:
             await self._await_cluster()
 
     async def _await_cluster(self) -> None:
-        """Until the API answers. A server that starves for a minute ends by itself, and is started again."""
+        """Wait until the API server answers. A server that gets no processor for a minute exits, and is restarted."""
         cluster = self._stage.cluster
         for _ in range(STARTS_MAX):
             try:
@@ -347,7 +348,7 @@ class Nemesis:
 
     @asynccontextmanager
     async def _others_limited(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
-        """Everything that one workspace launches is refused by the API server: for ever, or until there is room."""
+        """The API server refuses everything that one workspace launches: for ever, or until a limit is raised."""
         name = f"limited-{fault.chance:08x}"
         path, limit = _LIMITS[fault.kind]
         await self._launch_elsewhere(name, chance, SIX, {path: limit})
@@ -359,7 +360,7 @@ class Nemesis:
     async def _launch_elsewhere(
         self, name: str, chance: random.Random, count: int, limits: Mapping[str, Mapping[str, Any]] | None = None
     ) -> None:
-        """Launches in a workspace of that name that is made for it, and whose end is nobody's concern."""
+        """Launch in a new workspace of that name; the results do not matter."""
         operator = self._stage.operator
         labels = {"slipway.dev/workspace": "true"}
         await self._insist(
@@ -369,7 +370,7 @@ class Nemesis:
             at = f"/api/v1/namespaces/{name}/{path}"
             await self._insist(lambda at=at, limit=limit: operator.create(at, limit))
             if path == QUOTAS:
-                # It counts from when a controller has seen it.
+                # A quota is effective once a controller has seen it.
                 await self._insist(lambda at=at: [quota["status"]["hard"] for quota in operator.items(at)])
         for number in range(count):
             plan = plans.draw(chance, may_keep=True)
@@ -378,7 +379,8 @@ class Nemesis:
             launched.killed_at = launched.at
             self._load.launches[launched.id] = launched
 
-    # --- who --------------------------------------------------------------------------------------------------------
+    # --- victims
+    # --------------------------------------------------------------------------------------------------------
 
     def _victim(self, role: str, chance: random.Random) -> str:
         """The process in that role."""
@@ -392,7 +394,7 @@ class Nemesis:
         return chance.choice(names)
 
     async def _pid(self, name: str) -> int:
-        """Of that process, once there is one: another fault of the wave may just have killed it."""
+        """The pid of that process, once it has one: another fault of the wave may just have killed it."""
         while True:
             pid = self._stage.processes[name].pid_if_any
             if pid is not None:
@@ -412,7 +414,7 @@ class Nemesis:
         return msgspec.convert(version.obj, Allocation) if version is not None else None
 
     async def _insist(self, call: Callable[[], object]) -> None:
-        """An administrator's call, made again while the API server is away, or does not have yet what is looked for."""
+        """Repeat an administrator's call while the API server is down, or does not have the object yet."""
         while True:
             try:
                 await asyncio.to_thread(call)
@@ -426,7 +428,7 @@ class Nemesis:
 
 
 def _shuffled_replicas(chance: random.Random) -> list[list[str]]:
-    """The processes of each service."""
+    """The processes of each service, in random order."""
     found: list[list[str]] = []
     for service in chart.SERVICES:
         names = faults.replicas_of(service, NAMES)

@@ -1,11 +1,11 @@
-"""How much of the machine we get: the time in which deadlines are counted.
+"""The share of the machine that we get: deadlines are counted in that time.
 
-A promise of so many seconds is about a machine that does our work. On one that others use, too, the same work takes
-longer, and that is no violation: deadlines are counted in seconds in which somebody who wants a processor has one.
-What is printed as measured stays in seconds of the clock.
+A promise in seconds assumes a machine that does only our work. On a shared machine the same work takes longer, and that
+is no violation. So deadlines are counted in seconds in which a process that needs a processor has one. Printed
+measurements are in seconds of the clock.
 
-Owns the measuring. Invariant: this time never goes back, never faster than the clock, and at least SHARE_MIN as fast,
-so that a system that keeps the machine busy by itself is found, too.
+Owns the measuring. Invariant: this time never goes back, is never faster than the clock, and at least SHARE_MIN as
+fast, so that a system that keeps the machine busy by itself is found too.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from slipway.runtime.clock import Clock, SystemClock
 BEAT_S = 0.5
 SHARE_MIN = 0.35
 _ROUNDS = 40_000
-"""About a hundredth of a second of work, done without the interpreter's lock."""
+"""About a hundredth of a second of work without the interpreter's lock."""
 
 
 class Pace:
-    """Counts while `run` runs."""
+    """Counts time while `run` runs."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.lowest = 1.0
@@ -35,13 +35,13 @@ class Pace:
         self._limits: dict[asyncio.Timeout, float] = {}
 
     async def run(self) -> None:
-        """Measures until it is cancelled."""
+        """Measure until cancelled."""
         while True:
             self.note(await asyncio.to_thread(share))
             await self._clock.sleep(BEAT_S)
 
     def note(self, measured: float) -> None:
-        """That share is had from now on. Limits that are over strike."""
+        """Use that share from now on. Expired limits strike."""
         self._counted_s = self.now()
         self._last_s = self._clock.monotonic()
         self._share = min(1.0, max(SHARE_MIN, measured))
@@ -51,18 +51,18 @@ class Pace:
             timeout.reschedule(asyncio.get_running_loop().time())
 
     def now(self) -> float:
-        """Seconds of this machine since the beginning."""
+        """Seconds of this time since the beginning."""
         return self._counted_s + (self._clock.monotonic() - self._last_s) * self._share
 
     @property
     def mean(self) -> float:
-        """The share that was had, over all the time."""
+        """The average share over all the time."""
         passed = self._clock.monotonic() - self._began_s
         return self.now() / passed if passed else 1.0
 
     @asynccontextmanager
     async def limit(self, seconds: float) -> AsyncGenerator[None]:
-        """As `asyncio.timeout`, in seconds of this machine; raises TimeoutError at the next measurement."""
+        """Like `asyncio.timeout`, in seconds of this time; raises TimeoutError at the next measurement."""
         async with asyncio.timeout(None) as timeout:
             self._limits[timeout] = self.now() + seconds
             try:
@@ -72,7 +72,7 @@ class Pace:
 
 
 def share() -> float:
-    """Which part of a processor somebody has who wants one now: above 0, at most 1."""
+    """The part of a processor that a process gets now: above 0, at most 1."""
     clock = SystemClock()
     began, worked = clock.monotonic(), time.thread_time()
     hashlib.pbkdf2_hmac("sha256", b"", b"", _ROUNDS)

@@ -1,4 +1,4 @@
-"""What clients launch, and how each is to end: drawn from a seed. Pure."""
+"""What clients launch, and how each launch must end: drawn from a seed. Pure."""
 
 import random
 from collections.abc import Mapping
@@ -10,25 +10,25 @@ import msgspec
 from tests.conformance.system.system import a_body
 
 KEPT_MAX = 5
-"""How many run to the end of the run."""
+"""The number of launches that run to the end of the run."""
 GRACE_S = 2
 SECRET = "canary-6f1d0c2b9e"
-"""In the environment of every container, and nowhere else."""
+"""A value in the environment of every container, which must be nowhere else."""
 
 
 class Part(StrEnum):
-    """What the client does with a launch."""
+    """The client's action on a launch."""
 
     FOLLOW = "follow"
     """reads its stream to the end"""
     TWICE = "twice"
-    """launches it again under the same key, and something else, too"""
+    """launches it again under the same key, and another body under that key too"""
     KILL = "kill"
     PREEMPT = "preempt"
     FAIL = "fail"
     """its ranks fail; one restart is allowed"""
     LEAVE = "leave"
-    """looks away"""
+    """does nothing more with it"""
     KEEP = "keep"
     """leaves it running until the end"""
 
@@ -47,17 +47,17 @@ _RANKS = (1, 1, 1, 1, 2, 2, 3, 4, 6)
 
 FLOOD_LINES = 20_000
 FLOODS = 5
-"""One launch in so many is a flood: each of its ranks prints that many lines at once."""
+"""One launch of this many is a flood: each of its ranks prints that many lines at once."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """One launch. `after_s`: how long after its acknowledgement the client acts."""
+    """One launch. `after_s`: seconds between its acknowledgement and the client's action."""
 
     part: Part
     ranks: int
     body: dict[str, Any]
     results: tuple[str, ...]
-    """with which it may end"""
+    """the results with which it may end"""
     after_s: float = 0.0
 
 
@@ -85,6 +85,6 @@ def draw(chance: random.Random, *, may_keep: bool) -> Plan:
 
 
 def bursts(*, is_flood: bool) -> list[dict[str, Any]]:
-    """What each rank prints: some lines at its start, a burst while it runs, and its last words."""
+    """The output of each rank: some lines at its start, a burst while it runs, and its last words."""
     middle = {"afterS": 0.15, "lines": FLOOD_LINES if is_flood else 200, "width": 64}
     return [{"afterS": 0.0, "lines": 5}, middle, {"afterS": 1.2, "lines": 20}, {"afterS": -1.0, "lines": 2}]

@@ -1,6 +1,6 @@
-"""The parts of the stage that are processes of their own: the fault proxy, and the machines that play the nodes.
+"""The parts of the stage that are separate processes: the fault proxy, and the machines that play the nodes.
 
-Owns talking to them. Both end with their input, so that a killed run leaves none.
+Owns the communication with them. Both end when their input ends, so that a killed run leaves none.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ TORN_BYTES = 11
 
 
 class Talking:
-    """A child that answers a line with a line."""
+    """A child process that answers a line with a line."""
 
     def __init__(self, argv: Sequence[str], log: Path) -> None:
         guard = shutil.which("setpriv")
@@ -43,13 +43,13 @@ class Talking:
         self._lock = threading.Lock()
 
     def say(self, line: str) -> None:
-        """One line to it."""
+        """Send it one line."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
     def hear(self) -> str:
-        """One line of it. Raises RuntimeError when it has ended."""
+        """Read one line of it. Raises RuntimeError when it has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -57,13 +57,13 @@ class Talking:
         return line
 
     def ask(self, line: str) -> str:
-        """A line for a line; from any thread."""
+        """Send a line and return its answer; may be called from any thread."""
         with self._lock:
             self.say(line)
             return self.hear()
 
     def stop(self) -> None:
-        """End it."""
+        """End the process."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -86,19 +86,19 @@ class ProxyProcess:
         self._child.hear()
 
     def add(self, rule: Rule) -> int:
-        """The rule holds from now on; its number."""
+        """Add a rule and return its number."""
         return int(self._ask({"add": rule})["number"])
 
     def drop(self, number: int) -> int:
-        """It holds no more; how often it struck."""
+        """Drop the rule and return how often it struck."""
         return int(self._ask({"drop": number})["struck"])
 
     def stalled_watches(self) -> int:
-        """How many watches are still open on which nothing passes any more."""
+        """The number of open watches on which nothing passes any more."""
         return int(self._ask({"stalled": True})["watches"])
 
     def stop(self) -> None:
-        """End it."""
+        """End the proxy."""
         self._child.stop()
 
     def _ask(self, command: dict[str, Any]) -> dict[str, int]:
@@ -107,7 +107,7 @@ class ProxyProcess:
 
 
 class NodesProcess:
-    """Simulated nodes, `node-0` and so on; what ran on them stands in `records`."""
+    """Simulated nodes, `node-0` and so on; `records` has the containers that ran on them."""
 
     def __init__(self, kubeconfig: Path, nodes: int, folder: Path) -> None:
         self.names = [f"node-{index}" for index in range(nodes)]
@@ -118,24 +118,24 @@ class NodesProcess:
             pass
 
     def lose(self, node: str) -> None:
-        """The machine dies, and nobody is told."""
+        """Let the machine die without notifying the cluster."""
         self._child.say(f"lose {node}")
 
     def recover(self, node: str) -> None:
-        """It is back, and knows what became of its pods."""
+        """Bring the machine back; it knows what happened to its pods."""
         self._child.say(f"recover {node}")
 
     def exit(self, pod: str, code: int) -> None:
-        """The program of the pod `namespace/name` ends."""
+        """End the program of the pod `namespace/name`."""
         self._child.say(f"exit {pod} {code}")
 
     def stop(self) -> None:
-        """End it."""
+        """End the nodes."""
         self._child.stop()
 
 
 class RedisProcess:
-    """A Redis that keeps an append-only file."""
+    """A Redis with an append-only file."""
 
     def __init__(self, folder: Path, port: int) -> None:
         binary = shutil.which("redis-server")
@@ -148,20 +148,20 @@ class RedisProcess:
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
+        """The pid of the running process."""
         pid = self._server.pid
         assert pid is not None
         return pid
 
     async def start(self) -> None:
-        """With what its file holds. On a busy machine it may take longer than one start waits."""
+        """Start it with the content of its file. On a busy machine it may need longer than one start waits."""
         for _ in range(STARTS_MAX):
             with contextlib.suppress(UnavailableError):
                 return await self._server.start()
         return await self._server.start()
 
     async def stop(self) -> None:
-        """In order."""
+        """Stop it in an orderly way."""
         await self._server.stop()
 
     async def kill(self) -> None:
@@ -169,21 +169,21 @@ class RedisProcess:
         await self._server.kill()
 
     def forget(self) -> None:
-        """Remove what it kept; it must not run."""
+        """Remove its stored data; it must not run."""
         shutil.rmtree(self._data, ignore_errors=True)
 
     def fork(self) -> None:
-        """Keep a copy of what it has now, as a replica that hears nothing more from now on; it may run."""
+        """Copy its present data, as a replica that gets nothing more from now on; it may run."""
         shutil.rmtree(self._replica, ignore_errors=True)
         shutil.copytree(self._data, self._replica)
 
     def fail_over(self) -> None:
-        """What the replica has is all that there is; it must not run."""
+        """Replace its data by that of the replica; it must not run."""
         shutil.rmtree(self._data)
         self._replica.rename(self._data)
 
     def tear(self) -> None:
-        """Cut the end off its append-only file, as a crash in the middle of a write does; it must not run."""
+        """Cut the end off its append-only file, like a crash in the middle of a write; it must not run."""
         files = sorted(self._data.glob("*.incr.aof"))
         if files and files[-1].stat().st_size > TORN_BYTES:
             with files[-1].open("rb+") as file:

@@ -1,8 +1,8 @@
-"""One wave of faults after the other, and what recovery means: a launch that begins afterwards runs to its end, and
-what was acknowledged before is as it should be.
+"""One wave of faults after the other, and the recovery from it: a launch that begins afterwards runs to its end, and
+launches acknowledged before are in their expected state.
 
-Owns the waiting, and what is said of it. All limits are counted in the time of `pace.py`. What a fault does is the
-caller's.
+Owns the waiting, and the report of it. All limits are counted in the time of `pace.py`. The caller defines what a fault
+does.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from tests.chaos.pace import Pace
 from tests.chaos.table import Suffered
 
 STUCK_S = 120.0
-"""How long one recovery is waited for."""
+"""Seconds to wait for one recovery."""
 REST_S = 60.0
-"""I18: everything is as desired so long after the last fault."""
+"""I18: everything is as desired this many seconds after the last fault."""
 POLL_S = 0.1
 SAID_MAX = 5
 CHARS_MAX = 2000
 
 
 class Recovery:
-    """Of one run. `probe` is the body of a short launch."""
+    """The recovery of one run. `probe` is the body of a short launch."""
 
     def __init__(self, history: History, load: Load, pace: Pace, probe: Json, say: Callable[[str], None]) -> None:
         self.suffered: list[Suffered] = []
@@ -38,7 +38,7 @@ class Recovery:
         self._clock = SystemClock()
 
     async def wave(self, number: int, wave: Sequence[Fault], do: Callable[[Fault], Awaitable[None]]) -> bool:
-        """Does the faults of one wave at the same time; whether everything has recovered from them."""
+        """Inject the faults of one wave at the same time; return whether everything has recovered from them."""
         self._say(f"wave {number}: {', '.join(map(str, wave))}")
         spans = await asyncio.gather(*(self._span(fault, do) for fault in wave))
         over = self.last_fault_at = max(end for _, end in spans)
@@ -64,7 +64,7 @@ class Recovery:
         return recovered_at is not None
 
     async def last_launches(self, loading: asyncio.Future[None]) -> None:
-        """No client launches any more; waits until each has finished what it had in hand."""
+        """Let no client launch any more, and wait until each has finished its present launch."""
         self._load.stop()
         try:
             async with self._pace.limit(STUCK_S):
@@ -73,20 +73,20 @@ class Recovery:
             self.tell("LIVE", "clients", f"not all over {STUCK_S:.0f} s after the last fault")
 
     async def launch(self, client: Client) -> None:
-        """A short one, from its request to its end."""
+        """Run a short launch, from its request to its end."""
         view = await client.launch(self._probe)
         while not self._has_ended(str(view["id"])):
             await self._history.moved(POLL_S)
 
     async def until(self, left: Callable[[], list[str]], *, limit_s: float = REST_S) -> list[str]:
-        """Waits until nothing is left, at most for `limit_s`; what is left then."""
+        """Wait until nothing is left, at most for `limit_s`; return what is left then."""
         deadline = self._pace.now() + limit_s
         while (found := left()) and self._pace.now() < deadline:
             await self._history.moved(POLL_S)
         return found
 
     def tell(self, invariant: str, subject: str, message: str) -> None:
-        """One violation more."""
+        """Add a violation."""
         self.violations.append(InvariantViolation(invariant=invariant, subject=subject, message=message))
 
     async def _span(self, fault: Fault, do: Callable[[Fault], Awaitable[None]]) -> tuple[float, float]:
@@ -94,7 +94,7 @@ class Recovery:
         try:
             await do(fault)
         except (AssertionError, RefusedError, RuntimeError) as error:
-            # A process that does not become ready, a launch that is refused: found, and the others are looked at, too.
+            # A process that does not become ready, or a refused launch, is a finding; the others are checked too.
             self.tell("FAULT", fault.kind, f"{error}"[:CHARS_MAX])
         return began_at, self._clock.now()
 

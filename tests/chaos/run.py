@@ -1,7 +1,7 @@
-"""One run of chaos: load, waves of faults, rest, and the audit of everything that was.
+"""One run of chaos: load, waves of faults, rest, and the audit of all the evidence.
 
-Owns the order, and what recovery means: from the end of the last fault of a wave until a launch that began after it
-has run from end to end, and everything that was acknowledged before is where it should be.
+Owns the order, and the definition of recovery: the time from the end of the last fault of a wave until a launch that
+began after it has run to its end, and all launches acknowledged before are in their expected state.
 """
 
 import asyncio
@@ -44,27 +44,27 @@ from tests.chaos.table import Outcome, Suffered
 from tests.conformance.system.system import a_body
 
 BYSTANDER_S = 30.0
-"""What a launch takes at most, from its request to its end, while nothing but others has trouble."""
+"""The longest time of a launch, from its request to its end, while only other workspaces have trouble."""
 QUIET_S = 8.0
-"""For so long no service may write after the rest is reached."""
+"""Seconds after rest in which no service may write."""
 CALM_S = 2.0
 RETENTION_S = 90.0
-"""Retention looks once a minute when its last look found nothing due."""
+"""Retention checks once a minute when its last check found nothing due."""
 WARM_S = 3.0
 READ_S = 15.0
-"""So long after its end, or after Redis is back, the log of a container may not be stored yet."""
+"""Seconds after its end, or after Redis is back, within which the log of a container may not be stored yet."""
 BEAT_S = 1.0
 SAMPLE_EVERY = 5
 """Beats between two samples of memory."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for."""
+    """The options of a run."""
 
     minutes: float
     seed: int
     only: Sequence[str] = ()
-    """of the kinds of faults; none: all"""
+    """the kinds of faults; none: all"""
 
 
 class Run:
@@ -93,7 +93,7 @@ class Run:
         self.evidence: AuditEvidence
 
     async def run(self) -> Outcome:
-        """All of it."""
+        """Run all steps."""
         began = self._clock.monotonic()
         listening = [
             asyncio.ensure_future(work)
@@ -123,7 +123,7 @@ class Run:
         return self._outcome(self._clock.monotonic() - began)
 
     async def _supervise(self) -> None:
-        """Starts again what has ended by itself, as a kubelet would: nothing that is done to it is a reason to end."""
+        """Restart processes that have ended by themselves, as a kubelet would: no fault is a reason for one to end."""
         for beat in itertools.count():
             if beat % SAMPLE_EVERY == 0:
                 self._measures += spoken.memory(self._stage.processes)
@@ -159,7 +159,7 @@ class Run:
                 await asyncio.sleep(fault.lasts_s)
 
     async def _stand_by(self, fault: Fault, *, is_alone: bool) -> None:
-        """Somebody who has nothing to do with it launches one after another. What else there is may delay them."""
+        """Launch one after another as a bystander. Other faults may delay these launches."""
         until = self._clock.monotonic() + fault.lasts_s
         while (began := self._clock.monotonic()) < until:
             counted = self._pace.now()
@@ -181,12 +181,12 @@ class Run:
             self._recovery.tell("I18", "rest", f"not as desired after {REST_S:.0f} s: {left[:SAID_MAX]}")
             return
         self._rest_s = self._clock.now() - over
-        # What was half done when the last of it became as desired is done now: acknowledgements, ConfigMaps.
+        # Work that was half done when everything was as desired is done now: acknowledgements, ConfigMaps.
         leftovers = await self._recovery.until(self._leftovers)
         if leftovers:
             self._recovery.tell("I11", "rest", f"left over: {leftovers[:SAID_MAX]}")
         await self._recovery.until(self._pending)
-        # What ended last may be one too many at the next look only, which is no write of somebody who should rest.
+        # An allocation that ended last may exceed the limit only at the next check; its deletion is no write at rest.
         surplus = await self._recovery.until(lambda: self._history.beyond(ENDED_MAX), limit_s=RETENTION_S)
         if surplus:
             self._recovery.tell("I18", "rest", f"kept beyond {ENDED_MAX} that ended: {surplus[:SAID_MAX]}")
@@ -200,7 +200,7 @@ class Run:
         await self._restart_all()
 
     async def _calm(self) -> None:
-        """Waits until those who did the same at the same time, or were about to look once more, have done so."""
+        """Wait until services that acted at the same time, or were about to check once more, have done so."""
         deadline = self._pace.now() + REST_S
         position = -1
         while position != self._log.position() and self._pace.now() < deadline:
@@ -208,7 +208,7 @@ class Run:
             await asyncio.sleep(CALM_S)
 
     async def _restart_all(self) -> None:
-        """Every process ends and begins, and nothing is asked of anybody: no pod may notice."""
+        """Restart every process without any request: no pod may be affected."""
         begun_at = self._clock.now()
         names = list(self._stage.processes)
         await asyncio.to_thread(self._stage.installation.halt, *names)
@@ -222,7 +222,7 @@ class Run:
         self._restarts.append(Restarted(begun_at=begun_at, ended_at=self._clock.now()))
 
     async def _end(self) -> None:
-        """Ends what was kept running, and waits until nothing of it is left."""
+        """End the remaining allocations, and wait until nothing of them is left."""
         try:
             async with self._pace.limit(REST_S):
                 await self._load.end_kept()
@@ -233,11 +233,11 @@ class Run:
             self._recovery.tell("I11", "end", f"left after {REST_S:.0f} s: {left[:SAID_MAX]}")
 
     def _leftovers(self) -> list[str]:
-        """Objects of ours that belong to nothing that runs."""
+        """Objects of ours that belong to no running allocation."""
         return self._history.leftovers()
 
     def _pending(self) -> list[str]:
-        """Hints that somebody took and did not acknowledge: of those who died, others claim them in a while."""
+        """Delivered hints that are not acknowledged: other consumers claim those of dead ones after a while."""
         count = read_pending(self._redis)
         return [f"{count} hints"] if count else []
 
@@ -276,7 +276,7 @@ class Run:
         )
 
     def _told_logs(self) -> list[Logged]:
-        """What the api's pages say of the logs of all that is still there."""
+        """The logs of all remaining allocations, from the api's pages."""
         there = [id_ for id_ in self._load.launches if not self._is_gone(id_)]
         try:
             return list(gather_logs.told_logs(self._stage.urls[0], there))
@@ -325,8 +325,8 @@ class Run:
 
 
 def store_losses(suffered: Sequence[Suffered]) -> list[tuple[float, float]]:
-    """Of what ended in one of these spans Redis may have lost something, or could not be written: all that came before
-    it was emptied, and otherwise what came shortly before and while it was away."""
+    """Allocations that ended in one of these spans, of which Redis may have lost something or could not be written:
+    everything before an emptying, otherwise what was written shortly before and while it was down."""
     return [
         (0.0 if each.kind in faults.EMPTYING else each.began_at - READ_S, each.ended_at + READ_S)
         for each in suffered
@@ -335,7 +335,7 @@ def store_losses(suffered: Sequence[Suffered]) -> list[tuple[float, float]]:
 
 
 def keep(evidence: AuditEvidence, outcome: Outcome, folder: Path) -> None:
-    """The evidence and what was found in it as files, beside the history and the machines' own record of what ran."""
+    """Write the evidence and the findings as files, beside the history and the machines' own records."""
     named = {"answers": evidence.answers, "starts": evidence.containers, "requests": evidence.requests}
     named |= {"appended": evidence.appended, "logs": evidence.logs, "printed": evidence.printed}
     for name, items in named.items():

@@ -1,6 +1,6 @@
-"""What left us as text, and how large what we keep is: Redis, logs, metrics, addresses; memory.
+"""The text that the system has written, and the size of its state: Redis, logs, metrics, addresses; memory.
 
-Owns the secret that is planted in the environment of every launch, and the reading of every place where it must not be.
+Owns the secret in the environment of every launch, and the search in every place that must not contain it.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ CANARIES = (Canary(text=SECRET, is_secret=True, planted="the environment of a co
 
 
 def redis_says(client: Any) -> Iterator[Spoken]:
-    """Every key with all of its value."""
+    """Every key with its whole value."""
     for key in client.scan_iter(count=COUNT):
         name = key.decode(errors="replace")
         yield Spoken(place=REDIS, name=name, text=repr(_value(client, key)))
 
 
 def logs_say(files: Sequence[Path]) -> Iterator[Spoken]:
-    """What our processes wrote, in pieces."""
+    """The logs of our processes, in pieces."""
     for file in files:
         with file.open(encoding="utf-8", errors="replace") as lines:
             while piece := lines.read(PIECE_BYTES):
@@ -38,14 +38,14 @@ def logs_say(files: Sequence[Path]) -> Iterator[Spoken]:
 
 
 def metrics_say(processes: Mapping[str, ServiceProcess]) -> Iterator[Spoken]:
-    """Their pages of metrics."""
+    """The metrics pages of our processes."""
     for name, process in processes.items():
         with contextlib.suppress(httpx2.HTTPError):
             yield Spoken(place=METRIC, name=name, text=process.metrics())
 
 
 def consumers(client: Any) -> Iterator[Consumer]:
-    """Who reads the work."""
+    """The consumers of the work streams."""
     for key in keys.WORK_KEYS:
         with contextlib.suppress(redis.ResponseError):
             for each in client.xinfo_consumers(key, keys.WORK_GROUP):
@@ -59,7 +59,7 @@ def consumers(client: Any) -> Iterator[Consumer]:
 
 
 def stream_sizes(client: Any) -> Iterator[Measured]:
-    """Of each allocation's stream."""
+    """The size of each allocation's stream."""
     now = SystemClock().now()
     for key in client.scan_iter(match=f"{keys.ALLOCATION.prefix}*", count=COUNT):
         name = key.decode().removeprefix(keys.ALLOCATION.prefix).strip("{}")
@@ -67,7 +67,7 @@ def stream_sizes(client: Any) -> Iterator[Measured]:
 
 
 def memory(processes: Mapping[str, ServiceProcess]) -> Iterator[Measured]:
-    """What each process holds; one that was started again is another one."""
+    """The memory of each process; a restarted process is another one."""
     now = SystemClock().now()
     for name, process in processes.items():
         with contextlib.suppress(OSError, IndexError, AssertionError):

@@ -1,10 +1,10 @@
-"""The whole system on one machine, each part where a fault can reach it.
+"""The whole system on one machine, with each part exposed to faults.
 
-etcd, kube-apiserver and kube-controller-manager; Redis; simulated nodes; the chart installed, and two processes of
-each service under their own accounts. Every process of a service reaches the API server and Redis through doors of its
-own in the fault proxy, and reads its wall clock through libfaketime from a file of its own.
+etcd, kube-apiserver and kube-controller-manager; Redis; simulated nodes; the chart installed, and two processes of each
+service under their own accounts. Every process of a service reaches the API server and Redis through its own doors in
+the fault proxy, and reads its wall clock through libfaketime from its own file.
 
-Promises: `start` returns when everything can do its work; after `stop` no process of it runs.
+Promises: `start` returns when everything is ready; after `stop` no process of it runs.
 """
 
 import asyncio
@@ -29,25 +29,25 @@ NODES = 6
 REPLICAS = 2
 LEASES = {"leaseDurationS": 8, "leaseRenewDeadlineS": 6, "leaseRetryS": 0.5}
 ENDED_MAX = 60
-"""So many that ended are kept of a workspace."""
+"""The number of ended allocations that retention keeps in a workspace."""
 LOG_BYTES_MAX = 2 * 1024 * 1024
-"""Of one allocation: an eighth of it for each log of a small gang."""
+"""The bytes of one allocation's logs: an eighth of it for each log of a small gang."""
 VALUES: dict[str, Any] = {
     "valkey": {"enabled": False},
     "scheduler": {"settings": LEASES},
     "watcher": {"settings": {**LEASES, "retentionCountMax": ENDED_MAX, "logBytesMax": LOG_BYTES_MAX}},
 }
-"""Everything else is the chart's own: the promises are about those values. Shorter leases fit more faults in a run,
-with a short memory for what has ended retention has work, too, and of a flood more is printed than is kept."""
+"""All other values are the chart's own, because the promises are about those. Shorter leases fit more faults into a
+run, a short retention gives it work, and of a flood more is printed than is stored."""
 
 NAMES = tuple(f"{service}-{index}" if index else service for index in range(REPLICAS) for service in chart.SERVICES)
-"""of the processes: api, scheduler, ... and api-1, ..."""
+"""the names of the processes: api, scheduler, ... and api-1, ..."""
 NO_SHIFT = "+0 x1"
-"""The rate is said, because libfaketime keeps the last one that it was told."""
+"""The rate is included, because libfaketime keeps the last one."""
 
 
 class Stage:
-    """One run's system, in one folder."""
+    """The system of one run, in one folder."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
@@ -55,7 +55,7 @@ class Stage:
         policy = folder / "audit-policy.json"
         more = {
             "apiserver": [
-                # History is read from etcd itself, where restarts of the API server hide nothing.
+                # History is read from etcd itself, so that restarts of the API server hide nothing.
                 "--storage-media-type=application/json",
                 "--etcd-compaction-interval=0",
                 f"--audit-policy-file={policy}",
@@ -67,11 +67,11 @@ class Stage:
         ensure_debian("redis-server")
         self.redis = RedisProcess(folder, free_port())
         self.faketime = _faketime()
-        """libfaketime, or empty when it cannot be had here"""
+        """the path of libfaketime, empty when it is missing and cannot be installed"""
         self.this = upgrade.copy_this(folder / "this")
         self.next = upgrade.make_next(folder / "next")
         self.is_next = False
-        """whether the processes are of the next version, or become so"""
+        """whether the processes have, or will have, the next version"""
         self.proxy: ProxyProcess
         self.nodes: NodesProcess
         self.installation: Installation
@@ -86,7 +86,7 @@ class Stage:
 
     @property
     def etcd_url(self) -> str:
-        """Of etcd's own API."""
+        """The URL of etcd's own API."""
         return self.cluster.etcd_url
 
     def start(self) -> None:
@@ -120,7 +120,7 @@ class Stage:
     def stop(self) -> None:
         """Stop all of it."""
         with contextlib.ExitStack() as stopping:
-            # In reverse, and each whatever becomes of the others.
+            # In reverse order, and each also when another fails.
             stopping.callback(self.cluster.stop)
             stopping.callback(lambda: asyncio.run(self.redis.stop()))
             if self._operator is not None:
@@ -136,27 +136,27 @@ class Stage:
 
     @property
     def urls(self) -> list[str]:
-        """Where the replicas of the API are."""
+        """The URLs of the replicas of the API."""
         return [f"http://{self.installation.addresses[name]}" for name in NAMES if name.startswith("api")]
 
     def shift_clock(self, name: str, words: str) -> None:
-        """The wall clock of one process: `+600`, `-600`, `+0 x1.5` (of the time since the process began), or NO_SHIFT;
-        it is read again each second."""
+        """Set the wall clock of one process: `+600`, `-600`, `+0 x1.5` (of the time since the process began), or
+        NO_SHIFT; it is read again each second."""
         fresh = self._clock(name).with_suffix(".new")
         fresh.write_text(words + "\n", encoding="utf-8")
         fresh.replace(self._clock(name))
 
     def set_version(self, name: str, *, is_next: bool) -> None:
-        """Of which version that process is when it is started the next time."""
+        """Set the version for the next start of that process."""
         self.processes[name].env["PYTHONPATH"] = self._path(self.next if is_next else self.this)
 
     def logs(self) -> list[Path]:
-        """What every process has written; the API server's audit log is none of these."""
+        """The logs of every process, without the API server's audit log."""
         found = [*self.folder.glob("*.log"), *(self.folder / "cluster").glob("*.log")]
         return [path for path in found if path != self.cluster.audit_log]
 
     def _environment(self, name: str, kube_port: int, redis_port: int) -> dict[str, str]:
-        """How one process differs from another of its service."""
+        """The environment that differs between the processes of a service."""
         account = self.installation.credentials(name.partition("-")[0])
         config = self.folder / f"{name}.kubeconfig"
         url = f"http://127.0.0.1:{kube_port}"
@@ -194,7 +194,7 @@ def _faketime() -> str:
 
 
 def find_faketime() -> str:
-    """Where libfaketime is; empty when it is not on this machine."""
+    """The path of libfaketime; empty when it is not on this machine."""
     program = shutil.which("faketime")
     if program is None:
         return ""

@@ -1,4 +1,4 @@
-"""What a run prints: one line for each kind of fault, and the sums. Pure.
+"""The printed result of a run: one line for each kind of fault, and the sums. Pure.
 
 Owns the form: 80 columns, the same columns in every run.
 """
@@ -15,70 +15,70 @@ _FORM = "{:<28}{:>7}{:>11}{:>11}{:>11}{:>12}"
 
 
 class Suffered(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault that was done. Times are epoch seconds."""
+    """One injected fault. Times are epoch seconds."""
 
     kind: str
     wave: int
     began_at: float
     ended_at: float
     recovered_at: float | None
-    """None: not within the limit"""
+    """None: not recovered within the limit"""
     recovery_s: float
-    """from the end of all faults of its wave"""
+    """seconds from the end of all faults of its wave"""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole run."""
+    """The result of a run."""
 
     seed: int
     minutes: float
     suffered: Sequence[Suffered]
     violations: Sequence[str]
     at: Sequence[str]
-    """for each violation, the kind of fault during which it came to be, or NO_FAULT"""
+    """for each violation, the kind of fault during which it occurred, or NO_FAULT"""
     launches: int
     lost: int
     doubled: int
     answers: int
     unanswered: int
     rest_s: float | None
-    """from the last fault until everything was as desired"""
+    """seconds from the last fault until everything was as desired"""
     writes_at_rest: int
     versions: int
     starts: int
     took_s: float
     bystanders_s: Sequence[float] = ()
-    """what launches took, from request to end, while nothing but others had trouble"""
+    """seconds of launches, from request to end, while only other workspaces had trouble"""
     skipped: Sequence[str] = ()
     unknown: Sequence[str] = ()
-    """what the audit could not look at"""
+    """what the audit could not check"""
     subjects: Sequence[str] = ()
-    """for each violation, what it is about"""
+    """the subject of each violation"""
     share: float = 1.0
     share_lowest: float = 1.0
-    """of a processor, for who wants one: on the whole, and at worst"""
+    """the share of a processor that a process got: on average, and at worst"""
     asked_of_next: int = 0
-    """launches that the next version took; 0 without an upgrade"""
+    """launches that the next version accepted; 0 without an upgrade"""
     of_both: int = 0
     """launches whose status both versions wrote"""
 
     logs: int = 0
     """logs that were read, from the store and through the api"""
     logs_judged: int = 0
-    """starts whose log had to be whole in the end"""
+    """starts whose log had to be complete in the end"""
     lines: int = 0
-    """lines that were read of all logs"""
+    """lines read of all logs"""
     holes: int = 0
-    """and holes in them"""
+    """holes in these lines"""
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there was no finding."""
         return not self.violations and self.rest_s is not None
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """The smallest value that so large a part of them does not exceed."""
+    """The smallest value that is not exceeded by this share of them."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
 
@@ -117,7 +117,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
 
 
 def blame(at: float, suffered: Sequence[Suffered]) -> str:
-    """The fault during which something came to be: the last that had begun and was not recovered from."""
+    """The fault during which something occurred: the last one that had begun and was not recovered from."""
     found = NO_FAULT
     for item in suffered:
         if item.began_at <= at <= (item.recovered_at or math.inf):

@@ -1,4 +1,4 @@
-"""What a client makes of an answer that it gets when it asks again."""
+"""How a client treats the answer to a repeated request."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -36,13 +36,13 @@ async def client_of(statuses: Sequence[int]) -> AsyncGenerator[Client]:
 
 
 async def test_a_preemption_that_is_repeated_may_find_that_it_has_ended() -> None:
-    """The first try was carried out, and its answer lost: the conflict is the truth, and no refusal."""
+    """The first try was executed, and its answer lost: the conflict is accepted as success, and no refusal."""
     async with client_of([503, 409]) as client:
         assert await client.preempt("run-1") == {}
 
 
 async def test_a_preemption_that_is_refused_at_once_is_refused() -> None:
-    """Nothing has ended that the client did not ask to end."""
+    """The allocation had ended by itself: a conflict at the first try is a refusal."""
     async with client_of([409]) as client:
         with pytest.raises(RefusedError):
             await client.preempt("run-1")

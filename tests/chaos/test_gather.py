@@ -1,4 +1,4 @@
-"""What the API server's audit log tells of writes: who wrote which version, and with which fence."""
+"""Facts of writes in the API server's audit log: which account wrote which version, and with which precondition."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def a_version(number: int, at: float, *, before: dict[str, Any] | None = None, *
 
 
 def an_entry(verb: str, account: str, *, asked_at: float, number: int = 0, **body: Any) -> dict[str, Any]:
-    """A request of one of us, as the audit log has it."""
+    """A request of one of our accounts, as in the audit log."""
     return {
         "verb": verb,
         "user": {"username": f"system:serviceaccount:slipway-system:{account}"},
@@ -39,7 +39,7 @@ def an_entry(verb: str, account: str, *, asked_at: float, number: int = 0, **bod
 
 
 def test_who_wrote_a_version_is_who_was_answered_with_it() -> None:
-    """A request that changed nothing is answered with the version of somebody else, which was there before."""
+    """The answer to a request that changed nothing has the version of another writer, which existed before."""
     versions = [a_version(7, at=100.0), a_version(9, at=105.0)]
     entries = [
         an_entry("patch", "slipway-watcher", asked_at=99.9, number=7),
@@ -50,15 +50,16 @@ def test_who_wrote_a_version_is_who_was_answered_with_it() -> None:
 
 
 def test_a_binding_is_the_binders() -> None:
-    """It is answered without a version."""
+    """A binding is answered without a version, and belongs to the binder."""
     bound = a_version(8, at=101.0, before={"metadata": {}, "spec": {}}, nodeName="n0")
     assert writers_of([], [bound]) == {8: BINDER}
 
 
 def test_a_request_carries_its_fences() -> None:
-    """A version to replace, a uid to delete or to bind; a delete that was done without a body had none.
+    """A request has the version of a replace, or the uid of a delete or a binding; a delete without a body has no
+    precondition.
 
-    Of what was refused before it was read nothing is known.
+    Nothing is known of a request that was refused before its body was read.
     """
     entries = [
         an_entry("update", "slipway-watcher", asked_at=1.0, number=7, metadata={"resourceVersion": "6"}),

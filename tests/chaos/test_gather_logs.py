@@ -1,4 +1,4 @@
-"""What the api's pages tell of logs, as the audit takes it."""
+"""How the audit reads logs from the api's pages."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def an_item(text: str, *, stream: str = "stdout", rank: int = 0, **more: int) ->
 
 
 def test_what_is_said_about_a_log_is_no_line_of_it() -> None:
-    """A store that came back empty after an end: readers are told that the log is not stored, and on each page."""
+    """After a loss of the store each page has the remark that the log is not stored."""
     said = an_item("the log of this rank is not stored to its end: lines of it are lost", stream="event")
     assert list(told_of("run", [said, said])) == []
     whole = [an_item("line 1", number=1, rank=1), an_item("line 2", number=2, rank=1)]
@@ -21,7 +21,7 @@ def test_what_is_said_about_a_log_is_no_line_of_it() -> None:
 
 
 def test_the_mark_of_a_hole_is_told_with_its_count() -> None:
-    """It stands in the place of the lines that are missing, and is held to their numbers."""
+    """The mark replaces the missing lines, and is checked against their numbers."""
     items = [
         an_item("line 1", number=1),
         an_item("3 lines are missing", number=2, missing=3),

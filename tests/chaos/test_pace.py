@@ -1,4 +1,4 @@
-"""Deadlines are counted in the time that the machine has for us."""
+"""Deadlines are counted in the time that we get of the machine."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from tests.support.clock import FakeClock
 
 
 async def test_half_a_machine_has_half_the_time() -> None:
-    """What was measured holds from then on, and nothing that was counted is taken back."""
+    """A measured share applies from then on, and counted time is never taken back."""
     clock = FakeClock()
     pace = Pace(clock)
     clock.advance(10.0)
@@ -21,7 +21,7 @@ async def test_half_a_machine_has_half_the_time() -> None:
 
 
 async def test_time_goes_on_however_busy_the_machine_is() -> None:
-    """A system that takes all of it for itself is not given for ever."""
+    """A system that uses the whole machine by itself does not get unlimited time."""
     clock = FakeClock()
     pace = Pace(clock)
     pace.note(0.0)
@@ -30,7 +30,7 @@ async def test_time_goes_on_however_busy_the_machine_is() -> None:
 
 
 async def test_a_limit_strikes_when_its_time_is_over_on_this_machine() -> None:
-    """Not when the clock says so; what ends before is left alone."""
+    """The limit does not follow the clock; work that ends before is not affected."""
     clock = FakeClock()
     pace = Pace(clock)
     pace.note(0.5)
@@ -56,5 +56,5 @@ async def test_a_limit_strikes_when_its_time_is_over_on_this_machine() -> None:
 
 
 def test_a_share_is_a_part_of_a_processor() -> None:
-    """Measured, on whatever machine this is."""
+    """The share is measured, on whatever machine this is."""
     assert 0.0 < share() <= 1.0

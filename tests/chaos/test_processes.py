@@ -1,4 +1,4 @@
-"""The parts of the stage that are processes: what the faults do to them is what the faults say."""
+"""The parts of the stage that are processes: each fault has the described effect on them."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from tests.support.redis import server_binary
 
 
 def test_a_process_that_was_ended_has_no_id_until_it_is_started_again(tmp_path: Path) -> None:
-    """Asking for it is no error: a fault may look for its victim in the moment in which another one restarts it."""
+    """Reading it is no error: a fault may select its victim at the moment in which another fault restarts it."""
     process = ServiceProcess(
         "idle", [sys.executable, "-c", "import signal; signal.pause()"], {}, "127.0.0.1:1", tmp_path / "idle.log"
     )
@@ -35,7 +35,7 @@ def test_a_process_that_was_ended_has_no_id_until_it_is_started_again(tmp_path: 
 
 
 async def test_a_redis_that_failed_over_has_what_the_replica_heard_and_nothing_else(tmp_path: Path) -> None:
-    """What was written after the replica fell behind was acknowledged, and is gone."""
+    """Writes after the replica fell behind were acknowledged, and are gone."""
     server_binary("redis")
     port = free_port()
     server = RedisProcess(tmp_path, port)
@@ -55,7 +55,7 @@ async def test_a_redis_that_failed_over_has_what_the_replica_heard_and_nothing_e
 
 
 def test_a_clock_that_is_put_right_again_runs_at_its_own_rate(tmp_path: Path) -> None:
-    """Also after it ran faster: a fault that goes on after its end would be blamed on the next ones."""
+    """Also after a faster rate: a fault that continues after its end would be blamed on the next ones."""
     library = find_faketime()
     if not library:
         pytest.skip("no libfaketime (Debian: apt install faketime)")

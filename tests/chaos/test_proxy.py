@@ -1,4 +1,5 @@
-"""The fault proxy between a client and a small server: each trouble does what it says, and nothing else is touched."""
+"""The fault proxy between a client and a small server: each effect works as described, and other traffic passes
+unchanged."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -21,11 +22,11 @@ EVENTS = (b'{"type":"ADDED"}\n', b'{"type":"MODIFIED"}\n', b'{"type":"DELETED"}\
 WATCH = "/api/v1/pods?watch=true"
 SOON_S = 0.5
 CLOSING_ROUNDS = 5
-"""Of the event loop: transports close in the one after they were told to."""
+"""Rounds of the event loop: transports close in the round after they were told to."""
 
 
 class Server:
-    """Answers what it was asked, and keeps what that was; a watch brings three events and stays open."""
+    """Answers requests, and stores them; a watch sends three events and stays open."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, bytes]] = []
@@ -58,17 +59,17 @@ class Scene:
         self.http = httpx2.AsyncClient(base_url=url, timeout=SOON_S, verify=NO_TLS, trust_env=False)
 
     def add(self, kind: Trouble, doors: tuple[str, ...] = ()) -> Standing:
-        """The rule holds."""
+        """Activate a rule."""
         standing = self.rules.add(Rule(kind=kind, doors=doors, status=429, retry_after_s=1, delay_s=0.2))
         self.door.strike(standing)
         return standing
 
     async def ask(self) -> httpx2.Response:
-        """A call that changes something."""
+        """Make a call that changes something."""
         return await self.http.post("/things", content=b"this")
 
     async def watched(self) -> bytes:
-        """What a watch brings within a moment; its end stands as a dollar sign, a break as an exclamation mark."""
+        """The events of a watch within a moment; its end is shown as a dollar sign, a break as an exclamation mark."""
         self.seen = b""
         try:
             async with self.http.stream("GET", WATCH) as answer:
@@ -83,7 +84,7 @@ class Scene:
 
 @asynccontextmanager
 async def listening(serve: Serve) -> AsyncGenerator[int, None]:
-    """The port at which it serves; at the end what it still serves is broken off."""
+    """The port at which it serves; at the end open connections are closed."""
     serving: set[asyncio.Future[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -115,7 +116,7 @@ async def scene() -> AsyncGenerator[Scene, None]:
 
 
 async def test_what_is_not_struck_passes_unchanged(scene: Scene) -> None:
-    """Calls, and watches event by event; a rule for another door is none."""
+    """Calls pass, and watches event by event; a rule for another door has no effect."""
     scene.add(Trouble.ANSWER, doors=("elsewhere",))
     assert (await scene.ask()).text == "you said this"
     assert (await scene.ask()).text == "you said this"
@@ -123,7 +124,7 @@ async def test_what_is_not_struck_passes_unchanged(scene: Scene) -> None:
 
 
 async def test_a_refusal_is_the_servers_own_words_and_nothing_is_forwarded(scene: Scene) -> None:
-    """429 with Retry-After and a Status; when the rule is dropped, calls pass again."""
+    """The answer is 429 with Retry-After and a Status; when the rule is dropped, calls pass again."""
     standing = scene.add(Trouble.ANSWER)
     answer = await scene.ask()
     assert (answer.status_code, answer.headers["retry-after"], answer.json()["kind"]) == (429, "1", "Status")
@@ -134,7 +135,7 @@ async def test_a_refusal_is_the_servers_own_words_and_nothing_is_forwarded(scene
 
 @pytest.mark.parametrize(("kind", "forwarded"), [(Trouble.TIMEOUT_APPLIED, 1), (Trouble.TIMEOUT_NOT_APPLIED, 0)])
 async def test_a_timeout_is_silence_and_the_call_was_done_or_not(scene: Scene, kind: Trouble, forwarded: int) -> None:
-    """The client hears nothing either way."""
+    """The client gets no answer in both cases."""
     scene.add(kind)
     with pytest.raises(httpx2.ReadTimeout):
         await scene.ask()
@@ -142,7 +143,7 @@ async def test_a_timeout_is_silence_and_the_call_was_done_or_not(scene: Scene, k
 
 
 async def test_a_connection_is_reset_in_the_middle_of_a_body(scene: Scene) -> None:
-    """After the head, and half of what it announced."""
+    """The connection is reset after the head and half of the announced body."""
     scene.add(Trouble.RESET_BODY)
     with pytest.raises(httpx2.HTTPError) as caught:
         await scene.ask()
@@ -151,7 +152,7 @@ async def test_a_connection_is_reset_in_the_middle_of_a_body(scene: Scene) -> No
 
 
 async def test_a_slow_body_goes_on_when_the_rule_is_gone(scene: Scene) -> None:
-    """One byte a second until then."""
+    """Until then the body has one byte a second."""
     standing = scene.add(Trouble.SLOW_BODY)
     asking = asyncio.ensure_future(scene.http.post("/things", content=b"this", timeout=10.0))
     done, _ = await asyncio.wait({asking}, timeout=SOON_S)
@@ -170,14 +171,15 @@ async def test_a_slow_body_goes_on_when_the_rule_is_gone(scene: Scene) -> None:
     ],
 )
 async def test_a_watch_that_is_opened_under_a_rule(scene: Scene, kind: Trouble, brought: bytes) -> None:
-    """Silent on an open socket, ended, ended with 410 inside 200, or each event twice; calls are not touched."""
+    """The watch is silent on an open socket, ended, ended with 410 inside 200, or has each event twice; calls are
+    not affected."""
     scene.add(kind)
     assert await scene.watched() == brought
     assert (await scene.ask()).status_code == 200
 
 
 async def test_a_stalled_watch_is_counted_until_its_reader_gives_it_up(scene: Scene) -> None:
-    """Also after the rule is dropped: the reader still waits on a connection that brings nothing."""
+    """It is counted also after the rule is dropped, because the reader still waits on a silent connection."""
     standing = scene.add(Trouble.WATCH_STALLED)
     async with scene.http.stream("GET", WATCH):
         scene.rules.drop(standing.number)
@@ -186,7 +188,7 @@ async def test_a_stalled_watch_is_counted_until_its_reader_gives_it_up(scene: Sc
 
 
 async def test_delayed_events_come_late_and_in_order(scene: Scene) -> None:
-    """Each by the same time."""
+    """All events are delayed by the same time."""
     scene.add(Trouble.WATCH_DELAYED)
     began = SystemClock().monotonic()
     assert await scene.watched() == b"".join(EVENTS)
@@ -195,7 +197,7 @@ async def test_delayed_events_come_late_and_in_order(scene: Scene) -> None:
 
 @pytest.mark.parametrize(("kind", "end"), [(Trouble.WATCH_CLOSED, b"$"), (Trouble.WATCH_GONE, GONE + b"$")])
 async def test_a_rule_strikes_the_watches_that_are_open(scene: Scene, kind: Trouble, end: bytes) -> None:
-    """They end without an event of their own."""
+    """The open watches end without a further event."""
     scene.http.timeout = httpx2.Timeout(5.0)
     watching = asyncio.ensure_future(scene.watched())
     await wait_until(lambda: scene.seen == b"".join(EVENTS), "the events")
@@ -204,7 +206,7 @@ async def test_a_rule_strikes_the_watches_that_are_open(scene: Scene, kind: Trou
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A server that says what it hears."""
+    """A server that echoes its input."""
     try:
         while data := await reader.read(1000):
             writer.write(data)
@@ -225,7 +227,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     ],
 )
 async def test_connections_to_redis(kind: Trouble | None, heard: bytes | None) -> None:
-    """Slow ones bring everything, silent ones nothing, others break before or in the middle of a reply."""
+    """Slow connections deliver everything, silent ones nothing, others break before or in the middle of a reply."""
     rules = Rules(1)
     if kind is not None:
         rules.add(Rule(kind=kind, delay_s=0.1))
@@ -244,5 +246,5 @@ async def test_connections_to_redis(kind: Trouble | None, heard: bytes | None) -
             except ConnectionResetError:
                 pass
             writer.close()
-    # What was sent before a reset may be lost with it.
+    # Data sent before a reset may be lost with it.
     assert found == heard or (kind is Trouble.REDIS_TORN and heard and found is not None and heard.startswith(found))

@@ -1,4 +1,4 @@
-"""The schedule of faults: complete, drawn from its seed, and never two faults on the same thing."""
+"""The schedule of faults: complete, drawn from its seed, and never two faults on the same part at once."""
 
 from collections import Counter
 from itertools import islice
@@ -10,7 +10,7 @@ from tests.chaos.faults import Fault, Schedule
 
 
 def needed(schedule: Schedule) -> list[list[Fault]]:
-    """The waves in which every kind comes once."""
+    """The waves until every kind has occurred once."""
     found: list[list[Fault]] = []
     for is_needed, wave in schedule.waves():
         if not is_needed:
@@ -21,21 +21,21 @@ def needed(schedule: Schedule) -> list[list[Fault]]:
 
 @pytest.mark.parametrize("minutes", [0.5, 2.0, 10.0, 60.0])
 def test_every_kind_comes_once_before_any_comes_twice(minutes: float) -> None:
-    """However short the run is."""
+    """This is true however short the run is."""
     schedule = Schedule(7, minutes, list(faults.KINDS.values()))
     kinds = [fault.kind for wave in needed(schedule) for fault in wave]
     assert sorted(kinds) == sorted(faults.KINDS)
 
 
 def test_faults_of_one_wave_touch_different_things() -> None:
-    """Two faults of the process of Redis at the same time would be neither of them."""
+    """Two simultaneous faults of the Redis process would have neither effect."""
     for _, wave in islice(Schedule(3, 2.0, list(faults.KINDS.values())).waves(), 100):
         groups = [fault.group for fault in wave]
         assert len(set(groups)) == len(groups)
 
 
 def test_a_seed_is_a_schedule() -> None:
-    """The same seed and length are the same waves, another seed others."""
+    """The same seed and length give the same waves, another seed other waves."""
     first, again, other = (
         [list(map(str, wave)) for _, wave in islice(Schedule(seed, 2.0, list(faults.KINDS.values())).waves(), 30)]
         for seed in (5, 5, 6)
@@ -44,19 +44,19 @@ def test_a_seed_is_a_schedule() -> None:
 
 
 def test_a_long_run_takes_one_fault_at_a_time() -> None:
-    """Then a recovery is that fault's own; a short run has to take several at once."""
+    """Then a recovery belongs to one fault; a short run needs several faults at once."""
     assert {len(wave) for wave in needed(Schedule(1, 10.0, list(faults.KINDS.values())))} == {1}
     assert max(len(wave) for wave in needed(Schedule(1, 2.0, list(faults.KINDS.values())))) > 3
 
 
 def test_a_short_run_needs_no_more_waves_than_its_largest_group_has_kinds() -> None:
-    """Each wave has a recovery after it, so that few waves make a run that fits into a check of every change."""
+    """Each wave has a recovery after it, so a run with few waves is short enough for a check of every change."""
     largest = max(Counter(kind.group for kind in faults.KINDS.values()).values())
     assert {len(needed(Schedule(seed, 2.0, list(faults.KINDS.values())))) for seed in range(20)} == {largest}
 
 
 def test_faults_last_as_long_as_their_kind_says() -> None:
-    """Within the kind's limits; a process stands still for up to 40 seconds when there is time for it."""
+    """The length is within the kind's limits; a process is stopped for up to 40 seconds when there is time for it."""
     longest = 0.0
     for _, wave in islice(Schedule(9, 60.0, list(faults.KINDS.values())).waves(), 400):
         for fault in wave:

@@ -1,4 +1,4 @@
-"""What a run prints: fits a terminal, says what was found, and is bad when anything was."""
+"""The printed result of a run: it fits a terminal, shows the findings, and is bad when there are any."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def suffered(kind: str, began_at: float, recovery_s: float = 1.0) -> Suffered:
 
 
 def outcome(**changes: Any) -> Outcome:
-    """A run in which all was well."""
+    """A run without a finding."""
     values: dict[str, Any] = {
         "seed": 7,
         "minutes": 2.0,
@@ -42,25 +42,25 @@ def outcome(**changes: Any) -> Outcome:
 
 @pytest.mark.parametrize("bad", [{}, {"violations": ["I1 x: lost"], "at": [NO_FAULT], "rest_s": None}])
 def test_it_fits_a_terminal(bad: dict[str, Any]) -> None:
-    """80 columns, whatever the figures are."""
+    """The table has 80 columns, whatever the figures are."""
     assert all(len(line) <= table.WIDTH for line in table.lines(outcome(**bad)))
 
 
 def test_a_violation_makes_a_bad_run() -> None:
-    """So does a system that did not come to rest."""
+    """A system that did not come to rest makes a bad run too."""
     assert outcome().is_good
     assert not outcome(violations=["I1 x: lost"], at=[NO_FAULT]).is_good
     assert not outcome(rest_s=None).is_good
 
 
 def test_a_violation_is_counted_beside_the_fault_during_which_it_came_to_be() -> None:
-    """From the fault's beginning to its recovery; else between faults."""
+    """A violation belongs to a fault from its beginning to its recovery; else it is between faults."""
     faults = [suffered("kill -9 api", 10.0), suffered("clock +10 min", 20.0)]
     assert [table.blame(at, faults) for at in (12.5, 15.0, 21.0)] == ["kill -9 api", NO_FAULT, "clock +10 min"]
 
 
 def test_percentiles_are_measured_values() -> None:
-    """The smallest value that so many do not exceed."""
+    """A percentile is the smallest value that is not exceeded by this share of them."""
     values = [float(value) for value in range(1, 101)]
     assert (table.percentile(values, 0.5), table.percentile(values, 0.99)) == (50.0, 99.0)
     assert table.percentile([3.0], 0.99) == 3.0

@@ -1,4 +1,4 @@
-"""What a bad run prints of its evidence: enough to understand it, and not the whole of it."""
+"""The part of its evidence that a bad run prints: enough to understand it, and not all of it."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def a_log(folder: Path, name: str, *lines: str) -> Path:
 
 
 def test_it_says_what_happened_to_the_subject_in_the_order_of_time(tmp_path: Path) -> None:
-    """Across the logs of all processes, each line with where it stands; only the last of many."""
+    """Lines about the subject are from the logs of all processes, each with its position; only the last of many."""
     many = [f'{{"ts":"2026-01-01T00:00:{second:02}","msg":"run-1"}}' for second in range(10, 59)]
     first = a_log(tmp_path, "api.log", *many)
     second = a_log(tmp_path, "watcher.log", '{"ts":"2026-01-01T00:00:57.5","msg":"run-1"}', '{"msg":"run-2"}')
@@ -28,7 +28,7 @@ def test_it_says_what_happened_to_the_subject_in_the_order_of_time(tmp_path: Pat
 
 
 def test_it_shows_the_errors_of_each_log_or_else_its_end(tmp_path: Path) -> None:
-    """A traceback to its end; of a log without errors the last lines; a log that is gone is no error."""
+    """Tracebacks are shown to their end; of a log without errors the last lines; a missing log is no error."""
     quiet = a_log(tmp_path, "api.log", "one", "two", "three")
     failed = a_log(tmp_path, "watcher.log", '{"level":"error","msg":"refused"}', "fine")
     crashed = a_log(tmp_path, "scheduler.log", "fine", "Traceback (most recent call last):", "  File", "OSError: no")
@@ -38,13 +38,13 @@ def test_it_shows_the_errors_of_each_log_or_else_its_end(tmp_path: Path) -> None
 
 
 def test_long_lines_are_cut(tmp_path: Path) -> None:
-    """Objects are logged whole; the file has the rest."""
+    """Objects are logged whole, so lines are cut; the file has the rest."""
     log = a_log(tmp_path, "api.log", "x" * 100_000)
     assert max(map(len, told.lines(tmp_path, [log], []))) <= max(told.CHARS_MAX, len(str(tmp_path)) + 100)
 
 
 def test_what_is_kept_leaves_the_machines_record_alone(tmp_path: Path) -> None:
-    """Both are wanted by somebody who looks for a cause: what ran, and what the audit was told of it."""
+    """To find a cause, both are needed: what really ran, and what the audit read of it."""
     record = tmp_path / "containers.jsonl"
     record.write_text("what ran\n", "utf-8")
     keep(AuditEvidence(versions=[]), outcome(violations=["I27 run-a: a line is missing"]), tmp_path)

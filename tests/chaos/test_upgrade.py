@@ -1,4 +1,4 @@
-"""The next version: it can be made of these sources, and what became of what was asked of it is told rightly."""
+"""The next version: it can be made from these sources, and the judgement of its fields is right."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ ASKS = {ASKED: "slow"}
 def written(
     number: int, name: str, spec: dict[str, Any], before: Version | None = None, *, seq: int = 0, is_next: bool = False
 ) -> Version:
-    """One version of an allocation, its status as the next version writes it or as this one does."""
+    """One version of an allocation, with its status written by the next version or by this one."""
     status = {"seq": seq, **({OBSERVED: "good"} if is_next else {})}
     return Version(
         number=number,
@@ -31,7 +31,7 @@ def written(
 
 
 def test_every_place_that_the_next_version_changes_is_in_the_sources(tmp_path: Path) -> None:
-    """Its definitions know fields that ours do not, and all that ours know."""
+    """The next version's definitions have fields that ours do not have, and all of ours."""
     version = make_next(tmp_path / "next")
     (found,) = [item for item in manifests(version) if item["spec"]["names"]["kind"] == "Allocation"]
     known = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
@@ -40,7 +40,7 @@ def test_every_place_that_the_next_version_changes_is_in_the_sources(tmp_path: P
 
 
 def test_an_allocation_is_of_both_when_each_version_wrote_its_status() -> None:
-    """A status of the next version has its field, one of this version lacks it; a change of the spec tells nothing."""
+    """A status of the next version has its field, one of this version lacks it; a change of the spec shows nothing."""
     first = written(1, "mixed", ASKS, seq=2, is_next=True)
     second = written(2, "mixed", ASKS, first, seq=3)
     alone = written(3, "alone", {}, seq=2)
@@ -50,7 +50,7 @@ def test_an_allocation_is_of_both_when_each_version_wrote_its_status() -> None:
 
 
 def test_what_was_asked_of_the_next_version_and_is_gone_is_found() -> None:
-    """Named, once, with the version that lacks it."""
+    """A lost field of the next version is named once, with the version that lacks it."""
     first = written(1, "job", ASKS)
     second = written(2, "job", {}, first, seq=2)
     third = written(3, "job", {}, second, seq=3)
@@ -58,7 +58,7 @@ def test_what_was_asked_of_the_next_version_and_is_gone_is_found() -> None:
 
 
 def test_a_process_takes_its_sources_from_the_copy(tmp_path: Path) -> None:
-    """Whoever edits the tree during a run changes nothing in it."""
+    """An edit of the source tree during a run changes nothing in it."""
     copy = copy_this(tmp_path)
     program = "import slipway.api.main as main, slipway.kube.rest as rest; print(main.__file__, rest.__file__)"
     env = {**os.environ, "PYTHONPATH": copy.path}

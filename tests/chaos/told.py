@@ -1,19 +1,19 @@
-"""What a bad run says of itself: where the evidence is, and those of its lines that matter.
+"""The report of a bad run: where the evidence is, and its important lines.
 
-The machine of a check is gone when somebody reads its output, so that the lines have to be in it. Owns which lines
-those are, and that they stay few. Reads logs; must not judge.
+The machine of a check is gone when its output is read, so the output must contain these lines. Owns the choice of
+lines, and keeps them few. Reads logs; must not judge.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 LAST = 12
-"""lines about one subject; of one log"""
+"""the most lines about one subject, and of one log"""
 SUBJECTS_MAX = 5
 CHARS_MAX = 400
 _LEVELS = ('"level":"error"', '"level":"critical"')
 _TRACEBACK = "Traceback (most recent call last)"
-"""at the beginning of a line: of what nobody caught"""
+"""at the beginning of a line: an uncaught error"""
 _STORIES = (
     "outcome.json", "history.jsonl", "answers.jsonl", "containers.jsonl", "starts.jsonl", "requests.jsonl",
     "appended.jsonl", "streams.json", "logs.jsonl", "printed.jsonl",
@@ -21,7 +21,8 @@ _STORIES = (
 
 
 def lines(folder: Path, logs: Sequence[Path], subjects: Iterable[str]) -> Iterator[str]:
-    """The places, then of each subject what the logs say last, then of each log what weighs most."""
+    """The paths of the evidence, then for each subject the last log lines, then for each log the most important
+    ones."""
     found = {path: _read(path) for path in sorted(logs)}
     yield f"the evidence is in {folder}: {', '.join(name for name in _STORIES if (folder / name).exists())}"
     yield f"logs: {' '.join(str(path.relative_to(folder)) for path in found)}"
@@ -38,7 +39,7 @@ def lines(folder: Path, logs: Sequence[Path], subjects: Iterable[str]) -> Iterat
 
 
 def _around(log: Sequence[str], places: Sequence[int]) -> Sequence[str]:
-    """From the last place on, or as many places as fit."""
+    """The lines from the last match on, or around as many matches as fit."""
     if log[places[-1]].startswith(_TRACEBACK):
         return log[places[-1] :][:LAST]
     return [log[place] for place in places[-LAST:]]

@@ -1,10 +1,11 @@
-"""A next version of us, for an upgrade under load: this tree with some changes that a release may bring.
+"""A next version of the product, for an upgrade under load: this tree with some changes that a release may have.
 
 Owns what the next version writes and this one does not know: a field of the spec, of the status and of the ledger,
-fields in entries of the streams, an annotation on what is made for an attempt, and another hash of it. And owns the
-judgement: what was asked of the next version stays, whoever writes afterwards. Must not know how processes are started.
+fields in entries of the streams, an annotation on the objects of an attempt, and another hash of them. Owns the
+judgement too: a field that a user set through the next version stays, whichever version writes afterwards. Must not
+know how processes are started.
 
-Invariant: every edit meets the place that it is meant for, or `make_next` fails and names it.
+Invariant: every edit finds its place in the sources, or `make_next` fails and names it.
 """
 
 import os
@@ -24,13 +25,13 @@ from tests.support.chart import ROOT
 SOURCES = ("shared", "local", "services/api", "services/scheduler", "services/podworker", "services/watcher")
 MADE_S = 60.0
 ASKED, OBSERVED = "tune", "mood"
-"""Fields that only the next version knows: of the spec, and of statuses."""
+"""Fields that only the next version knows: one of the spec, and one of statuses."""
 NOTE = "slipway.dev/of-the-next"
 _OBSERVED = f'    {OBSERVED}: str = msgspec.field(default_factory=lambda: "good")\n'
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """`new` comes before `old`, which stands once in the file."""
+    """Inserts `new` before `old`, which occurs once in the file."""
 
     file: str
     old: str
@@ -51,7 +52,7 @@ EDITS = (
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of us on this machine. `path` is what PYTHONPATH begins with for its processes."""
+    """A version of the product on this machine. `path` is the beginning of PYTHONPATH for its processes."""
 
     path: str
     definitions: tuple[Path, ...] = ()
@@ -59,28 +60,28 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mixed(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of allocations while there were two versions."""
+    """The allocations of a time with two versions."""
 
     asked: int = 0
-    """that were asked of the next version"""
+    """number that users launched through the next version"""
     both: int = 0
-    """whose status both versions wrote"""
+    """number whose status both versions wrote"""
     lost: tuple[tuple[str, str], ...] = ()
-    """of which something that was asked went away: the name, and what"""
+    """lost fields of the next version: the name of the allocation, and the field"""
 
 
 def copy_this(folder: Path) -> Copy:
-    """This version as it is now, in a new folder: whoever edits the sources during a run changes nothing in it."""
+    """Copy this version into a new folder, so that an edit of the sources during a run changes nothing in it."""
     for source in SOURCES:
         shutil.copytree(ROOT / source, folder / source)
     return Copy(path=os.pathsep.join(str(folder / source) for source in SOURCES))
 
 
 def make_next(folder: Path) -> Copy:
-    """The next version, in a new folder.
+    """Make the next version in a new folder.
 
     Raises:
-        LookupError: a place that it changes is not in the sources any more, or more than once.
+        LookupError: a place that it changes is missing in the sources, or occurs more than once.
     """
     path = copy_this(folder).path
     for edit in EDITS:
@@ -103,7 +104,7 @@ def manifests(version: Copy) -> list[dict[str, Any]]:
 
 
 def judge(versions: Iterable[Version]) -> Mixed:
-    """What the history of the allocations says, oldest version first."""
+    """Judge the history of the allocations, oldest version first."""
     asked: dict[str, str] = {}
     writers: dict[str, set[bool]] = {}
     lost: dict[str, tuple[str, str]] = {}

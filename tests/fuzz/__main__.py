@@ -14,7 +14,7 @@ PROBLEM = 400
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command and return its exit code."""
     options = _parser().parse_args(argv)
     failed = _surface(options) if options.part in ("surface", "all") else 0
     return failed | (_decoders(options) if options.part in ("decoders", "all") else 0)

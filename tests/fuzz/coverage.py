@@ -1,7 +1,7 @@
 """All decoders under a fuzzer that is led by coverage (libFuzzer, through atheris): one process, one corpus.
 
-Run as a program: `python -m tests.fuzz.coverage FOLDER [libFuzzer's flags]`; ends with 0 after `-runs` or
-`-max_total_time`, and with the traceback of the first finding otherwise, whose input it leaves in FOLDER. The first
+Run as a program: `python -m tests.fuzz.coverage FOLDER [libFuzzer's flags]`; it ends with 0 after `-runs` or
+`-max_total_time`. Otherwise it ends with the traceback of the first finding, whose input it leaves in FOLDER. The first
 byte of an input chooses the decoder.
 """
 
@@ -17,20 +17,20 @@ with atheris.instrument_imports(include=["slipway"]):
 
 
 def one_input(data: bytes) -> None:
-    """Called by libFuzzer."""
+    """Called by libFuzzer with one input."""
     if data:
         DECODERS[data[0] % len(DECODERS)](data[1:])
 
 
 def plant(folder: Path) -> None:
-    """The seeds as a corpus."""
+    """Write the seeds as a corpus."""
     for number, decoder in enumerate(DECODERS):
         for index, seed in enumerate(decoder.seeds):
             (folder / f"seed-{number}-{index}").write_bytes(bytes([number]) + seed)
 
 
 def main() -> None:
-    """Does not return."""
+    """Run the fuzzer; does not return."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     plant(folder)

@@ -1,7 +1,7 @@
-"""Everything of ours that reads bytes or text of others: each either gives a value or raises what it says it raises.
+"""Every decoder of foreign bytes or text: each either returns a value or raises a documented error.
 
 Owns the list. A `Decoder` is called with any bytes; `refusals` are the errors that its docstring promises. Any other
-error is a finding, as are a wrong round trip and a call that takes seconds. `seeds` show a fuzzer what sound input is.
+error is a finding, as are a wrong round trip and a call that takes seconds. `seeds` show a fuzzer valid input.
 """
 
 import contextlib
@@ -66,11 +66,11 @@ from tests.support.tokens import jwt_of
 
 Json = dict[str, Any]
 FIELD, VALUE = b"\x1e", b"\x1f"
-"""Between the fields of an entry, and between a field and its value: neither stands in any text of ours."""
+"""The separators of fields, and of a field and its value: no text of ours contains them."""
 
 
 class Decoder(msgspec.Struct, frozen=True, kw_only=True):
-    """One way in. `call` is given anything at all."""
+    """One decoder. `call` accepts any input."""
 
     name: str
     call: Callable[[bytes], object]
@@ -78,19 +78,19 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     seeds: tuple[bytes, ...] = ()
 
     def __call__(self, data: bytes) -> None:
-        """Raises what is a finding."""
+        """Call it; raises what is a finding."""
         with contextlib.suppress(*self.refusals):
             self.call(data)
 
 
 def entry_of(data: bytes) -> dict[str, bytes]:
-    """A stream entry: fields and values as a Redis has them."""
+    """A stream entry: fields and values as in Redis."""
     pairs = [part.partition(VALUE) for part in data.split(FIELD)]
     return {name.decode("utf-8", "replace"): value for name, _, value in pairs}
 
 
 def bytes_of(entry: Mapping[str, bytes]) -> bytes:
-    """The bytes that give this entry."""
+    """The bytes of this entry."""
     return FIELD.join(name.encode() + VALUE + value for name, value in entry.items())
 
 
@@ -109,7 +109,7 @@ def _event(data: bytes) -> None:
 
 _FACT = b'{"name":"n","namespace":"m","uid":"u","version":1'
 _FACTS = tuple(_FACT + b" " * pad + b"}" for pad in range(len(FEED_KINDS)))
-"""One of each kind: the length says which."""
+"""One fact of each kind, selected by the length of the input."""
 
 
 def _fact(data: bytes) -> None:
@@ -132,7 +132,7 @@ def _body(kind: type[Any]) -> Callable[[bytes], object]:
 
 
 def _resolved(data: bytes) -> None:
-    """A hand-applied object, as far as the schema of the API server would let it through."""
+    """An applied object, as far as the schema of the API server would accept it."""
     allocation = codec_of(ALLOCATIONS).decode(data)
     first = resolve(allocation, _POOL)
     if not first.errors:
@@ -146,7 +146,8 @@ def _fields(data: bytes) -> list[tuple[str, str]]:
 
 
 def _proxied(data: bytes) -> None:
-    """What a client sends, and what a workload answers: never our credentials, never a cookie out of its place."""
+    """Pass a client's request and a workload's answer: never with our credentials, never with a cookie outside its
+    place."""
     sent = headers.request_fields(_fields(data), client="192.0.2.1", scheme="https", prefix="/proxy/a/8080")
     assert not any(name.lower() in ("authorization", "connection", "upgrade") for name, _ in sent)
     got = headers.response_fields(_fields(data), own=("10.0.0.1:80",), prefix="/proxy/a/8080")

@@ -1,4 +1,4 @@
-"""Bytes that are nearly right: what a fuzzer without eyes changes. Pure: an equal seed gives equal bytes."""
+"""Nearly valid bytes: the mutations of a fuzzer without coverage. Pure: an equal seed gives equal bytes."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -16,11 +16,11 @@ ABYSSES = (
     b'{"type":"ADDED","object":' + b'{"a":' * LEVELS,
     b"[" * LEVELS + b"]" * LEVELS,
 )
-"""Deeper than any decoder goes."""
+"""Nested more deeply than any decoder accepts."""
 
 
 def mutations(seeds: Sequence[bytes], number: int, seed: int) -> Iterator[bytes]:
-    """The seeds themselves, then `number` of their mutations; noise where there are no seeds."""
+    """The seeds themselves, then `number` mutations of them; random bytes when there are no seeds."""
     chance = random.Random(seed)
     yield from seeds
     for _ in range(number):

@@ -1,10 +1,10 @@
 """The REST surface under schemathesis: every operation of the OpenAPI document, against a real api process.
 
-Owns the ground that is played on (a stack with work in every phase and something of every kind), the names that are put
-into paths, and what is a finding: a 5xx, an answer that the document does not promise, one that takes too long, a
-process that grows or dies; and a call that is not refused without a token, or with the token of a viewer where the
-table of permissions asks for more. What is valid by the document and refused for its meaning is none: a schema cannot
-say that a queue exists.
+Owns the tested system (a stack with allocations in every phase and objects of every kind), the names in paths, and the
+definition of a finding: a 5xx, an answer that is not in the document, one that takes too long, a process that grows or
+dies; and a call that is not refused without a token, or with a viewer's token where the table of permissions requires
+more. A request that is valid by the document and refused for its meaning is no finding: a schema cannot state that a
+queue exists.
 """
 
 import os
@@ -32,39 +32,39 @@ from tests.support.wait import wait_until
 
 Json = dict[str, Any]
 CALL_S = 15.0
-"""Longer than any answer may take, a stream's first byte included."""
+"""Seconds that no answer may take, including the first byte of a stream."""
 KNOWN = 0.7
-"""The share of path parameters that name something which exists."""
+"""The share of path parameters that name an existing object."""
 GROWTH_MIB_MAX = 24.0
 FINDINGS_MAX = 5
-"""Of one operation."""
+"""The most findings of one operation."""
 LAST = ("kill", "terminate", "preempt", "forget", "DELETE")
-"""What ends things comes last."""
+"""The operations that end something run last."""
 _accepts: Any = vars(checks)["positive_data_acceptance"]
 STREAMS = ("/events", "/logs")
 
 
 class Operated(msgspec.Struct, kw_only=True):
-    """What one operation answered."""
+    """The answers of one operation."""
 
     label: str
     cases: int = 0
     statuses: Counter[int] = msgspec.field(default_factory=Counter[int])
     lesser: int = 0
-    """calls of the same cases with less than they need: all were refused"""
+    """calls of the same cases with too few rights: all were refused"""
     slowest_s: float = 0.0
     findings: list[str] = []
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What a run found. `rss_mib`: of the api, after each round."""
+    """The findings of a run. `rss_mib`: the memory of the api after each round."""
 
     operations: dict[str, Operated] = {}
     rss_mib: list[float] = []
 
     @property
     def findings(self) -> list[str]:
-        """All of them."""
+        """All findings."""
         found = [f"{each.label}: {what}" for each in self.operations.values() for what in each.findings]
         grown = self.rss_mib[-1] - self.rss_mib[0] if self.rss_mib else 0.0
         return [*found, f"the api grew by {grown:.0f} MiB: {self.rss_mib}"] if grown > GROWTH_MIB_MAX else found
@@ -72,9 +72,9 @@ class Report(msgspec.Struct, kw_only=True):
 
 @contextmanager
 def ground(folder: Path) -> Generator[tuple[RunningStack, dict[str, list[str]]]]:
-    """A stack with something of everything, and {parameter: names that exist}.
+    """A stack with objects of every kind, and {parameter: existing names}.
 
-    What is launched by chance never starts: the only node takes nothing new.
+    Random launches never start, because the only node accepts no new pods.
     """
     with running_stack(folder, nodes=1, cpus=8) as stack:
         sleeps = {"image": "local", "command": ["sleep", "600"], "ranks": [{"count": 2, "resources": {"cpu": "1"}}]}
@@ -97,13 +97,13 @@ def ground(folder: Path) -> Generator[tuple[RunningStack, dict[str, list[str]]]]
 
 
 class Ground(NamedTuple):
-    """What stands behind the paths, the credential that every call carries, and that of a viewer."""
+    """The existing names, the credentials of every call, and those of a viewer."""
 
     known: dict[str, list[str]]
     headers: dict[str, str]
     viewer: dict[str, str]
     lesser: httpx2.Client
-    """for calls with less than they need"""
+    """for calls with too few rights"""
 
 
 def fuzz(
@@ -115,9 +115,9 @@ def fuzz(
     start: int,
     tell: Callable[[Operated], None] = lambda _operated: None,
 ) -> Report:
-    """Plays every operation `rounds` times with `cases` cases each; an equal `start` draws equal cases.
+    """Call every operation `rounds` times with `cases` cases each; an equal `start` draws equal cases.
 
-    The firehose is left out: it only ever streams.
+    The firehose is omitted: it only streams.
     """
     schema: Any = schemathesis.openapi.from_url(f"{stack.url}/openapi.json")
     operations = _ordered(found.ok() for found in schema.exclude(path="/api/v1/events").get_all_operations())
@@ -138,7 +138,7 @@ def fuzz(
 
 
 def a_viewer(stack: RunningStack) -> dict[str, str]:
-    """The headers of a user who may look into the workspace `default`, and nothing else."""
+    """The headers of a user who may read the workspace `default`, and nothing else."""
     token = a_token(stack.folder / "tokens", "viewer", SystemClock().now(), {"default": "viewer"})
     headers = {"Authorization": f"Bearer {token}"}
 
@@ -180,9 +180,9 @@ def _call(case: Any, laid: Ground, chance: random.Random, operated: Operated) ->
         if known.get(name) and chance.random() < KNOWN and "/nodes/" not in case.path:
             parameters[name] = chance.choice(known[name])
     if case.method == "DELETE" and "default" in parameters.values():
-        return  # the ground itself
+        return  # this would change the tested system
     if case.path.endswith(STREAMS):
-        case.query = {**(case.query or {}), "follow": "false"}  # streams have tests of their own; here they take time
+        case.query = {**(case.query or {}), "follow": "false"}  # streams have their own tests; here they take time
     if case.path.endswith("/allgather"):
         case.body = _alone(case.body)
     operated.cases += 1
@@ -205,8 +205,8 @@ def _call(case: Any, laid: Ground, chance: random.Random, operated: Operated) ->
 
 
 def _call_with_less(case: Any, laid: Ground, operated: Operated) -> None:
-    """The same request without a token or, every other time where that is not enough, as a viewer. It comes before the
-    one that may."""
+    """Make the same request without a token or, every other time if that is not enough, as a viewer. It is made
+    before the allowed one."""
     name, credential, rule = "no token", dict[str, str](), rule_of(case.method, case.path)
     needs_more = rule.where not in (Where.PUBLIC, Where.KNOWN) and rule.ask.role is not Role.VIEWER
     if needs_more and operated.cases % 2:
@@ -216,7 +216,7 @@ def _call_with_less(case: Any, laid: Ground, operated: Operated) -> None:
     try:
         answer = laid.lesser.request(**_as_httpx(sent), headers=own | credential)
     except (httpx2.InvalidURL, httpx2.LocalProtocolError, UnicodeEncodeError):
-        return  # what one client cannot even send
+        return  # one that the client cannot send
     except httpx2.HTTPError as error:
         operated.findings.append(f"no answer with {name}: {error!r} to {_shown(case)}")
         return
@@ -226,15 +226,15 @@ def _call_with_less(case: Any, laid: Ground, operated: Operated) -> None:
 
 
 def _as_httpx(sent: Json) -> Json:
-    """What schemathesis would give to requests."""
+    """The arguments that schemathesis would pass to requests."""
     known = {"data": "content"} if isinstance(sent.get("data"), str | bytes) else {}
     return {known.get(name, name): value for name, value in sent.items() if name not in ("cookies", "timeout")}
 
 
 def _is_refused(answer: httpx2.Response, *, is_known: bool) -> bool:
-    """By its status; a batch answers 200, and refuses each of its items."""
+    """Whether the answer's status is a refusal; a batch answers 200, and refuses each of its items."""
     if not is_known:
-        # Other than 401: the path or the method is none of the document's, or the request is no request.
+        # Other than 401: the path or the method is not in the document, or the request is malformed.
         return answer.status_code in (400, 401, 404, 405)
     if answer.status_code == 200 and answer.request.url.path.endswith("/batch"):
         return not any(item.get("ok", "problem" not in item) for item in answer.json().get("items", ()))
@@ -242,7 +242,7 @@ def _is_refused(answer: httpx2.Response, *, is_known: bool) -> bool:
 
 
 def _alone(body: Any) -> Any:
-    """An all-gather of one: it would wait for the others."""
+    """Make an all-gather one of a single peer, which waits for no other."""
     return {**cast("Json", body), "numPeers": 1} if isinstance(body, dict) else body
 
 
@@ -251,7 +251,7 @@ def _shown(case: Any) -> str:
 
 
 def _tidy(stack: RunningStack, keep: set[str]) -> None:
-    """What was launched by chance goes, so that rounds are alike."""
+    """Remove random launches, so that rounds are alike."""
     listed: list[Json] = stack.ask(lambda api: api.get("/allocations", {"limit": 500}))["items"]
     for id_ in {item["id"] for item in listed} - keep:
         stack.ask(lambda api, id_=id_: api.call("DELETE", f"/allocations/{id_}"))

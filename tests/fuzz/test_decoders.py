@@ -1,4 +1,4 @@
-"""Whatever arrives, a decoder gives a value or refuses as it says: no other error, and no hang."""
+"""For any input a decoder returns a value or raises a documented error: no other error, and no hang."""
 
 import platform
 import subprocess
@@ -14,7 +14,7 @@ from tests.fuzz.mutations import ABYSSES, mutations
 RUNS = 5_000
 HAS_ATHERIS = sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 14)
 REFUSED_SEEDS = {"decision record", "watch of pods", "protobuf envelope", "stream event"}
-"""Those of which a seed is near to what is sound, but is not."""
+"""Decoders of which a seed is nearly valid, but is refused."""
 
 
 def _name(decoder: Decoder) -> str:
@@ -23,14 +23,14 @@ def _name(decoder: Decoder) -> str:
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=_name)
 def test_bytes_that_are_nearly_right(decoder: Decoder) -> None:
-    """Mutations of sound input."""
+    """Mutations of valid input are decoded or refused."""
     for data in mutations(decoder.seeds, 400, seed=1):
         decoder(data)
 
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=_name)
 def test_an_abyss(decoder: Decoder) -> None:
-    """A hundred thousand levels end in a refusal as any other nonsense."""
+    """A hundred thousand levels are refused like any other invalid input."""
     for data in ABYSSES:
         decoder(data)
 
@@ -39,7 +39,7 @@ def test_an_abyss(decoder: Decoder) -> None:
     "decoder", [each for each in DECODERS if each.seeds and each.name not in REFUSED_SEEDS], ids=_name
 )
 def test_the_seeds_are_sound(decoder: Decoder) -> None:
-    """Otherwise the fuzzers would start at the door and never get in."""
+    """Otherwise the fuzzers would never get past the first check."""
     for seed in decoder.seeds:
         decoder.call(seed)
 
@@ -51,7 +51,7 @@ def test_names_are_unique() -> None:
 
 @pytest.mark.skipif(not HAS_ATHERIS, reason="atheris has no wheel for this platform")
 def test_led_by_coverage(tmp_path: Path) -> None:
-    """A short run of all decoders under libFuzzer; a long one is `make fuzz`."""
+    """All decoders run shortly under libFuzzer; `make fuzz` runs longer."""
     command = [sys.executable, "-m", "tests.fuzz.coverage", str(tmp_path), f"-runs={RUNS}", "-seed=1"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
@@ -59,6 +59,6 @@ def test_led_by_coverage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [b'nodes: ["\\ud800"]', b'{"nodes": ["\\udfff"]}', b'{"\\ud800": 1}'])
 def test_half_a_character_in_a_scenario(text: bytes) -> None:
-    """An escape of YAML or JSON can say one that no file could hold; the place is named."""
+    """An escape in YAML or JSON can contain half a character, which no file could; the error names the place."""
     with pytest.raises(InvalidError, match=r"line 1"):
         BY_NAME["scenario"].call(text)

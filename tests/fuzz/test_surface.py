@@ -1,5 +1,5 @@
-"""Whatever a client sends, the api answers as its document says: no 5xx, no hang, no growth, no death, and nothing
-without the right for it."""
+"""For any request the api answers as in its document: no 5xx, no hang, no growth, no crash, and no success without the
+right for it."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ CASES_MIN = 2_000
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_every_operation_of_the_document(tmp_path: Path) -> None:
-    """A slice with real objects of every kind behind the paths; the whole is `make fuzz`."""
+    """A slice, with existing objects of every kind in the paths; `make fuzz` runs all of it."""
     with ground(tmp_path / "data") as (stack, known):
         report = fuzz(stack, known, cases=CASES, rounds=2, start=1)
     assert not report.findings, "\n".join(report.findings)

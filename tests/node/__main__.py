@@ -50,7 +50,7 @@ def main() -> int:
         programs = ensure_programs()
         images.ensure_images(programs)
         if words.test is not None or words.install:
-            # Inside there is no network to install it from; where it is missing, its test says so.
+            # Inside there is no network to install it from; where it is missing, its test reports it.
             with contextlib.suppress(MissingProgramError):
                 if not find_browser():
                     ensure_debian("chromium")
@@ -78,17 +78,18 @@ def main() -> int:
 
 
 def parts() -> list[list[str]]:
-    """The files of tests in two parts, each for a cluster of its own: those that take nodes or the services away from
-    others, and those that use what runs."""
+    """The files of tests in two parts, each for its own cluster: tests that take nodes or the services away from
+    others, and tests that use what runs."""
     files = {path.stem: str(path.relative_to(Path.cwd())) for path in sorted(Path(__file__).parent.glob("test_*.py"))}
     return [[files[name] for name in DISTURBING], [path for name, path in files.items() if name not in DISTURBING]]
 
 
 def _run(tests: Sequence[Sequence[str]]) -> int:
-    """Run each of these at once, on a cluster of its own; the first prints as it goes, the others when they have ended.
+    """Run these at the same time, each on its own cluster; the first prints while it runs, the others when they have
+    ended.
 
     Returns:
-        the code of the first that failed; 1 if anything is left.
+        the exit code of the first that failed; 1 if anything is left on the machine.
     """
     code = 0
     with contextlib.ExitStack() as stack:

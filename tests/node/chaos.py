@@ -1,7 +1,7 @@
-"""Chaos on real nodes: kubelets, containerds and machines fail under what runs, with our chart's pods among it.
+"""Chaos on real nodes: kubelets, containerds and machines fail while pods run, including those of our chart.
 
-Owns the faults of machines, and one run of them on an installation that is there: load, faults, rest, audit. What the
-load does, what recovery means and what is judged is that of `tests.chaos`.
+Owns the faults of machines, and one run of them on an existing installation: load, faults, rest, audit. `tests.chaos`
+defines the load, the recovery and the audit.
 """
 
 import asyncio
@@ -48,11 +48,11 @@ CLIENTS = 3
 API_PORT = 8080
 WARM_S = 3.0
 FLOOD_MAX = 4_000
-"""lines of one burst: two processors have to start containers, too"""
+"""lines of one burst, fewer because two processors have to start containers too"""
 DELETED_MAX = 3
 SUPERVISED_S = 0.5
 RUNTIME_S = 5.0
-"""So long after its start containerd may not have taken up all containers again."""
+"""Seconds after its start within which containerd may not have taken over all containers yet."""
 _AWAY_S = (2.0, 12.0)
 _OF_NODES = (
     "kubelet kill -9",
@@ -74,7 +74,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 def dressed(plan: Plan) -> Plan:
-    """The plan with a body whose ranks do on a real node what the script of a simulated one says."""
+    """The plan with a body whose ranks do on a real node what the script describes for a simulated one."""
     body = dict(plan.body)
     template = body["template"]
     script: Json = msgspec.json.decode(template["metadata"]["annotations"][PLAY])
@@ -94,23 +94,23 @@ def dressed(plan: Plan) -> Plan:
 
 
 class Machines:
-    """Does the faults. Leaving a fault takes it back: everything runs again."""
+    """Injects the faults. Leaving a fault ends it: everything runs again."""
 
     def __init__(self, cluster: NodeCluster, load: Load, history: History) -> None:
         self.away: list[tuple[str, float, float]] = []
-        """(node, from, to): when a machine was off, or nothing there took what containers print"""
+        """(node, from, to) when a machine was off, or had no containerd to read the output of its containers"""
         self._cluster, self._load, self._history = cluster, load, history
         self._clock = SystemClock()
         self._is_down: set[str] = set()
-        """nodes whose programs a fault holds down"""
+        """nodes whose programs a fault keeps stopped"""
         self._doings: dict[str, Doing] = dict(self._table())
 
     def do(self, fault: Fault) -> AbstractAsyncContextManager[None]:
-        """The fault, while inside."""
+        """A context in which the fault is active."""
         return self._doings[fault.kind](fault, random.Random(fault.chance))
 
     async def supervise(self) -> None:
-        """Starts again what has ended by itself, as systemd does on a machine; until it is cancelled."""
+        """Restart programs that ended by themselves, as systemd does on a machine; runs until cancelled."""
         while True:
             for node in self._cluster.nodes:
                 for program in (node.runtime.program, node.kubelet):
@@ -147,7 +147,7 @@ class Machines:
                     await asyncio.to_thread(program.stop, signal.SIGKILL)
             yield
         if "containerd" in fault.kind:
-            # What a container prints meanwhile stays in a pipe, and goes with the container.
+            # Output of a container in that time stays in a pipe, and is lost with the container.
             self.away.append((node.name, began, self._clock.now() + RUNTIME_S))
 
     @asynccontextmanager
@@ -182,11 +182,11 @@ class Machines:
 
     @asynccontextmanager
     async def _service_killed(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
-        """Every process of one of its pods, as the kernel does it when memory is short."""
+        """Kill every process of one of its pods, as the kernel does when memory is short."""
         name = fault.kind.removeprefix("kill -9 ") if fault.kind.startswith("kill") else "valkey"
         found: list[list[int]] = []
         for node in self._cluster.nodes:
-            with contextlib.suppress(RuntimeError):  # Its containerd is away by another fault.
+            with contextlib.suppress(RuntimeError):  # Another fault has stopped its containerd.
                 here = await asyncio.to_thread(node.processes, NAMESPACE)
                 found += [pids for pod, pids in here.items() if pod.startswith(f"slipway-{name}-")]
         for pid in chance.choice(found) if found else ():
@@ -196,7 +196,7 @@ class Machines:
 
     @asynccontextmanager
     async def _deleted(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
-        """As an administrator does it by hand; the second one does not even wait for the kubelet."""
+        """Delete pods as an administrator does by hand; the second delete does not even wait for the kubelet."""
         living = self._running()
         for number, id_ in enumerate(chance.sample(living, min(len(living), DELETED_MAX))):
             version = self._history.last(id_)
@@ -222,7 +222,7 @@ class Machines:
 
     @property
     def _expendable(self) -> RealNode:
-        """The machine that has nothing of ours on it: it may be away for long."""
+        """The machine without pods of ours: it may be off for long."""
         return self._cluster.nodes[-1]
 
 
@@ -257,7 +257,7 @@ class NodeChaos:
         self.evidence: AuditEvidence
 
     async def run(self) -> Outcome:
-        """All of it."""
+        """Run all steps."""
         began, began_at = self._clock.monotonic(), self._clock.now()
         await self._history.begin_now()
         listening = [
@@ -275,7 +275,7 @@ class NodeChaos:
             await self._come_to_rest()
             await self._end()
             await self._history.catch_up()
-            # In a thread: it reads through the doors, which this loop serves.
+            # In a thread: it reads through the doors, which this event loop serves.
             evidence = self.evidence = await asyncio.to_thread(self._gather, began_at)
         finally:
             diary.close()
@@ -312,7 +312,7 @@ class NodeChaos:
         await self._recovery.until(self._pending)
 
     async def _end(self) -> None:
-        """Ends what was kept running, and waits until nothing of it is left, also on the machines."""
+        """End the remaining allocations, and wait until nothing of them is left, also on the machines."""
         try:
             async with self._pace.limit(REST_S):
                 await self._load.end_kept()
@@ -383,7 +383,7 @@ class NodeChaos:
 
 
 def _since(versions: Sequence[Version], began_at: float) -> Iterator[Version]:
-    """What this run made, and the nodes and pools that were there before."""
+    """The versions of objects of this run, and of nodes and pools that existed before."""
     for version in versions:
         made_at = parse_time(version.obj["metadata"]["creationTimestamp"])
         if version.resource in (NODES, POOLS) or made_at >= int(began_at):
@@ -398,7 +398,7 @@ def api_pods(cluster: NodeCluster) -> list[str]:
 
 
 def _redis(cluster: NodeCluster) -> RedisAddress:
-    """As the administrator of the release reaches it."""
+    """The address of Redis for the administrator of the release."""
     ours = ("--namespace", NAMESPACE, "--output")
     host = cluster.kubectl("get", "service", "slipway-valkey", *ours, "jsonpath={.spec.clusterIP}")
     password = cluster.kubectl("get", "secret", "slipway-valkey", *ours, "jsonpath={.data.password}")

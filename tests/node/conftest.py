@@ -32,11 +32,11 @@ VALUES: chart.Values = {
 SETTLE_S = 240.0
 SMALL = ("--cpus", "50m", "--memory", "128Mi")
 LAST = ("test_release", "test_install_page")
-"""Files whose tests come after all others, in this order: they uninstall, and nothing has to be installed again."""
+"""Files whose tests run after all others, in this order: they uninstall, so that nothing has to be installed again."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without nodes nothing that asks for one can run; with them those that uninstall come last."""
+    """Skip tests that need a node when there are none; with nodes run those that uninstall last."""
     if FOLDER:
         items.sort(key=lambda item: LAST.index(item.path.stem) + 1 if item.path.stem in LAST else 0)
     else:
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that fails says what the services logged meanwhile: the cluster is gone when it is read."""
+    """Show with a failed test what the services logged meanwhile: the cluster is gone when the failure is read."""
     report = yield
     product: object = getattr(item, "funcargs", {}).get("installation")
     if report.failed and isinstance(product, Product):
@@ -58,7 +58,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 class Product:
-    """Slipway as it is installed, and a user of it at a terminal beside the nodes."""
+    """An installed Slipway, and a user of it at a terminal beside the nodes."""
 
     def __init__(self, cluster: NodeCluster) -> None:
         self.cluster, self._url = cluster, ""
@@ -67,14 +67,15 @@ class Product:
 
     @property
     def url(self) -> str:
-        """Where the API answers. A forwarded port ends with the pod that it leads to, also when a test before this one
-        moved that pod: it is opened again."""
+        """The URL of the API. A forwarded port ends with its pod, also when an earlier test moved that pod: then it
+        is opened again."""
         if self._forward is not None and self._forward.poll() is not None:
             self.connect()
         return self._url
 
     def install(self) -> None:
-        """As docs/install.md says it, where it is not installed; all on the first node, so that others may be lost."""
+        """Install as in docs/install.md, if not installed; everything on the first node, so that other nodes may be
+        lost."""
         if not self.is_installed:
             with cordoned(self.cluster, *self.cluster.nodes[1:]):
                 chart.install(self.cluster.control.kubeconfig, values=VALUES)
@@ -83,7 +84,7 @@ class Product:
             self.connect()
 
     def uninstall(self) -> None:
-        """As docs/install.md says it, where it is installed: the allocations first."""
+        """Uninstall as in docs/install.md, if installed: the allocations first."""
         if self.is_installed:
             self.cluster.kubectl("delete", "allocations", "--all", "--all-namespaces", timeout_s=90)
             self.disconnect()
@@ -91,7 +92,7 @@ class Product:
             self.is_installed = False
 
     def connect(self) -> None:
-        """Reach the API by `kubectl port-forward`, again where a kubelet has ended the one before."""
+        """Forward a port to the API with `kubectl port-forward`; again when a kubelet has ended the one before."""
         argv = [self.cluster.control.binaries.kubectl, "--kubeconfig", str(self.cluster.control.kubeconfig)]
         argv += ["--namespace", chart.NAMESPACE, "port-forward", "service/slipway-api", ":8080"]
         log = self.cluster.folder / "port-forward.log"
@@ -114,14 +115,14 @@ class Product:
             self._forward = None
 
     def log_of(self, service: str) -> str:
-        """What the containers of a service have logged lately; what kubectl says where it cannot tell."""
+        """The recent logs of a service's containers; kubectl's error if it cannot read them."""
         selector = f"app.kubernetes.io/component={service}"
         words = ("logs", "--selector", selector, "--tail=60", "--prefix", "--since=180s")
         done = self.cluster.control.kubectl("--namespace", chart.NAMESPACE, *words)
         return done.stdout + done.stderr
 
     def slipway(self, *words: str, stdin: str = "", timeout_s: float = 90.0) -> Ran:
-        """`slipway ...` as a process."""
+        """Run `slipway ...` as a process."""
         argv = [sys.executable, "-m", "slipway.cli.main", *words]
         done = subprocess.run(
             argv, env=self._env(), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -129,18 +130,18 @@ class Product:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def run(self, *command: str, options: tuple[str, ...] = (), timeout_s: float = 90.0) -> Ran:
-        """`slipway run` of a small rank, with the image for workloads."""
+        """Run `slipway run` for a small rank, with the image for workloads."""
         return self.slipway("run", "--image", WORKLOAD, *SMALL, *options, "--", *command, timeout_s=timeout_s)
 
     def launch(self, *command: str, options: tuple[str, ...] = ()) -> str:
-        """The id of a run that goes on by itself."""
+        """Launch without waiting and return the id."""
         ran = self.run(*command, options=("--detach", *options))
         found = re.search(r"\brun-[a-z0-9]+-[0-9a-f]+\b", ran.out + ran.err)
         assert found is not None, ran
         return found.group()
 
     def apply(self, folder: Path, **body: Any) -> str:
-        """The id of a command that goes on by itself, launched from a file."""
+        """Launch a command from a file without waiting, and return its id."""
         file = folder / "launch.json"
         whole = {"kind": "command", "image": WORKLOAD, **body}
         whole.setdefault("ranks", [{"count": 1, "resources": {"cpu": "50m", "memory": "64Mi"}}])
@@ -152,7 +153,7 @@ class Product:
 
     @contextmanager
     def at_terminal(self, *words: str) -> Generator[Person]:
-        """`slipway ...` on a terminal."""
+        """Run `slipway ...` on a terminal."""
         with at_terminal([sys.executable, "-m", "slipway.cli.main", *words], self._env()) as person:
             yield person
 
@@ -161,7 +162,7 @@ class Product:
         return httpx2.get(f"{self.url}/api/v1/allocations/{id_}", verify=NO_TLS, trust_env=False, timeout=30).json()
 
     def wait_running(self, id_: str, attempt: int, timeout_s: float = 90.0) -> None:
-        """Until all of an attempt runs."""
+        """Wait until every rank of an attempt runs."""
 
         def is_running() -> bool:
             view = self.view(id_)
@@ -177,7 +178,7 @@ class Product:
         return max(answer["items"], key=lambda item: item["createdAt"])["id"]
 
     def wait(self, id_: str, goal: str, timeout_s: float = 60.0) -> None:
-        """Until it runs, or has ended."""
+        """Wait until it runs or has ended."""
         ran = self.slipway("wait", id_, "--for", goal, "--timeout", f"{timeout_s:.0f}s", timeout_s=timeout_s + 10)
         has_ended = bool(re.search(r"^Ended:", self.slipway("describe", id_).out, re.MULTILINE))
         assert has_ended if goal == "terminated" else ran.code == 0, ran
@@ -188,10 +189,10 @@ class Product:
 
 
 def settle(cluster: NodeCluster) -> None:
-    """Wait until all that the chart has installed is ready.
+    """Wait until everything in the chart is ready.
 
     Raises:
-        RuntimeError: it is not in time; the message has what Kubernetes says of the pods.
+        RuntimeError: it is not ready in time; the message has the pods' status.
     """
     ours = ("--namespace", chart.NAMESPACE)
     timeout = f"--timeout={SETTLE_S:.0f}s"
@@ -211,7 +212,7 @@ def settle(cluster: NodeCluster) -> None:
 
 @contextmanager
 def cordoned(cluster: NodeCluster, *nodes: RealNode) -> Generator[None]:
-    """No pod is placed on these nodes meanwhile."""
+    """Cordon these nodes in this context."""
     for node in nodes:
         cluster.kubectl("cordon", node.name)
     try:
@@ -235,7 +236,7 @@ def started() -> Generator[NodeCluster]:
 
 @contextmanager
 def used(cluster: NodeCluster) -> Generator[Product]:
-    """Slipway on them, not installed yet."""
+    """A product on the nodes, not installed yet."""
     found = Product(cluster)
     try:
         yield found
@@ -245,7 +246,7 @@ def used(cluster: NodeCluster) -> Generator[Product]:
 
 @contextmanager
 def installed(cluster: NodeCluster) -> Generator[Product]:
-    """Slipway on them, installed."""
+    """A product on the nodes, installed."""
     with used(cluster) as found:
         found.install()
         yield found
@@ -260,7 +261,7 @@ def cluster() -> Generator[NodeCluster]:
 
 @pytest.fixture
 def page() -> Generator[Page]:
-    """A tab of a browser; without one, and where none can be installed, the test is skipped."""
+    """A tab of a browser; the test is skipped when there is none and none can be installed."""
     try:
         program = find() or ensure_debian("chromium")
     except MissingProgramError as error:
@@ -271,13 +272,13 @@ def page() -> Generator[Page]:
 
 @pytest.fixture(scope="session")
 def installation(cluster: NodeCluster) -> Generator[Product]:
-    """Slipway on them, installed or not."""
+    """The product, installed or not."""
     with used(cluster) as found:
         yield found
 
 
 @pytest.fixture
 def product(installation: Product) -> Product:
-    """It is installed, again where the test before has uninstalled it."""
+    """The installed product; installed again when the test before has uninstalled it."""
     installation.install()
     return installation

@@ -1,8 +1,8 @@
-"""What really ran on the nodes: each rank tells it itself, and a collector writes it down.
+"""What really ran on the nodes: each rank reports it, and a collector records it.
 
-Owns the program that the ranks run (it does what a script of `tests.conformance.kubelets.script` says), and the
-collector. A datagram goes past every kubelet and every service of ours, and through the wall around a machine that is
-cut off (`RealNode.cut_off`); one that is lost is made good by the next, which has the same start and a later time.
+Owns the program of the ranks (it follows a script of `tests.conformance.kubelets.script`), and the collector. A
+datagram passes no kubelet and no service of ours, and a machine that is cut off may still send it (`RealNode.cut_off`).
+A lost datagram is replaced by the next one, which has the same start and a later time.
 """
 
 import asyncio
@@ -52,11 +52,11 @@ while True:
     if now - beat >= 0.2: tell(); beat = now
     time.sleep(0.02)
 """
-"""A signal is only noted: a line that was counted is written first."""
+"""A signal handler only sets a flag, so that a counted line is written first."""
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank told. Times are epoch seconds; `code` is there when it ends."""
+    """One report of a rank. Times are epoch seconds; `code` is set when it ends."""
 
     allocation: str
     attempt: int
@@ -74,7 +74,7 @@ class Diary(asyncio.DatagramProtocol):
         self.beats: dict[tuple[str, int, int, float], Beat] = {}
 
     async def open(self) -> asyncio.DatagramTransport:
-        """Hear what ranks tell, until what is returned is closed."""
+        """Receive the reports of ranks until the returned transport is closed."""
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=("0.0.0.0", WITNESS_PORT))
         return transport
@@ -87,7 +87,7 @@ class Diary(asyncio.DatagramProtocol):
             self.beats[start] = beat
 
     def ran(self, versions: Sequence[Version]) -> list[Ran]:
-        """Every start; what has told no end ended with its last beat."""
+        """Every start; one that reported no end ended with its last beat."""
         pods = _pods(versions)
         return [
             Ran(
@@ -104,9 +104,10 @@ class Diary(asyncio.DatagramProtocol):
         ]
 
     def printed(self, versions: Sequence[Version], lost: Sequence[tuple[str, float, float]]) -> list[Printed]:
-        """What each start printed that told its end. A start that was killed is left out: its last lines are not known.
+        """The output of each start that reported its end. A start that was killed is omitted: its last lines are not
+        known.
 
-        `lost` has (node, from, to) for each time in which a machine was away.
+        `lost` has (node, from, to) for each time in which a machine was off.
         """
         pods, found = _pods(versions), list[Printed]()
         for beat in self.beats.values():

@@ -1,6 +1,6 @@
-"""Ways to a port that a pod serves on its loopback interface only, as `kubectl port-forward` has them.
+"""Connections to a port that a pod serves on its loopback interface only, as with `kubectl port-forward`.
 
-That one goes through the kubelet; these go into the network namespace of the pod, and work while kubelets are away.
+`kubectl port-forward` uses the kubelet; these enter the network namespace of the pod, and work without a kubelet.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ CHUNK = 65_536
 
 
 class PodDoor:
-    """A port of this machine that leads to a port of the pod, whichever of its containers serves it just then."""
+    """A port of this machine that leads to a port of the pod, whichever of its containers serves it at the time."""
 
     def __init__(self, node: RealNode, pod: str, port: int) -> None:
         self._node, self._pod, self._port = node, pod, port
@@ -38,7 +38,7 @@ class PodDoor:
         self._server = await asyncio.start_server(self._pass, "127.0.0.1", self._mine)
 
     def close(self) -> None:
-        """No new connection is taken, and those that are open end."""
+        """Accept no new connection, and close the open ones."""
         if self._server is not None:
             self._server.close()
         for writer in self._writers:
@@ -57,7 +57,7 @@ class PodDoor:
         await asyncio.gather(*both)
 
     def _connect(self) -> socket.socket:
-        """Raises: OSError: nobody listens there; RuntimeError: containerd does not answer."""
+        """Connect. Raises OSError when no process listens there, RuntimeError when containerd does not answer."""
         if not os.path.exists(f"/proc/{self._pid}/ns/net") or not self._pid:
             self._pid = self._node.processes(NAMESPACE).get(self._pod, [0])[0]
         found = connect_in(self._pid, self._port)
@@ -66,7 +66,8 @@ class PodDoor:
 
 
 def connect_in(pid: int, port: int) -> socket.socket:
-    """A connection to a port of the loopback interface that this process has. Changes the calling thread meanwhile."""
+    """Connect to a port of the loopback interface of that process. Switches the calling thread's network namespace
+    meanwhile."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open(f"/proc/{pid}/ns/net", "rb") as theirs, open("/proc/thread-self/ns/net", "rb") as own:
         _enter(libc, theirs.fileno())

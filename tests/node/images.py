@@ -1,7 +1,7 @@
-"""The images that a real node runs, made here from what this machine has: there is no registry.
+"""The images of a real node, made here from files of this machine, because there is no registry.
 
-Owns what each holds: `pause`, which every pod has; `slipway`, made by our Dockerfile's lines; `valkey`; and `workload`,
-with Python, JupyterLab, TensorBoard, numpy and a shell. Archives are kept in the cache by what goes into them.
+Owns the content of each: `pause`, which every pod has; `slipway`, made by the lines of our Dockerfile; `valkey`; and
+`workload`, with Python, JupyterLab, TensorBoard, numpy and a shell. Archives are cached by their inputs.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ PACKAGES = ("jupyterlab", "tensorboard", "setuptools", "numpy")
 
 
 def ensure_images(programs: NodePrograms) -> list[Path]:
-    """The archives of all, ours last.
+    """Return the archives of all images, ours last.
 
     Raises:
         MissingProgramError: a package of Debian is missing and cannot be installed by us.
@@ -51,13 +51,13 @@ def _pause(programs: NodePrograms, root: Path, file: Path) -> None:
 
 
 def _slipway(folder: Path, file: Path) -> None:
-    """Ours: by the Dockerfile's own lines, written by the step that people use without Docker."""
+    """Our image: made by the Dockerfile's own lines, with the build step for users without Docker."""
     made = kept_image(folder)
     _build("archive", "--root", str(made.root), "--output", str(file), "--name", SLIPWAY)
 
 
 def _valkey(shell: str, cli: Path, server: Path, root: Path, file: Path) -> None:
-    """Debian's Redis under Valkey's names: the Valkey that comes as a wheel has no TLS, which the chart asks for."""
+    """Debian's Redis with Valkey's names: the Valkey of the wheel has no TLS, which the chart needs."""
     _program(server, root, "valkey-server")
     _program(cli, root, "valkey-cli")
     _shell(shell, root)
@@ -66,7 +66,7 @@ def _valkey(shell: str, cli: Path, server: Path, root: Path, file: Path) -> None
 
 
 def _workload(shell: str, root: Path, file: Path) -> None:
-    """Python as in our own image, with what people run in it, of the lock and from wheels alone."""
+    """Python as in our own image, with the programs of workloads, from the lock and from wheels only."""
     site = root / "usr/local/lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     words = ["pip", "install", "--quiet", "--python", sys.executable, "--target", str(site), "--only-binary", ":all:"]
     uv = Path(sys.prefix) / "bin" / "uv"
@@ -80,7 +80,7 @@ def _workload(shell: str, root: Path, file: Path) -> None:
             target.write_bytes(b"#!/usr/local/bin/python3\n" + text.partition(b"\n")[2])
             target.chmod(0o755)
     for data in ("share", "etc"):
-        # What wheels bring beside their modules, such as JupyterLab's pages, is looked for below the prefix.
+        # Data files of wheels, such as JupyterLab's pages, are searched for below the prefix.
         if (site / data).exists():
             shutil.copytree(site / data, root / "usr/local" / data, dirs_exist_ok=True)
             shutil.rmtree(site / data)
@@ -91,7 +91,7 @@ def _workload(shell: str, root: Path, file: Path) -> None:
 
 
 def _program(source: Path, root: Path, name: str) -> None:
-    """A program, and the libraries that it is linked with, where its loader looks for them."""
+    """Copy a program and its shared libraries to the paths where its loader searches."""
     target = root / "usr/local/bin" / name
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)
@@ -114,16 +114,16 @@ def _shell(shell: str, root: Path) -> None:
 
 
 def _build(*words: str) -> None:
-    """A step of image/build.py, by the Python that becomes the image's own."""
+    """Run a step of image/build.py, with the Python that becomes the image's own."""
     python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     subprocess.run([str(python), str(BUILD), *words], cwd=ROOT, check=True, timeout=600)
 
 
 def write_image(root: Path, file: Path, name: str, **config: object) -> None:
-    """An archive with one image: what is under `root`, and this configuration."""
+    """Write an archive with one image: the files under `root`, and this configuration."""
     spec = importlib.util.spec_from_file_location("oci", BUILD.parent / "oci.py")
     assert spec is not None
     assert spec.loader is not None
-    oci = importlib.util.module_from_spec(spec)  # no module of a package: build.py runs as a file
+    oci = importlib.util.module_from_spec(spec)  # build.py is a file, not a module of a package
     spec.loader.exec_module(oci)
     oci.write_archive(file, [root], name=name, config=config)

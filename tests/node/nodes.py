@@ -1,7 +1,8 @@
 """Real nodes: containerd, runc, CNI plugins and a kubelet each, and kube-proxy and CoreDNS for all of them.
 
-Owns how each program is started and stopped, in namespaces that `tests.node.__main__` has made: all nodes share one
-network, in which each has an address and a range of pods' addresses, so that nothing here can meet this machine's own.
+Owns how each program is started and stopped, in namespaces that `tests.node.__main__` has made. All nodes share one
+network, in which each has an address and a range of addresses for pods, so that none of it conflicts with this
+machine's network.
 
 Promises: when `start` returns every node is Ready; after `stop` no process, mount or control group of theirs is left.
 """
@@ -26,31 +27,31 @@ from tests.node.programs import PLUGINS, NodePrograms
 from tests.support.wait import wait_until
 
 CONTROL_PLANE = "192.0.2.10"
+"""An address for documentation (RFC 5737), on the loopback interface of our own network."""
 WITNESS_PORT = 29600
-"""udp, at the control plane: what containers tell the judge about themselves (`tests.node.diary`)"""
-"""An address of documentation (RFC 5737), on the loopback interface of a network of our own."""
+"""udp, at the control plane: what containers report to the audit (`tests.node.diary`)"""
 DNS_SERVICE = "10.96.0.10"
 DOMAIN = "cluster.local"
 PAUSE = "slipway.local/pause:1"
 READY_S = 60.0
 GRACE_S = 20
-"""A node that has been silent for so long is not Ready; half of what is usual, so that tests wait less."""
+"""Seconds of silence after which a node is not Ready; half of the default, so that tests wait less."""
 STOP_S = 20.0
 CONTROLLERS = Path("/sys/fs/cgroup")
 RECORDS = Path("/var/lib/cni")
-"""Where plugins of the network remember, for ever, whom they have served."""
+"""The folder in which network plugins record the pods that they have served, for ever."""
 LINKS = Path("/var/log/containers")
-"""Where each kubelet links the logs of its containers; the folder cannot be configured."""
+"""The folder in which each kubelet links the logs of its containers; it cannot be configured."""
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
-"""Where each kubelet makes the socket of its device plugins; the folder cannot be configured. A kubelet that finds the
-socket of another one between its own two steps, deleting and making, ends."""
+"""The folder in which each kubelet makes the socket for device plugins; it cannot be configured. A kubelet deletes an
+old socket and then makes its own; it exits when another kubelet makes one in between."""
 GROUPS = "slipway-node"
-"""The control group above those of all clusters of this machine: in it each has one, named as its folder."""
+"""The control group above those of all clusters of this machine: each cluster has one in it, named like its folder."""
 PODS_WEIGHT = 8
-"""All pods together weigh as much as so many programs beside them: nodes have a machine for themselves, and a Redis
-that waits behind tests for the processor answers nobody."""
+"""All pods together have the weight of this many programs beside them: a real node has a machine for itself, and
+here a Redis that waits for the processor behind tests would answer no client."""
 LOG_BYTES_MAX = 4 * 2**20
-"""The kubelet begins a new file beyond this, of some 10 MiB that are usual: what tests print takes less."""
+"""The size after which the kubelet begins a new file, less than the default of 10 MiB: tests print less."""
 DISK_MB = 3072
 """The disk of the last of several nodes; the others have the machine's."""
 PINNED = "io.cri-containerd.pinned=pinned"
@@ -74,7 +75,7 @@ class Program:
             )
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End it by its pid, and wait."""
+        """End it by its pid, and wait for the end."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -86,7 +87,7 @@ class Program:
             process.wait(STOP_S)
 
     def freeze(self) -> None:
-        """Stop it where it is: it answers nothing, and believes on its return that no time has passed."""
+        """Stop it without ending it: it answers nothing, and does not notice the time when it continues."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -105,7 +106,7 @@ class Program:
 
 
 class Runtime:
-    """containerd with a root, a state and a socket of its own."""
+    """containerd with its own root, state and socket."""
 
     def __init__(self, folder: Path, programs: NodePrograms, *, network: Path | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +124,7 @@ class Runtime:
         _wait(self._is_serving, self.program, "containerd answers")
 
     def ctr(self, *words: str) -> str:
-        """containerd's own client."""
+        """Run containerd's own client."""
         argv = [f"{self._programs.containerd}/ctr", "--address", str(self.socket), "--namespace", "k8s.io", *words]
         return _run(argv)
 
@@ -160,9 +161,10 @@ conf_dir = "{network}"
 
 
 def unpacked(programs: NodePrograms, images: Sequence[Path]) -> Path:
-    """The root of a containerd that holds these images, unpacked; made once, into the cache, which keeps the newest.
+    """The root of a containerd with these images unpacked; made once, in the cache, which keeps the newest one.
 
-    The last image is the one that changes most, ours: the root of the others is kept too, and it is imported on a copy.
+    The last image is ours, which changes most: the root with only the others is cached too, and ours is imported into a
+    copy of it.
     """
     folder = binaries.cache() / "roots"
     with binaries.locked(folder.with_suffix(".lock")):
@@ -204,11 +206,11 @@ def _import(runtime: Runtime, images: Sequence[Path]) -> None:
 
 
 def copy_root(source: Path, target: Path, *, is_linked: bool = True) -> None:
-    """A copy of the root of a containerd that does not run. What is linked is what containerd never writes to again."""
+    """Copy the root of a containerd that does not run. Files that containerd never writes again are hard links."""
     how = ("--link",) if is_linked else ()
     _run(["cp", "--archive", *how, str(source), str(target)])
     for database in source.rglob("*.db"):
-        # What is written to has to be a file of its own.
+        # A file that containerd writes to must be a real copy.
         place = target / database.relative_to(source)
         place.unlink()
         shutil.copy(database, place)
@@ -233,7 +235,7 @@ class RealNode:
         self.kubelet = Program("kubelet", self.folder, self._kubelet(), self.runtime.env)
 
     def start(self, images: Path) -> None:
-        """Start containerd with the images that an earlier one has unpacked, then the kubelet."""
+        """Start containerd with images that were unpacked before, then the kubelet."""
         _run(["ip", "address", "replace", f"{self.address}/32", "dev", "lo"])
         for controller in _controllers():
             (controller / self._group.lstrip("/")).mkdir(parents=True, exist_ok=True)
@@ -243,7 +245,7 @@ class RealNode:
         self.kubelet.start()
 
     def power_off(self) -> None:
-        """The machine is gone, from one moment to the next: kubelet, containerd and every container, unheard."""
+        """Turn the machine off without warning: end kubelet, containerd and every container at once."""
         self.kubelet.stop(signal.SIGKILL)
         self.runtime.program.stop(signal.SIGKILL)
         for pid in _processes_with(str(self.runtime.socket)):
@@ -251,7 +253,7 @@ class RealNode:
         end_processes([group for each in _controllers() if (group := each / self._group.lstrip("/")).exists()])
 
     def power_on(self) -> None:
-        """It starts again, as after a boot: what a machine holds in memory is gone, what is on its disk is there."""
+        """Start the machine as after a boot: its memory is empty, its disk is unchanged."""
         kept = (str(self.runtime.socket.parent), str(self.folder / "kubelet"))
         for place in reversed([line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]):
             if place.startswith(kept):
@@ -261,14 +263,14 @@ class RealNode:
         self.kubelet.start()
 
     def remove_disk(self) -> None:
-        """After all of its programs have ended: its own disk goes, with what is on it."""
+        """Remove its own disk with its content, after all its programs have ended."""
         if self._has_disk:
             _run(["umount", "--lazy", str(self.folder)])
 
     def cut_off(self) -> None:
-        """Nothing reaches it and it reaches nothing, while its containers run on.
+        """Block all its traffic, while its containers run on.
 
-        Only what they tell the judge goes through: a rank may begin and end within this time, and its end is known.
+        Only reports to the collector pass: a rank may begin and end in this time, and its end is known.
         """
         self._at_the_wall("--insert")
         self.kubelet.freeze()
@@ -278,11 +280,12 @@ class RealNode:
         self.kubelet.thaw()
 
     def running(self, namespace: str = "default") -> list[str]:
-        """The pods of a namespace that have a process here, as containerd knows: also those that nobody asks for."""
+        """The pods of a namespace that have a process here according to containerd, also pods that no API object
+        describes."""
         return sorted(self.processes(namespace))
 
     def processes(self, namespace: str) -> dict[str, list[int]]:
-        """{pod: the first process of each of its containers that runs here}."""
+        """{pod: the first process of each of its running containers here}"""
         here = f'labels."io.kubernetes.pod.namespace"=={namespace}'
         known = self.runtime.ctr("containers", "list", "--quiet", here).split()
         tasks = [line.split() for line in self.runtime.ctr("tasks", "list").splitlines()[1:]]
@@ -366,7 +369,7 @@ class RealNode:
         ]
 
     def _resolver(self) -> Path:
-        """Names outside of the cluster are not to be had."""
+        """A configuration in which names outside of the cluster cannot be resolved."""
         file = self.folder / "resolv.conf"
         file.write_text("nameserver 127.0.0.1\n", encoding="utf-8")
         return file
@@ -378,7 +381,7 @@ class NodeCluster:
     def __init__(self, folder: Path, programs: NodePrograms, images: Sequence[Path], *, nodes: int = 2) -> None:
         self.folder, self.images = folder, list(images)
         names = {node_name(number): node_address(number) for number in range(1, nodes + 1)}
-        # What is stored can be read in etcd, from its beginning, by who judges a run of chaos.
+        # The audit of a chaos run reads every stored object in etcd, from the beginning.
         more = {"apiserver": ["--storage-media-type=application/json", "--etcd-compaction-interval=0"]}
         options = ClusterOptions(
             address=CONTROL_PLANE, nodes=names, audit=False, node_monitor_grace_s=GRACE_S, more=more
@@ -414,7 +417,8 @@ class NodeCluster:
             raise
 
     def stop(self) -> None:
-        """End every pod's processes with their control groups, then every program, the last started first."""
+        """End every pod's processes by their control groups, then every program, in the reverse order of their
+        starts."""
         for node in self.nodes:
             node.kubelet.stop()
         for program in reversed(self._shared):
@@ -426,10 +430,10 @@ class NodeCluster:
         self.control.stop()
 
     def kubectl(self, *words: str, stdin: str = "", timeout_s: float = 60.0) -> str:
-        """What kubectl prints.
+        """Run kubectl and return its output.
 
         Raises:
-            RuntimeError: it failed, in its own words.
+            RuntimeError: it failed; the message is kubectl's own.
         """
         done = self.control.kubectl(*words, stdin=stdin, timeout_s=timeout_s)
         if done.returncode:
@@ -437,9 +441,9 @@ class NodeCluster:
         return done.stdout
 
     def has_condition(self, node: str, type_: str) -> bool:
-        """Whether a node is there and its condition, such as Ready, is True.
+        """Whether a node exists and its condition, such as Ready, is True.
 
-        Asked in this process: tests ask it again and again.
+        It is read in this process, because tests poll it.
         """
         with self.control.client() as client:
             found = client.get(f"/api/v1/nodes/{node}").json()
@@ -456,7 +460,7 @@ class NodeCluster:
             "metricsBindAddress": f"{CONTROL_PLANE}:10249",
             "hostnameOverride": self.nodes[0].name,
             "clusterCIDR": "10.244.0.0/16",
-            # What belongs to the whole machine is not ours to set.
+            # Settings of the whole machine are not ours to change.
             "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
             "clientConnection": {"kubeconfig": str(self.control.credentials.kubeconfig("proxy"))},
             "iptables": {"minSyncPeriod": "100ms", "syncPeriod": "30s"},
@@ -466,7 +470,7 @@ class NodeCluster:
         self._start(Program("kube-proxy", self.folder, [self._programs.proxy, f"--config={file}"]))
 
     def _start_dns(self) -> None:
-        """CoreDNS beside the nodes, behind the Service that pods are told of."""
+        """Start CoreDNS beside the nodes, behind the Service that pods use for DNS."""
         address, port = CONTROL_PLANE, 53
         file = self.folder / "Corefile"
         kubeconfig = self.control.kubeconfig
@@ -512,7 +516,7 @@ def node_address(number: int) -> str:
 
 
 def end_groups(folder: Path) -> None:
-    """End what still runs in the control groups of the cluster with this folder, and remove those."""
+    """End every process in the control groups of the cluster with this folder, and remove the groups."""
     for root in groups(folder):
         end_processes([root], removed=True)
         with contextlib.suppress(OSError):
@@ -520,7 +524,7 @@ def end_groups(folder: Path) -> None:
 
 
 def end_processes(roots: Sequence[Path], *, removed: bool = False) -> None:
-    """End what runs in these control groups and those below them; and remove the groups."""
+    """End every process in these control groups and those below them, and remove the groups."""
     deadline = time.monotonic() + STOP_S
     for group in (Path(path) for root in roots for path, _, _ in os.walk(root, topdown=False)):
         while time.monotonic() < deadline:
@@ -536,7 +540,7 @@ def end_processes(roots: Sequence[Path], *, removed: bool = False) -> None:
 
 
 def _weigh(group: Path) -> None:
-    """Give a control group its part of the processor, in whichever form the machine has: shares, or a weight."""
+    """Set the processor share of a control group, in the form of this machine: shares, or a weight."""
     for file, one in ((group / "cpu.shares", 1024), (group / "cpu.weight", 100)):
         if file.exists():
             file.write_text(str(one * PODS_WEIGHT), encoding="utf-8")
@@ -548,13 +552,13 @@ def groups(folder: Path) -> list[Path]:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """What of the cluster with this folder is still on the machine: control groups, mounts, processes, its files."""
+    """What is left on the machine of the cluster with this folder: control groups, mounts, processes, files."""
     found = [f"control group {group}" for group in groups(folder)]
     for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
         if str(folder) in line:
             found.append(f"mount {line.split()[1]}")
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             group = (process / "cgroup").read_text()
             if str(folder) in words or f"/{GROUPS}/{folder.name}/" in group:
@@ -563,8 +567,8 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def machine_files() -> set[str]:
-    """What plugins of the network and kubelets keep on the machine, outside of any cluster's folder: named namespaces,
-    records, links to logs."""
+    """Files that network plugins and kubelets keep on the machine, outside of any cluster's folder: named
+    namespaces, records, links to logs."""
     names = {f"network namespace {path.name}" for path in Path("/run/netns").glob("cni-*")}
     names |= {f"link {path}" for path in LINKS.glob("*")}
     return names | {f"file {path}" for path in RECORDS.rglob("*") if path.is_file()}
@@ -578,10 +582,10 @@ def _pids(group: Path) -> list[int]:
 
 
 def _processes_with(word: str) -> list[int]:
-    """Those that were started with the word among theirs."""
+    """The processes that have the word on their command line."""
     found: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             if word in (process / "cmdline").read_bytes().decode(errors="replace").split("\0"):
                 found.append(int(process.name))
     return found
@@ -593,25 +597,25 @@ def _kill(pid: int) -> None:
 
 
 def _controllers() -> list[Path]:
-    """The folder of each hierarchy; one for the unified one."""
+    """The folder of each hierarchy of control groups; one folder when they are unified."""
     if (CONTROLLERS / "cgroup.controllers").exists():
         return [CONTROLLERS]
     return sorted(path for path in CONTROLLERS.iterdir() if path.is_dir() and not path.is_symlink())
 
 
 def _own_network() -> None:
-    """The loopback interface with the control plane's address, packets passed on between pods, and no file of ours
-    where the machine keeps its own: of its network, and of its containers' logs."""
+    """Set up the loopback interface with the control plane's address, and forwarding between pods; hide the
+    machine's own folders for network and container logs."""
     _run(["ip", "link", "set", "lo", "up"])
     _run(["ip", "address", "replace", f"{CONTROL_PLANE}/32", "dev", "lo"])
-    # From here, too, Services are reached: an address without a route is refused before kube-proxy sees it.
+    # Services are reached from here too: an address without a route is refused before kube-proxy sees it.
     _run(["ip", "route", "replace", SERVICE_CIDR, "dev", "lo", "src", CONTROL_PLANE])
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     own_places()
 
 
 def own_places() -> None:
-    """Empty places where the machine keeps files of its own, in this space of mounts."""
+    """Mount empty folders over those where the machine keeps such files, in this mount namespace."""
     for place in (Path("/run"), RECORDS, LINKS, DEVICE_PLUGINS):
         place.mkdir(parents=True, exist_ok=True)
         _run(["mount", "-t", "tmpfs", "tmpfs", str(place)])
@@ -635,5 +639,5 @@ def _wait(check: Callable[[], bool], program: Program, what: str) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Remove a cluster's folder; mounts in it went with their namespace."""
+    """Remove a cluster's folder; mounts in it ended with their namespace."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,6 +1,6 @@
 """A folder for one cluster with real nodes, and what must be gone when it ends.
 
-Owns where that folder is, and the search for what was left. What runs in it is the caller's, in the namespaces that
+Owns the path of that folder, and the search for leftovers. The caller runs its programs there, in the namespaces that
 `tests.node.programs.spaces` makes.
 """
 
@@ -16,7 +16,7 @@ from tests.node.nodes import clean, end_groups, leftovers, machine_files
 
 
 class Place(msgspec.Struct):
-    """The folder, and after the end what was left on the machine."""
+    """The folder, and after the end the leftovers on the machine."""
 
     folder: Path
     left: list[str] = []
@@ -24,8 +24,8 @@ class Place(msgspec.Struct):
 
 @contextmanager
 def a_place() -> Generator[Place]:
-    """At the end what still runs there is ended, and the folder is removed."""
-    # Images are linked from the cache, not copied: both have to be on one file system.
+    """Make a folder; at the end stop what still runs there, and remove the folder."""
+    # Images are hard links into the cache, not copies, so both must be on one file system.
     parent = binaries.cache() / "nodes"
     parent.mkdir(parents=True, exist_ok=True)
     place = Place(Path(tempfile.mkdtemp(dir=parent)))

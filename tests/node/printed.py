@@ -1,6 +1,7 @@
-"""Programs that print numbered lines, and what was shown of them: each line once and in order, or said to be missing.
+"""Programs that print numbered lines, and the check of the shown lines: each once and in order, or reported as missing.
 
-What a node removed before it could be read cannot be counted. That it is missing, or may be, is then said at the rank.
+Lines that a node removed before they were read cannot be counted. The log of the rank then shows that lines are or may
+be missing.
 """
 
 import re
@@ -16,7 +17,7 @@ _SAID = re.compile(
 
 
 class Printed:
-    """What one rank has printed, as `out` and `err` of the command show it; `rank` is empty where there is only one."""
+    """The output of one rank, as `out` and `err` of the command show it; `rank` is empty for a single rank."""
 
     def __init__(self, out: str, err: str, rank: str = "") -> None:
         self.numbers = [int(number) for of, number in _found(_LINE, out) if of == rank]
@@ -26,10 +27,10 @@ class Printed:
         ]
 
     def check(self, total: int) -> None:
-        """Of `total` lines none came twice or out of order, and none is missing without a word.
+        """Check that of `total` lines none is shown twice or out of order, and none is missing without a mark.
 
         Raises:
-            AssertionError: with the places where lines are missing.
+            AssertionError: with the positions of missing lines.
         """
         assert self.numbers == sorted(set(self.numbers))
         jumps = [(low, high) for low, high in pairwise([-1, *self.numbers, total]) if high - low != 1]

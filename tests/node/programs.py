@@ -1,6 +1,6 @@
 """The programs of a real node: built from Go modules once, or of Debian's packages.
 
-Owns which programs those are. How a Go module is built and kept is in `tests.conformance.cluster.binaries`.
+Owns the list of programs. `tests.conformance.cluster.binaries` builds and caches Go modules.
 """
 
 import os
@@ -19,7 +19,7 @@ _SPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"
 
 
 class NodePrograms(msgspec.Struct, frozen=True, kw_only=True):
-    """Where each is."""
+    """The path of each program."""
 
     cluster: Binaries
     kubelet: str
@@ -32,10 +32,10 @@ class NodePrograms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ensure_programs() -> NodePrograms:
-    """Build and install what is not there yet (some eight minutes on two cores, once).
+    """Build and install missing programs (about eight minutes on two cores, once).
 
     Raises:
-        MissingProgramError: this machine cannot; the message says why.
+        MissingProgramError: this machine cannot have them; the message gives the reason.
         subprocess.CalledProcessError: a build failed; its output was printed.
     """
     refused = why_not()
@@ -62,7 +62,7 @@ def ensure_programs() -> NodePrograms:
 
 
 def why_not() -> str:
-    """Why this machine cannot have a real node; empty where it can."""
+    """Why this machine cannot have a real node; empty when it can."""
     if os.geteuid():
         return "a real node needs root: containers have namespaces, mounts and control groups of their own"
     unshare = shutil.which("unshare")
@@ -79,5 +79,5 @@ def why_not() -> str:
 
 
 def spaces(argv: list[str]) -> list[str]:
-    """The words that run `argv` in namespaces of its own: network, mounts and processes, all gone with it."""
+    """The command line that runs `argv` in new namespaces: network, mounts and processes, which end with it."""
     return ["unshare", *_SPACES, *argv]

@@ -1,4 +1,4 @@
-"""Faults on real nodes, with kubelets, containerds and whole machines among what fails: as long as it is asked for."""
+"""Faults on real nodes, including kubelets, containerds and whole machines, for the requested time."""
 
 import asyncio
 import os
@@ -20,11 +20,12 @@ GUARD_S = 300.0
 SETUP_S = 600.0
 
 
-@pytest.mark.flaky(reruns=0)  # A second run would hide a loss that is rare.
+@pytest.mark.flaky(reruns=0)  # A second run would hide a rare loss.
 @pytest.mark.timeout(SETUP_S + GUARD_S + 4 * MINUTES * 60.0)
 @pytest.mark.skipif(not MINUTES, reason="is asked for by its length: SLIPWAY_CHAOS_MINUTES=2")
 def test_nothing_is_lost_or_doubled_whatever_fails(product: Product, request: pytest.FixtureRequest) -> None:
-    """Every launch ends as its client wanted, no rank runs twice, and each line is there once or counted as missing."""
+    """Every launch ends as its client wanted, no rank runs twice, and each line is stored once or counted as
+    missing."""
     seed = getattr(request.config.option, "randomly_seed", 0)
     folder = Path(tempfile.mkdtemp(prefix="slipway-chaos-"))
     seed = seed if isinstance(seed, int) else 0

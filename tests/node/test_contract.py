@@ -10,7 +10,7 @@ from tests.node.nodes import NodeCluster
 
 SUITE = Path(__file__).parents[1] / "contract" / "nodes"
 AT_ONCE = 4
-"""A test mostly waits for its pods."""
+"""The number of parallel tests: a test mostly waits for its pods."""
 
 
 def test_a_real_node_keeps_the_contract_of_nodes(cluster: NodeCluster) -> None:

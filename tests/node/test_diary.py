@@ -1,4 +1,4 @@
-"""The program that ranks run on real nodes prints what it says that it prints, however it is ended."""
+"""The program of ranks on real nodes prints every line that it counts, however it is ended."""
 
 import json
 import os
@@ -16,7 +16,8 @@ PLAY = {"bursts": [{"afterS": 0, "lines": LINES}, {"afterS": -1, "lines": LAST_W
 
 
 def test_a_signal_in_the_middle_of_a_burst_costs_no_line() -> None:
-    """It ends with 143 after each line that it has counted, and its last words: a missing one is never its own."""
+    """After a signal it prints each counted line and its last words, and ends with 143: a missing line is never its
+    own fault."""
     chance = random.Random(1)
     for _ in range(ENDINGS):
         with subprocess.Popen(
@@ -42,7 +43,7 @@ def test_a_signal_in_the_middle_of_a_burst_costs_no_line() -> None:
 
 
 def _pass(seconds: float) -> None:
-    """Somewhere within the burst; where, is the machine's."""
+    """Let some time of the burst pass; how much depends on the machine."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         pass

@@ -11,11 +11,12 @@ from tests.support.install_page import Reader, blocks, reason_of
 
 REPOSITORY, _, TAG = SLIPWAY.rpartition(":")
 PLACEHOLDERS = {"REGISTRY/slipway": REPOSITORY, "tag=TAG": f"tag={TAG}", "python:3.11": WORKLOAD}
-"""What words of the page stand for here: there is no registry."""
+"""Replacements for words of the page: there is no registry here."""
 
 
 def test_the_page_leads_to_a_running_allocation_and_back(installation: Product, tmp_path: Path) -> None:
-    """Installed, tried, reached, launched, upgraded, uninstalled: each block as it stands, in the page's order."""
+    """The page installs, tries, reaches, launches, upgrades and uninstalls: each block as written, in the page's
+    order."""
     cluster, control = installation.cluster, installation.cluster.control
     installation.uninstall()
     values = tmp_path / "place.json"
@@ -39,5 +40,5 @@ def test_the_page_leads_to_a_running_allocation_and_back(installation: Product, 
             assert "allocations.slipway.dev" not in cluster.kubectl("get", "crds", "--output", "name")
         finally:
             reader.close()
-            with suppress(chart.HelmError):  # it is there only where the page was not followed to its end
+            with suppress(chart.HelmError):  # it is installed only when the page was not followed to its end
                 chart.uninstall(control.kubeconfig)

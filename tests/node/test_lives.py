@@ -1,4 +1,4 @@
-"""Lives of workloads in real containers: what they print, how they end, and what is said of it."""
+"""Workloads in real containers: their output, their ends, and how Slipway reports both."""
 
 import re
 import signal
@@ -35,37 +35,37 @@ print("sum", total)
 """
 BROWSER_S = 60.0
 FLOOD = LOG_BYTES_MAX // 90
-"""lines of 90 bytes and more: with their times, half as much again as a file of a log holds"""
+"""lines of 90 bytes and more: with their times, half as much again as one log file"""
 
 
 def lines_of(out: str) -> list[str]:
-    """What ranks printed: not what Kubernetes says of their pods."""
+    """The output of ranks, without Kubernetes' events about their pods."""
     return [line for line in out.splitlines() if not re.match(r"(\[\d+\] )?-- ", line)]
 
 
 def test_what_a_program_prints_is_shown(product: Product) -> None:
-    """All of it, once, and the exit code is 0."""
+    """All lines are shown once, and the exit code is 0."""
     ran = product.run("python3", "-c", "for n in range(5): print('line', n)")
     assert ran.code == 0, ran
     assert lines_of(ran.out) == [f"line {n}" for n in range(5)]
 
 
 def test_a_gang_finds_its_ranks_by_name(product: Product) -> None:
-    """Four ranks add up their numbers over sockets to the first rank's name."""
+    """Four ranks add up their numbers over sockets at the first rank's name."""
     ran = product.run("python3", "-c", SUM, options=("--ranks", "4"))
     assert ran.code == 0, ran
     assert sorted(lines_of(ran.out)) == [f"[{rank}] sum 6" for rank in range(4)]
 
 
 def test_an_exit_code_is_the_programs_own(product: Product) -> None:
-    """It is named, and the run has failed."""
+    """The run has failed, and the failure names the code."""
     ran = product.run("python3", "-c", "raise SystemExit(3)")
     assert ran.code == 3
     assert "rank 0 exited with 3" in ran.err
 
 
 def test_too_much_memory_is_named(product: Product, tmp_path: Path) -> None:
-    """The kernel ends what goes beyond its limit, and it is said that it was for that."""
+    """The kernel kills a process beyond its memory limit, and the failure names that reason."""
     limited = {"count": 1, "resources": {"requests": {"cpu": "50m"}, "limits": {"memory": "64Mi"}}}
     command = ["python3", "-c", "held = [b'x' * 2**20 + bytes(n) for n in range(10_000)]"]
     id_ = product.apply(tmp_path, command=command, ranks=[limited])
@@ -75,14 +75,14 @@ def test_too_much_memory_is_named(product: Product, tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_not_there_is_named(product: Product) -> None:
-    """By its name, and by what is wrong."""
+    """The failure names the program and what is wrong."""
     ran = product.run("no-such-program")
     assert ran.code == 128
     assert "no-such-program" in ran.err + ran.out
 
 
 def test_an_image_that_is_not_there_is_named(product: Product) -> None:
-    """While it is tried again `explain` says which image, and why."""
+    """While the pull is retried, `explain` names the image and the reason."""
     id_ = product.launch("true", options=("--image", "slipway.local/missing:1"))
     wait_until(lambda: "slipway.local/missing:1" in product.slipway("explain", id_).out, "it is said", timeout_s=40)
     assert product.slipway("kill", id_).code == 0
@@ -90,7 +90,7 @@ def test_an_image_that_is_not_there_is_named(product: Product) -> None:
 
 
 def test_an_end_that_is_asked_for_is_heard(product: Product) -> None:
-    """SIGTERM comes, its handler's last words are kept, and nothing waits for the whole grace."""
+    """The program gets SIGTERM, the output of its handler is stored, and the end does not wait for the whole grace."""
     script = """
 import signal, sys, time
 signal.signal(15, lambda *_: sys.exit("last words"))
@@ -105,7 +105,7 @@ time.sleep(600)
 
 
 def test_files_come_with_it(product: Product, tmp_path: Path) -> None:
-    """The folder of a context is where the program begins."""
+    """The program starts in the folder of the context."""
     (tmp_path / "train.py").write_text("print(open('data.txt').read())")
     (tmp_path / "data.txt").write_text("forty-two")
     ran = product.run("python3", "train.py", options=("--context", str(tmp_path)))
@@ -124,19 +124,20 @@ def test_bursts_of_a_gang_are_complete(product: Product) -> None:
 
 
 def test_a_log_that_is_rotated_is_complete(product: Product) -> None:
-    """The kubelet begins a new file in it; what comes after a flood, the cause of the failure, is there. What the node
-    removed before it was read is said to be missing."""
+    """The kubelet begins a new file while the program prints; the lines after a flood, with the cause of the
+    failure, are stored. Lines that the node removed before they were read are reported as missing."""
     script = f"for n in range({FLOOD}): print('line', n, 'x' * 80)\nraise RuntimeError('the cause')"
     ran = product.run("python3", "-c", script, timeout_s=180)
     assert ran.code == 1
     found = lines_of(ran.out)
-    # Its two streams come by two pipes, in no promised order.
+    # The two streams use two pipes, so their order is not defined.
     assert any(line.endswith("RuntimeError: the cause") for line in found), ran.out[-500:]
     Printed(ran.out, ran.err).check(FLOOD)
 
 
 def test_the_last_words_of_the_rank_that_failed_are_there(product: Product) -> None:
-    """It floods and fails, the others of its gang are ended for it: its log is read before its pod goes."""
+    """A rank floods and fails, and the others of its gang are ended for it: its log is read before its pod is
+    deleted."""
     script = (
         "import os, time\n"
         "if os.environ['RANK'] != '1': time.sleep(600)\n"
@@ -146,13 +147,13 @@ def test_the_last_words_of_the_rank_that_failed_are_there(product: Product) -> N
     ran = product.run("python3", "-c", script, options=("--ranks", "3"), timeout_s=180)
     assert ran.code == 1
     found = [line.removeprefix("[1] ") for line in lines_of(ran.out) if line.startswith("[1] ")]
-    # Its two streams come by two pipes, in no promised order.
+    # The two streams use two pipes, so their order is not defined.
     assert any(line.endswith("RuntimeError: the cause") for line in found), ran.out[-500:]
     Printed(ran.out, ran.err, "1").check(60_000)
 
 
 def test_helpers_beside_a_rank_have_logs(product: Product, tmp_path: Path) -> None:
-    """Init containers and sidecars are read by their names."""
+    """Logs of init containers and sidecars are read by their names."""
     beside = {
         "initContainers": [
             {"name": "prepare", "image": WORKLOAD, "command": ["sh", "-c", "echo prepared"]},
@@ -172,7 +173,7 @@ def test_helpers_beside_a_rank_have_logs(product: Product, tmp_path: Path) -> No
 
 
 def test_a_notebook_runs_a_cell_in_a_browser(product: Product, page: Page) -> None:
-    """Through the proxy: JupyterLab's page, its kernel in the container, and the answer of the kernel."""
+    """Through the proxy JupyterLab's page opens, and its kernel in the container runs a cell."""
     ran = product.slipway("notebook", "start", "--detach", "--image", WORKLOAD, *SMALL)
     assert ran.code == 0, ran
     id_ = product.newest("notebook")
@@ -193,7 +194,7 @@ def test_a_notebook_runs_a_cell_in_a_browser(product: Product, page: Page) -> No
 
 
 def test_a_shell_runs_commands(product: Product) -> None:
-    """Input goes in, output and the exit code come back; on a terminal, it has the terminal's size, also a new one."""
+    """Input, output and the exit code work; on a terminal, the shell has the terminal's size, also after a resize."""
     assert product.slipway("shell", "start", "--detach", "--image", WORKLOAD, *SMALL).code == 0
     id_ = product.newest("shell")
     product.wait(id_, "ready", 60)
@@ -213,7 +214,7 @@ def test_a_shell_runs_commands(product: Product) -> None:
 
 
 def test_a_kubelet_that_comes_back_has_lost_nothing(product: Product) -> None:
-    """It is killed while a rank prints; every line is shown."""
+    """The kubelet is killed while a rank prints; every line is shown."""
     script = "import time\nfor n in range(80): print('line', n, flush=True); time.sleep(0.1)"
     id_ = product.launch("python3", "-c", script)
     wait_until(lambda: "line 5" in lines_of(product.slipway("logs", id_).out), "it prints", timeout_s=40)

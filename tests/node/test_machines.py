@@ -1,4 +1,4 @@
-"""Machines that are lost, cut off, started again, and pods that are deleted: nothing runs twice, nothing is lost."""
+"""Lost, disconnected and rebooted machines, and deleted pods: nothing runs twice, nothing is lost."""
 
 import re
 import signal
@@ -35,7 +35,7 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
 def launch_on_last(product: Product, *command: str, ranks: int = 2) -> tuple[str, RealNode]:
-    """A gang that runs on the last node, where nothing of Slipway's own does, and may run on the first too."""
+    """Launch a gang on the last node, where no pod of Slipway itself runs; it may also run on the first."""
     first, last = product.cluster.nodes[0], product.cluster.nodes[-1]
     with cordoned(product.cluster, first):
         id_ = product.launch(*command, options=("--ranks", str(ranks)))
@@ -44,7 +44,7 @@ def launch_on_last(product: Product, *command: str, ranks: int = 2) -> tuple[str
 
 
 def times_of(product: Product, id_: str, attempt: int) -> list[float]:
-    """What all ranks of an attempt have printed, in order of time."""
+    """The output of all ranks of an attempt, in order of time."""
     shown = lines_of(product.slipway("logs", id_, "--attempt", str(attempt)).out)
     return sorted(float(line.rpartition(" ")[2]) for line in shown)
 
@@ -54,7 +54,7 @@ def is_ready(product: Product, node: RealNode) -> bool:
 
 
 def end(product: Product, id_: str) -> None:
-    """It is killed, and no node has a process of it."""
+    """Kill it, and wait until no node has a process of it."""
     assert product.slipway("kill", id_).code == 0
     product.wait(id_, "terminated", 90)
     for node in product.cluster.nodes:
@@ -66,13 +66,13 @@ def pods_on(node: RealNode, id_: str) -> list[str]:
 
 
 def await_pods(node: RealNode, id_: str, attempt: int | None, ranks: int = 2) -> None:
-    """Until what runs there of it is that attempt, whole, and nothing else; None: nothing."""
+    """Wait until exactly the pods of that attempt run there, all of them; None: no pod."""
     wanted = [f"{id_}-{attempt}-{rank}" for rank in range(ranks)] if attempt else []
     wait_until(lambda: pods_on(node, id_) == wanted, f"{wanted} run on {node.name}", timeout_s=60)
 
 
 def hear_of_after(moment: float) -> None:
-    """Until a container tells the judge of a later time (epoch seconds)."""
+    """Wait until a container reports a later time (epoch seconds)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ear:
         ear.bind((CONTROL_PLANE, WITNESS_PORT))
         ear.settimeout(10.0)
@@ -82,7 +82,7 @@ def hear_of_after(moment: float) -> None:
 
 @pytest.mark.parametrize("how", [(), ("--force", "--grace-period=0")], ids=["asked", "forced"])
 def test_a_pod_deleted_by_hand(product: Product, how: tuple[str, ...]) -> None:
-    """Its gang ends, whole, and only then begins again; it is no failure of the user's."""
+    """The whole gang ends, and only then restarts; this is not the user's failure."""
     id_ = product.launch("python3", "-c", CLOCK, options=("--ranks", "2"))
     product.wait_running(id_, 1)
     wait_until(lambda: times_of(product, id_, 1), "it prints")
@@ -95,9 +95,10 @@ def test_a_pod_deleted_by_hand(product: Product, how: tuple[str, ...]) -> None:
 
 
 def test_a_machine_that_is_gone(product: Product) -> None:
-    """Nothing is done in its place until an admin says that it is off; then its gang runs elsewhere, whole.
+    """Its gang is not restarted until an administrator states that the machine is off; then the whole gang runs
+    elsewhere.
 
-    When it is there again it has nothing of the gang.
+    When the machine is back, nothing of the gang runs on it.
     """
     id_, lost = launch_on_last(product, "python3", "-c", CLOCK)
     lost.power_off()
@@ -116,9 +117,10 @@ def test_a_machine_that_is_gone(product: Product) -> None:
 
 
 def test_a_machine_that_is_cut_off(product: Product) -> None:
-    """Its containers run on, unseen. Whoever gives them up gets the gang elsewhere, and the machine ends them later.
+    """Its containers run on without reports. When an administrator gives them up, the gang runs elsewhere, and the
+    machine ends them later.
 
-    What they tell the judge of the chaos runs is heard all the time.
+    The collector of the chaos runs receives their reports all the time.
     """
     id_, lost = launch_on_last(product, "python3", "-c", WITNESSED_CLOCK)
     lost.cut_off()
@@ -136,7 +138,7 @@ def test_a_machine_that_is_cut_off(product: Product) -> None:
 
 
 def test_a_machine_that_boots(product: Product) -> None:
-    """It is back before anybody gave it up: what it ran is told as lost with it, and begins again, whole."""
+    """It is back before an administrator gave it up: its pods are reported as lost, and the whole gang restarts."""
     id_, lost = launch_on_last(product, "python3", "-c", CLOCK)
     wait_until(lambda: times_of(product, id_, 1), "it prints")
     lost.power_off()
@@ -206,5 +208,5 @@ def test_a_disk_that_is_full(product: Product, tmp_path: Path) -> None:
 
 
 def has_pressure(product: Product, node: RealNode) -> bool:
-    """Whether the kubelet says that its disk is full."""
+    """Whether the kubelet reports disk pressure."""
     return product.cluster.has_condition(node.name, "DiskPressure")

@@ -21,13 +21,13 @@ for n in range(100_000): print(n, flush=True); time.sleep(0.2)
 
 
 def test_the_installation_passes_its_own_trial(product: Product) -> None:
-    """`helm test`: a pod of the chart launches a run, reads its log, and is content."""
+    """`helm test`: a pod of the chart launches a run, reads its log, and succeeds."""
     answer = chart.try_out(product.cluster.control.kubeconfig, timeout_s=180)
     assert answer
 
 
 def test_single_runs_of_the_scheduler_launch_what_waits(product: Product) -> None:
-    """With `scheduler.once` a CronJob takes the place of the Deployment: a run does what there is to do, and ends."""
+    """With `scheduler.once` a CronJob replaces the Deployment: each run does the present work, and ends."""
     ours = ("--namespace", chart.NAMESPACE)
     kubeconfig = product.cluster.control.kubeconfig
     chart.upgrade(kubeconfig, values={**VALUES, "scheduler": {"once": {"enabled": True}}})
@@ -48,9 +48,9 @@ def test_single_runs_of_the_scheduler_launch_what_waits(product: Product) -> Non
 
 
 def test_the_node_of_the_services_is_drained(product: Product) -> None:
-    """They go on elsewhere, what runs on another node is not touched, and each of its lines is shown once.
+    """The services restart elsewhere, a run on another node is not affected, and each of its lines is shown once.
 
-    At the end the services are on the first node again: the others may be lost in other tests.
+    At the end the services are on the first node again, because other tests lose the others.
     """
     cluster = product.cluster
     first, last = cluster.nodes[0], cluster.nodes[-1]
@@ -77,7 +77,7 @@ def test_the_node_of_the_services_is_drained(product: Product) -> None:
 
 
 def services_on(product: Product, node: RealNode) -> list[str]:
-    """The pods of the release's Deployments there."""
+    """The pods of the release's Deployments on that node."""
     selector = f"app.kubernetes.io/component in ({','.join(chart.SERVICES)})"
     found = product.cluster.kubectl(
         "--namespace", chart.NAMESPACE, "get", "pods", "--output", "name", "--selector", selector,
@@ -87,7 +87,7 @@ def services_on(product: Product, node: RealNode) -> list[str]:
 
 
 def test_an_init_container_that_fails_is_named(product: Product, tmp_path: Path) -> None:
-    """With its exit code; what it printed is the log of the rank, whose program never began."""
+    """The failure has its exit code; its output is the log of the rank, whose program never started."""
     beside = {
         "initContainers": [{"name": "prepare", "image": WORKLOAD, "command": ["sh", "-c", "echo no data; exit 7"]}]
     }

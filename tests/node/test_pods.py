@@ -1,4 +1,4 @@
-"""What a pod's own spec asks of a kubelet: probes and volumes that end with the pod."""
+"""Requests of a pod's own spec to a kubelet: probes, and volumes that end with the pod."""
 
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ SCRATCH_CLASS = "scratch"
 
 
 def a_template(*volumes: dict[str, Any], **container: Any) -> dict[str, Any]:
-    """A pod whose main container has these fields, and these volumes."""
+    """A pod template whose main container has these fields, with these volumes."""
     main = {"name": "main", "image": "slipway.local/workload:1", **container}
     return {"spec": {"containers": [main], "volumes": list(volumes)}}
 
 
 def test_a_service_is_ready_when_its_probe_says_so(product: Product, tmp_path: Path) -> None:
-    """It runs before, and is not ready; a shell is such a service."""
+    """It runs before that, and is not ready; a shell is such a service."""
     probe = {"exec": {"command": ["test", "-e", "/tmp/open"]}, "periodSeconds": 1}
     template = a_template(readinessProbe=probe)
     id_ = product.apply(tmp_path, kind="shell", command=["python3", "-c", OPEN_LATER], template=template)
@@ -40,7 +40,7 @@ def test_a_service_is_ready_when_its_probe_says_so(product: Product, tmp_path: P
 
 
 def test_a_rank_that_does_not_answer_its_probe_is_ended(product: Product, tmp_path: Path) -> None:
-    """The run has failed, and that it was for its probe is said."""
+    """The run has failed, and the failure names the probe."""
     probe = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 2}
     template = a_template(livenessProbe=probe)
     template["spec"]["terminationGracePeriodSeconds"] = 1
@@ -53,7 +53,7 @@ def test_a_rank_that_does_not_answer_its_probe_is_ended(product: Product, tmp_pa
 
 
 def test_a_folder_that_grows_beyond_its_limit_is_the_users_own_fault(product: Product, tmp_path: Path) -> None:
-    """The kubelet evicts the pod; trying it again would end the same way, so it counts as the rank's failure."""
+    """The kubelet evicts the pod. A retry would end the same way, so it is counted as the rank's failure."""
     folder = {"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}
     template = a_template(folder, volumeMounts=[{"name": "scratch", "mountPath": "/scratch"}])
     script = "dd if=/dev/zero of=/scratch/large bs=1M count=8; sleep 600"
@@ -65,9 +65,9 @@ def test_a_folder_that_grows_beyond_its_limit_is_the_users_own_fault(product: Pr
 
 
 def test_a_volume_of_its_own_comes_and_goes_with_a_rank(product: Product, tmp_path: Path) -> None:
-    """A claim is made from the pod, bound to a volume, written to, and gone with the pod.
+    """A claim is created from the pod, bound to a volume, written to, and deleted with the pod.
 
-    The volume is one made before, of a class without a provisioner: this cluster has no storage driver.
+    The volume was created before, in a class without a provisioner, because this cluster has no storage driver.
     """
     folder = tmp_path / "volume"
     folder.mkdir(mode=0o777)

@@ -1,4 +1,4 @@
-"""What becomes of a machine that lacks something, and of what a cluster would leave on it."""
+"""Machines that lack a program, and files that a cluster would leave on a machine."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.support.wait import wait_until
 
 
 def test_an_install_that_fails_is_no_machine_that_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is an apt-get and we are root, its failure is an error in its own words, and nothing is skipped."""
+    """With apt-get and as root, a failed install is an error in apt's own words, and no test is skipped."""
     apt = tmp_path / "apt-get"
     apt.write_text("#!/bin/sh\necho no such package >&2\nexit 100\n")
     apt.chmod(0o755)
@@ -22,7 +22,7 @@ def test_an_install_that_fails_is_no_machine_that_cannot(tmp_path: Path, monkeyp
 
 @pytest.mark.usefixtures("cluster")
 def test_what_is_kept_on_the_machine_is_seen() -> None:
-    """While a cluster is up its plugins keep records and its kubelets links, and each is found."""
+    """While a cluster runs its plugins keep records and its kubelets links; the search finds each."""
     found = machine_files()
     (RECORDS / "record").touch()
     (LINKS / "container.log").symlink_to("gone")
@@ -31,7 +31,7 @@ def test_what_is_kept_on_the_machine_is_seen() -> None:
 
 
 def test_what_is_kept_on_the_machine_goes_with_the_cluster(cluster: NodeCluster) -> None:
-    """Each place outside of the cluster's folder is a mount of its own, so that the machine's is not written to."""
+    """Each place outside of the cluster's folder has its own mount, so that the machine's is not written to."""
     mounts = {line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()}
     assert {"/run", str(RECORDS), str(LINKS), str(DEVICE_PLUGINS)} <= mounts
     name = "links-its-log"

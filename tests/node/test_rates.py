@@ -1,4 +1,4 @@
-"""Logs at a rate: what eight ranks print at once for a while, through real kubelets that rotate their files."""
+"""Logs at a rate: eight ranks print at once for a while, through real kubelets that rotate their files."""
 
 import re
 
@@ -20,10 +20,10 @@ print("took", round(time.monotonic() - began, 1))
 
 
 def test_each_line_at_a_rate_is_stored_once_or_counted_as_missing(product: Product) -> None:
-    """Of each rank what is stored is in order and once, and what is not is counted where it is missing.
+    """Stored lines of each rank are in order and once, and missing lines are counted at their position.
 
-    What a node removed before it could be read cannot be counted: that it is missing is said, with the rank.
-    Each prints twice what a file of its log may hold, so that the kubelet begins a new one while the rank prints.
+    Lines that a node removed before they were read cannot be counted: the log shows that lines are missing, with the
+    rank. Each rank prints twice the size of a log file, so that the kubelet begins a new one while the rank prints.
     """
     assert LINES * 270 > 1.9 * LOG_BYTES_MAX
     options = ("--ranks", str(RANKS), "--detach")
@@ -33,7 +33,7 @@ def test_each_line_at_a_rate_is_stored_once_or_counted_as_missing(product: Produ
     id_ = found.group()
     product.wait(id_, "terminated", 240)
     assert product.view(id_)["result"] == "Succeeded"
-    # Followed: what is still on its way from the nodes comes, too.
+    # Followed, because lines on their way from the nodes arrive too.
     shown = product.slipway("logs", "--follow", id_, timeout_s=240)
     assert shown.code == 0, shown.err[-1000:]
     took = set(re.findall(r"^\[(\d+)\] took ", shown.out, re.MULTILINE))

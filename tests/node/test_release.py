@@ -1,4 +1,5 @@
-"""A release with real pods: upgraded, rolled back and uninstalled; what runs is not touched, nothing of it stays."""
+"""A release with real pods: upgraded, rolled back and uninstalled; running pods are not affected, and nothing of the
+release stays."""
 
 import contextlib
 import re
@@ -23,18 +24,19 @@ KINDS = (
     "validatingadmissionpolicies,validatingadmissionpolicybindings,leases"
 )
 STAYS = re.compile(r"configmap/slipway-(key|usage)-.*|lease\.coordination\.k8s\.io/slipway-(feed|scheduler-.*)")
-"""What the page says that stays, beside the definitions and their objects: who used how much, keys, expired leases."""
+"""Objects that stay according to the page, beside the definitions and their objects: totals of usage, keys, expired
+leases."""
 
 
 def pod_of(product: Product, id_: str) -> tuple[str, int]:
-    """The uid of a run's pod, and how often its containers were restarted."""
+    """The uid of a run's pod, and the restarts of its containers."""
     where = "jsonpath={.metadata.uid} {.status.containerStatuses[0].restartCount}"
     uid, restarts = product.cluster.kubectl("get", "pod", f"{id_}-1-0", "--output", where).split()
     return uid, int(restarts)
 
 
 def level_of(product: Product) -> str:
-    """How much the scheduler that runs now is told to log."""
+    """The log level of the running scheduler."""
     where = "jsonpath={.items[*].data.SLIPWAY_LOG_LEVEL}"
     said = product.cluster.kubectl("--namespace", chart.NAMESPACE, "get", "configmaps", "--output", where).split()
     assert len(set(said)) == 1, said
@@ -42,14 +44,14 @@ def level_of(product: Product) -> str:
 
 
 def is_going_on(product: Product, id_: str) -> bool:
-    """Whether what it prints is shown, also what it prints from now on."""
+    """Whether its output is shown, also lines that it prints from now on."""
     before = len(lines_of(product.slipway("logs", id_).out))
     wait_until(lambda: len(lines_of(product.slipway("logs", id_).out)) > before, "it goes on", timeout_s=60)
     return True
 
 
 def left(product: Product) -> set[str]:
-    """What in the cluster is named or labelled as the release's, but for what stays."""
+    """Objects of the cluster with the release's name or labels, except those that stay."""
     listed = product.cluster.kubectl("get", KINDS, "--all-namespaces", "--output", "name")
     labelled = product.cluster.kubectl(
         "get", KINDS, "--all-namespaces", "--output", "name", "--selector", "app.kubernetes.io/instance=slipway"
@@ -60,13 +62,13 @@ def left(product: Product) -> set[str]:
 
 @pytest.fixture(autouse=True)
 def on_the_first_node(product: Product) -> Generator[None]:
-    """The others may be lost in other tests."""
+    """Move the services to the first node, because other tests lose the other nodes."""
     with cordoned(product.cluster, *product.cluster.nodes[1:]):
         yield
 
 
 def test_a_run_lives_through_upgrade_and_rollback_and_an_uninstall_leaves_nothing(product: Product) -> None:
-    """A changed setting reaches the pods and is taken back; the same container runs on, each line shown once."""
+    """A changed setting reaches the pods and is reverted; the same container runs on, each line shown once."""
     kubeconfig = product.cluster.control.kubeconfig
     id_ = product.launch("python3", "-c", TICKS)
     product.wait_running(id_, 1)

@@ -21,7 +21,7 @@ from tests.chaos.proxy.rules import OF_REDIS, OF_WATCHES, Rule, Rules
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What it stands between. Ports are `{name of the process: port}`."""
+    """The addresses of both sides of the proxy. Ports are `{name of the process: port}`."""
 
     seed: int
     kube_port: int
@@ -29,7 +29,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     kube_doors: dict[str, int]
     redis_doors: dict[str, int]
     ca: str = ""
-    """the authority behind the API server's certificate; empty: it speaks plainly"""
+    """the authority that signed the API server's certificate; empty: no TLS"""
 
 
 class Proxy:
@@ -46,7 +46,7 @@ class Proxy:
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
-        """Listens at every door."""
+        """Listen at every door."""
         config = self._config
         doors = [(self._kube[name].serve, port) for name, port in config.kube_doors.items()]
         doors += [(self._redis[name].serve, port) for name, port in config.redis_doors.items()]
@@ -54,12 +54,12 @@ class Proxy:
             self._servers.append(await asyncio.start_server(serve, "127.0.0.1", port, limit=HEAD_BYTES_MAX))
 
     def stop(self) -> None:
-        """Listens no more; what is open ends with the process."""
+        """Stop listening; open connections end with the process."""
         for server in self._servers:
             server.close()
 
     def do(self, command: dict[str, Any]) -> dict[str, int]:
-        """One command."""
+        """Execute one command."""
         if "drop" in command:
             return {"struck": self._rules.drop(command["drop"])}
         if "stalled" in command:
@@ -92,7 +92,7 @@ def _say(answer: dict[str, int]) -> None:
 
 
 def main() -> int:
-    """Exit code 0 at the end of the input."""
+    """Serve until the end of the input, then return 0."""
     uvloop.run(_serve(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Config)))
     return 0
 

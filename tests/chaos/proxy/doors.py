@@ -1,7 +1,7 @@
-"""The proxy between services and the API server: reads every request, and lets the rules decide what becomes of it.
+"""The proxy between services and the API server: reads every request, and treats it as the rules decide.
 
-Owns the connections: one upstream for each one downstream. A door is a port for one process of a service, so that
-faults can strike one replica. What is not struck passes unchanged.
+Owns the connections: one upstream connection for each downstream one. A door is a port for one process of a service, so
+that faults can strike one replica. Other traffic passes unchanged.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ _REASONS = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailab
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the real server is; `tls` None means plain."""
+    """The address of the real server; `tls` None means no TLS."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None = None
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection of its own."""
+        """Open a connection."""
         name = self.host if self.tls else None
         return await asyncio.open_connection(
             self.host, self.port, ssl=self.tls, server_hostname=name, limit=HEAD_BYTES_MAX
@@ -36,7 +36,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeDoor:
-    """What one process takes for the API server."""
+    """The address that one process uses as its API server."""
 
     def __init__(self, name: str, upstream: Upstream, rules: Rules) -> None:
         self.name = name
@@ -45,14 +45,14 @@ class KubeDoor:
         self._watches: set[Watch] = set()
 
     def strike(self, standing: Standing) -> None:
-        """A rule for watches has come into force: it strikes those that are open, too."""
+        """Apply a new rule for watches to the open ones too."""
         if standing.rule.is_for(self.name):
             for watch in list(self._watches):
                 standing.struck += 1
                 watch.strike(standing.rule.kind)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection of the process, until either side closes it."""
+        """Serve one connection of the process, until either side closes it."""
         link: _Link | None = None
         try:
             while (head := await read_head(reader)) is not None:
@@ -69,7 +69,7 @@ class KubeDoor:
     async def _exchange(
         self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: "_Link"
     ) -> bool:
-        """One request and its answer; whether the connection may be used again."""
+        """Pass one request and its answer; return whether the connection may be used again."""
         body = await whole(reader, head, is_answer=False)
         standing = self._rules.draw(self.name, OF_CALLS)
         match standing.rule.kind if standing else None:
@@ -134,7 +134,7 @@ class KubeDoor:
 
     @property
     def stalled(self) -> int:
-        """How many watches are open on which nothing passes any more."""
+        """The number of open watches on which nothing passes any more."""
         return sum(watch.is_stalled for watch in self._watches)
 
     async def _watch(
@@ -150,7 +150,8 @@ class KubeDoor:
             self._watches.discard(watch)
 
     async def _hold(self, reader: asyncio.StreamReader, standing: Standing, timeout_s: float | None = None) -> None:
-        """Waits until the rule is gone, the time is over, or the client has. Raises ConnectionResetError then."""
+        """Wait until the rule is dropped, the time is over, or the client has closed. Raises ConnectionResetError in
+        the last case."""
         gone = asyncio.ensure_future(reader.read(1))
         over = asyncio.ensure_future(standing.ended.wait())
         try:
@@ -175,7 +176,7 @@ def is_watch(target: str) -> bool:
 
 
 def refusal(status: int, retry_after_s: int) -> bytes:
-    """A whole answer as the API server words it."""
+    """A whole answer in the words of the API server."""
     reason = _REASONS.get(status, "Unknown")
     told = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": status}
     details = {"retryAfterSeconds": retry_after_s} if retry_after_s else {}
@@ -186,7 +187,7 @@ def refusal(status: int, retry_after_s: int) -> bytes:
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """Closes a connection with RST: what was not read yet is lost to the peer."""
+    """Close a connection with RST: the peer loses everything that it has not read yet."""
     with contextlib.suppress(OSError):
         sock: socket.socket | None = writer.get_extra_info("socket")
         if sock is not None:
@@ -195,7 +196,7 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 
 async def _pass(answer: Head, writer: asyncio.StreamWriter, link: _Link) -> None:
-    """A stream that is no watch: a log that is followed."""
+    """Pass a stream that is no watch: a followed log."""
     writer.write(answer.encode())
     async for piece in pieces(link.reader, answer, is_answer=True):
         writer.write(chunk(piece))
@@ -207,7 +208,7 @@ async def _pass(answer: Head, writer: asyncio.StreamWriter, link: _Link) -> None
 async def _splice(
     one: tuple[asyncio.StreamReader, asyncio.StreamWriter], two: tuple[asyncio.StreamReader, asyncio.StreamWriter]
 ) -> None:
-    """Bytes both ways until either side ends."""
+    """Pass bytes both ways until either side ends."""
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(PIECE):

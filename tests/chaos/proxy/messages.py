@@ -15,28 +15,28 @@ _BODILESS = (204, 304)
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line and the headers, as they came (names in lower case)."""
+    """The first line and the headers as received (names in lower case)."""
 
     first: str
     headers: tuple[tuple[str, str], ...]
 
     def get(self, name: str) -> str:
-        """The value of a header; empty without one."""
+        """The value of a header; empty when it is missing."""
         return next((value for key, value in self.headers if key == name), "")
 
     @property
     def method(self) -> str:
-        """Of a request."""
+        """The method of a request."""
         return self.first.split(" ", 1)[0]
 
     @property
     def target(self) -> str:
-        """Of a request."""
+        """The target of a request."""
         return self.first.split(" ")[1]
 
     @property
     def status(self) -> int:
-        """Of an answer."""
+        """The status of an answer."""
         return int(self.first.split(" ")[1])
 
     @property
@@ -48,7 +48,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         return "upgrade" in self.get("connection").lower()
 
     def encode(self, **changed: str) -> bytes:
-        """As bytes; `changed` headers stand in for those of that name (an empty value removes it)."""
+        """The head as bytes; `changed` headers replace those of that name (an empty value removes it)."""
         changes = {name.replace("_", "-"): value for name, value in changed.items()}
         kept = [(name, value) for name, value in self.headers if name not in changes]
         lines = [self.first, *(f"{name}: {value}" for name, value in [*kept, *changes.items()] if value)]
@@ -56,7 +56,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_head(reader: asyncio.StreamReader) -> Head | None:
-    """The next head; None when the peer has closed in between messages. Raises ConnectionError in the middle of one."""
+    """Read the next head; None when the peer has closed between messages. Raises ConnectionError in the middle of
+    one."""
     try:
         blob = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as error:
@@ -71,7 +72,7 @@ async def read_head(reader: asyncio.StreamReader) -> Head | None:
 async def pieces(
     reader: asyncio.StreamReader, head: Head, *, is_answer: bool, is_bare: bool = False
 ) -> AsyncGenerator[bytes, None]:
-    """The body, piece by piece; chunks are given as they were cut. `is_bare`: the answer to a HEAD."""
+    """Yield the body piece by piece; chunks as the sender cut them. `is_bare`: the answer to a HEAD."""
     if is_answer and (is_bare or head.status in _BODILESS):
         return
     if head.is_chunked:
@@ -94,17 +95,17 @@ async def pieces(
 
 
 async def whole(reader: asyncio.StreamReader, head: Head, *, is_answer: bool, is_bare: bool = False) -> bytes:
-    """The whole body."""
+    """Read the whole body."""
     return b"".join([piece async for piece in pieces(reader, head, is_answer=is_answer, is_bare=is_bare)])
 
 
 def chunk(piece: bytes) -> bytes:
-    """As one chunk of a chunked body; an empty one ends it."""
+    """One chunk of a chunked body; an empty one ends the body."""
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
 async def lines(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Whole lines, each with its end, of a body that comes in pieces; the rest without an end is dropped."""
+    """Yield whole lines, each with its end, of a body in pieces; a rest without an end is dropped."""
     held = b""
     async with aclosing(parts) as taken:
         async for part in taken:

@@ -1,4 +1,4 @@
-"""The proxy between services and Redis: bytes, cut off, stalled, slowed or torn as the rules say."""
+"""The proxy between services and Redis: bytes, which are cut off, stalled, slowed or torn by the rules."""
 
 import asyncio
 
@@ -7,11 +7,11 @@ from tests.chaos.proxy.messages import PIECE
 from tests.chaos.proxy.rules import Rules, Standing, Trouble
 
 TORN_BYTES = 7
-"""Of a reply so much passes before the connection is reset."""
+"""The bytes of a reply that pass before the connection is reset."""
 
 
 class _Pair:
-    """One connection of a process, and ours to Redis."""
+    """One connection of a process, and its connection to Redis."""
 
     def __init__(self, down: asyncio.StreamWriter) -> None:
         self.down = down
@@ -19,7 +19,7 @@ class _Pair:
 
 
 class RedisDoor:
-    """What one process takes for Redis."""
+    """The address that one process uses as its Redis."""
 
     def __init__(self, name: str, upstream: Upstream, rules: Rules) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class RedisDoor:
         self._pairs: set[_Pair] = set()
 
     def strike(self, standing: Standing) -> None:
-        """A rule has come into force: it strikes the connections that are open."""
+        """Apply a new rule to the open connections."""
         if not standing.rule.is_for(self.name):
             return
         for pair in self._pairs:
@@ -39,7 +39,7 @@ class RedisDoor:
                 pair.is_stalled = True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection of the process, until either side closes it."""
+        """Serve one connection of the process, until either side closes it."""
         pair, up = _Pair(writer), None
         cut = self._rules.holding(self.name, Trouble.REDIS_CUT)
         stalled = self._rules.holding(self.name, Trouble.REDIS_STALLED)

@@ -1,7 +1,8 @@
-"""What the proxy does to which traffic: rules, added and dropped while it runs, and who draws when a rule strikes.
+"""The effects of the proxy on traffic: rules that are added and dropped while it runs, and the draw whether a rule
+strikes.
 
-Owns the words. Must not know sockets. One generator, seeded, draws for all rules, so that a run with the same traffic
-draws the same.
+Owns the names. Must not know sockets. One seeded generator draws for all rules, so that equal traffic gives equal
+draws.
 """
 
 import asyncio
@@ -13,32 +14,32 @@ import msgspec
 
 
 class Trouble(StrEnum):
-    """What may happen to a request, a watch, or a connection to Redis."""
+    """The effect on a request, a watch, or a connection to Redis."""
 
     ANSWER = "answer"
     """refused with a status, not forwarded"""
     RESET_BODY = "reset-body"
     """the connection is reset in the middle of the answer's body"""
     SLOW_BODY = "slow-body"
-    """the body of the answer comes one byte a second"""
+    """the body of the answer is sent at one byte a second"""
     TIMEOUT_APPLIED = "timeout-applied"
     """forwarded; the answer is dropped, and the connection stays open"""
     TIMEOUT_NOT_APPLIED = "timeout-not-applied"
     """not forwarded, and the connection stays open"""
     WATCH_STALLED = "watch-stalled"
-    """nothing more comes on an open connection: neither events nor its end, also when the rule is gone"""
+    """nothing more is sent on an open connection, neither events nor its end, also after the rule is dropped"""
     WATCH_CLOSED = "watch-closed"
     WATCH_GONE = "watch-gone"
     """an ERROR event with 410 inside the answer 200"""
     WATCH_DUPLICATED = "watch-duplicated"
     WATCH_DELAYED = "watch-delayed"
     REDIS_CUT = "redis-cut"
-    """connections are reset, new ones as well"""
+    """connections are reset, new ones too"""
     REDIS_STALLED = "redis-stalled"
-    """connections stay open, nothing passes; those of that time stay dead"""
+    """connections stay open, nothing passes; connections of that time stay dead"""
     REDIS_SLOW = "redis-slow"
     REDIS_TORN = "redis-torn"
-    """replies are broken off in the middle"""
+    """replies are cut off in the middle"""
 
 
 OF_CALLS = frozenset(
@@ -55,23 +56,23 @@ OF_REDIS = frozenset(kind for kind in Trouble if kind.value.startswith("redis-")
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One trouble. `doors` are the names of the processes that it strikes; none: all."""
+    """One effect. `doors` are the names of the affected processes; none: all."""
 
     kind: Trouble
     doors: tuple[str, ...] = ()
     share: float = 1.0
-    """how many of the requests it strikes, from 0 to 1"""
+    """the share of requests that it strikes, from 0 to 1"""
     status: int = 503
     retry_after_s: int = 0
     delay_s: float = 0.0
 
     def is_for(self, door: str) -> bool:
-        """Whether traffic of that process is meant."""
+        """Whether the rule affects traffic of that process."""
         return not self.doors or door in self.doors
 
 
 class Standing:
-    """A rule that is in force until `ended`."""
+    """A rule that is active until `ended`."""
 
     def __init__(self, number: int, rule: Rule) -> None:
         self.number = number
@@ -81,7 +82,7 @@ class Standing:
 
 
 class Rules:
-    """The rules in force."""
+    """The active rules."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -89,13 +90,13 @@ class Rules:
         self._last = 0
 
     def add(self, rule: Rule) -> Standing:
-        """It holds from now on."""
+        """Activate a rule."""
         self._last += 1
         made = self._standing[self._last] = Standing(self._last, rule)
         return made
 
     def drop(self, number: int) -> int:
-        """It holds no more; how often it struck."""
+        """Drop a rule and return how often it struck."""
         ended = self._standing.pop(number, None)
         if ended is None:
             return 0
@@ -103,7 +104,7 @@ class Rules:
         return ended.struck
 
     def draw(self, door: str, kinds: frozenset[Trouble]) -> Standing | None:
-        """The rule that strikes a request of that process now, counted; None for most."""
+        """The rule that strikes this request of that process, which is counted; None for most requests."""
         for standing in self._of(door, kinds):
             if standing.rule.share >= 1.0 or self._random.random() < standing.rule.share:
                 standing.struck += 1
@@ -111,7 +112,7 @@ class Rules:
         return None
 
     def holding(self, door: str, kind: Trouble) -> Standing | None:
-        """The first rule of that kind for that process."""
+        """The first active rule of that kind for that process."""
         return next(self._of(door, frozenset({kind})), None)
 
     def _of(self, door: str, kinds: frozenset[Trouble]) -> Iterator[Standing]:

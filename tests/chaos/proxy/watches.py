@@ -1,6 +1,6 @@
-"""One watch that passes the proxy: its events stalled, ended, repeated or held back as the rules say.
+"""One watch through the proxy: the rules stall, end, repeat or delay its events.
 
-Owns the order: what is passed is passed in the order in which it came.
+Owns the order: events are passed in the order of their arrival.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ class Watch:
         self._clock = SystemClock()
         self._held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         self.is_stalled = False
-        """its events are dropped without a word, until the client closes the connection"""
+        """whether its events are dropped silently, until the client closes the connection"""
         self._ending = asyncio.Event()
         self._last_words = b""
 
     def strike(self, kind: Trouble) -> None:
-        """Something befalls it that needs no event to come."""
+        """Apply an effect that needs no event."""
         match kind:
             case Trouble.WATCH_STALLED:
                 self.is_stalled = True
@@ -43,7 +43,7 @@ class Watch:
                 pass
 
     async def run(self, events: AsyncGenerator[bytes, None], reader: asyncio.StreamReader) -> None:
-        """Until the server ends it, a rule does, or the client goes."""
+        """Run until the server ends it, a rule does, or the client closes."""
         for kind in (Trouble.WATCH_STALLED, Trouble.WATCH_CLOSED, Trouble.WATCH_GONE):
             if self._rules.holding(self._door, kind) is not None:
                 self.strike(kind)
@@ -90,7 +90,7 @@ class Watch:
         self._held.put_nowait((0.0, b""))
 
     async def _pass(self) -> None:
-        """Writes what is due; an empty line is the end, a time below 0 a bad one."""
+        """Write the events that are due; an empty line is the end, a time below 0 a bad end."""
         while True:
             due, event = await self._held.get()
             if not event and due < 0:
