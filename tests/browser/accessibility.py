@@ -1,6 +1,6 @@
-"""What axe finds on a page: the barriers that it calls serious or critical.
+"""The findings of axe on a page: barriers of the levels serious and critical.
 
-Owns how the checker gets into the page: over the browser's protocol, so that the policy of the page stays as it is.
+Owns how the checker is loaded into the page: over the browser's protocol, so that the page's policy need not change.
 """
 
 import json
@@ -18,7 +18,7 @@ _FOUND = (
 
 
 def barriers(page: Page) -> list[str]:
-    """Each with its rule, the element, and what would mend it."""
+    """Each barrier with its rule, the element, and the fix."""
     page.call("Runtime.evaluate", expression=f"{AXE.read_text('utf-8')};0")
     found: list[str] = page.run(_FOUND)
     return found

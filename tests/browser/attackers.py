@@ -1,6 +1,7 @@
-"""What attackers have: a site of their own, and text that would run if a page took it for more than text.
+"""The means of attackers: their own site, and text that would run if a page treated it as markup.
 
-Owns the site of another origin, promises of a browser as values, and the planted text with what shows that it ran.
+Owns the site of another origin, the outcomes of a browser's promises as values, and the planted text with the check
+whether it ran.
 """
 
 import http.server
@@ -14,7 +15,8 @@ from tests.browser.chromium import Page
 
 TITLE = "foreign"
 PLANTED = '<b data-planted>planted</b><img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
-"""A page that shows it as text has all of it in `innerText`; one that does not has an element `data-planted`."""
+"""A page that shows it as text has all of it in `innerText`; a page that treats it as markup has an element
+`data-planted`."""
 SHOWN = "<b data-planted>planted</b>"
 _HAS_RUN = (
     "JSON.stringify([window.hacked ?? 0, document.querySelectorAll('[data-planted], img[src=x]').length,"
@@ -32,12 +34,12 @@ class _Empty(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Write no log."""
 
 
 @contextmanager
 def foreign_site() -> Generator[str]:
-    """The origin of another program on this machine, which is all that a page of another site needs to be."""
+    """The origin of another program on this machine, which a browser treats as another site."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Empty) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -51,7 +53,7 @@ def open_foreign(page: Page, site: str) -> None:
 
 
 def outcome(page: Page, call: str) -> str:
-    """What a promise comes to: `kept` with what it says, or `broken`."""
+    """The outcome of a promise: `kept` with its value, or `broken`."""
     return str(page.run(f"({call}).then(value => 'kept ' + value, error => 'broken')"))
 
 
@@ -65,7 +67,7 @@ def a_socket(url: str, protocol: str = "") -> str:
 
 
 def a_frame(url: str) -> str:
-    """A promise of a frame: whether its page can be looked into, or what the browser shows in its place."""
+    """A promise of a frame: whether its page can be read, or what the browser shows instead."""
     return (
         "new Promise(kept => { const each = document.createElement('iframe');"
         f"each.src = {json.dumps(url)}; each.onload = () => {{ let seen = 'foreign';"
@@ -75,7 +77,8 @@ def a_frame(url: str) -> str:
 
 
 def assert_nothing_ran(page: Page, where: str) -> None:
-    """No planted element is in the page, no script of theirs has run, and no policy had to stop one."""
+    """Check that no planted element is in the page, no script of the attacker has run, and no policy had to stop
+    one."""
     assert page.run(_HAS_RUN) == "[0,0,0]", (where, page.run(_HAS_RUN))
     refused = [each for each in page.errors if "Content Security Policy" in each or "TrustedHTML" in each]
     assert refused == [], where

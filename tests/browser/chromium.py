@@ -1,7 +1,7 @@
 """A real Chromium without a screen, driven over its DevTools protocol.
 
-Owns the browser's process, its pages, and what they said on their console. Needs no driver of its own: the protocol is
-JSON over a WebSocket. Source: Chrome DevTools Protocol, domains Target, Page, Runtime, Input, Emulation.
+Owns the browser's process, its pages, and their console output. It needs no driver, because the protocol is JSON over a
+WebSocket. Source: Chrome DevTools Protocol, domains Target, Page, Runtime, Input, Emulation.
 """
 
 import base64
@@ -45,16 +45,16 @@ _FLAGS = (
 
 
 def find() -> str:
-    """The path of a Chromium; empty without one."""
+    """The path of a Chromium; empty when there is none."""
     return next((path for path in map(shutil.which, NAMES) if path), "")
 
 
 class ReplacedError(AssertionError):
-    """The page was replaced by another one while it was asked."""
+    """Another page replaced the page during a call."""
 
 
 class Page:
-    """One tab, in a context of its own: no cookies of another."""
+    """One tab, in its own context: it shares no cookies with others."""
 
     def __init__(self, browser: "Browser", context: str) -> None:
         self._browser = browser
@@ -62,23 +62,23 @@ class Page:
         target = browser.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         self._session = str(browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
         self.errors: list[str] = []
-        """exceptions of scripts, and what a policy or a missing file made the browser complain of"""
+        """exceptions of scripts, and the browser's complaints about policies and missing files"""
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> Json:
-        """One command of the protocol, to this tab."""
+        """Send one command of the protocol to this tab."""
         return self._browser.call(method, self._session, self, **parameters)
 
     def heard(self, event: Json) -> None:
-        """Something happened in the tab."""
+        """Handle an event of the tab."""
         told: Json = event.get("params", {})
         if event["method"] == "Runtime.exceptionThrown":
             details = told["exceptionDetails"]
             self.errors.append(str(details.get("exception", {}).get("description") or details["text"]))
         elif event["method"] == "Log.entryAdded" and told["entry"]["level"] == "error":
             if "status of 503" in told["entry"]["text"]:
-                return  # what a waiting page sees until there is something to see
+                return  # normal for a waiting page until the workload answers
             self.errors.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
 
     def goto(self, url: str) -> None:
@@ -87,13 +87,13 @@ class Page:
         assert "errorText" not in told, told
 
     def run(self, script: str) -> Any:
-        """The value of a JavaScript expression, once a promise that it is has been kept."""
+        """Return the value of a JavaScript expression; if it is a promise, wait for it."""
         told = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
 
     def wait_for(self, script: str, *, timeout_s: float = WAIT_S) -> Any:
-        """Ask until the expression is true; a page that is just being replaced is asked again."""
+        """Wait until the expression is true; retry while the page is being replaced."""
         deadline = time.monotonic() + timeout_s
         while True:
             told: Json = {}
@@ -109,7 +109,7 @@ class Page:
             time.sleep(POLL_S)
 
     def text(self) -> str:
-        """What can be read on the page."""
+        """The readable text of the page."""
         return str(self.run("document.body ? document.body.innerText : ''"))
 
     def type(self, text: str) -> None:
@@ -122,13 +122,13 @@ class Page:
                 self.press("Enter", 13, "\r")
 
     def press(self, key: str, code: int, text: str = "", *, modifiers: int = 0) -> None:
-        """One key, by its name and its Windows code; modifiers: 2 is Ctrl, 8 is Shift."""
+        """Press one key, by its name and its Windows code; modifiers: 2 is Ctrl, 8 is Shift."""
         about: Json = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
         self.call("Input.dispatchKeyEvent", type="keyUp", **about)
 
     def click(self, selector: str) -> None:
-        """The mouse, in the middle of an element."""
+        """Click in the middle of an element."""
         self.wait_for(f"!!document.querySelector({json.dumps(selector)})")
         box = self.run(
             f"(() => {{ const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
@@ -138,7 +138,7 @@ class Page:
             self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 
     def look(self, *, width: int = 1200, height: int = 800, is_dark: bool = False) -> None:
-        """The size of the window, and the colours that its user prefers; a narrow one is a phone's."""
+        """Set the size of the window, and the user's preferred colours; a narrow window is a phone."""
         is_phone = width < 600
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=is_phone
@@ -148,7 +148,7 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def picture(self, path: Path) -> Path:
-        """What it looks like, as a PNG or, by the suffix, as WebP."""
+        """A picture of the page, as a PNG or, by the suffix, as WebP."""
         small: dict[str, Any] = {"format": "webp", "quality": 70} if path.suffix == ".webp" else {"format": "png"}
         told = self.call("Page.captureScreenshot", **small)
         path.write_bytes(base64.b64decode(told["data"]))
@@ -156,17 +156,17 @@ class Page:
 
 
 class Browser:
-    """A browser that runs."""
+    """A running browser."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self._number = 0
         self._pages: dict[str, Page] = {}
         self.call_s = CALL_S
-        """how long one command may take"""
+        """the timeout of one command"""
 
     def call(self, method: str, session: str = "", page: Page | None = None, **parameters: Any) -> Json:
-        """One command; what happens meanwhile is passed to the page that it happens in."""
+        """Send one command; events that arrive meanwhile are passed to their page."""
         self._number += 1
         if page is not None:
             self._pages[session] = page
@@ -187,7 +187,7 @@ class Browser:
 
     @contextmanager
     def page(self) -> Generator[Page]:
-        """A new tab, with nothing of the others."""
+        """Open a new tab that shares nothing with the others."""
         context = str(self.call("Target.createBrowserContext")["browserContextId"])
         try:
             yield Page(self, context)
@@ -197,9 +197,9 @@ class Browser:
 
 @contextmanager
 def running_browser(program: str) -> Generator[Browser]:
-    """A browser, ended at the end."""
+    """Run a browser, and stop it at the end."""
     with tempfile.TemporaryDirectory(prefix="slipway-chromium-", ignore_cleanup_errors=True) as folder:
-        # As root, and in containers without user namespaces, its sandbox cannot be had; it loads our own pages only.
+        # As root, and in containers without user namespaces, its sandbox does not work; it loads our own pages only.
         argv = [program, *_FLAGS, "--no-sandbox", f"--user-data-dir={folder}", "about:blank"]
         env = {**os.environ, "HOME": folder}
         log = Path(folder) / "log"

@@ -1,7 +1,7 @@
 """One browser and one stack for all tests of pages.
 
-The browser is the machine's Chromium; where there is none, and we may, it is installed from Debian. Elsewhere these
-tests are skipped, and say what is missing.
+The browser is the machine's Chromium; if there is none and we may install packages, it is installed from Debian.
+Otherwise these tests are skipped, with the name of what is missing.
 """
 
 import os
@@ -15,7 +15,7 @@ from tests.conformance.cluster.binaries import MissingProgramError, ensure_debia
 from tests.support.local_stack import RunningStack, running_stack
 
 PICTURES = "SLIPWAY_PICTURES"
-"""A folder that keeps the pictures of a run, to look at them."""
+"""The variable with a folder in which the pictures of a run are stored."""
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def page(browser: Browser) -> Generator[Page]:
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
-    """Four services, a cluster, a Valkey, all real; what runs in pods is real too."""
+    """Four services, a cluster and a Valkey, all real; programs in pods are real too."""
     with running_stack(tmp_path_factory.mktemp("stack") / "data", cpus=32, memory="64Gi") as running:
         yield running
 

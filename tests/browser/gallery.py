@@ -1,7 +1,8 @@
 """Pictures of every page in both themes: `make pictures FOLDER=...` (also on a phone) and `make docs-pictures`.
 
-Owns a cluster with work as people have it (long names, many queues, failed, waiting and held work of several users),
-the list of pages, and the states in which a page has little to show. It judges nothing: a person looks at the pictures.
+Owns a cluster with realistic allocations (long names, many queues, failed, waiting and held allocations of several
+users), the list of pages, and the states in which a page has little to show. It judges nothing: a person looks at the
+pictures.
 """
 
 import argparse
@@ -56,7 +57,7 @@ SETTLE_S = 1.0
 
 
 def pages(ids: Mapping[str, str]) -> dict[str, str]:
-    """{name of the picture: address of the page}."""
+    """{name of the picture: address of the page}"""
     return {
         "home": "/?of=everyone",
         "queues": "/queues",
@@ -92,7 +93,7 @@ def pages(ids: Mapping[str, str]) -> dict[str, str]:
 
 
 def populate(stack: RunningStack) -> dict[str, str]:
-    """Queues, and work of several users in every state; {what it shows: id}."""
+    """Create queues, and allocations of several users in every state; return {what it shows: id}."""
     for name, spec in TREE.items():
         body = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}}
         stack.kubernetes("POST", QUEUES, {**body, "spec": {"pool": "default", **spec}})
@@ -152,7 +153,7 @@ class Caller:
 
 
 def show(page: Page, address: str) -> None:
-    """Open an address of the page, and wait until it shows what it has."""
+    """Open an address of the page, and wait until its content is shown."""
     here = address.partition("?")[0]
     page.goto(address)
     path = here[here.index("/", len("https://")) :]
@@ -162,14 +163,14 @@ def show(page: Page, address: str) -> None:
 
 
 def log_in(page: Page, stack: RunningStack) -> str:
-    """Open the page with a one-time link, as the first of the users; its origin."""
+    """Open the page with a one-time link, as the first of the users; return its origin."""
     page.goto(Caller(stack, USERS[0]).link())
     page.wait_for("location.pathname === '/' && !!document.querySelector('main h1')")
     return str(page.run("location.origin"))
 
 
 def photograph(page: Page, path: Path, *, width: int, is_dark: bool) -> None:
-    """All of the page, however long, as a PNG."""
+    """Take a picture of the whole page, whatever its length, as a PNG."""
     page.look(width=width, height=900, is_dark=is_dark)
     time.sleep(SETTLE_S / 4)
     height = int(page.run("document.documentElement.scrollHeight"))
@@ -179,7 +180,7 @@ def photograph(page: Page, path: Path, *, width: int, is_dark: bool) -> None:
 
 
 def photograph_for_docs(page: Page, folder: Path, name: str) -> None:
-    """The upper part of the page in both themes, as small files."""
+    """Take pictures of the upper part of the page in both themes, as small files."""
     for is_dark in (False, True):
         page.look(width=WIDTHS["wide"], height=DOCS_HEIGHTS[0], is_dark=is_dark)
         time.sleep(SETTLE_S / 4)
@@ -195,7 +196,7 @@ def docs_file(name: str, *, is_dark: bool) -> str:
 
 
 def take(page: Page, folder: Path, name: str) -> None:
-    """The page that is shown, in each width and theme."""
+    """Take pictures of the present page, in each width and theme."""
     for width_name, width in WIDTHS.items():
         for is_dark in (False, True):
             path = folder / f"{name}-{width_name}-{'dark' if is_dark else 'light'}.png"

@@ -27,7 +27,7 @@ def foreign() -> Generator[str]:
 
 @pytest.fixture(scope="module")
 def shell(stack: RunningStack) -> str:
-    """A terminal that listens."""
+    """A running terminal."""
     id_ = stack.launch({"kind": "shell", "name": fresh("attacked")})
     wait_until(lambda: stack.view(id_)["ready"], "the shell to listen")
     return id_
@@ -39,14 +39,14 @@ def own_origin(stack: RunningStack) -> str:
 
 
 def logged_in(stack: RunningStack, page: Page) -> str:
-    """A browser that is logged in; our origin, as it knows it."""
+    """A logged-in browser, and our origin as the browser sees it."""
     page.goto(stack.link("/more"))
     page.wait_for("location.pathname === '/more'")
     return str(page.run("location.origin"))
 
 
 def test_a_link_changes_nothing(stack: RunningStack, page: Page, foreign: str, shell: str) -> None:
-    """A browser follows a link of another site with the login of its user in later steps: no change is a GET."""
+    """A browser follows a link of another site with the user's login: no GET changes anything."""
     origin = logged_in(stack, page)
     paths = [f"/api/v1/allocations/{shell}/{verb}" for verb in ("kill", "terminate", "forget", "hold")]
     for path in (*paths, "/logout", "/login/start", "/api/v1/login-links"):
@@ -60,7 +60,8 @@ def test_a_link_changes_nothing(stack: RunningStack, page: Page, foreign: str, s
 
 
 def test_no_parameter_leads_to_another_site(stack: RunningStack, page: Page) -> None:
-    """`next` of the login, of the step to the issuer and of one-time links; whatever a browser makes of the address."""
+    """The parameter `next` of the login, of the step to the issuer and of one-time links cannot leave our site,
+    however a browser reads the address."""
     for there in ELSEWHERE:
         link = stack.link("/more")
         page.goto(f"{link.partition('&next=')[0]}&next={quote(there)}")
@@ -74,7 +75,8 @@ def test_no_parameter_leads_to_another_site(stack: RunningStack, page: Page) -> 
 
 
 def test_no_page_of_another_origin_frames_ours(stack: RunningStack, page: Page, foreign: str, shell: str) -> None:
-    """Each page of the table, logged in; by its address and by the name that holds the login. The own terminal too."""
+    """Each page of the table refuses to be framed, logged in, by its address and by the name with the login. So does
+    the terminal."""
     ours = logged_in(stack, page)
     terminal = stack.link(f"/proxy/{shell}/", allocation=shell)
     page.goto(terminal)
@@ -90,7 +92,8 @@ def test_no_page_of_another_origin_frames_ours(stack: RunningStack, page: Page, 
 def test_a_socket_needs_the_cookie_and_the_own_page(
     stack: RunningStack, browser: Browser, foreign: str, shell: str
 ) -> None:
-    """The terminal and a command: from a page of the right origin without a login, and of the other one with it."""
+    """The terminal and a command refuse a page of the right origin without a login, and one of another origin with
+    it."""
     ours, ws = own_origin(stack), own_origin(stack).replace("http", "ws", 1)
     there = f"{ws.partition('//')[0]}//{shell}.{_domain(stack, shell)}"
     urls = (f"{ws}/proxy/{shell}/terminal", f"{there}/proxy/{shell}/terminal")
@@ -136,7 +139,7 @@ HEADS = {
 
 @pytest.mark.parametrize("what", HEADS)
 def test_a_request_that_can_be_read_in_two_ways(stack: RunningStack, what: str) -> None:
-    """Over a bare connection to the real process, with a token that is valid."""
+    """Ambiguous requests are sent over a bare connection to the real process, with a valid token."""
     head, status = HEADS[what]
     parts = urlsplit(stack.url)
     with socket.create_connection((parts.hostname, parts.port), timeout=DEADLINE_S) as line:

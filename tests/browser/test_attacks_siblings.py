@@ -1,6 +1,7 @@
-"""Pages of workloads against their neighbours and the api, where all share a parent domain: as an operator may have it.
+"""Pages of workloads against their neighbours and the api, where all share a parent domain, which an operator may
+choose.
 
-The api is `lab.localhost`, workloads are below `apps.lab.localhost`: browsers take both for one site, and let a page
+The api is `lab.localhost`, workloads are below `apps.lab.localhost`: browsers treat both as one site, and let a page
 set cookies for the parent. A page of a workload is the attacker's program, in a browser whose user is logged in.
 """
 
@@ -47,7 +48,7 @@ http.server.ThreadingHTTPServer((os.environ["SLIPWAY_POD_IP"], 8080), Attack).se
 
 
 class Site(NamedTuple):
-    """The two workloads: of the attacker, and of the victim, whose terminal it would like to have."""
+    """The two workloads: the attacker's, and the victim's, whose terminal the attacker wants to use."""
 
     stack: RunningStack
     attacker: str
@@ -68,7 +69,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[Site]:
 
 @pytest.fixture
 def attack(site: Site, page: Page) -> Page:
-    """The attacker's page, in a browser that is logged in and has the victim's terminal open before."""
+    """The attacker's page, in a logged-in browser that had the victim's terminal open before."""
     page.goto(site.stack.link("/more"))
     page.wait_for("location.pathname === '/more'")
     assert page.run("location.hostname") == "lab.localhost"
@@ -78,19 +79,19 @@ def attack(site: Site, page: Page) -> Page:
 
 
 def open_page(site: Site, page: Page, id_: str, until: str) -> None:
-    """The page of a workload, by the way that a user has there."""
+    """Open the page of a workload in the way of a user."""
     page.goto(site.stack.link(f"/proxy/{id_}/", allocation=id_))
     page.wait_for(until)
 
 
 def origins(site: Site) -> tuple[str, str]:
-    """The api's and the victim's."""
+    """The origins of the api and of the victim."""
     port = urlsplit(site.stack.link("/")).port
     return f"http://lab.localhost:{port}", f"http://{site.victim}.apps.lab.localhost:{port}"
 
 
 def test_what_a_neighbour_asks_is_refused(site: Site, attack: Page) -> None:
-    """Browsers say `same-site` and send the cookies: no read, no change, no frame, no socket, no form."""
+    """Browsers send `same-site` and the cookies: no read, change, frame, socket or form succeeds."""
     api, victim = origins(site)
     assert attack.run("location.hostname") == f"{site.attacker}.apps.lab.localhost"
     for url in (f"{api}/api/v1/me", f"{victim}/proxy/{site.victim}/sessions", f"{api}/openapi.json"):
@@ -113,7 +114,7 @@ def test_what_a_neighbour_asks_is_refused(site: Site, attack: Page) -> None:
 
 
 def test_cookies_that_a_neighbour_sets_open_and_close_nothing(site: Site, attack: Page) -> None:
-    """For the parent domain and every path, before and beside ours: the user stays logged in as who they are, in the
+    """Cookies for the parent domain and every path, before and beside ours, do not change the user's login, in the
     api and in their terminal."""
     api, victim = origins(site)
     for name in ("slipway_session", "slipway_ticket", "__Host-slipway_session", "__Host-slipway_ticket"):
@@ -121,7 +122,7 @@ def test_cookies_that_a_neighbour_sets_open_and_close_nothing(site: Site, attack
             for path in ("/", "/api", f"/proxy/{site.victim}", "/api/v1/me"):
                 attack.run(f"(() => {{ document.cookie = '{name}=forged; {where}; Path={path}' }})()")
                 attack.run(f"(() => {{ document.cookie = '{name}=forged; {where}; Path={path}; Secure' }})()")
-    assert "slipway_session=forged" in attack.run("document.cookie")  # the browser has taken what it may
+    assert "slipway_session=forged" in attack.run("document.cookie")  # the browser has accepted all that it may
     attack.goto(f"{api}/more")
     attack.wait_for("!!document.querySelector('main h1')")
     assert attack.run("fetch('/api/v1/me').then(answer => answer.status)") == 200
@@ -130,8 +131,8 @@ def test_cookies_that_a_neighbour_sets_open_and_close_nothing(site: Site, attack
 
 
 def test_many_cookies_of_a_neighbour_do_not_open_anything(site: Site, attack: Page) -> None:
-    """Enough of them and the browser forgets ours, or sends more than a head may have: its user logs in again, and is
-    nobody until then. That a neighbour can do this is not prevented; give workloads a domain of their own."""
+    """With enough cookies the browser drops ours, or sends a head that is too large: its user has to log in again,
+    and is not logged in until then. A neighbour can do this; workloads should have their own domain."""
     api, _ = origins(site)
     attack.run(
         "(() => { for (let number = 0; number < 400; number++)"
@@ -145,7 +146,7 @@ def test_many_cookies_of_a_neighbour_do_not_open_anything(site: Site, attack: Pa
 
 
 def test_an_answer_of_a_workload_speaks_for_itself_only(site: Site, attack: Page) -> None:
-    """Fields for the whole host, cookies of our names and those without a name do not reach the browser."""
+    """Fields for the whole host, cookies with our names, and cookies without a name do not reach the browser."""
     told = attack.run("fetch(location.href).then(answer => JSON.stringify([...answer.headers.keys()]))")
     names = set(json.loads(str(told)))
     assert "x-own" in names

@@ -1,7 +1,7 @@
-"""Text of others on our pages: whatever a user, a program or an issuer may name is shown as text and never runs.
+"""Text of others on our pages: every name from a user, a program or an issuer is shown as text and never runs.
 
-The inputs are walked one by one; each that the API takes has to be seen on one of the pages, so that the test shows
-something. What it refuses is in its refusals, which are pages too.
+The tests try every input. Each that the API accepts must be seen on one of the pages, so that the tests prove
+something. A refused input is in the refusal, which is a page too.
 """
 
 import io
@@ -35,7 +35,8 @@ RUNS = f"{TALKS}sys.stdout.flush()\nwhile True: time.sleep(1)"
 
 @pytest.fixture(scope="module")
 def planted(stack: RunningStack) -> Generator[dict[str, str]]:
-    """Work, a webhook, a template, a job and a token of a user of a hostile name, with planted text in each field."""
+    """Allocations, a webhook, a template, a job and a token of a user with a hostile name, with planted text in each
+    field."""
     caller = Caller(stack, USER)
     env = {"PLANTED": PLANTED}
     ids = {
@@ -61,7 +62,7 @@ def planted(stack: RunningStack) -> Generator[dict[str, str]]:
 
 
 def shown_on(planted: dict[str, str]) -> dict[str, str]:
-    """{page: what of the planted text has to be seen there}; empty: nothing of it, the page only must not run it."""
+    """{page: planted texts that must be seen there}; empty: the page must only not run them"""
     name, runs, failed = planted["name"], planted["runs"], planted["failed"]
     text = quote(PLANTED, safe="")
     return {
@@ -111,13 +112,13 @@ def shown_on(planted: dict[str, str]) -> dict[str, str]:
 
 
 def is_settled(page: Page) -> None:
-    """What the page asks the API for is there."""
+    """Whether the page has the data that it requests from the API."""
     page.wait_for("document.readyState === 'complete' && !document.querySelector('.loading')")
 
 
 def test_no_page_runs_a_name_as_a_script(planted: dict[str, str], page: Page) -> None:
-    """Names, labels, variables, lines of logs with control sequences, ends, explanations, titles, parameters of
-    addresses, the name of the user who looks."""
+    """Names, labels, variables, log lines with control sequences, ends, explanations, titles, parameters of
+    addresses and the name of the present user do not run."""
     page.goto(planted["link"])
     page.wait_for("!!document.querySelector('main h1')")
     origin = str(page.run("location.origin"))
@@ -125,7 +126,7 @@ def test_no_page_runs_a_name_as_a_script(planted: dict[str, str], page: Page) ->
         page.goto(f"{origin}{path}#{quote(PLANTED)}")
         is_settled(page)
         if seen:
-            # A field that one can type into holds its text in its value.
+            # The text of an input field is in its value.
             page.wait_for(
                 "(document.body.innerText + document.title + [...document.querySelectorAll('input, textarea')]"
                 f".map(each => each.value).join(' ')).includes({json.dumps(seen)})"
@@ -134,7 +135,7 @@ def test_no_page_runs_a_name_as_a_script(planted: dict[str, str], page: Page) ->
 
 
 def test_a_refusal_on_the_launch_page_is_text(stack: RunningStack, page: Page) -> None:
-    """What the API refuses is quoted in its words, and shown next to the field as one types."""
+    """The API's refusal quotes the text, and is shown next to the field while the user types."""
     page.goto(stack.link("/launch"))
     for field in ("name", "command", "image"):
         page.wait_for(f"!!document.querySelector('[name={field}]')")
@@ -143,13 +144,14 @@ def test_a_refusal_on_the_launch_page_is_text(stack: RunningStack, page: Page) -
     page.wait_for("document.querySelector('[name=name]').getAttribute('aria-invalid') === 'true'")
     page.wait_for(f"document.body.innerText.includes({json.dumps(SHOWN)})")
     assert_nothing_ran(page, "the launch page")
-    page.goto(stack.link("/launch").replace("code=", "code=x"))  # a link that opens nothing is a page too
+    page.goto(stack.link("/launch").replace("code=", "code=x"))  # the refusal of a wrong link is a page too
     is_settled(page)
     assert_nothing_ran(page, "a used link")
 
 
 def test_a_screen_runs_nothing(stack: RunningStack, page: Page) -> None:
-    """A terminal shows what a program prints: no markup, no link that runs a script, no title of the program's."""
+    """A terminal shows a program's output without markup, without links that run a script, and without the program's
+    title."""
     id_ = stack.launch({"kind": "shell", "name": fresh("screen")})
     page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
     page.wait_for("document.querySelector('.bar')?.dataset.state === 'open'")
@@ -161,7 +163,7 @@ def test_a_screen_runs_nothing(stack: RunningStack, page: Page) -> None:
     page.wait_for("document.querySelector('.xterm-rows').innerText.includes('42')")
     page.wait_for("document.querySelector('.xterm-rows').innerText.includes('a link of the log')")
     assert_nothing_ran(page, "the terminal")
-    # Colours of any kind are shown although the policy refuses styles that stand in the page.
+    # Colours work although the policy refuses inline styles.
     colour = (
         "getComputedStyle([...document.querySelectorAll('.xterm-rows span')].find(e => e.innerText === 'green')).color"
     )
@@ -169,7 +171,7 @@ def test_a_screen_runs_nothing(stack: RunningStack, page: Page) -> None:
 
 
 def test_what_is_refused_or_downloaded_is_no_page(stack: RunningStack, planted: dict[str, str]) -> None:
-    """Refusals that quote a name, lines of a log, names of files of an archive: a browser takes none for a page."""
+    """Refusals that quote a name, log lines, and names of files of an archive are not shown as a page by a browser."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as packed:
         member = tarfile.TarInfo(f"../{PLANTED}")

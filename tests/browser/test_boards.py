@@ -1,4 +1,4 @@
-"""What the boards of the page say in a browser: of queues, of the map of GPUs, of ranks, of what was used."""
+"""The boards of the page in a browser: queues, the map of GPUs, ranks, usage."""
 
 import json
 from collections.abc import Generator
@@ -25,7 +25,7 @@ def visit(stack: RunningStack, page: Page) -> Visit:
 
 @pytest.fixture(scope="module")
 def borrower(stack: RunningStack) -> Generator[dict[str, str]]:
-    """A queue that owns two GPUs, one that lends its own, and a gang that has four; {queue, id}."""
+    """A queue that owns two GPUs, one that lends its own, and a gang that uses four; {queue, id}."""
     queue, lender = fresh("owns-two"), fresh("lends")
     for name, owned in ((queue, "2"), (lender, "8")):
         manifest = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}}
@@ -39,7 +39,7 @@ def borrower(stack: RunningStack) -> Generator[dict[str, str]]:
         lambda: f"it runs: {stack.ask(lambda api: api.get(f'/allocations/{id_}/explain'))}",
     )
     yield {"queue": queue, "id": id_}
-    # What the queues own is kept from whoever shares the cluster.
+    # The quotas of these queues are reserved from all other users of the cluster, so delete them.
     stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
     stack.wait_for(id_, "Terminated")
     for name in (queue, lender):
@@ -47,7 +47,7 @@ def borrower(stack: RunningStack) -> Generator[dict[str, str]]:
 
 
 def answering(answers: dict[str, Any]) -> str:
-    """A script that answers these addresses as an api with a Prometheus would; all others are asked as ever."""
+    """A script that answers these addresses as an api with a Prometheus would; other requests pass."""
     bodies = {path: msgspec.json.encode(view).decode() for path, view in answers.items()}
     return f"""const ask = window.fetch, bodies = {json.dumps(bodies)};
     window.fetch = (where, how) => {{ const body = bodies[new URL(where, location).pathname];
@@ -56,7 +56,7 @@ def answering(answers: dict[str, Any]) -> str:
 
 
 def test_a_queue_says_what_it_has_borrowed(visit: Visit, borrower: dict[str, str]) -> None:
-    """What is in use beyond its nominal quota; a queue without a quota has none to go beyond."""
+    """The page shows the use beyond the nominal quota; a queue without a quota cannot exceed one."""
     visit.go("/queues")
     row = f"[...document.querySelectorAll('.tree tbody tr')].find(row => row.innerText.includes('{borrower['queue']}'))"
     cell = f"{row}?.querySelector('[data-label=Borrowed]').innerText"
@@ -66,7 +66,7 @@ def test_a_queue_says_what_it_has_borrowed(visit: Visit, borrower: dict[str, str
 
 @pytest.mark.parametrize("path", ["/", "/queues/{queue}"])
 def test_lists_say_how_many_gpus_work_has(visit: Visit, borrower: dict[str, str], path: str) -> None:
-    """Of all its ranks together: the list of all work, and that of a queue."""
+    """The list of all allocations and the list of a queue show the GPUs of all ranks together."""
     visit.go(path.format(**borrower))
     if path == "/":
         visit.press("Everyone's")
@@ -77,7 +77,7 @@ def test_lists_say_how_many_gpus_work_has(visit: Visit, borrower: dict[str, str]
 
 
 def test_ranks_say_who_is_at_the_rendezvous(visit: Visit, borrower: dict[str, str]) -> None:
-    """Each rank of a gang, as soon as the others can reach it."""
+    """Each rank of a gang is shown as soon as the others can reach it."""
     visit.go(f"/w/{borrower['id']}?tab=ranks")
     cells = "[...document.querySelectorAll('[data-label=Rendezvous]')].map(cell => cell.innerText)"
     visit.page.wait_for(f"{cells}.join() === 'arrived,arrived'")
@@ -85,7 +85,8 @@ def test_ranks_say_who_is_at_the_rendezvous(visit: Visit, borrower: dict[str, st
 
 
 def test_a_workload_says_what_it_used(stack: RunningStack, visit: Visit, borrower: dict[str, str]) -> None:
-    """Its time in each phase, of all attempts, and its GPU hours; the rest of its user is a link away."""
+    """The page shows its time in each phase, over all attempts, and its GPU hours, with a link to the usage of its
+    user."""
     visit.go(f"/w/{borrower['id']}")
     visit.page.wait_for("!!document.querySelector('#tab-usage')")
     visit.page.run("document.querySelector('#tab-usage').click()")
@@ -95,7 +96,7 @@ def test_a_workload_says_what_it_used(stack: RunningStack, visit: Visit, borrowe
 
 
 def test_the_map_says_what_gpus_do_and_how_scattered_the_free_ones_are(visit: Visit, borrower: dict[str, str]) -> None:
-    """By use, where the api has figures; a rank without any is called so."""
+    """The map shows the use of GPUs where the api has figures; a rank without figures is marked."""
     row = AllocationGpuUse(
         id=borrower["id"],
         workspace="default",
@@ -123,7 +124,7 @@ def test_the_map_says_what_gpus_do_and_how_scattered_the_free_ones_are(visit: Vi
 
 
 def test_usage_shows_what_was_used_beside_what_was_allocated(visit: Visit, borrower: dict[str, str]) -> None:
-    """By day and by type of GPU, where the api has figures of days gone by."""
+    """Usage is shown by day and by type of GPU, where the api has figures of past days."""
     day = "2026-01-02"
     total = GpuDayRow(by={}, held_seconds=7200.0, used_seconds=1800.0, percent=25.0)
     row = msgspec.structs.replace(total, by={"day": day, "gpuType": "H100"})

@@ -1,5 +1,5 @@
 """A page of another site in a browser whose user is logged in: it can neither read, launch, connect nor reach the
-cluster. And the one-time link, in the same browser."""
+cluster. Also tests the one-time link in the same browser."""
 
 import json
 from collections.abc import Generator
@@ -28,7 +28,7 @@ def foreign() -> Generator[str]:
 
 @pytest.fixture
 def victim(stack: RunningStack, page: Page, foreign: str) -> Page:
-    """A tab that shows the foreign page, in a browser that is logged in."""
+    """A tab with the foreign page, in a logged-in browser."""
     page.goto(stack.link("/api/v1/me"))
     page.wait_for("document.body.innerText.includes('\"user\"')")
     open_foreign(page, foreign)
@@ -36,13 +36,13 @@ def victim(stack: RunningStack, page: Page, foreign: str) -> Page:
 
 
 def origins(stack: RunningStack) -> list[str]:
-    """Both ways to call the API: by its address, and by the name that the browser is logged in at."""
+    """Both origins of the API: its address, and the name with the browser's login."""
     parts = urlsplit(stack.link("/"))
     return [stack.url, f"{parts.scheme}://{parts.netloc}"]
 
 
 def names(stack: RunningStack) -> list[str]:
-    """What was launched."""
+    """The names of all allocations."""
     listed: list[Json] = stack.ask(lambda api: api.get("/allocations")["items"])
     return [str(each["name"]) for each in listed]
 
@@ -53,7 +53,7 @@ def terminal_at(origin: str, id_: str) -> str:
 
 
 def test_the_browser_is_logged_in(stack: RunningStack, page: Page) -> None:
-    """Else the other tests would show nothing."""
+    """Without this the other tests would prove nothing."""
     page.goto(stack.link("/more"))
     page.wait_for("!!document.querySelector('main h1')")
     assert "hijack" not in page.text()
@@ -63,7 +63,7 @@ def test_the_browser_is_logged_in(stack: RunningStack, page: Page) -> None:
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
 def test_it_launches_nothing_by_fetch(stack: RunningStack, victim: Page, kind: str) -> None:
-    """A request that needs no preflight is sent, with the cookie where there is one, and refused."""
+    """A request without a preflight is sent, with the cookie if there is one, and refused."""
     body = f"new Blob([{json.dumps(json.dumps(LAUNCH))}], {{type: {json.dumps(kind)}}})"
     for origin in origins(stack):
         options = f"{{method: 'POST', mode: 'no-cors', credentials: 'include', body: {body}}}"
@@ -75,7 +75,7 @@ def test_it_launches_nothing_by_fetch(stack: RunningStack, victim: Page, kind: s
 
 
 def test_it_launches_nothing_with_json(stack: RunningStack, victim: Page) -> None:
-    """The preflight is not answered in its favour."""
+    """The answer to the preflight does not allow it."""
     for origin in origins(stack):
         headers = "{'Content-Type': 'application/json'}"
         options = (
@@ -86,7 +86,7 @@ def test_it_launches_nothing_with_json(stack: RunningStack, victim: Page) -> Non
 
 
 def test_it_launches_nothing_by_a_form(stack: RunningStack, victim: Page, foreign: str) -> None:
-    """A form whose text happens to be JSON is answered with a refusal."""
+    """A form whose text is valid JSON is refused."""
     for origin in origins(stack):
         open_foreign(victim, foreign)
         head, tail = json.dumps({**LAUNCH, "labels": {"a": "="}}).split("=", 1)
@@ -102,7 +102,7 @@ def test_it_launches_nothing_by_a_form(stack: RunningStack, victim: Page, foreig
 
 
 def test_it_reads_nothing(stack: RunningStack, victim: Page) -> None:
-    """Neither with the cookie nor without; no image, script or frame of ours loads either."""
+    """It can read nothing, with the cookie or without, and no image, script or frame of ours loads."""
     for origin in origins(stack):
         for path in ("/api/v1/me", "/api/v1/allocations", "/api/v1/events", "/openapi.json", "/metrics"):
             assert outcome(victim, f"fetch('{origin}{path}', {{credentials: 'include'}})") == "broken", origin + path
@@ -115,7 +115,8 @@ def test_it_reads_nothing(stack: RunningStack, victim: Page) -> None:
 
 
 def test_it_opens_no_websocket(stack: RunningStack, victim: Page, foreign: str) -> None:
-    """To a terminal, which would be a shell of the user; also when that has the page of the terminal open."""
+    """A connection to a terminal would be a shell of the user; it is refused also when that browser has the
+    terminal's page open."""
     id_ = stack.launch({"kind": "shell"})
     wait_until(lambda: stack.view(id_)["ready"], "the shell to listen")
     link = stack.link(f"/proxy/{id_}/sessions", allocation=id_)
@@ -130,7 +131,7 @@ def test_it_opens_no_websocket(stack: RunningStack, victim: Page, foreign: str) 
 
 
 def test_it_does_not_reach_the_cluster(stack: RunningStack, victim: Page) -> None:
-    """The local API server: no object is made, nothing is read."""
+    """The local API server creates no object for it, and it can read nothing."""
     cluster = stack.stack.children["cluster"].url
     for scheme in ("https", "http"):
         url = f"{scheme}://{urlsplit(cluster).netloc}{CONFIGS}"
@@ -142,7 +143,7 @@ def test_it_does_not_reach_the_cluster(stack: RunningStack, victim: Page) -> Non
 
 
 def test_a_link_works_once(stack: RunningStack, browser: Browser) -> None:
-    """The page that it leads to has no code in its address; in another browser the same link opens nothing."""
+    """The page behind the link has no code in its address; the same link is refused in another browser."""
     url = stack.link("/api/v1/me")
     with browser.page() as first:
         first.goto(url)
@@ -158,8 +159,8 @@ def test_a_link_works_once(stack: RunningStack, browser: Browser) -> None:
 
 
 def test_the_origin_of_a_workload_gets_a_ticket_and_no_token(stack: RunningStack, page: Page) -> None:
-    """By a step from our page, where no token stands; back there from a page of another site the login is found too;
-    after the logout the page of the workload leads back to the login."""
+    """The step from our page passes a ticket, and no token. On the way back from a page of another site the login is
+    found too. After the logout the workload's page leads to the login."""
     id_ = stack.launch({"kind": "shell"})
     wait_until(lambda: stack.view(id_)["ready"], "the shell to listen")
     main = stack.link("/api/v1/me")

@@ -1,7 +1,6 @@
-"""What a person does on the page from the first click to the last, by Playwright in the machine's Chromium.
+"""Whole tasks of a user on the page, from the first click to the last, by Playwright in the machine's Chromium.
 
-Everything is found as a person finds it: by its role and its words. What single pages show is tested in the
-other files.
+Elements are found as a user finds them: by role and text. Other files test single pages.
 """
 
 import re
@@ -25,7 +24,7 @@ expect.set_options(timeout=SHOWN_MS)
 
 
 class Person:
-    """A user who is logged in. `errors` has what the browser's console complained of."""
+    """A logged-in user. `errors` has the complaints on the browser's console."""
 
     def __init__(self, stack: RunningStack, context: BrowserContext) -> None:
         self._stack = stack
@@ -36,31 +35,31 @@ class Person:
         self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
 
     def comes_to(self, path: str) -> None:
-        """By a link that logs in."""
+        """Open a page by a link that logs in."""
         self.page.goto(self._stack.link(path))
         expect(self.page.get_by_role("heading", level=1)).to_be_visible()
 
     def goes_to(self, name: str) -> None:
-        """By the navigation."""
+        """Go to a page by the navigation."""
         self.page.get_by_role("navigation").get_by_role("link", name=name, exact=True).first.click()
         expect(self.page.get_by_role("heading", level=1, name=name)).to_be_visible()
 
     def goes_home(self) -> None:
-        """To the work of everyone: tests launch as another user."""
+        """Go to the allocations of all users, because tests launch as another user."""
         self.page.get_by_role("navigation").get_by_role("link", name="Workloads", exact=True).first.click()
         self.presses("Everyone's")
         expect(self.page.get_by_role("heading", level=1, name="All workloads")).to_be_visible()
 
     def presses(self, name: str, within: Locator | None = None) -> None:
-        """The button of that name."""
+        """Press the button of that name."""
         (within or self.page).get_by_role("button", name=name, exact=True).click()
 
     def sees_state(self, word: str) -> None:
-        """In the title of a workload, without a reload."""
+        """Wait for a state in the title of an allocation, without a reload."""
         expect(self.page.get_by_role("heading", level=1)).to_contain_text(word)
 
     def row(self, table: str, words: str) -> Locator:
-        """The row with these words of the table with that label."""
+        """The row with these words in the table with that label."""
         return self.page.get_by_role("table", name=table).get_by_role("row").filter(has_text=words)
 
 
@@ -77,7 +76,7 @@ def chromium() -> Generator[Browser]:
 
 
 def visiting(stack: RunningStack, context: BrowserContext) -> Generator[Person]:
-    """A user for one test, whose console has to be clean at its end."""
+    """A user for one test, whose console must be clean at the end."""
     visitor = Person(stack, context)
     yield visitor
     context.close()
@@ -86,19 +85,19 @@ def visiting(stack: RunningStack, context: BrowserContext) -> Generator[Person]:
 
 @pytest.fixture
 def person(stack: RunningStack, chromium: Browser) -> Generator[Person]:
-    """At a desk."""
+    """A user at a desk."""
     yield from visiting(stack, chromium.new_context(viewport={"width": 1280, "height": 800}))
 
 
 @pytest.fixture
 def walker(stack: RunningStack, chromium: Browser) -> Generator[Person]:
-    """With a phone, which is touched."""
+    """A user with a phone that has a touch screen."""
     phone = chromium.new_context(viewport={"width": PHONE_PX, "height": 844}, is_mobile=True, has_touch=True)
     yield from visiting(stack, phone)
 
 
 def test_a_notebook_is_launched_and_opened(stack: RunningStack, person: Person) -> None:
-    """From the home page: choose the kind, launch, see it come up, and open JupyterLab in a tab of its own."""
+    """From the home page the user chooses the kind, launches, watches the start, and opens JupyterLab in a new tab."""
     name = fresh("journey-notebook")
     person.comes_to("/")
     person.page.get_by_role("link", name="Launch", exact=True).last.click()
@@ -111,7 +110,7 @@ def test_a_notebook_is_launched_and_opened(stack: RunningStack, person: Person) 
         with person.context.expect_page() as opened:
             person.page.get_by_role("link", name="Open", exact=True).click()
         lab: Page = opened.value
-        # A page of a workload has an origin of its own: that it is opened there is confirmed once.
+        # A page of a workload has its own origin: the user confirms once that it is opened there.
         lab.get_by_role("button", name=f"Open {name}").click()
         expect(lab.locator(".jp-LauncherCard").first).to_be_visible(timeout=SERVES_MS)
         lab.close()
@@ -121,7 +120,8 @@ def test_a_notebook_is_launched_and_opened(stack: RunningStack, person: Person) 
 
 
 def test_what_waits_says_why_and_is_unblocked(stack: RunningStack, person: Person) -> None:
-    """From the queue: the reason, the smallest change as a button, and the workload runs to its end."""
+    """From the queue the user reads the reason, presses the smallest change as a button, and the allocation runs to
+    its end."""
     name = fresh("journey-held")
     stack.launch(command("print('went on')", name=name, hold=True))
     person.comes_to("/")
@@ -140,7 +140,8 @@ def test_what_waits_says_why_and_is_unblocked(stack: RunningStack, person: Perso
 
 
 def test_the_ranks_of_a_gang_are_followed_as_they_arrive(stack: RunningStack, person: Person) -> None:
-    """Held at first; once it is resumed each rank runs, arrives at the rendezvous, and shows its last line."""
+    """The gang is held at first; when it is resumed each rank runs, arrives at the rendezvous, and shows its last
+    line."""
     id_ = stack.launch(
         {**command(TALK), "kind": "training", "name": fresh("journey-gang"), "ranks": gpus(1, 3), "hold": True}
     )
@@ -157,7 +158,7 @@ def test_the_ranks_of_a_gang_are_followed_as_they_arrive(stack: RunningStack, pe
 
 
 def test_a_failed_one_says_why(stack: RunningStack, person: Person) -> None:
-    """From the list of what has ended to its cause: the rank, its exit code, its last words."""
+    """From the list of ended allocations the user reaches the cause: the rank, its exit code, its last words."""
     name = fresh("journey-failed")
     stack.wait_for(stack.launch(command(FAIL, name=name)), "Terminated")
     person.comes_to("/?of=everyone")
@@ -170,7 +171,7 @@ def test_a_failed_one_says_why(stack: RunningStack, person: Person) -> None:
 
 
 def test_one_that_runs_is_killed(stack: RunningStack, person: Person) -> None:
-    """Who thinks again keeps it; who means it sees it end, in the list as well."""
+    """A cancelled question keeps it running; a confirmed one ends it, which the list shows too."""
     name = fresh("journey-killed")
     id_ = stack.launch(command(TALK, name=name))
     person.comes_to("/?of=everyone")
@@ -188,11 +189,11 @@ def test_one_that_runs_is_killed(stack: RunningStack, person: Person) -> None:
 
 
 def test_a_question_is_open_with_the_click_that_asks(stack: RunningStack, person: Person) -> None:
-    """A key pressed straight after the click is the dialog's: the page does not wait for its next frame to open it."""
+    """A key pressed right after the click goes to the dialog: the page does not wait for its next frame to open it."""
     id_ = stack.launch(command(TALK, name=fresh("journey-quick")))
     person.comes_to(f"/w/{id_}")
     kill = person.page.get_by_role("button", name="Kill", exact=True)
-    # Only microtasks run between the two lines: a browser gives the next key to the page after them.
+    # Only microtasks run between the two lines: a browser delivers the next key to the page after them.
     is_open = """async button => {
         button.click();
         for (let turn = 0; turn < 10; turn += 1) await null;
@@ -205,7 +206,8 @@ def test_a_question_is_open_with_the_click_that_asks(stack: RunningStack, person
 
 
 def test_now_is_compared_with_then(stack: RunningStack, person: Person) -> None:
-    """What stood at a time and has gone since; an hour before, when the cluster was not there, nothing stood."""
+    """The page shows an allocation that existed at a past time and is gone; an hour earlier, before the cluster, it
+    shows none."""
     name = fresh("journey-gone")
     id_ = stack.launch(command(TALK, name=name))
     stack.wait_for(id_, "Running")
@@ -223,7 +225,7 @@ def test_now_is_compared_with_then(stack: RunningStack, person: Person) -> None:
 
 
 def test_on_a_phone_one_is_found_looked_at_and_killed(stack: RunningStack, walker: Person) -> None:
-    """By touch, without anything that sticks out at the side."""
+    """The user works by touch, and no element is wider than the screen."""
     name = fresh("journey-phone")
     stack.wait_for(stack.launch(command(TALK, name=name)), "Running")
     walker.comes_to("/?of=everyone")
@@ -237,7 +239,7 @@ def test_on_a_phone_one_is_found_looked_at_and_killed(stack: RunningStack, walke
 
 
 def test_a_command_is_typed_checked_and_launched(stack: RunningStack, person: Person) -> None:
-    """What is wrong is said while one types; what is right fits now, and prints what it was told to."""
+    """A mistake is shown while the user types; a right command shows that it fits now, and prints its output."""
     name = fresh("journey-typed")
     person.comes_to("/launch")
     person.page.get_by_label("Command", exact=True).fill(f"{PYTHON} -c \"print('typed by hand')\"")

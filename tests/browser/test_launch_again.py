@@ -16,7 +16,7 @@ from tests.support.local_stack import RunningStack
 
 Json = dict[str, Any]
 PLACE = "again"
-"""The workspace, and the pool with its queue, in which everything is allowed that a row needs."""
+"""The workspace, pool and queue in which everything is allowed that a row needs."""
 GIVEN_UP = {
     "requestHash",
     "signals",
@@ -27,7 +27,7 @@ GIVEN_UP = {
     "secretVariables",
     "after",
 }
-"""Fields of a spec that belong to the first launch alone."""
+"""Fields of a spec that belong to the first launch only."""
 TERMS = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]
 AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": TERMS}}}
 SPREAD = [{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
@@ -122,13 +122,13 @@ CONTAINER: dict[str, Any] = {
 
 
 def with_main(spec: Json, **fields: Any) -> Json:
-    """A launch whose pod template has more than the form shows."""
+    """A launch whose pod template has more fields than the form."""
     main = {"name": "main", "image": "local", "command": ["true"], **fields}
     return {"template": {"spec": {**spec, "containers": [main]}}}
 
 
 def with_role(field: str, role: Json) -> Json:
-    """A launch whose last role has the field; some fields need a role before it."""
+    """A launch whose last role has the field; some fields need another role before it."""
     return {"ranks": [*([CHIEF] if field in ("dependsOn", "daemon") else []), {"name": "worker", **role}]}
 
 
@@ -147,13 +147,13 @@ LAUNCHES: dict[str, Json] = {
     "words of a shell": {"command": ["sh", "-c", "echo $(date) $$ '$HOME'"]},
     "its own program": {"kind": "notebook"},
 }
-"""{what it tries: launch}"""
+"""{tested field: launch}"""
 NO_COMMAND = {"arguments alone", "second container", "its own program"}
 
 
 @pytest.fixture(scope="module")
 def context(stack: RunningStack) -> Generator[str]:
-    """Workspace, pool, queue and job; the id of an archive that was uploaded."""
+    """Workspace, pool, queue and job, and the id of an uploaded archive."""
     slipway = "/apis/slipway.dev/v1alpha1"
     flavors = [{"name": name, "nodeLabels": {"gpu": name}} for name in ("a", "b")]
     pool = {"flavors": flavors, "privilegedTemplates": True}
@@ -181,7 +181,7 @@ def visit(stack: RunningStack, page: Page) -> Visit:
 
 
 def test_every_field_is_tried() -> None:
-    """A new field of a spec or of a role has a row here, so that launching again cannot lose it."""
+    """A new field of a spec or of a role needs a row here, so that launching again cannot lose it."""
     assert {*SPEC} == {*AllocationSpec.__struct_encode_fields__} - GIVEN_UP
     assert {*ROLE} == {*RoleSpec.__struct_encode_fields__}
 
@@ -189,7 +189,7 @@ def test_every_field_is_tried() -> None:
 @pytest.mark.matrix(most=12)
 @pytest.mark.parametrize("name", list(LAUNCHES))
 def test_launch_again_keeps_the_field(stack: RunningStack, visit: Visit, context: str, name: str) -> None:
-    """The second launch has the spec of the first, whether or not the form has a field for it."""
+    """The second launch has the spec of the first, also for fields that the form does not have."""
     body = {"kind": "command", "image": "local", "workspace": PLACE, "hold": True, **LAUNCHES[name]}
     if "template" in body and name != "template":
         del body["image"]
@@ -214,7 +214,7 @@ def test_launch_again_keeps_the_field(stack: RunningStack, visit: Visit, context
 
 
 def test_a_plain_launch_fills_the_form(stack: RunningStack, visit: Visit) -> None:
-    """The form shows all of a launch that it could have made, and carries along what else is short."""
+    """The form shows everything of a launch that it can express, and keeps the other short fields."""
     plain = {"kind": "training", "image": "local", "command": ["sh", "-c", "echo $(date)"], "setup": "true"}
     ranks = [{"name": "trainer", "count": 2, "resources": {"cpu": "100m", "memory": "64Mi"}}]
     body = {**plain, "workspace": "default", "ranks": ranks, "labels": {"team": "a"}, "preemptible": True}

@@ -1,4 +1,5 @@
-"""Launching in a browser: the form and its YAML are one, and what can be copied launches the same elsewhere."""
+"""Launching in a browser: the form and its YAML show the same launch, and the texts to copy launch the same
+elsewhere."""
 
 import json
 import os
@@ -50,7 +51,7 @@ BODIES: dict[str, Json] = {
         "ranks": [{"name": "chief", "count": 1}, {"name": "worker", "count": 2, "resources": {"memory": "64Mi"}}],
     },
 }
-"""{what it shows: the body of a launch}"""
+"""{tested feature: the body of a launch}"""
 ODD: dict[str, Json] = {
     "defaults": {"kind": "command", "home": False, "hold": False, "ranks": [{"name": "worker", "count": 1}]},
     "lines": {"kind": "command", "setup": "\ntrue\n", "env": {"LINES": "a\nb", "PLAIN": "c"}},
@@ -58,7 +59,7 @@ ODD: dict[str, Json] = {
     "without a count": {"kind": "command", "ranks": [{"resources": {"memory": "64Mi"}}]},
     "two limits": {"kind": "command", "ranks": [{"count": 2, "resources": {"limits": {"cpu": "2"}}}]},
 }
-"""{what it shows: a body of which the form shows only a part, or in another way}"""
+"""{tested feature: a body that the form shows only in part, or in another way}"""
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def visit(stack: RunningStack, page: Page) -> Visit:
 
 
 def write_yaml(visit: Visit, text: str) -> None:
-    """Put it in place of what the field says."""
+    """Replace the text of the field."""
     visit.page.wait_for("!!document.querySelector('[name=yaml]')?.value")
     visit.page.run("document.querySelector('[name=yaml]').select()")
     visit.put("[name=yaml]", text)
@@ -78,7 +79,7 @@ def written(visit: Visit) -> Any:
 
 
 def copied(visit: Visit, way: str) -> str:
-    """What stands there to be copied."""
+    """The text to copy."""
     visit.page.wait_for("!!document.querySelector('.outcome .state')")
     visit.page.run(f"[...document.querySelectorAll('.same .choice button')].find(b => b.innerText === {way!r}).click()")
     visit.page.wait_for(
@@ -90,7 +91,7 @@ def copied(visit: Visit, way: str) -> str:
 
 @pytest.mark.parametrize("name", [*BODIES, *ODD])
 def test_the_form_loses_nothing_of_the_yaml(visit: Visit, name: str) -> None:
-    """From YAML to the form and back: the same body, also where the form has no field for it."""
+    """From YAML to the form and back the body stays the same, also for fields that the form does not have."""
     body = BODIES.get(name) or {"image": "local", "command": ["true"], **ODD[name]}
     visit.go("/launch?as=yaml")
     write_yaml(visit, yaml.safe_dump(body, sort_keys=False))
@@ -104,7 +105,7 @@ def test_the_form_loses_nothing_of_the_yaml(visit: Visit, name: str) -> None:
 
 
 def test_variables_of_the_form_join_those_of_the_yaml(visit: Visit) -> None:
-    """A variable of several lines has no place in the form; one that is typed there does not remove it."""
+    """The form cannot show a variable of several lines; adding one in the form does not remove it."""
     visit.go("/launch?as=yaml")
     write_yaml(
         visit, yaml.safe_dump({"kind": "command", "image": "local", "command": ["true"], "env": {"LINES": "a\nb"}})
@@ -121,7 +122,7 @@ def test_variables_of_the_form_join_those_of_the_yaml(visit: Visit) -> None:
 
 @pytest.mark.parametrize("name", list(BODIES))
 def test_launch_again_loses_nothing(stack: RunningStack, visit: Visit, name: str) -> None:
-    """Whatever the first launch had (roles, files, restarts, labels): the second one has the same spec."""
+    """The second launch has the spec of the first: roles, files, restarts, labels."""
     id_ = stack.launch({**BODIES[name], "name": f"again-{name}", "hold": True})
     try:
         first = stack.view(id_)
@@ -140,7 +141,7 @@ def test_launch_again_loses_nothing(stack: RunningStack, visit: Visit, name: str
 
 
 def test_what_the_form_changes_is_in_the_yaml(visit: Visit) -> None:
-    """One launch, written in two ways: a name put into the form stands in the YAML beside what was there."""
+    """A name typed into the form is added to the YAML, and the rest of it stays."""
     visit.go("/launch?as=yaml")
     write_yaml(visit, yaml.safe_dump(BODIES["more"]))
     visit.page.wait_for("!!document.querySelector('.outcome .state')")
@@ -154,7 +155,8 @@ def test_what_the_form_changes_is_in_the_yaml(visit: Visit) -> None:
 
 
 def test_a_home_directory_that_cannot_be_says_why_at_its_box(visit: Visit) -> None:
-    """The workspace has no template of them: what an administrator does stands there, and nothing can be launched."""
+    """The workspace has no template for home directories: the page shows what an administrator must do, and nothing
+    can be launched."""
     visit.go("/launch")
     visit.put("[name=command]", "true")
     visit.put("[name=image]", "local")
@@ -166,7 +168,7 @@ def test_a_home_directory_that_cannot_be_says_why_at_its_box(visit: Visit) -> No
 
 
 def test_yaml_that_is_wrong_says_where(visit: Visit) -> None:
-    """A line that cannot be read has its number; a field that is wrong has its path; neither can be launched."""
+    """An unreadable line is shown with its number, a wrong field with its path; neither can be launched."""
     visit.go("/launch?as=yaml")
     write_yaml(visit, "kind: command\nimage: [local\n")
     visit.page.wait_for("/^Line \\d: /.test(document.getElementById('about-yaml').innerText)")
@@ -185,7 +187,7 @@ def _page(query: dict[str, str], api: Api) -> Any:
 
 
 def ids(stack: RunningStack) -> set[str]:
-    """Of everything that there is."""
+    """The ids of all allocations."""
     known: set[str] = set()
     query = {"limit": "500"}
     while True:
@@ -201,7 +203,7 @@ def ids(stack: RunningStack) -> set[str]:
 def test_what_is_copied_launches_the_same(
     stack: RunningStack, visit: Visit, tmp_path: Path, name: str, way: str
 ) -> None:
-    """Each text is run as it stands, by a shell or by Python; what it launched has the spec that the page foresaw."""
+    """A shell or Python runs each text unchanged; its launch has the spec that the page showed."""
     body = BODIES[name]
     if "name" in body:
         body = {**body, "name": f"copied-{way.lower()}"}

@@ -1,4 +1,4 @@
-"""A queue in which many wait, in a browser: what is near the window is asked for and drawn; all can be reached."""
+"""A long queue in a browser: only entries near the visible part are requested and drawn, and all can be reached."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ ROWS = "[...document.querySelectorAll('.waiting tbody[data-index]')]"
 
 
 class LongQueue(NamedTuple):
-    """Its name, and the ids of those that wait, first to go first."""
+    """The queue's name, and the waiting ids in their order."""
 
     name: str
     ids: list[str]
@@ -27,7 +27,7 @@ class LongQueue(NamedTuple):
 
 @contextmanager
 def a_line(stack: RunningStack) -> Generator[LongQueue]:
-    """So many that are held, in the order of their priorities."""
+    """Create that many held allocations, ordered by their priorities."""
     name = fresh("long")
     manifest = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}}
     stack.kubernetes("POST", QUEUES, {**manifest, "spec": {"pool": "default"}})
@@ -40,14 +40,14 @@ def a_line(stack: RunningStack) -> Generator[LongQueue]:
 
 @pytest.fixture(scope="module")
 def line(stack: RunningStack) -> Generator[LongQueue]:
-    """One that no test changes."""
+    """A queue that no test changes."""
     with a_line(stack) as found:
         yield found
 
 
 @pytest.fixture
 def own_line(stack: RunningStack) -> Generator[LongQueue]:
-    """One for a test alone."""
+    """A queue for one test."""
     with a_line(stack) as found:
         yield found
 
@@ -58,7 +58,7 @@ def visit(stack: RunningStack, page: Page) -> Visit:
 
 
 def drawn(visit: Visit) -> list[str]:
-    """The places that stand in the page."""
+    """The positions that are in the page."""
     return list(visit.page.run(f"{ROWS}.map(row => row.querySelector('.place').innerText.trim())"))
 
 
@@ -67,7 +67,7 @@ def scroll(visit: Visit, to: str) -> None:
 
 
 def shows_place(visit: Visit, place: int) -> None:
-    """That place, with who stands there, is within the window."""
+    """Whether that position, with its allocation, is visible."""
     visit.page.wait_for(
         f"{ROWS}.some(row => row.querySelector('.place').innerText.trim() === '{place}' && row.querySelector('th')"
         f"?.innerText.includes('-{place - 1:03} ') && row.getBoundingClientRect().top < innerHeight"
@@ -76,7 +76,7 @@ def shows_place(visit: Visit, place: int) -> None:
 
 
 def asked(visit: Visit) -> int:
-    """How many places the page has asked for in all."""
+    """The number of positions that the page has requested in all."""
     return int(
         visit.page.run(
             "performance.getEntriesByType('resource').map(each => new URL(each.name))"
@@ -87,7 +87,8 @@ def asked(visit: Visit) -> int:
 
 
 def test_what_is_near_the_window_is_asked_for_and_drawn(visit: Visit, line: LongQueue) -> None:
-    """However many wait; a reader of the table is told how many. The end and the middle can be gone to."""
+    """This does not depend on the length; a reader of the table sees the total. The user can go to the end and to
+    the middle."""
     visit.go(f"/queues/{line.name}")
     visit.page.wait_for(f"document.querySelector('.waiting')?.getAttribute('aria-rowcount') === '{COUNT + 1}'")
     shows_place(visit, 1)
@@ -104,7 +105,7 @@ def test_what_is_near_the_window_is_asked_for_and_drawn(visit: Visit, line: Long
 
 
 def test_an_address_leads_to_a_place_far_down(visit: Visit, line: LongQueue) -> None:
-    """It opens the explanation there."""
+    """The address opens the explanation at that position."""
     visit.go(f"/queues/{line.name}?why={line.ids[199]}")
     shows_place(visit, 200)
     visit.page.wait_for("document.querySelector('tr.detail dl')?.innerText.includes('Number 200')")
@@ -112,7 +113,7 @@ def test_an_address_leads_to_a_place_far_down(visit: Visit, line: LongQueue) -> 
 
 
 def test_the_filter_looks_at_all_of_them(visit: Visit, line: LongQueue) -> None:
-    """Also at those that were never shown; they keep their places, and the count says how many there are."""
+    """The filter finds entries that were never shown; they keep their positions, and the count is shown."""
     visit.go(f"/queues/{line.name}")
     visit.put("[aria-label='Filter who waits']", f"{line.name}-23".upper())
     visit.shows(f"10 of {COUNT}")
@@ -126,7 +127,7 @@ def test_the_filter_looks_at_all_of_them(visit: Visit, line: LongQueue) -> None:
 def test_those_that_were_never_shown_are_moved_and_killed(
     stack: RunningStack, visit: Visit, own_line: LongQueue
 ) -> None:
-    """All can be selected; the end of the queue is behind those that the page has never asked for."""
+    """All can be selected; moving to the end puts them behind entries that the page has never requested."""
     visit.go(f"/queues/{own_line.name}")
     visit.put("[aria-label='Filter who waits']", f"{own_line.name}-00")
     visit.press("Select these 10")

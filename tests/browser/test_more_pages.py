@@ -25,9 +25,9 @@ def visit(stack: RunningStack, page: Page) -> Visit:
 
 
 def fill(visit: Visit, name: str, text: str) -> None:
-    """Write into a field of a form, in place of what it says."""
+    """Replace the text of a form's field."""
     field = f"document.getElementById('field-{name}')"
-    # The field of a question is there a moment before the question is shown, and takes no letters until then.
+    # The field of a dialog exists a moment before the dialog is shown, and accepts no input until then.
     visit.page.wait_for(f"{field}?.checkVisibility() === true")
     visit.page.run(f"{field}.select()")
     visit.put(f"#field-{name}", text)
@@ -35,7 +35,7 @@ def fill(visit: Visit, name: str, text: str) -> None:
 
 
 def say_yes(visit: Visit, title: str) -> None:
-    """Answer the question that has this title, and wait until it is gone."""
+    """Confirm the dialog with this title, and wait until it is gone."""
     visit.page.wait_for(f"document.querySelector('dialog[open] h2')?.innerText === {title!r}")
     button = "document.querySelector('dialog[open] .actions button:last-child')"
     visit.page.wait_for(f"!{button}.disabled")
@@ -48,7 +48,8 @@ def call(stack: RunningStack, method: str, path: str, *body: Any) -> Any:
 
 
 def test_a_job_from_its_making_to_its_end(stack: RunningStack, visit: Visit) -> None:
-    """Made, changed, launched into, all of it killed, removed; a number that is none cannot be sent."""
+    """A job is created, changed, launched into, killed with all its allocations, and removed; an invalid number
+    cannot be sent."""
     visit.go("/jobs")
     visit.press("New job")
     fill(visit, "name", "Sweep")
@@ -83,7 +84,7 @@ def test_a_job_from_its_making_to_its_end(stack: RunningStack, visit: Visit) -> 
 
 
 def test_a_change_of_a_job_is_what_was_changed(stack: RunningStack, visit: Visit) -> None:
-    """A limit that another user changes while the question is open stays as that user wrote it."""
+    """A limit that another user changes while the dialog is open stays unchanged."""
     name = fresh("page-changed")
     call(stack, "post", "/jobs", {"name": name, "maxSlots": 4})
     visit.go(f"/jobs/{name}?workspace=default")
@@ -103,14 +104,15 @@ def test_a_change_of_a_job_is_what_was_changed(stack: RunningStack, visit: Visit
 
 @pytest.fixture
 def drained(stack: RunningStack) -> Generator[str]:
-    """A node that is in use again at the end."""
+    """A node that is enabled again at the end."""
     name: str = call(stack, "get", "/nodes")["items"][0]["name"]
     yield name
     call(stack, "post", f"/nodes/{name}/enable")
 
 
 def test_a_node_is_taken_out_of_use_and_back(stack: RunningStack, visit: Visit, drained: str) -> None:
-    """From the list to the node, which says who has ranks there; draining asks, using it again does not."""
+    """From the list the user opens the node, which shows whose ranks it has; draining needs a confirmation, enabling
+    does not."""
     id_ = stack.launch({**command(SLEEP, name="page-on-node"), "kind": "training", "ranks": gpus(1)})
     try:
         stack.wait_for(id_, "Running")
@@ -132,7 +134,7 @@ def test_a_node_is_taken_out_of_use_and_back(stack: RunningStack, visit: Visit, 
 
 
 def test_a_template_from_its_making_to_a_launch(stack: RunningStack, visit: Visit) -> None:
-    """YAML that is wrong says where; a field that is none says so; a launch with the template has its fields."""
+    """Wrong YAML is reported with its line, an unknown field by name; a launch with the template has its fields."""
     visit.go("/templates?new=1")
     fill(visit, "name", "page-base")
     fill(visit, "yaml", "image: local\n env: [")
@@ -165,7 +167,8 @@ def test_a_template_from_its_making_to_a_launch(stack: RunningStack, visit: Visi
 
 
 def test_a_webhook_shows_its_key_once(stack: RunningStack, visit: Visit) -> None:
-    """Made with chosen events, tried (nobody listens, and it says so), paused, given a new key, removed."""
+    """A webhook is created with chosen events, tried without a listener (which is reported), paused, given a new
+    key, and removed."""
     visit.go("/webhooks?new=1")
     fill(visit, "url", "ftp://nobody")
     visit.press("Make it")
@@ -196,7 +199,7 @@ def test_a_webhook_shows_its_key_once(stack: RunningStack, visit: Visit) -> None
 
 
 def test_dead_letters_are_read_and_dropped(stack: RunningStack, visit: Visit) -> None:
-    """What failed again and again stands there with its cause and its fields, until somebody drops it."""
+    """A message that failed repeatedly is shown with its cause and its fields, until a user drops it."""
     with stack.redis() as redis:
         letter = encode_dead(keys.DEAD_DELIVERY, "1-0", 9, "the receiver answered 500", {"webhook": b"page-gone"})
         redis.xadd(keys.DEAD.prefix, letter)
@@ -214,7 +217,7 @@ def test_dead_letters_are_read_and_dropped(stack: RunningStack, visit: Visit) ->
 
 
 def test_tokens_say_whose_they_are(visit: Visit) -> None:
-    """Whose, with which role, until when; nothing of the token itself."""
+    """The page shows a token's user, role and expiry, and nothing of the token itself."""
     visit.go("/tokens")
     visit.shows("admin everywhere")
     visit.shows("the account that started this stack")
@@ -225,7 +228,7 @@ def test_tokens_say_whose_they_are(visit: Visit) -> None:
 
 
 def test_what_would_let_it_start_is_a_button(stack: RunningStack, visit: Visit) -> None:
-    """The limit of its job keeps it waiting: its page offers to raise it by what is missing, and then it runs."""
+    """Its job's limit blocks it: its page offers to raise the limit by the missing amount, and then it runs."""
     call(stack, "post", "/jobs", {"name": "page-narrow", "maxSlots": 1})
     body = {**command(SLEEP), "kind": "training", "ranks": gpus(1), "job": "page-narrow"}
     first = stack.launch({**body, "name": "page-first"})
@@ -245,7 +248,7 @@ def test_what_would_let_it_start_is_a_button(stack: RunningStack, visit: Visit) 
 
 
 def test_a_limit_that_was_removed_is_not_set_again(stack: RunningStack, visit: Visit) -> None:
-    """The button was made for a limit that its job no longer has: pressing it changes nothing."""
+    """The button was made for a limit that the job no longer has: pressing it changes nothing."""
     name = fresh("page-unlimited")
     call(stack, "post", "/jobs", {"name": name})
     visit.go("/")
@@ -258,7 +261,8 @@ def test_a_limit_that_was_removed_is_not_set_again(stack: RunningStack, visit: V
 
 
 def test_gpus_that_are_held_and_idle(stack: RunningStack, visit: Visit) -> None:
-    """Home counts them, Usage names who holds them, and the workload itself says so; each from the API's own answer."""
+    """Home counts them, Usage names their users, and the allocation's page shows them; each from the API's own
+    answer."""
     id_ = stack.launch({**command(SLEEP), "kind": "training", "name": "page-idle", "ranks": gpus(2, 1)})
     stack.wait_for(id_, "Running")
     since = str(stack.view(id_)["startedAt"])
@@ -293,7 +297,7 @@ def test_gpus_that_are_held_and_idle(stack: RunningStack, visit: Visit) -> None:
 
 
 def _answering(path: str, view: GpuUseView) -> str:
-    """A script that answers one address as an api with a Prometheus would; all others are asked as ever."""
+    """A script that answers one address as an api with a Prometheus would; other requests pass."""
     body = msgspec.json.encode(view).decode()
     return f"""const ask = window.fetch;
     window.fetch = (where, how) => new URL(where, location).pathname === {path!r}
@@ -302,7 +306,7 @@ def _answering(path: str, view: GpuUseView) -> str:
 
 
 def test_a_page_that_does_not_come_says_so_and_can_be_loaded_again(visit: Visit) -> None:
-    """Its modules are loaded when it is opened; the frame stands meanwhile, and the reader has a heading."""
+    """The modules of a page are loaded when it is opened; until then the frame and a heading are shown."""
     visit.page.call("Network.enable")
     visit.page.call("Network.setBlockedURLs", urls=["*/usage.js"])
     visit.go("/more")
@@ -317,7 +321,7 @@ def test_a_page_that_does_not_come_says_so_and_can_be_loaded_again(visit: Visit)
 
 
 def test_the_other_pages_are_there_before_they_are_opened(visit: Visit) -> None:
-    """Some seconds after the first one: going to one of them waits for no module."""
+    """Some seconds after the first page, going to another one needs no further module."""
     visit.go("/more")
     for name in ("workload.js", "queues.js", "launch.js", "tokens.js"):
         loaded = "performance.getEntriesByType('resource')"

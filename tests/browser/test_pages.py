@@ -1,4 +1,4 @@
-"""The page for people in a browser: what they come for, on a real stack."""
+"""The page in a browser: the main tasks of users, on a real stack."""
 
 import asyncio
 import hashlib
@@ -37,14 +37,14 @@ FAIL = "print('reading config'); print('KeyError: <script>window.hacked = 1</scr
 SCRIPT = "<script>window.hacked=1</script>"
 MANY = 200_000
 WITH_MORE = ("/", "/queues", "/launch", "/templates", "/webhooks")
-"""Pages that are visited with something open on them."""
+"""Pages that are also visited with a dialog or menu open."""
 OTHERS = (
     *("/nodes/node-0", "/templates?new=1", "/webhooks?new=1"),
     *(path for path in PAGES if "{" not in path and path not in WITH_MORE),
 )
-"""Pages that need nothing to be there; a new page is among them."""
+"""Pages that need no existing object; an empty form is one of them."""
 EXPECTED = re.compile(r"status of (?:400|401|403|404|409|422)")
-"""Refusals that a page shows in words; a browser also notes them on its console."""
+"""Refusals that a page shows in words; a browser also logs them on its console."""
 
 
 def gpus(each: int, ranks: int = 1) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def command(program: str, **more: Any) -> dict[str, Any]:
 
 
 class Visit:
-    """A visitor that is logged in."""
+    """A logged-in visitor."""
 
     def __init__(self, stack: RunningStack, page: Page) -> None:
         self._stack = stack
@@ -65,7 +65,7 @@ class Visit:
         self.origin = ""
 
     def go(self, path: str) -> None:
-        """Open a page, and wait until it shows something."""
+        """Open a page, and wait until it shows its content."""
         if not self._is_in:
             self.page.goto(self._stack.link(path))
             self._is_in = True
@@ -81,7 +81,7 @@ class Visit:
         self.page.wait_for(f"document.body.innerText.includes({text!r})")
 
     def press(self, text: str) -> None:
-        """Click the button or link that says so."""
+        """Click the button or link with this text."""
         here = f"[...document.querySelectorAll('button, a')].find(e => e.innerText.trim() === {text!r})"
         self.page.wait_for(f"!!{here} && !{here}.disabled")
         self.page.run(f"{here}.click()")
@@ -93,7 +93,7 @@ class Visit:
         self.page.call("Input.insertText", text=text)
 
     def is_clean(self) -> None:
-        """No script failed, and no policy refused anything."""
+        """Check that no script failed, and that no policy refused anything."""
         assert [each for each in self.page.errors if not EXPECTED.search(each)] == []
         assert self.page.run("window.hacked") is None
 
@@ -105,7 +105,7 @@ def visit(stack: RunningStack, page: Page) -> Visit:
 
 @pytest.fixture(scope="module")
 def busy(stack: RunningStack) -> Generator[dict[str, str]]:
-    """A gang that runs, one that failed, one that waits for room, one that is held."""
+    """A running gang, a failed one, one that waits for resources, and a held one."""
     ids = {
         "gang": stack.launch({**command(TALK), "kind": "training", "name": "page-gang", "ranks": gpus(4, 2)}),
         "failed": stack.launch(command(FAIL, name="page-failed", labels={"note": "a"})),
@@ -120,7 +120,8 @@ def busy(stack: RunningStack) -> Generator[dict[str, str]]:
 
 
 def test_a_launch_and_its_log(stack: RunningStack, visit: Visit) -> None:
-    """The form is checked while one types; the launched one opens, prints, and the log stands there as it comes."""
+    """The form is checked while the user types; the launched allocation opens, prints, and its log is shown as it
+    arrives."""
     visit.go("/")
     visit.press("Launch")
     visit.shows("Write a command, or name an image")
@@ -144,7 +145,8 @@ def test_a_launch_and_its_log(stack: RunningStack, visit: Visit) -> None:
 
 
 def test_why_something_waits(visit: Visit, busy: dict[str, str]) -> None:
-    """From the queue: its place, who is ahead, the reason in a chip, and the rest behind it, also by an own address."""
+    """The queue shows its position, the ones ahead, the reason in a chip, and the details behind it, also by an
+    address."""
     visit.go("/queues")
     visit.shows("page-big")
     rows = "[...document.querySelectorAll('.waiting tbody tr')]"
@@ -161,7 +163,7 @@ def test_why_something_waits(visit: Visit, busy: dict[str, str]) -> None:
 
 
 def test_a_held_one_is_resumed(stack: RunningStack, visit: Visit) -> None:
-    """The page of what is held has the way on, and shows each state as it comes, without a reload."""
+    """The page of a held allocation offers to resume it, and shows each state without a reload."""
     id_ = stack.launch(command("import time; time.sleep(1)", name="page-resumed", hold=True))
     visit.go(f"/w/{id_}")
     visit.page.wait_for("document.querySelector('h1 .state').innerText === 'Held'")
@@ -171,7 +173,7 @@ def test_a_held_one_is_resumed(stack: RunningStack, visit: Visit) -> None:
 
 
 def test_a_kill_is_asked_for_twice(stack: RunningStack, visit: Visit) -> None:
-    """Escape keeps it; the second question's answer ends it, and the page says so by itself."""
+    """Escape keeps it running; a confirmed dialog ends it, and the page shows that by itself."""
     id_ = stack.launch(command(TALK, name="page-killed"))
     stack.wait_for(id_, "Running")
     visit.go(f"/w/{id_}")
@@ -193,7 +195,7 @@ def test_a_kill_is_asked_for_twice(stack: RunningStack, visit: Visit) -> None:
 
 
 def test_a_failed_one_leads_with_its_cause(visit: Visit, busy: dict[str, str]) -> None:
-    """The reason, which rank, its exit code and its last words stand before everything else."""
+    """The reason, the rank, its exit code and its last words are shown first."""
     visit.go(f"/w/{busy['failed']}")
     visit.page.wait_for("document.querySelector('.notice .words')?.innerText.includes('reading config')")
     told = str(visit.page.run("document.querySelector('.notice').innerText"))
@@ -205,7 +207,7 @@ def test_a_failed_one_leads_with_its_cause(visit: Visit, busy: dict[str, str]) -
 
 
 def test_what_others_wrote_stays_text(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
-    """Markup in a log line, a label, a command or an address makes no element and runs nothing."""
+    """Markup in a log line, a label, a command or an address creates no element and runs nothing."""
     id_ = stack.launch(command(f"print({SCRIPT!r})", name="page-markup", env={"HTML": SCRIPT}))
     stack.wait_for(id_, "Terminated")
     visit.go(f"/w/{id_}")
@@ -223,7 +225,7 @@ def test_what_others_wrote_stays_text(stack: RunningStack, visit: Visit, busy: d
 
 
 def test_ranks_events_and_yaml(visit: Visit, busy: dict[str, str]) -> None:
-    """Each rank has its node, state and last line; the YAML is the object, and reads back."""
+    """Each rank has its node, state and last line; the YAML is the object, and can be read back."""
     visit.go(f"/w/{busy['gang']}?tab=ranks")
     visit.page.wait_for("document.querySelectorAll('.ranks tbody tr').length === 2")
     visit.page.wait_for("/step \\d+/.test(document.querySelector('.ranks .note').innerText)")
@@ -233,7 +235,7 @@ def test_ranks_events_and_yaml(visit: Visit, busy: dict[str, str]) -> None:
     visit.page.press("ArrowRight", 39)
     visit.page.wait_for("document.querySelector('#tab-panel').innerText.includes('GPU hours')")
     visit.page.press("ArrowRight", 39)
-    # Who passes by the terminal opens none.
+    # Passing the terminal's tab opens no terminal.
     visit.page.wait_for("document.querySelector('#tab-panel').innerText.includes('Open a shell')")
     visit.page.press("ArrowRight", 39)
     visit.page.wait_for("!!document.querySelector('.yaml pre')")
@@ -244,7 +246,7 @@ def test_ranks_events_and_yaml(visit: Visit, busy: dict[str, str]) -> None:
 
 
 def test_where_the_free_gpus_are(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
-    """The numbers of the home page and of the map are those of the nodes; a node that drains is told apart."""
+    """The numbers of the home page and of the map are those of the nodes; a draining node is marked."""
     nodes = stack.ask(lambda api: api.get("/nodes"))["items"]
     free = sum(node["gpus"] - node["gpusUsed"] for node in nodes)
     assert sum(node["gpusUsed"] for node in nodes) >= 8
@@ -265,12 +267,12 @@ def test_where_the_free_gpus_are(stack: RunningStack, visit: Visit, busy: dict[s
 
 
 def places(stack: RunningStack) -> list[str]:
-    """The names of what waits in the queue, in their order."""
+    """The waiting names of the queue, in their order."""
     return [str(each["name"]) for each in stack.ask(lambda api: api.get("/queues/default"))["waiting"]]
 
 
 def select(visit: Visit, *names: str) -> None:
-    """Select the rows of these names."""
+    """Select the rows with these names."""
     for name in names:
         box = f"document.querySelector('.waiting input[aria-label$=\"select {name}\"]')"
         visit.page.wait_for(f"!!{box}")
@@ -279,7 +281,7 @@ def select(visit: Visit, *names: str) -> None:
 
 
 def choose(visit: Visit, selector: str, value: str) -> None:
-    """Choose in a list, or set the time of a field, as a person does."""
+    """Choose in a list, or set the time of a field, as a user does."""
     visit.page.wait_for(f"!!document.querySelector({selector!r})")
     visit.page.run(
         f"(() => {{ const box = document.querySelector({selector!r}); box.value = {value!r};"
@@ -288,7 +290,7 @@ def choose(visit: Visit, selector: str, value: str) -> None:
 
 
 def answer(visit: Visit, title: str, verb: str) -> None:
-    """Say yes to the question of that title."""
+    """Confirm the dialog with that title."""
     visit.page.wait_for(f"document.querySelector('dialog[open] h2')?.innerText === {title!r}")
     visit.press(verb)
     visit.page.wait_for("!document.querySelector('dialog') && !document.querySelector('.selection')")
@@ -296,7 +298,7 @@ def answer(visit: Visit, title: str, verb: str) -> None:
 
 @pytest.fixture
 def line(stack: RunningStack) -> Generator[dict[str, str]]:
-    """Three that are held in the queue; {name: id}."""
+    """Three held allocations in the queue; {name: id}."""
     prefix = f"line-{uuid.uuid4().hex[:6]}"
     names = [f"{prefix}-{letter}" for letter in "abc"]
     ids = {name: stack.launch(command("pass", name=name, hold=True, priority=40)) for name in names}
@@ -306,7 +308,8 @@ def line(stack: RunningStack) -> Generator[dict[str, str]]:
 
 
 def test_many_are_moved_at_once(stack: RunningStack, visit: Visit, busy: dict[str, str], line: dict[str, str]) -> None:
-    """The selected go to the front or the end in their own order; the question counts them, Escape changes nothing."""
+    """The selected ones move to the front or the end in their own order; the dialog counts them, and Escape changes
+    nothing."""
     before = places(stack)
     moved = [name for name in before if name in line][1:]
     visit.go("/queues/default")
@@ -330,7 +333,7 @@ def test_many_are_moved_at_once(stack: RunningStack, visit: Visit, busy: dict[st
 def test_the_priority_of_many_is_changed(
     stack: RunningStack, visit: Visit, busy: dict[str, str], line: dict[str, str]
 ) -> None:
-    """A number out of bounds cannot be sent; a good one is that of each selected one, and of no other."""
+    """A number out of bounds cannot be sent; a valid one changes each selected allocation, and no other."""
     visit.go("/queues/default")
     select(visit, *list(line)[:2])
     visit.press("Priority")
@@ -346,7 +349,7 @@ def test_the_priority_of_many_is_changed(
 
 
 def test_many_are_killed_at_once(stack: RunningStack, visit: Visit, busy: dict[str, str], line: dict[str, str]) -> None:
-    """What the filter shows is selected in one step; the question counts it, and nothing else is killed."""
+    """One step selects everything that the filter shows; the dialog counts them, and no other is killed."""
     visit.go("/queues/default")
     visit.put("[aria-label='Filter who waits']", next(iter(line)).removesuffix("-a"))
     visit.press("Select these 3")
@@ -359,7 +362,7 @@ def test_many_are_killed_at_once(stack: RunningStack, visit: Visit, busy: dict[s
 
 
 def test_what_was_used(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
-    """A row says what the API says, and leads to what it is made of; what it is narrowed to can be taken away again."""
+    """A row shows the API's figures, and links to its parts; a filter can be removed again."""
     visit.go("/usage")
     row = "[...document.querySelectorAll('.usage tbody tr')].find(row => row.innerText.includes('tester'))"
     visit.page.wait_for(f"!!{row}")
@@ -383,7 +386,7 @@ def test_what_was_used(stack: RunningStack, visit: Visit, busy: dict[str, str]) 
 
 
 def test_days_without_use(visit: Visit, busy: dict[str, str]) -> None:
-    """Days in which nothing ran are said to be empty; a day that is none is refused in words."""
+    """Days without any allocation are shown as empty; an invalid day is refused in words."""
     visit.go("/usage?from=2020-01-01&to=2020-01-02")
     visit.shows("Nothing was used")
     visit.go("/usage?from=yesterday")
@@ -392,7 +395,8 @@ def test_days_without_use(visit: Visit, busy: dict[str, str]) -> None:
 
 
 def test_now_beside_then(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
-    """What stood at a time, what has become of it, and what came later; a time before all is said to be empty."""
+    """The page shows the allocations of a past time, their later states, and newer ones; a time before all is shown
+    as empty."""
     gone, later = (f"{word}-{uuid.uuid4().hex[:6]}" for word in ("gone", "later"))
     id_ = stack.launch(command(TALK, name=gone))
     stack.wait_for(id_, "Running")
@@ -424,7 +428,7 @@ def test_now_beside_then(stack: RunningStack, visit: Visit, busy: dict[str, str]
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 def test_no_page_has_a_barrier(visit: Visit, busy: dict[str, str], *, is_dark: bool) -> None:
-    """Axe finds nothing serious on any page, nor in a question, wide or on a phone."""
+    """Axe finds no serious barrier on any page, nor in a dialog, wide or on a phone."""
     visit.page.look(is_dark=is_dark)
     for path in (
         "/?of=everyone",
@@ -451,7 +455,7 @@ def test_no_page_has_a_barrier(visit: Visit, busy: dict[str, str], *, is_dark: b
 
 
 def test_the_checker_is_what_it_says() -> None:
-    """Each vendored file stands in the README with its hash, and is as it was published."""
+    """Each vendored file is in the README with its hash, and is unchanged."""
     rows = re.findall(r"^\| `([^`]+)` .*`([0-9a-f]{64})` \|$", (AXE.parent / "README.md").read_text(), re.MULTILINE)
     files = [path for path in AXE.parent.iterdir() if path.name != "README.md"]
     assert dict(rows) == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
@@ -459,7 +463,7 @@ def test_the_checker_is_what_it_says() -> None:
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 def test_a_phone(visit: Visit, busy: dict[str, str], pictures: Path, *, is_dark: bool) -> None:
-    """Nothing sticks out at the side of any page; neither script nor policy complains."""
+    """No element is wider than the screen on any page; no script and no policy complains."""
     visit.page.look(width=390, height=844, is_dark=is_dark)
     for name, path in {
         "home": "/",
@@ -480,7 +484,7 @@ def test_a_phone(visit: Visit, busy: dict[str, str], pictures: Path, *, is_dark:
 
 
 def test_on_a_phone_what_waits_is_unblocked_and_killed(stack: RunningStack, visit: Visit) -> None:
-    """From the queue to the reason, to its page, to the way on; then it runs, prints, and is killed there."""
+    """From the queue the user reaches the reason, the page and the fix; then it runs, prints, and is killed there."""
     visit.page.look(width=390, height=844)
     name = f"phone-{uuid.uuid4().hex[:6]}"
     id_ = stack.launch(command(TALK, name=name, hold=True))
@@ -506,7 +510,7 @@ def test_on_a_phone_what_waits_is_unblocked_and_killed(stack: RunningStack, visi
 
 
 def test_a_theme_is_kept(visit: Visit) -> None:
-    """What is chosen counts before the colours of the system, also after a reload."""
+    """The chosen theme wins over the colours of the system, also after a reload."""
     visit.go("/")
     paper = "getComputedStyle(document.body).backgroundColor"
     light = visit.page.run(paper)
@@ -531,7 +535,7 @@ def test_a_click_elsewhere_closes_the_menu(visit: Visit) -> None:
 
 
 def test_the_keyboard_leads_through(visit: Visit) -> None:
-    """The first Tab offers to skip the navigation; what has the focus can be seen."""
+    """The first Tab offers to skip the navigation; the focus is visible."""
     visit.go("/")
     visit.page.press("Tab", 9)
     assert visit.page.run("document.activeElement.className") == "skip"
@@ -542,14 +546,14 @@ def test_the_keyboard_leads_through(visit: Visit) -> None:
 
 
 def test_who_is_not_logged_in_is_led_there(stack: RunningStack, page: Page) -> None:
-    """The page says so, and comes back to itself after the login."""
+    """The page shows the login, and returns to itself afterwards."""
     page.goto(f"{stack.url}/cluster")
     page.wait_for("document.body.innerText.includes('You are not logged in')")
     assert page.run("document.querySelector('main .primary').getAttribute('href')") == "/login?next=%2Fcluster"
 
 
 def test_a_viewer_may_look_and_no_more(stack: RunningStack, page: Page, busy: dict[str, str]) -> None:
-    """Nothing is offered that the API would refuse; what it refuses is told where it was asked for."""
+    """The page offers nothing that the API would refuse; a refusal is shown where it was caused."""
     token = a_token(stack.folder / "tokens", "eve", SystemClock().now(), {"default": "viewer"})
 
     def is_known() -> bool:
@@ -584,7 +588,7 @@ def test_a_viewer_may_look_and_no_more(stack: RunningStack, page: Page, busy: di
 
 
 def test_one_call_without_an_answer_does_not_make_the_page_slow(visit: Visit, busy: dict[str, str]) -> None:
-    """The stream of events goes on: with the next answer the page is live again."""
+    """The stream of events continues: with the next answer the page is live again."""
     state = "document.querySelector('.connection').innerText"
     visit.go("/?of=everyone")
     visit.page.wait_for(f"{state} === 'Live'")
@@ -600,7 +604,7 @@ def test_one_call_without_an_answer_does_not_make_the_page_slow(visit: Visit, bu
 
 
 def test_it_outlives_the_api(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
-    """Without an answer what was known stays, and the page says so; after it, it goes on by itself."""
+    """Without an answer the known content stays, and the page shows that; afterwards it continues by itself."""
     visit.go("/?of=everyone")
     visit.page.wait_for("document.querySelector('.connection').innerText === 'Live'")
     stack.halt("api")
@@ -616,7 +620,7 @@ def test_it_outlives_the_api(stack: RunningStack, visit: Visit, busy: dict[str, 
 
 
 def test_a_long_log_stays_fluid(stack: RunningStack, visit: Visit) -> None:
-    """Of 200,000 lines a few are in the document; its end is there first, search finds what is far above."""
+    """Of 200,000 lines only a few are in the document; the end is shown first, and search finds lines far above."""
     id_ = stack.launch(command(f"for i in range({MANY}): print('line', i, 'of it')", name=fresh("page-long")))
     stack.wait_for(id_, "Terminated", timeout_s=120)
     visit.go(f"/w/{id_}")
@@ -640,7 +644,7 @@ def test_a_long_log_stays_fluid(stack: RunningStack, visit: Visit) -> None:
 
 @pytest.fixture(scope="module")
 def modules(browser: Browser, stack: RunningStack) -> Generator[Any]:
-    """What an expression over the page's own modules gives."""
+    """The value of an expression over the page's own modules."""
     with browser.page() as page:
         page.goto(stack.link("/"))
         page.wait_for("!!document.querySelector('main h1')")
@@ -654,7 +658,7 @@ def modules(browser: Browser, stack: RunningStack) -> Generator[Any]:
 
 @pytest.mark.parametrize(("search", "count"), [("loss: 0.5", 1), ("32m", 0), ("20%", 1), ("10%", 0)])
 def test_a_search_of_the_log_finds_what_is_shown(modules: Any, search: str, count: int) -> None:
-    """Not the codes of colours between the words, and not what a progress bar has overwritten."""
+    """Search ignores the codes of colours between the words, and text that a progress bar has overwritten."""
     lines = [{"rank": 0, "text": text} for text in ("\x1b[32mloss:\x1b[0m 0.5", "10%\r20%")]
     wanted = json.dumps({"search": search, "rank": ""})
     assert modules("log_book.js", f"new m.LogSelection().of({json.dumps(lines)}, {wanted}).length") == count
@@ -670,7 +674,7 @@ def test_a_search_of_the_log_finds_what_is_shown(modules: Any, search: str, coun
     ],
 )
 def test_yaml_reads_back(modules: Any, value: dict[str, Any]) -> None:
-    """What it writes means the same to another reader."""
+    """Another YAML reader gets the same meaning."""
     assert yaml.safe_load(modules("yaml.js", f"m.toYaml({json.dumps(value)})")) == value
 
 
@@ -684,13 +688,13 @@ def test_yaml_reads_back(modules: Any, value: dict[str, Any]) -> None:
     ],
 )
 def test_words_of_a_command(modules: Any, line: str, words: list[str]) -> None:
-    """As a shell takes them; put together again they are the same."""
+    """Words are split as by a shell; joined again they are the same."""
     assert modules("words.js", f"m.wordsOf({line!r})") == words
     assert modules("words.js", f"m.wordsOf(m.wordsOf({line!r}).map(m.quoted).join(' '))") == words
 
 
 def test_colours_of_a_line(modules: Any) -> None:
-    """Colours and styles are kept, all other sequences go; a carriage return writes over what was there."""
+    """Colours and styles are shown, all other sequences are dropped; a carriage return overwrites earlier text."""
     line = "\\x1b[1;31mred\\x1b[0m plain \\x1b[38;5;196mx\\x1b[48;2;1;2;3my\\x1b[K\\x1b]0;title\\x07"
     runs = modules("ansi.js", f'm.styledRuns("{line}")')
     assert [(run["text"], run["classes"]) for run in runs[:2]] == [("red", "ansi-bold ansi-1"), (" plain ", "")]
@@ -699,7 +703,8 @@ def test_colours_of_a_line(modules: Any) -> None:
 
 
 def test_only_what_ranks_printed_counts_as_lines(modules: Any) -> None:
-    """What is said of a log, and the mark of a hole, stand among its lines; a search shows them uncounted."""
+    """Remarks about a log, and the mark of a hole, are among its lines and are not counted; a search shows them
+    uncounted."""
     lines = [
         {"rank": 0, "stream": "stdout", "text": "step 1", "number": 1},
         {"rank": 0, "stream": "event", "text": "step: its node may have removed lines"},
@@ -716,7 +721,7 @@ def test_only_what_ranks_printed_counts_as_lines(modules: Any) -> None:
 
 
 def test_the_largest_gang(modules: Any) -> None:
-    """Ranks fit on whole nodes; what drains or does not answer has no room."""
+    """Ranks fit on whole nodes; a draining or silent node does not count as free."""
     node = {"gpus": 8, "gpusUsed": 2, "ready": True, "schedulable": True, "pool": "p", "gpuType": ""}
     nodes = [node, {**node, "gpusUsed": 0}, {**node, "schedulable": False}, {**node, "ready": False}]
     told = json.dumps(nodes)
@@ -725,7 +730,7 @@ def test_the_largest_gang(modules: Any) -> None:
 
 
 def test_an_answer_keeps_the_objects_of_what_has_not_changed(modules: Any) -> None:
-    """Items are told by their id, wherever they stand; what says the same as before is the same object."""
+    """Items are identified by their id, in any position; an item that is equal to the one before is the same object."""
     old = [{"id": "a", "n": [1]}, {"id": "b", "n": [2]}, {"id": "c"}]
     fresh = [{"id": "b", "n": [2]}, {"id": "a", "n": [3]}, {"id": "d"}]
     given = f"const old = {{items: {json.dumps(old)}}}, fresh = {{items: {json.dumps(fresh)}}};"
@@ -738,7 +743,7 @@ def test_an_answer_keeps_the_objects_of_what_has_not_changed(modules: Any) -> No
 
 
 def test_an_answer_from_before_an_event_takes_nothing_back(modules: Any) -> None:
-    """It was on its way when the event came; the next answer says more."""
+    """The answer was on its way when the event arrived; the next answer is newer."""
     before, after = {"id": "a", "status": {"seq": 3}}, {"id": "a", "status": {"seq": 4}}
     assert modules("answers.js", f"m.kept({json.dumps(after)}, {json.dumps(before)})") == after
 
@@ -760,7 +765,7 @@ def test_an_answer_from_before_an_event_takes_nothing_back(modules: Any) -> None
 def test_an_allocation_after_an_event_has_the_word_of_the_api(
     modules: Any, view: dict[str, Any], event: dict[str, Any], state: str
 ) -> None:
-    """The phase of the event, or what says more; an event that is known already changes nothing."""
+    """The phase is that of the event, or of a newer answer; a known event changes nothing."""
     whole = {"id": "a", "attempt": 1, "hold": False, "ready": False, "waiting": False, "result": None, **view}
     whole["status"] = {"seq": 5}
     data = {"seq": 6, "attempt": 1, "reason": "", **event}
@@ -771,7 +776,7 @@ def test_an_allocation_after_an_event_has_the_word_of_the_api(
 
 
 def test_what_has_left_its_queue_does_not_wait_in_the_list(modules: Any) -> None:
-    """An event of another phase takes it out; others stay."""
+    """An event with another phase removes it; others stay."""
     queue = {"items": [{"id": "a"}, {"id": "b"}, {"id": "c"}], "first": 1, "count": 9}
     events = [{"subject": "a", "data": {"phase": "Assigned"}}, {"subject": "b", "data": {"phase": "Pending"}}]
     found = modules("answers.js", f"m.after({json.dumps(queue)}, {json.dumps(events)})")
@@ -779,7 +784,7 @@ def test_what_has_left_its_queue_does_not_wait_in_the_list(modules: Any) -> None
 
 
 def test_a_change_is_seen_before_the_api_is_asked_again(page: Page, stack: RunningStack) -> None:
-    """The event itself says where the workload stands."""
+    """The event itself has the new state of the allocation."""
     id_ = stack.launch(command("import time; time.sleep(60)"))
     stack.wait_for(id_, "Running")
     page.goto(stack.link("/?of=everyone"))
@@ -791,7 +796,7 @@ def test_a_change_is_seen_before_the_api_is_asked_again(page: Page, stack: Runni
 
 
 def test_what_happens_while_a_list_is_on_its_way_is_not_lost(page: Page, stack: RunningStack) -> None:
-    """A new workload moves on after the list was read and before it is here: its row begins with the events."""
+    """A new allocation changes after the list was read and before the answer arrives: its row includes these events."""
     name = fresh("on-its-way")
     page.goto(stack.link("/?of=everyone"))
     page.wait_for("!!document.querySelector('.connection .good') && !document.querySelector('.loading')")
@@ -811,7 +816,7 @@ def test_what_happens_while_a_list_is_on_its_way_is_not_lost(page: Page, stack: 
     page.wait_for("window.isRead === true")
     stack.ask(lambda api: api.post(f"/allocations/{id_}/resume"))
     page.wait_for(f"window.phases.has('{id_}Running')")
-    # The page has heard of it as well, at most a moment later.
+    # The page has received it too, at most a moment later.
     page.run("new Promise((resolve) => setTimeout(resolve, 500)).then(() => window.release())")
     row = f"document.querySelector(`main a[href='/w/{id_}']`)?.closest('tr')"
     page.wait_for(f"{row}?.querySelector('.state').innerText === 'Running'")
@@ -819,7 +824,8 @@ def test_what_happens_while_a_list_is_on_its_way_is_not_lost(page: Page, stack: 
 
 
 def test_a_long_list_goes_on_by_itself_for_a_while_and_then_asks(modules: Any) -> None:
-    """What is near the window is drawn; from some length on people press, who may want what is below the list."""
+    """Entries near the visible part are drawn; beyond some length the user has to press, because they may want
+    content below the list."""
     begin = (
         "import(new URL('runtime.js', document.querySelector('script[type=module]').src)).then(({ html, render }) => "
         "new Promise((resolve) => { let left = 100; "
@@ -832,7 +838,7 @@ def test_a_long_list_goes_on_by_itself_for_a_while_and_then_asks(modules: Any) -
 
 
 def test_a_stream_that_is_opened_again_holds_one_listener(modules: Any) -> None:
-    """A page that is open for days, whose stream ends many times, keeps nothing of the pauses that are over."""
+    """A page that is open for days, whose stream ends many times, keeps no listeners of ended pauses."""
     follow = (
         "(() => { const stop = new AbortController(), { signal } = stop, { fetch, setTimeout } = window; "
         "let held = 0, opened = 0; "
@@ -850,7 +856,7 @@ def test_a_stream_that_is_opened_again_holds_one_listener(modules: Any) -> None:
 
 
 def test_a_filter_finds_a_text_in_any_case(modules: Any) -> None:
-    """Nothing typed finds all."""
+    """An empty text finds all entries."""
     names = "['Ab', 'cab', 'b'].map((name) => ({ name }))"
     finder = "m.finder((each) => each.name)"
     found = modules("format.js", f"['', 'AB'].map((text) => {names}.filter((one) => {finder}(one, text)).length)")
@@ -858,7 +864,7 @@ def test_a_filter_finds_a_text_in_any_case(modules: Any) -> None:
 
 
 def test_the_log_of_a_workload_that_is_gone(stack: RunningStack, visit: Visit) -> None:
-    """Its address still shows the archived log; of what never was it says that it is not there."""
+    """Its address still shows the archived log; for an unknown allocation it shows that it does not exist."""
     gone = AllocationId(f"{fresh('gone')}-0a1b2c3d")
     name = gone.removesuffix("-0a1b2c3d")
     line = LogLine(attempt=1, rank=0, time="2026-01-02T03:04:05Z", text="the last words", number=1)

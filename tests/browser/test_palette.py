@@ -1,4 +1,4 @@
-"""Keys of the page: Ctrl-K goes anywhere, others to pages, and none disturbs who types."""
+"""Keys of the page: Ctrl-K leads anywhere, others to pages, and none disturbs typing."""
 
 import pytest
 
@@ -22,19 +22,19 @@ def visit(stack: RunningStack, page: Page) -> Visit:
 
 
 def keys(page: Page, *pressed: str, control: bool = False) -> None:
-    """One key after the other, as a keyboard sends them."""
+    """Press the keys one after the other, as a keyboard sends them."""
     for key in pressed:
         code = CODES.get(key, ord(key[0].upper()))
         page.press(key, code, key if len(key) == 1 and not control else "", modifiers=CONTROL if control else 0)
 
 
 def is_at(page: Page, path: str, heading: str) -> None:
-    """The page is there, and who listens is at its name."""
+    """Whether the page is shown, and the focus is at its heading."""
     page.wait_for(f"location.pathname === {path!r} && ({HEADING}).includes({heading!r})")
 
 
 def test_a_page_by_keys_alone(visit: Visit) -> None:
-    """Ctrl-K, a few letters, Enter; or `g` and a letter; Escape leaves everything as it was."""
+    """Ctrl-K, a few letters and Enter, or `g` and a letter, open a page; Escape leaves everything unchanged."""
     page = visit.page
     keys(page, "k", control=True)
     page.wait_for("document.activeElement.role === 'combobox'")
@@ -52,7 +52,7 @@ def test_a_page_by_keys_alone(visit: Visit) -> None:
 
 
 def test_a_workload_by_a_part_of_its_name(stack: RunningStack, visit: Visit) -> None:
-    """It is found on the server, also long after it has ended; the arrows go around, and its page is opened."""
+    """The server finds it, also long after its end; the arrows wrap around, and its page is opened."""
     id_ = stack.launch(command("print('done')", name="page-palette"))
     stack.wait_for(id_, "Terminated")
     page = visit.page
@@ -75,7 +75,7 @@ def test_a_workload_by_a_part_of_its_name(stack: RunningStack, visit: Visit) -> 
 
 
 def test_keys_do_not_disturb_who_types(visit: Visit) -> None:
-    """In a field a letter is a letter; `/` goes to the filter, `?` lists the keys, and they can be taken away."""
+    """In a field a letter is a letter; `/` goes to the filter, `?` lists the keys, and they can be switched off."""
     page = visit.page
     keys(page, "/")
     page.wait_for("document.activeElement.type === 'search'")

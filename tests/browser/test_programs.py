@@ -19,12 +19,12 @@ SERVES_S = 60.0
 
 
 def write_scalars(folder: Path) -> None:
-    """An event file with a curve, by TensorBoard's own writer."""
+    """Write an event file with a curve, with TensorBoard's own writer."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", WRITE_SCALARS, str(folder)], check=True, timeout=120)
 
 
 def test_jupyterlab_runs_a_cell(stack: RunningStack, page: Page, pictures: Path) -> None:
-    """From the waiting page to the launcher to a kernel that answers, all through the proxy."""
+    """From the waiting page the user reaches the launcher and a kernel that answers, all through the proxy."""
     id_ = stack.launch({"kind": "notebook"})
     page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
     page.wait_for("!!document.querySelector('.jp-LauncherCard')", timeout_s=SERVES_S)
@@ -42,7 +42,7 @@ def test_jupyterlab_runs_a_cell(stack: RunningStack, page: Page, pictures: Path)
 
 
 def test_an_open_page_is_no_use(stack: RunningStack, page: Page) -> None:
-    """A notebook that nobody touches ends in its time, though its page is open and asks for news all the while."""
+    """An unused notebook ends by its timeout, though its page is open and polls all the time."""
     id_ = stack.launch({"kind": "notebook", "idleTimeout": "20s"})
     page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
     page.wait_for("!!document.querySelector('.jp-LauncherCard')", timeout_s=SERVES_S)
@@ -52,7 +52,7 @@ def test_an_open_page_is_no_use(stack: RunningStack, page: Page) -> None:
 
 
 def test_tensorboard_draws_a_curve(stack: RunningStack, page: Page, pictures: Path, tmp_path: Path) -> None:
-    """With the files there, the page shows their scalars."""
+    """When the files exist, the page shows their scalars."""
     write_scalars(tmp_path / "run")
     id_ = stack.launch({"kind": "tensorboard", "env": {"TENSORBOARD_LOGDIR": str(tmp_path)}})
     page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))

@@ -1,4 +1,4 @@
-"""A shell in a rank, on the page of its workload: typing, ranks, what ends it, what it prints too fast."""
+"""A shell in a rank, on the page of its workload: typing, ranks, its end, and output that is too fast."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ OPEN = f"{TOLD}?.includes('Open in container')"
 
 @pytest.fixture(scope="module")
 def gang(stack: RunningStack) -> str:
-    """Two ranks that run."""
+    """Two running ranks."""
     program = "import time; print('here', flush=True); time.sleep(600)"
     ranks = [{"name": "worker", "count": 2, "resources": {"cpu": "100m", "memory": "64Mi"}}]
     command = {"image": "local", "command": [sys.executable, "-c", program], "ranks": ranks}
@@ -34,7 +34,8 @@ def opened(stack: RunningStack, page: Page, id_: str) -> None:
 
 
 def test_what_is_typed_is_run_in_the_rank(stack: RunningStack, page: Page, gang: str, pictures: Path) -> None:
-    """With the variables of the rank, in the size of the page; another tab does not end it; another rank is another."""
+    """The command has the variables of the rank and the size of the page; switching tabs does not end it; another
+    rank has its own shell."""
     opened(stack, page, gang)
     page.type("echo rank-$SLIPWAY_RANK-$((20+3)); stty size\n")
     page.wait_for(f"{ROWS}.includes('rank-0-23')")
@@ -67,7 +68,7 @@ def test_what_is_typed_is_run_in_the_rank(stack: RunningStack, page: Page, gang:
 
 
 def test_a_keyboard_gets_out_and_a_shell_that_ends_says_so(stack: RunningStack, page: Page, gang: str) -> None:
-    """Tab belongs to the shell, Shift-Escape leaves it; the exit code stands there, and Enter opens another one."""
+    """Tab goes to the shell, Shift-Escape leaves it; the exit code is shown, and Enter opens another shell."""
     opened(stack, page, gang)
     page.type("true xqz")
     page.press("Tab", 9)
@@ -85,7 +86,7 @@ def test_a_keyboard_gets_out_and_a_shell_that_ends_says_so(stack: RunningStack, 
 
 
 def test_a_flood_leaves_the_page_alive(stack: RunningStack, page: Page, gang: str) -> None:
-    """What is printed faster than it is drawn is left out; keys still arrive, and the shell is as before."""
+    """Output that is faster than the drawing is skipped; keys still arrive, and the shell works as before."""
     opened(stack, page, gang)
     page.type("yes 0123456789012345678901234567890123456789 | head -c 60000000; echo done-$((40+2))\n")
     page.wait_for(f"{ROWS}.includes('done-42')", timeout_s=60)
@@ -94,7 +95,7 @@ def test_a_flood_leaves_the_page_alive(stack: RunningStack, page: Page, gang: st
 
 
 def test_what_cannot_be_opened_says_why(stack: RunningStack, page: Page, gang: str) -> None:
-    """The refusal of the API, in its words."""
+    """The API's refusal is shown in its words."""
     page.goto(stack.link(f"/w/{gang}"))
     page.wait_for("!!document.getElementById('tab-terminal')")
     root = page.run("new URL('.', document.querySelector('script[type=module]').src).href")
@@ -109,7 +110,7 @@ def test_what_cannot_be_opened_says_why(stack: RunningStack, page: Page, gang: s
 
 
 def test_nothing_runs_there_is_no_terminal(stack: RunningStack, page: Page) -> None:
-    """What has ended has no tab for it; an old link says what it takes."""
+    """An ended allocation has no terminal tab; an old link shows what is needed."""
     id_ = stack.launch({"kind": "command", "image": "local", "command": ["true"]})
     stack.wait_for(id_, "Terminated")
     page.goto(stack.link(f"/w/{id_}?tab=terminal"))
@@ -118,7 +119,7 @@ def test_nothing_runs_there_is_no_terminal(stack: RunningStack, page: Page) -> N
 
 
 def test_what_is_left_out_is_counted(stack: RunningStack, page: Page) -> None:
-    """Beyond 4 MiB that are not drawn yet nothing is kept; below 1 MiB it goes on, and says how much is missing."""
+    """Beyond 4 MiB of undrawn output the rest is dropped; below 1 MiB it continues, and shows how much is missing."""
     page.goto(stack.link("/"))
     page.wait_for("!!document.querySelector('main h1')")
     root = page.run("new URL('.', document.querySelector('script[type=module]').src).href")

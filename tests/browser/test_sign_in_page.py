@@ -1,4 +1,4 @@
-"""Single sign-on in a real browser: from the login page over the issuer's site and back, and out again."""
+"""Single sign-on in a real browser: from the login page over the issuer's site and back, then the logout."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -38,7 +38,7 @@ def stack_with_issuer(issuer: RunningIssuer, tmp_path: Path) -> Generator[Runnin
 
 
 def test_a_browser_signs_in_and_out(stack_with_issuer: RunningStack, browser: Browser) -> None:
-    """The page that was asked for opens with the new login; after the logout the login page is back."""
+    """The requested page opens with the new login; after the logout the login page is shown again."""
     parts = urlsplit(stack_with_issuer.link("/"))
     origin = f"{parts.scheme}://{parts.netloc}"
     with browser.page() as page:

@@ -1,4 +1,4 @@
-"""The terminal in a browser: typing, coming back, colours and sizes."""
+"""The terminal in a browser: typing, reconnecting, colours and sizes."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ SCREEN = (
     "(() => { const b = slipwayTerminal.buffer.active; return [...Array(b.length).keys()]"
     ".map((i) => (b.getLine(i).isWrapped ? '' : '\\n') + b.getLine(i).translateToString(true)).join('') })()"
 )
-"""What stands on the screen; a line that the width of the screen has broken is one line."""
+"""The text of the screen; a line that is wrapped by the width of the screen is one line."""
 OPEN = "document.querySelector('.bar')?.dataset.state === 'open'"
 
 
@@ -21,7 +21,7 @@ def a_shell(stack: RunningStack, page: Page) -> str:
 
 
 def test_what_is_typed_is_run(stack: RunningStack, page: Page, pictures: Path) -> None:
-    """From the waiting page to the prompt to an answer; a reload comes back to the same session."""
+    """From the waiting page the user reaches the prompt and gets an answer; a reload returns to the same session."""
     id_ = a_shell(stack, page)
     page.type("echo hi-$((20+3))\n")
     page.wait_for(f"{SCREEN}.includes('hi-23')")
@@ -31,7 +31,7 @@ def test_what_is_typed_is_run(stack: RunningStack, page: Page, pictures: Path) -
     page.picture(pictures / "terminal-light.png")
     session = page.run("location.hash")
     assert len(session) > 6
-    # The page that goes still answers for a moment.
+    # The old page still answers for a moment.
     page.run("window.goes = true; location.reload()")
     page.wait_for(f"!window.goes && {OPEN} && {SCREEN}.includes('green red blue')")
     page.type("echo $KEPT\n")
@@ -44,7 +44,7 @@ def test_what_is_typed_is_run(stack: RunningStack, page: Page, pictures: Path) -
 
 
 def test_the_window_decides_the_size(stack: RunningStack, page: Page, pictures: Path) -> None:
-    """The program is told; a phone has keys for what its keyboard lacks."""
+    """The program gets the new size; a phone has keys that its keyboard lacks."""
     a_shell(stack, page)
     page.look(width=390, height=780, is_dark=True)
     page.wait_for("slipwayTerminal.cols < 60")
@@ -55,7 +55,7 @@ def test_the_window_decides_the_size(stack: RunningStack, page: Page, pictures: 
     page.run("[...document.querySelectorAll('.keys button')].find((b) => b.textContent === 'Ctrl').click()")
     page.picture(pictures / "terminal-phone.png")
     page.type("c")
-    # What is typed before the interrupt has come is flushed with it.
+    # Input that is typed before the interrupt has arrived is flushed with it.
     page.wait_for(f"{SCREEN}.includes('^C')")
     page.type("echo back-$((1+1))\n")
     page.wait_for(f"{SCREEN}.includes('back-2')")
@@ -64,7 +64,7 @@ def test_the_window_decides_the_size(stack: RunningStack, page: Page, pictures: 
 
 
 def test_the_end_is_told_and_enter_begins_anew(stack: RunningStack, page: Page) -> None:
-    """The exit code stands in the bar."""
+    """The exit code is shown in the bar."""
     a_shell(stack, page)
     page.type("exit 5\n")
     page.wait_for("document.querySelector('[role=status]').textContent === 'ended with exit code 5'")
@@ -75,7 +75,7 @@ def test_the_end_is_told_and_enter_begins_anew(stack: RunningStack, page: Page) 
 
 
 def test_a_restarted_api_is_hardly_noticed(stack: RunningStack, page: Page) -> None:
-    """kill -9 of the API: the page connects again by itself, and nothing of the session is lost."""
+    """kill -9 of the API: the page reconnects by itself, and nothing of the session is lost."""
     a_shell(stack, page)
     page.type("VALUE=before; (sleep 1; echo printed-$((1+1))-meanwhile) &\n")
     stack.kill("api")

@@ -1,4 +1,4 @@
-"""The waterfall of an allocation in a browser: what ran, when, under what, without a collector."""
+"""The waterfall of an allocation in a browser: its spans, their times and parents, without a collector."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ NAMES = "[...document.querySelectorAll('.rows .name')].map(name => name.innerTex
 
 @pytest.fixture(scope="module")
 def tried_twice(stack: RunningStack) -> str:
-    """An allocation that has failed, and then succeeded."""
+    """An allocation that failed once and then succeeded."""
     body = {"kind": "command", "image": "local", "command": [sys.executable, "-c", FAILS_ONCE], "maxRestarts": 1}
     id_ = stack.launch({**body, "name": "tried-twice"})
     stack.wait_for(id_, "Terminated")
@@ -22,7 +22,7 @@ def tried_twice(stack: RunningStack) -> str:
 
 
 def test_it_shows_the_whole_life(stack: RunningStack, page: Page, tried_twice: str, pictures: Path) -> None:
-    """Reached by the link of the allocation; each span has a bar in its place, the request first, nothing is cut."""
+    """The allocation's link leads there; each span has a bar at its place, the request first, and nothing is cut."""
     page.goto(stack.link(stack.view(tried_twice)["links"]["trace"]))
     page.wait_for(f"{NAMES}.includes('attempt 2')")
     names = page.run(NAMES)
@@ -43,7 +43,7 @@ def test_it_shows_the_whole_life(stack: RunningStack, page: Page, tried_twice: s
 
 
 def test_a_span_tells_what_it_knows(stack: RunningStack, page: Page, tried_twice: str, pictures: Path) -> None:
-    """A click, or Enter, opens it: attributes, and what it follows from, by name."""
+    """A click, or Enter, opens a span: its attributes, and its links, by name."""
     page.goto(stack.link(f"/trace/{tried_twice}"))
     page.wait_for(f"{NAMES}.includes('attempt 2')")
     page.run("[...document.querySelectorAll('.name')].find(n => n.innerText == 'attempt 2').closest('summary').focus()")
@@ -56,7 +56,7 @@ def test_a_span_tells_what_it_knows(stack: RunningStack, page: Page, tried_twice
 
 
 def test_it_fits_a_phone(stack: RunningStack, page: Page, tried_twice: str, pictures: Path) -> None:
-    """Nothing sticks out at the side."""
+    """No element is wider than the screen."""
     page.look(width=390, height=780, is_dark=True)
     page.goto(stack.link(f"/trace/{tried_twice}"))
     page.wait_for(f"{NAMES}.includes('attempt 2')")
@@ -65,7 +65,7 @@ def test_it_fits_a_phone(stack: RunningStack, page: Page, tried_twice: str, pict
 
 
 def test_it_follows_what_goes_on(stack: RunningStack, page: Page) -> None:
-    """Spans appear while the page is open, and it says how it ended."""
+    """Spans appear while the page is open, and it shows the end."""
     id_ = stack.launch({"kind": "command", "image": "local", "command": [sys.executable, "-c", "pass"], "hold": True})
     page.goto(stack.link(f"/trace/{id_}"))
     page.wait_for("document.querySelector('#phase').innerText === 'Pending'")
@@ -77,7 +77,7 @@ def test_it_follows_what_goes_on(stack: RunningStack, page: Page) -> None:
 
 
 def test_it_looks_once_at_a_time_while_the_api_is_down(stack: RunningStack, page: Page) -> None:
-    """Each look schedules one look, also when both of its reads fail, and also after the API has come back."""
+    """Each check schedules exactly one further check, also when both of its reads fail, and after the API is back."""
     id_ = stack.launch({"kind": "command", "image": "local", "command": ["true"], "hold": True})
     page.goto(stack.link(f"/trace/{id_}"))
     page.wait_for(f"{NAMES}.includes('POST /api/v1/allocations')")
@@ -97,7 +97,7 @@ def test_it_looks_once_at_a_time_while_the_api_is_down(stack: RunningStack, page
 
 
 def test_what_is_not_there_is_told(stack: RunningStack, page: Page) -> None:
-    """An id of nobody, however it is spelled, is no more than text on the page."""
+    """An unknown id, however it is spelled, is shown as text only."""
     page.goto(stack.link("/trace/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E"))
     page.wait_for("document.querySelector('.message').innerText.includes('no such allocation')")
     assert page.run("document.querySelectorAll('img').length") == 0

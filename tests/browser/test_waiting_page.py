@@ -1,4 +1,4 @@
-"""The page before the page: where a workload stands, and the way to it when it answers."""
+"""The waiting page: the state of a workload, and the redirect to it when it answers."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ PAGES = [sys.executable, "-m", "slipway.local.pages"]
 
 
 def test_it_shows_progress_and_goes_on(stack: RunningStack, page: Page, pictures: Path) -> None:
-    """Held, it says so; resumed, each step is shown, and the workload's own page follows by itself."""
+    """A held workload is shown as held; resumed, each step is shown, and its own page follows by itself."""
     id_ = stack.launch({"kind": "notebook", "hold": True, "image": "local", "command": [*PAGES, "notebook"]})
     page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
     page.wait_for("document.querySelector('li.now')?.dataset.phase === 'Pending'")
@@ -29,7 +29,7 @@ def test_it_shows_progress_and_goes_on(stack: RunningStack, page: Page, pictures
 
 
 def test_it_looks_once_at_a_time_while_the_api_hangs(stack: RunningStack, page: Page) -> None:
-    """A look that has no answer yet is the only one; when it has one, the next look follows."""
+    """A pending check is the only one; after its answer the next check follows."""
     id_ = stack.launch({"kind": "notebook", "hold": True})
     page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
     page.wait_for("!!document.querySelector('li.now')")
@@ -48,7 +48,7 @@ def test_it_looks_once_at_a_time_while_the_api_hangs(stack: RunningStack, page: 
 
 
 def test_the_end_is_told(stack: RunningStack, page: Page, pictures: Path) -> None:
-    """Who looks at a workload that ends is told so, with the reason, and no page looks for ever."""
+    """The page shows the end with its reason, and stops checking."""
     id_ = stack.launch({"kind": "notebook", "hold": True})
     page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
     page.wait_for("!!document.querySelector('li.now')")

@@ -1,8 +1,7 @@
 """`python -m tests.models kubernetes|redis|all`: random operations on a model and on the real server side by side.
 
-Owns the command line, the table of models and the summary. A model is a module with
-`differ(operations, seed, case) -> Report`; it starts and stops the real server that it needs. Exits 1 when the two
-differ anywhere.
+Owns the command line, the table of models and the summary. A model is a module with `differ(operations, seed, case) ->
+Report`; it starts and stops its real server. Exits 1 when the two differ anywhere.
 """
 
 import argparse
@@ -23,7 +22,7 @@ DESCRIPTION = "Random operations on a model and on the real server side by side;
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 when nothing differs, 1 when something does."""
+    """Run the command; return 0 when nothing differs, 1 when something does."""
     options = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _end)
     names = list(MODELS) if options.model == "all" else [options.model]
@@ -31,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _end(number: int, frame: object) -> None:
-    """What was started ends with us."""
+    """End the started servers with this process."""
     sys.exit(128 + number)
 
 

@@ -1,7 +1,8 @@
-"""Commands to Redis that are cancelled at random: every reply that somebody gets is the one to its own request.
+"""Commands to Redis that are cancelled at random: every reply belongs to the request of its caller.
 
-Owns the requests, each of which knows its answer, and when they are cancelled: after some turns of the loop or after
-some time. Few connections serve many at once, so that a reply left in a socket would meet somebody else. (V15)
+Owns the requests, each with its expected answer, and the moments of their cancellation: after some turns of the loop or
+after some time. Few connections serve many callers at once, so a reply left in a socket would reach another caller.
+(V15)
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from tests.models.report import Report
 from tests.support.redis import an_event, an_id, server_process
 
 OWNERS: Final = 16
-"""Who has a key, a stream and a log of its own."""
+"""The number of callers, each with a key, a stream and a log."""
 AT_ONCE: Final = 24
 CONNECTIONS: Final = 4
 TURNS_MAX: Final = 14
@@ -29,11 +30,11 @@ Ask = Callable[["Client", int, int], Awaitable[bool]]
 
 
 class WrongReplyError(Exception):
-    """Somebody got what was not meant for him."""
+    """A caller got a reply of another request."""
 
 
 class Client:
-    """The one client that everybody shares."""
+    """The one client that all callers share."""
 
     def __init__(self, url: str) -> None:
         settings = RedisSettings(url=url, connections_max=CONNECTIONS, blocking_max=CONNECTIONS, command_timeout_s=20.0)
@@ -41,7 +42,7 @@ class Client:
         self.streams = RedisStreams(self.raw)
 
     async def prepare(self) -> None:
-        """Everybody gets what is only theirs."""
+        """Create the key, the stream and the log of each caller."""
         for owner in range(OWNERS):
             name = f"own-{owner}"
             await self.raw.run(command("SET", name, name))
@@ -94,7 +95,7 @@ ASKS: Sequence[Ask] = (_echo, _get, _block, _range, _append, _read, _error)
 
 
 async def _strike(client: Client, chance: random.Random, number: int) -> str:
-    """One request that may be cancelled on the way: `cancelled`, `own` or `wrong`."""
+    """Make one request that may be cancelled; return `cancelled`, `own` or `wrong`."""
     ask, owner = chance.choice(ASKS), chance.randrange(OWNERS)
     asking = asyncio.ensure_future(ask(client, owner, number))
     match chance.randrange(4):
@@ -116,7 +117,7 @@ async def _strike(client: Client, chance: random.Random, number: int) -> str:
 
 
 def differ(operations: int, seed: int, case: str) -> Report:
-    """So many requests are cancelled on their way; as many more as it takes are answered."""
+    """Cancel that many requests; as many more as needed are answered."""
     return asyncio.run(_differ(operations, seed))
 
 
@@ -140,7 +141,7 @@ async def _differ(operations: int, seed: int) -> Report:
                 for worker in range(AT_ONCE):
                     group.create_task(asks(worker))
         except* WrongReplyError:
-            pass  # nobody waits any longer for replies that went elsewhere
+            pass  # no caller waits for the misdirected replies any more
         try:
             wrong = _wrong(ends)
             connected = 0 if wrong else await _connected(client)

@@ -1,8 +1,8 @@
 """The model of Redis beside real servers: the same random operations on all ports, every answer and state compared.
 
-Owns the run: sequences of a seed, one of them on a model and a real server in step, the comparison, and the shortest
-sequence that still differs. Half of the sequences are played beside Redis 7.0, half beside Valkey, where both are on
-this machine. A sequence has an emptied server of its own, so it can be played again by itself.
+Owns the run: the sequences of a seed, each played on a model and a real server in step, the comparison, and the
+shortest sequence that still differs. Half of the sequences are played with Redis 7.0, half with Valkey, if this machine
+has both. A sequence begins with an empty server, so it can be replayed alone.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ BY_HAND = ("flush", "lose_key", "lose_group", "remove", "poison")
 WEIGHTS = {name: weight for name, (weight, _) in TABLE.items()} | {TIME: 4.0, REFUSED: 2.0}
 SEQUENCE = 250
 PROGRESS_EVERY = 40
-"""Sequences between two lines that tell how far the run is."""
+"""Sequences between two progress lines."""
 LOOK_EVERY = 25
-"""Operations between two comparisons of the whole state, and at the end."""
+"""Operations between two comparisons of the whole state, which is also compared at the end."""
 TICK_S = 0.002
 DIFFERENCES_MAX = 5
 TRIES_MAX = 400
-"""Shorter sequences that are tried before one is printed."""
+"""Shorter sequences that are tried before the result is printed."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """The first step of a sequence that the two answer differently."""
+    """The first step of a sequence with different answers."""
 
     place: int
     model: str
@@ -58,7 +58,7 @@ class Bench:
         self.answers: Counter[str] = Counter()
 
     async def play(self, steps: Sequence[Step]) -> Difference | None:
-        """Both sides in step, from empty; where they first differ."""
+        """Play both sides in step, from empty; return the first difference."""
         while True:
             try:
                 return await self._play(steps)
@@ -111,7 +111,7 @@ class Bench:
         return None
 
     async def shorten(self, steps: Sequence[Step]) -> list[Step]:
-        """A sequence from which no step can be left out without the difference; or what was reached in time."""
+        """A sequence in which every step is needed for the difference; or the shortest one found in time."""
         found = await self.play(steps)
         kept = list(steps[: found.place + 1] if found else steps)
         size, tries = max(1, len(kept) // 2), 0
@@ -129,7 +129,7 @@ class Bench:
 
 
 def _refused(step: Step) -> tuple[ServerRefusal, list[Step]]:
-    """Why a server refuses for a while, and what it is asked for meanwhile."""
+    """The reason for which a server refuses for a while, and the operations that are tried meanwhile."""
     chance = step.chance()
     names = [name for name in TABLE if name not in BY_HAND]
     asked = [Step(name, chance.getrandbits(32)) for name in chance.choices(names, k=chance.randrange(1, 6))]
@@ -137,7 +137,7 @@ def _refused(step: Step) -> tuple[ServerRefusal, list[Step]]:
 
 
 def steps_of(seed: int, number: int, count: int) -> list[Step]:
-    """The sequence of that number: nothing but the seed decides it."""
+    """The sequence of that number, which only the seed decides."""
     chance = random.Random(f"{seed}/{number}")
     names = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=count)
     return [Step(name, chance.getrandbits(32)) for name in names]
@@ -150,7 +150,7 @@ def servers() -> list[str]:
 
 
 def differ(operations: int, seed: int, case: str) -> Report:
-    """So many operations; `case` is `<number>@<server>`, as a difference names it."""
+    """Run that many operations; `case` is `<number>@<server>`, as in the report of a difference."""
     return asyncio.run(_differ(operations, seed, case))
 
 

@@ -1,7 +1,7 @@
-"""What may be done with the event log, the firehose, the work queue and the feed in a differential run.
+"""Operations on the event log, the firehose, the work queue and the feed in a differential run.
 
 Owns the random arguments of each operation and the form in which its answer is compared. An operation draws the same
-arguments on both sides, from ids that both were given.
+arguments on both sides, from ids that both have returned.
 """
 
 import random
@@ -37,7 +37,7 @@ def _entry(chance: random.Random, name: str, seq: int) -> StreamEntry:
 
 
 async def append(player: Player, chance: random.Random) -> Any:
-    """In order, with gaps, again, bridged, of another creation."""
+    """Append in order, with gaps, again, bridged, or of another creation."""
     last = await player.streams.events.last_seqs([an_id(name) for name in NAMES])
     entries: list[StreamEntry] = []
     for _ in range(chance.randrange(1, 6)):
@@ -49,7 +49,7 @@ async def append(player: Player, chance: random.Random) -> Any:
 
 
 async def append_many(player: Player, chance: random.Random) -> Any:
-    """A ring as long as a stream may be, and longer."""
+    """Append a ring as long as a stream may be, and longer."""
     name = chance.choice(NAMES)
     [last] = await player.streams.events.last_seqs([an_id(name)])
     first = (last or 0) + 1
@@ -59,18 +59,18 @@ async def append_many(player: Player, chance: random.Random) -> Any:
 
 
 async def last_seqs(player: Player, chance: random.Random) -> Any:
-    """Of all, and of one that never was."""
+    """Read the last seqs of all, and of an unknown allocation."""
     return await player.streams.events.last_seqs([an_id(each) for each in (*NAMES, "nobody")])
 
 
 async def read(player: Player, chance: random.Random) -> Any:
-    """From the start, from an entry, from beyond."""
+    """Read from the start, from an entry, or from beyond the end."""
     after = chance.choice((None, cursor(chance.randrange(12)), cursor(chance.randrange(2_000))))
     return stored(await player.streams.events.read(alloc(chance), after=after, limit=chance.choice((1, 5, 100))))
 
 
 async def follow(player: Player, chance: random.Random) -> Any:
-    """What is there, by the way that waits for more."""
+    """Follow: read the present entries in the way that waits for more."""
     allocation, after = alloc(chance), chance.choice((None, cursor(chance.randrange(12))))
     there = await player.streams.events.read(allocation, after=after, limit=chance.choice((3, 300)))
     following = player.streams.events.follow(allocation, after=after)
@@ -81,13 +81,13 @@ async def follow(player: Player, chance: random.Random) -> Any:
 
 
 async def hose_tail(player: Player, chance: random.Random) -> Any:
-    """The end of every shard."""
+    """Read the end of every shard."""
     tail = await player.streams.firehose.tail()
     return [player.label(key, part) for key, part in zip(keys.EVENT_KEYS, tail.split(","), strict=True)]
 
 
 async def hose_read(player: Player, chance: random.Random) -> Any:
-    """From a position of its own in every shard. Between shards the order is that of the servers' clocks."""
+    """Read from a position in every shard. Between shards the order is that of the servers' clocks."""
     positions = [player.cursor(key, chance) or "0-0" for key in keys.EVENT_KEYS]
     after = ",".join(positions) if chance.random() < 0.8 else None
     found = await player.streams.firehose.read(
@@ -101,71 +101,72 @@ async def hose_read(player: Player, chance: random.Random) -> Any:
 
 
 async def send(player: Player, chance: random.Random) -> Any:
-    """Hints for a few allocations."""
+    """Send hints for a few allocations."""
     names = [f"run-{chance.randrange(12)}" for _ in range(chance.choice((1, 2, 5, 40)))]
     await player.streams.hints.send([WorkHint(namespace="ns", allocation=an_id(name)) for name in names])
 
 
 async def claim(player: Player, chance: random.Random) -> Any:
-    """New entries."""
+    """Claim new entries."""
     consumer, limit = chance.choice(CONSUMERS), chance.choice(LIMITS)
     found = await player.queues[consumer].claim(limit=limit, block_s=chance.choice((0, 0, QUICK_S)))
     return claimed(player, consumer, found)
 
 
 async def claim_abandoned(player: Player, chance: random.Random) -> Any:
-    """Entries that were left for some time, or for none."""
+    """Claim entries that were abandoned for some time, or for none."""
     consumer, limit = chance.choice(CONSUMERS), chance.choice(LIMITS)
     found = await player.queues[consumer].claim_abandoned(min_idle_s=chance.choice(IDLE_S), limit=limit)
     return claimed(player, consumer, found)
 
 
 async def ack(player: Player, chance: random.Random) -> Any:
-    """Also of what another consumer has taken over since, or the server has lost."""
+    """Acknowledge entries, also some that another consumer has claimed since, or that the server has lost."""
     consumer = chance.choice(CONSUMERS)
     return await player.queues[consumer].ack(some(chance, player.claims[consumer], 12))
 
 
 async def heartbeat(player: Player, chance: random.Random) -> Any:
-    """Of everything that a consumer ever claimed and did not acknowledge."""
+    """Send a heartbeat for everything that a consumer ever claimed and did not acknowledge."""
     consumer = chance.choice(CONSUMERS)
     return await player.queues[consumer].heartbeat(player.claims[consumer][-20:])
 
 
 async def release(player: Player, chance: random.Random) -> Any:
-    """This delivery does not count."""
+    """Release entries, so that this delivery is not counted."""
     consumer = chance.choice(CONSUMERS)
     return await player.queues[consumer].release(some(chance, player.claims[consumer], 8))
 
 
 async def dead_letter(player: Player, chance: random.Random) -> Any:
-    """Also of an entry that was trimmed."""
+    """Bury an entry, perhaps one that was trimmed."""
     consumer = chance.choice(CONSUMERS)
     for each in some(chance, player.claims[consumer], 2):
         await player.queues[consumer].dead_letter(each, cause="x" * chance.choice((1, 2_000)))
 
 
 async def trim_work(player: Player, chance: random.Random) -> Any:
-    """What every group has acknowledged."""
+    """Trim the entries that every group has acknowledged."""
     return await player.queues["one"].trim()
 
 
 async def forget_consumers(player: Player, chance: random.Random) -> Any:
-    """How many there were depends on the server: one makes a consumer when it asks, another when it gets something.
+    """Delete idle consumers. Their number depends on the server: one creates a consumer when it asks, another when it
+    gets an entry.
 
-    So does whether there was anything to refuse.
+    So does the question whether there was anything to refuse.
     """
     with suppress(TransientError):
         await player.queues["one"].forget_consumers(idle_s=chance.choice((0, 10**9)))
 
 
 async def backlog(player: Player, chance: random.Random) -> Any:
-    """What waits and what is in work."""
+    """Count waiting and pending entries."""
     return await player.queues[chance.choice(CONSUMERS)].backlog()
 
 
 async def feed_append(player: Player, chance: random.Random) -> Any:
-    """By one of three publishers, who may have forgotten what it wrote."""
+    """Append by one of three publishers, which may have forgotten its last entry."""
     epoch = chance.randrange(1, 4)
     if chance.random() < 0.2:
         player.ends[epoch] = None
@@ -179,7 +180,7 @@ async def feed_append(player: Player, chance: random.Random) -> Any:
 
 
 async def feed_read(player: Player, chance: random.Random) -> Any:
-    """A pack is never cut."""
+    """Read the feed; a pack is never cut."""
     found = await player.streams.feed.read(
         player.cursor(keys.CLUSTER.prefix, chance),
         limit=chance.choice((1, 3, 64, 5_000)),
@@ -189,19 +190,19 @@ async def feed_read(player: Player, chance: random.Random) -> Any:
 
 
 async def feed_position(player: Player, chance: random.Random) -> Any:
-    """Where it ends."""
+    """Read the end of the feed."""
     found = await player.streams.feed.position()
     return found.epoch, found.number, found.cursor and player.label(keys.CLUSTER.prefix, found.cursor)
 
 
 async def ring(player: Player, chance: random.Random) -> Any:
-    """Once, or more often than the bell remembers."""
+    """Ring once, or more often than the bell stores."""
     for number in range(chance.choice((1, 1, 1, 50))):
         await player.streams.wake.ring(f"because {number}")
 
 
 async def wait(player: Player, chance: random.Random) -> Any:
-    """From now on, or after a ring that was heard."""
+    """Wait from now on, or after a ring that was received."""
     after = player.cursor(keys.WAKE.prefix, chance)
     found = await player.streams.wake.wait(after, timeout_s=QUICK_S)
     return found.reasons, found.cursor and player.label(keys.WAKE.prefix, found.cursor)
@@ -231,4 +232,4 @@ OPERATIONS: dict[str, tuple[float, Operation]] = {
     "ring": (2, ring),
     "wait": (2, wait),
 }
-"""{name: (how often, in comparison; what is done)}"""
+"""{name: (relative frequency, operation)}"""

@@ -1,7 +1,7 @@
-"""One side of a differential run: the ports of a server, and what their answers gave to go on with.
+"""One side of a differential run: the ports of a server, and the values of their answers that later steps use.
 
-Owns the names of ids: the two servers make different ones, so the n-th that is seen of a stream is called n on both.
-Must not know what is done with the ports; `redis_operations.py` and `redis_side_operations.py` are that.
+Owns the names of ids: the two servers make different ones, so the n-th id of a stream is called n on both. Must not
+know the operations, which are in `redis_operations.py` and `redis_side_operations.py`.
 """
 
 import random
@@ -26,24 +26,24 @@ ZERO = "0-0"
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One operation: its name in the table, and what its choices are drawn from."""
+    """One operation: its name in the table, and the seed of its choices."""
 
     name: str
     salt: int
 
     def chance(self) -> random.Random:
-        """The same choices on both sides, and when a shorter sequence is tried."""
+        """The generator of its choices: the same on both sides, and in a shortened sequence."""
         return random.Random(self.salt)
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """An error of ours."""
+    """One of our own errors."""
 
     name: str
 
 
 def is_error(answer: object) -> bool:
-    """Whether a step was answered by an error."""
+    """Whether the answer to a step is an error."""
     return isinstance(answer, Raised)
 
 
@@ -59,22 +59,22 @@ class Player:
         self.taken: dict[str, list[Routable]] = defaultdict(list)
         self.deliveries: dict[str, list[Delivery]] = defaultdict(list)
         self.cursors: dict[str, list[str]] = defaultdict(list)
-        """{scope: ids that were answered, oldest first}"""
+        """{scope: returned ids, oldest first}"""
         self.ends: dict[int, str | None] = {}
-        """{epoch of the feed: what its publisher wrote last}"""
+        """{epoch of the feed: its publisher's last cursor}"""
         self._labels: dict[tuple[str, str], int] = {}
         self._counts: dict[str, int] = defaultdict(int)
 
     async def play(self, step: Step, operation: "Operation") -> Any:
-        """What the step answers; an error of ours by its class."""
+        """Play the step and return its answer; an error of ours by its class."""
         try:
             return await operation(self, step.chance())
         except ControlPlaneError as error:
-            # A server that is read-only makes the client look again who is who; for who asked it is away.
+            # A read-only server makes the client look up the master again; for the caller the server is unavailable.
             return Raised("UnavailableError" if isinstance(error, UnavailableError) else type(error).__name__)
 
     def label(self, scope: str, entry_id: str) -> Any:
-        """What an id is called in the comparison; it can be resumed from afterwards."""
+        """The name of an id in the comparison; later steps can resume from the id."""
         if entry_id == ZERO or scope.startswith(keys.ALLOCATION.prefix):
             return entry_id  # the same on both sides
         number = self._labels.get((scope, entry_id))
@@ -85,7 +85,7 @@ class Player:
         return number
 
     def cursor(self, scope: str, chance: random.Random) -> str | None:
-        """Some id that was answered before; rather a late one."""
+        """Some id that was returned before, rather a late one."""
         known = self.cursors[scope]
         place = chance.random() ** 0.3
         return known[int(place * len(known))] if known and chance.random() < 0.8 else None
@@ -95,7 +95,7 @@ Operation = Callable[[Player, random.Random], Awaitable[Any]]
 
 
 def claimed(player: Player, consumer: str, found: list[Claimed]) -> list[Any]:
-    """Note what a consumer holds now; the claims as they are compared."""
+    """Store what a consumer has claimed; return the claims in the compared form."""
     player.claims[consumer] += found
     return [
         (each.shard, player.label(keys.work(each.shard), each.entry_id), each.deliveries, each.hint, each.problem)
@@ -104,12 +104,12 @@ def claimed(player: Player, consumer: str, found: list[Claimed]) -> list[Any]:
 
 
 def some(chance: random.Random, held: list[T], most: int) -> list[T]:
-    """Takes up to `most` of what is held away."""
+    """Remove and return up to `most` of the stored values."""
     return [held.pop(chance.randrange(len(held))) for _ in range(min(len(held), chance.randrange(1, most + 1)))]
 
 
 def stored(found: list[StoredEvent]) -> list[Any]:
-    """Events as they are compared."""
+    """Events in the compared form."""
     return [(each.cursor, each.event) for each in found]
 
 

@@ -1,5 +1,5 @@
-"""What may be done with logs, traces, activity, dead letters, gatherings, decisions and webhooks in a differential run,
-and what an operator and the time do to the server.
+"""Operations on logs, traces, activity, dead letters, gatherings, decisions and webhooks in a differential run, and the
+effects of an operator and of time on the server.
 
 Owns the same as `redis_operations.py` for these.
 """
@@ -23,7 +23,7 @@ ELSEWHERE: tuple[dict[str, Any], ...] = ({"number": 7}, {"second": "r"}, {"seen"
 
 
 async def log_append(player: Player, chance: random.Random) -> Any:
-    """Packs of several logs, behind the line that they end with or another one; small shares, so that some are cut."""
+    """Append packs of several logs, after their last line or another one; small shares, so that some are cut."""
     packs: list[LogPack] = []
     for name in chance.sample(NAMES, 2):
         source = LogKey(attempt=chance.choice((1, 2, 3)), rank=chance.choice((0, 1)))
@@ -49,7 +49,7 @@ async def log_append(player: Player, chance: random.Random) -> Any:
 
 
 async def log_read(player: Player, chance: random.Random) -> Any:
-    """From the start or a line; the newest; by the way that waits for more."""
+    """Read from the start or a line, the newest lines, or in the way that waits for more."""
     logs, allocation = player.streams.logs, alloc(chance)
     scope = keys.logs(allocation)
     after, limit = player.cursor(scope, chance), chance.choice((1, 7, 500))
@@ -69,7 +69,7 @@ async def log_read(player: Player, chance: random.Random) -> Any:
 
 
 async def trace_append(player: Player, chance: random.Random) -> Any:
-    """Spans of several allocations; packed when there are many."""
+    """Append spans of several allocations; many are packed."""
     spans = {
         an_id(name): [
             SpanRecord(trace_id="t", span_id=str(number), name="n", service="api", start_ns=number, end_ns=number + 1)
@@ -81,12 +81,12 @@ async def trace_append(player: Player, chance: random.Random) -> Any:
 
 
 async def trace_read(player: Player, chance: random.Random) -> Any:
-    """The newest."""
+    """Read the newest spans."""
     return await player.streams.traces.read(alloc(chance), limit=chance.choice((1, 10, 500)))
 
 
 async def touch(player: Player, chance: random.Random) -> Any:
-    """Times never go back."""
+    """Report activity; times never go back."""
     times = {
         an_id(name): {source: 1_700_000_000 + chance.randrange(9_999) / 1_000 for source in chance.sample("pqr", 2)}
         for name in chance.sample(NAMES, 2)
@@ -95,12 +95,12 @@ async def touch(player: Player, chance: random.Random) -> Any:
 
 
 async def activity(player: Player, chance: random.Random) -> Any:
-    """Of all, also of one that never was."""
+    """Read the activity of all, also of an unknown allocation."""
     return await player.streams.activity.read([an_id(name) for name in (*NAMES, "nobody")])
 
 
 async def letters(player: Player, chance: random.Random) -> Any:
-    """Dead letters: a page, one, sent again, dropped."""
+    """Read a page of dead letters, read one, replay it, or drop it."""
     dead, scope = player.streams.dead, keys.DEAD.prefix
     one = player.cursor(scope, chance)
     match chance.randrange(5):
@@ -136,7 +136,7 @@ def _original(player: Player, source: str, entry_id: str) -> Any:
 
 
 async def gather(player: Player, chance: random.Random) -> Any:
-    """Peers that come, look, go, come again, say another number, or bring too much."""
+    """Peers join, look, leave, join again, state another number, or bring too much data."""
     group = GatherKey(allocation=an_id(), attempt=1, group=chance.choice(NAMES[:3]))
     name, owner, gatherings = chance.choice("pqrs"), chance.choice(("api-1", "api-2")), player.streams.gatherings
     data = b"x" * chance.choice((1, 1, 1, 1, 10, 400_000))
@@ -155,7 +155,7 @@ async def gather(player: Player, chance: random.Random) -> Any:
 
 
 async def decide(player: Player, chance: random.Random) -> Any:
-    """A recorded tick: a base, or one that builds on a base that may be gone."""
+    """Append a recorded tick: a base, or one that builds on a base that may be gone."""
     pool = chance.choice(POOLS)
     scope = keys.decisions(pool)
     base = None if chance.random() < 0.3 else player.cursor(scope, chance)
@@ -169,7 +169,7 @@ async def decide(player: Player, chance: random.Random) -> Any:
 
 
 async def decisions(player: Player, chance: random.Random) -> Any:
-    """From the start or an entry."""
+    """Read decisions from the start or an entry."""
     scope = keys.decisions(pool := chance.choice(POOLS))
     after = player.cursor(scope, chance)
     found = await player.streams.decisions.read(pool, after=after, limit=chance.choice((1, 100)))
@@ -177,7 +177,8 @@ async def decisions(player: Player, chance: random.Random) -> Any:
 
 
 async def hook_take(player: Player, chance: random.Random) -> Any:
-    """Entries of the firehose: new, one's own again, what others left. Who takes has said before that it is there."""
+    """Take entries of the firehose: new ones, one's own again, or abandoned ones. The consumer has announced itself
+    before."""
     consumer, limit = chance.choice(CONSUMERS), chance.choice((1, 5, 200))
     hooks = player.hooks[consumer]
     left = await hooks.take_left(min_idle_s=chance.choice(IDLE_S), limit=limit)
@@ -197,14 +198,14 @@ async def hook_take(player: Player, chance: random.Random) -> Any:
 
 
 async def hook_first(player: Player, chance: random.Random) -> Any:
-    """Of those that ever were there."""
+    """Ask for the first router among all that ever existed."""
     consumer = chance.choice(CONSUMERS)
     await player.hooks[consumer].take_left(min_idle_s=1_000_000, limit=1)
     return await player.hooks[consumer].is_first(silence_s=10_000_000)
 
 
 async def hook_route(player: Player, chance: random.Random) -> Any:
-    """To some webhooks, or none."""
+    """Route to some webhooks, or none."""
     consumer = chance.choice(CONSUMERS)
     entries = some(chance, player.taken[consumer], 10)
     routes = [(each, chance.sample(HOOKS, chance.randrange(3))) for each in entries]
@@ -212,7 +213,7 @@ async def hook_route(player: Player, chance: random.Random) -> Any:
 
 
 async def hook_claim(player: Player, chance: random.Random) -> Any:
-    """Deliveries: new, one's own again, or what others left."""
+    """Claim deliveries: new ones, one's own again, or abandoned ones."""
     consumer, names, limit = chance.choice(CONSUMERS), chance.sample(HOOKS, 2), chance.choice((1, 5, 200))
     hooks = player.hooks[consumer]
     match chance.randrange(3):
@@ -229,7 +230,7 @@ async def hook_claim(player: Player, chance: random.Random) -> Any:
 
 
 async def hook_settle(player: Player, chance: random.Random) -> Any:
-    """Deliveries are done, buried or held; the queues counted, and rarely forgotten."""
+    """Finish, bury or keep deliveries; count the queues, and rarely delete one."""
     consumer = chance.choice(CONSUMERS)
     hooks, held = player.hooks[consumer], player.deliveries[consumer]
     match chance.randrange(8):
@@ -246,17 +247,17 @@ async def hook_settle(player: Player, chance: random.Random) -> Any:
 
 
 async def ping(player: Player, chance: random.Random) -> Any:
-    """Whether it is there."""
+    """Check whether the server answers."""
     return await player.streams.health.ping() >= 0
 
 
 async def flush(player: Player, chance: random.Random) -> Any:
-    """FLUSHALL, or an empty server in the place of the old one."""
+    """FLUSHALL, or an empty server in place of the old one."""
     await player.side.flush()
 
 
 async def lose_key(player: Player, chance: random.Random) -> Any:
-    """A key is evicted, or deleted by hand."""
+    """Evict a key, or delete it by hand."""
     if there := await player.side.keys():
         await player.side.delete(chance.choice(there))
 
@@ -274,7 +275,7 @@ async def lose_group(player: Player, chance: random.Random) -> Any:
 
 
 async def remove(player: Player, chance: random.Random) -> Any:
-    """Entries are trimmed or deleted by hand under whoever reads: at either end, or in the middle."""
+    """Trim entries or delete them by hand under their readers: at either end, or in the middle."""
     key = chance.choice(await player.side.keys() or [keys.work(0)])
     if chance.random() < 0.3:
         await player.side.trim(key, chance.choice((0, 1, 5)))
@@ -283,7 +284,7 @@ async def remove(player: Player, chance: random.Random) -> Any:
 
 
 async def poison(player: Player, chance: random.Random) -> Any:
-    """Somebody writes what nobody can read."""
+    """Write entries that cannot be decoded."""
     key = chance.choice(
         (keys.work(chance.randrange(16)), keys.events(3), keys.logs(an_id("a")), keys.trace(an_id("a")))
     )
@@ -313,4 +314,4 @@ OPERATIONS: dict[str, tuple[float, Operation]] = {
     "remove": (1.5, remove),
     "poison": (0.7, poison),
 }
-"""{name: (how often, in comparison; what is done)}"""
+"""{name: (relative frequency, operation)}"""

@@ -1,12 +1,13 @@
-"""The two servers of a differential run, as an operator and the time meet them: the model, and a real one.
+"""The two servers of a differential run, with the effects of an operator and of time: the model, and a real one.
 
-Owns what no port can do: FLUSHALL, lost keys and groups, entries removed by hand, time that passes, and the whole state
-as a value. Must not know the ports.
+Owns what no port can do: FLUSHALL, lost keys and groups, entries removed by hand, passing time, and the whole state as
+a value. Must not know the ports.
 
-The clients of both sides share one clock, which only the run moves. The real server's own clock cannot be moved, so
-time passes there by its effects: every expiry comes nearer, every pending entry is idle for longer. Steps of time are
-whole tens of seconds and the limits that they are compared with end in five; each step takes back what really passed
-since the one before, so that this decides nothing. If it was too much (the machine was busy), the run says so.
+The clients of both sides share one clock, which only the run moves. The real server's own clock cannot be moved, so the
+run applies the effects of time: every expiry is shortened, and every pending entry's idle time is extended. Steps of
+time are whole tens of seconds, and the limits that they are compared with end in five. Each step subtracts the real
+time since the step before, so that real time decides nothing. If too much time has passed (the machine was busy), the
+run reports that.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from slipway.streams.redis_streams import RedisStreams
 from tests.support.clock import FakeClock
 
 BEATS_FIELD: Final = "o"
-"""Of a gathering: times, which each side writes in a form of its own."""
+"""A field of a gathering with times, which each side writes in its own form."""
 PASSED_MAX_S: Final = 2.0
 _SHIFT: Final = """
 local ms = tonumber(ARGV[1])
@@ -74,14 +75,14 @@ Label = Callable[[str, str], Any]
 
 
 class GroupState(msgspec.Struct, frozen=True):
-    """A group: how many entries it has seen of those that are there, and {entry: (consumer, deliveries)}."""
+    """A group: the number of present entries that it has read, and {entry: (consumer, deliveries)}."""
 
     seen: int
     pending: dict[Any, tuple[str, int]]
 
 
 class KeyState(msgspec.Struct, frozen=True):
-    """A key: the seconds that it has left (in tens), its entries by label or its fields, its groups."""
+    """A key: its remaining seconds (in tens), its entries by label or its fields, its groups."""
 
     left: int | None
     entries: tuple[Any, ...]
@@ -106,7 +107,7 @@ class Side(Protocol):
 
 
 class LateError(Exception):
-    """More time passed than the comparison allows for: the sequence is to be played again."""
+    """More real time passed than the comparison allows: the sequence must be played again."""
 
 
 class ModelSide:
@@ -148,7 +149,7 @@ class ModelSide:
         self.server.add(key, fields)
 
     async def pass_time(self, seconds: int) -> None:
-        """The clock that both share has done it."""
+        """Do nothing: the shared clock has moved already."""
 
     async def refuse(self, why: ServerRefusal | None) -> None:
         self.server.refuses = why
@@ -191,13 +192,13 @@ class RealSide:
         return RedisClient(RedisSettings(url=self._url, command_timeout_s=30.0), self._clock, SeededRandom(1))
 
     async def prepare(self) -> None:
-        """Trimming by `~` is exact, as in the model; who waits for a millisecond does not wait for a hundred."""
-        await self.refuse(None)  # as another sequence may have left it
+        """Make trimming by `~` exact, as in the model, and let the server end waits of a millisecond in time."""
+        await self.refuse(None)  # another sequence may have left it refusing
         for name, value in (("stream-node-max-entries", "1"), ("hz", "500")):
             await self.command("CONFIG", "SET", name, value)
 
     async def command(self, *args: str | bytes | int) -> Any:
-        """Any command, as an operator would type it."""
+        """Run any command, as an operator would."""
         return await self._operator.run(Command("slipway", args))
 
     def connect(self) -> Streams:
@@ -234,7 +235,7 @@ class RealSide:
             await self.command("XTRIM", key, "MAXLEN", length)
 
     async def add(self, key: str, fields: dict[str, bytes]) -> None:
-        # Ids of log lines come from the writer's clock, which both sides share; all others from the server's.
+        # Ids of log lines use the writer's clock, which both sides share; all other ids use the server's.
         entry_id = f"{int(self._clock.now() * 1_000)}-*" if key.startswith("slipway:logs:") else "*"
         await self.command("XADD", key, entry_id, *(part for item in fields.items() for part in item))
 
@@ -245,7 +246,7 @@ class RealSide:
         await self._next_millisecond()
 
     def check_time(self) -> float:
-        """How much time really passed since it was last taken back. Raises `LateError` when it was too much."""
+        """The real time since it was last subtracted. Raises `LateError` when it was too much."""
         passed_s = time.monotonic() - self._synced_s
         if passed_s > PASSED_MAX_S:
             raise LateError
@@ -281,7 +282,7 @@ class RealSide:
             await each.aclose()
 
     async def _next_millisecond(self) -> None:
-        """What is added from now on has other ids than what was there before."""
+        """Wait for the next millisecond, so that new entries have other ids than earlier ones."""
         before = await self._now_ms()
         while await self._now_ms() <= before:  # noqa: ASYNC110 - a server's clock
             await asyncio.sleep(0)
@@ -292,7 +293,7 @@ class RealSide:
 
 
 def _tens(left_s: float | None) -> int | None:
-    """Lives are whole seconds that end in 0 or 5; what really passed makes them a little less."""
+    """Life times are whole seconds that end in 0 or 5; the real time makes them a little less."""
     return None if left_s is None else int((left_s + 3) // 10)
 
 
@@ -301,7 +302,7 @@ def _fields(found: dict[str, bytes]) -> tuple[Any, ...]:
 
 
 def _known(key: str, fields: dict[str, bytes]) -> dict[str, bytes]:
-    """The fields of an entry without those that hold an id; whoever reads a dead letter compares that."""
+    """The fields of an entry without those that contain an id; a read of a dead letter compares these."""
     return {name: value for name, value in fields.items() if (key, name) != (keys.DEAD.prefix, "entry")}
 
 

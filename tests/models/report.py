@@ -1,4 +1,4 @@
-"""What a differential run found, and how far it is."""
+"""The result and the progress of a differential run."""
 
 import sys
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one model beside the real server."""
 
     operations: int
-    """how many were done on both"""
+    """number of operations on both"""
     differences: Sequence[str] = ()
-    """each a text of several lines: what differed, the shortest sequence that shows it, how to replay it"""
+    """each a text of several lines: the difference, the shortest sequence that shows it, how to replay it"""
     notes: Sequence[str] = ()
-    """figures that belong to the run, one line each"""
+    """figures of the run, one line each"""
 
 
 def progress(line: str) -> None:
-    """One line of a run under way, on stderr and at once: long runs take many minutes."""
+    """Print one progress line on stderr at once, because long runs take many minutes."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What sequences may not ask, because more than one answer is right."""
+"""Requests that sequences may not contain, because more than one answer is right."""
 
 from tests.models.kubernetes.lanes import draw
 from tests.models.kubernetes.servers import Model
@@ -7,7 +7,7 @@ CASES = 60
 
 
 def test_a_list_that_may_be_old_names_the_newest_version() -> None:
-    """Nothing of its kind was written after that version: a server may show any state since then."""
+    """No object of its kind was written after that version: otherwise a server may show any state since then."""
     model, asked = Model(), 0
     for case in range(CASES):
         played = draw(model, 1, case, f"s-{case}")

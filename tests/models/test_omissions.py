@@ -1,4 +1,4 @@
-"""What sequences leave out is told to readers in the same words."""
+"""The documentation lists the omissions of sequences in the same words."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Each `NAME.yaml` beside this file, run through the simulator, answers what `NAME.expect.json` says.
+"""Each `NAME.yaml` beside this file, run through the simulator, gives the answer of `NAME.expect.json`.
 
-An expectation names only what matters: objects are compared field by field, arrays element by element.
+An expectation contains only the checked fields: objects are compared field by field, arrays element by element.
 """
 
 import json
@@ -17,7 +17,7 @@ SCENARIOS = sorted(path.stem for path in HERE.glob("*.yaml"))
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The answer holds everything that is expected, and nothing fails on the way."""
+    """The answer contains everything that is expected, and the run has no error."""
     assert main([str(HERE / f"{name}.yaml"), "-o", "json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     expected = json.loads((HERE / f"{name}.expect.json").read_text(encoding="utf-8"))
@@ -25,7 +25,7 @@ def test_scenario(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def differences(expected: Any, actual: Any, path: str = "$") -> list[str]:
-    """Where `actual` lacks what is `expected`."""
+    """The paths at which `actual` lacks what is `expected`."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         found: list[str] = []
         for key, value in cast("dict[str, Any]", expected).items():

@@ -1,7 +1,7 @@
 """Draws the operations of one sequence.
 
-Owns what is asked, and how often. Everything comes from one seeded generator and from what the model answered: stale
-versions, foreign uids and names that are taken come from what was seen before. What is not drawn stands in `omissions`.
+Owns the choice of operations and their frequency. Everything is derived from one seeded generator and from the model's
+answers: stale versions, foreign uids and existing names are from earlier answers. `omissions` lists what is not drawn.
 """
 
 import re
@@ -44,7 +44,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Sketch:
-    """What is known while a sequence is drawn."""
+    """The state that is known while a sequence is drawn."""
 
     def __init__(self, random: Random, lane: str) -> None:
         self._lane = lane
@@ -85,12 +85,12 @@ class Sketch:
         return draw(subject)
 
     def close(self) -> list[Operation]:
-        """Watches of everything that the sequence touched, from its beginning."""
+        """Watches from the beginning of everything that the sequence changed."""
         kinds = {subject.plural: subject for subject in self._chosen}
         return [self._watch_from(subject, 0, {}) for subject in kinds.values()]
 
     def note(self, operation: Operation, answer: Answer) -> None:
-        """Learn from the model's answer."""
+        """Update it from the model's answer."""
         meta: Json = answer.body.get("metadata") or {}
         if answer.code >= 300 or operation.query.get("dryRun"):
             return
@@ -108,7 +108,8 @@ class Sketch:
                 self._older.append((subject.plural, name, operation.number))
 
     def _note_write(self, operation: Operation, answer: Answer) -> None:
-        """What is made has the newest version of its kind; after any other write nobody is told which that is."""
+        """A created object has the newest version of its kind; after any other write the newest version is not
+        known."""
         for subject in self._chosen:
             if f"{operation.path}/".startswith(f"{subject.path()}/"):
                 is_made = answer.code == 201 and answer.body.get("kind") == subject.kind
@@ -383,7 +384,7 @@ class Sketch:
             meta["labels"] = {**(meta.get("labels") or {}), "bad key!": "x"}
 
     def _known(self, subject: Subject, name: str) -> Json | None:
-        """An object as it was seen last, or earlier, as a client sends it back."""
+        """An object as seen last, or earlier, in the form in which a client sends it back."""
         seen = self._latest.get((subject.plural, name))
         if seen is None:
             return None
@@ -402,7 +403,7 @@ class Sketch:
         return obj
 
     def _general(self, text: str) -> str:
-        """Text of an answer as any sequence could send it."""
+        """The text of an answer in a form that any sequence could send."""
         return text.replace(self._lane, LANE)
 
     def _uid_of(self, match: re.Match[str]) -> str:
@@ -460,7 +461,7 @@ class Sketch:
 
 
 def _is_awaited(obj: Json) -> bool:
-    """Whether the collector of dependents stands in its way."""
+    """Whether the object waits for the garbage collector of dependents."""
     return bool({"orphan", "foregroundDeletion"} & {*obj["metadata"].get("finalizers", [])})
 
 

@@ -1,6 +1,6 @@
-"""What the sequences are about: the kinds, and values for their fields, right ones and wrong ones.
+"""The kinds of the sequences, and values for their fields, right ones and wrong ones.
 
-Owns the table. Wrong values stand among the right ones, so that rules are broken about as often as they are kept.
+Owns the table. Wrong values are mixed with right ones, so that rules are broken about as often as obeyed.
 """
 
 from typing import Any
@@ -15,12 +15,12 @@ Choices = dict[str, list[Any]]
 
 DROP = None
 ILL_TYPED: tuple[Any, ...] = ({"a": 1}, {"zone": 1}, {"cpu": True}, {"cpu": 1.5}, "yes", "no", "none", "50", 1.5, [])
-"""Among the values below, those that are not of the type of their field."""
+"""The values below that do not have the type of their field."""
 OURS = "slipway.dev/v1alpha1"
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind: what a new object has, and what may become of its fields."""
+    """One kind: the fields of a new object, and the values that they may get later."""
 
     plural: str
     api: str
@@ -31,7 +31,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     choices: Choices
     status: Choices = {}
     fields: tuple[str, ...] = ()
-    """field selectors that it knows beyond name and namespace, with a value"""
+    """additional field selectors, beyond name and namespace, with a value"""
     weight: int = 1
 
     @property
@@ -39,7 +39,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         return self.api == OURS
 
     def path(self, name: str = "", sub: str = "") -> str:
-        """Where it is."""
+        """The path of the kind."""
         root = f"/apis/{self.api}" if "/" in self.api else f"/api/{self.api}"
         place = f"/namespaces/{LANE}" if self.namespaced else ""
         return "/".join(part for part in (f"{root}{place}/{self.plural}", name, sub) if part)

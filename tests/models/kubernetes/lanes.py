@@ -1,7 +1,7 @@
 """One sequence on both servers: drawn and played on the model first, then on the real one, then compared.
 
 Owns that order. A sequence has a namespace of its own, and a prefix for the names of cluster-wide objects, so that any
-number of them can be under way on the real server at once. Invariant: (seed, case) alone decide what is asked.
+number of them can run on the real server at once. Invariant: (seed, case) alone decide the requests.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ MOMENT_S = 0.1
 
 
 class Played(msgspec.Struct, kw_only=True):
-    """A sequence, and what one server answered: one entry for each operation."""
+    """A sequence, and the answers of one server: one entry for each operation."""
 
     lane: str
     operations: Sequence[Operation]
@@ -89,13 +89,13 @@ async def play(real: Real, told: Played) -> Played:
 
 
 async def clean(real: Real, lane: str) -> None:
-    """Remove what does not go with a namespace; what stands in the way of that stays."""
+    """Remove objects that are not deleted with a namespace; objects that are blocked stay."""
     for path in ("/api/v1/nodes", "/apis/slipway.dev/v1alpha1/resourcepools", "/apis/slipway.dev/v1alpha1/queues"):
         await real.ask(Request("DELETE", path, f"labelSelector=lane%3D{lane}", b"", "application/json"))
 
 
 def compare(model: Played, real: Played) -> tuple[int, list[str]] | None:
-    """(index of the first operation whose answers differ, what differs), or None."""
+    """(index of the first operation with different answers, the difference), or None."""
     for index, (one, other) in enumerate(zip(model.answers, real.answers, strict=True)):
         found = differences(one, other)
         if found:
@@ -106,7 +106,7 @@ def compare(model: Played, real: Played) -> tuple[int, list[str]] | None:
 
 
 class Events:
-    """What a watch has shown so far."""
+    """The events of a watch so far."""
 
     def __init__(self) -> None:
         self._all = list[Json]()
@@ -117,7 +117,7 @@ class Events:
         self._more.set()
 
     async def take(self, expected: int) -> list[Json]:
-        """All events, once those have come that have to, and a moment later, for those that should not."""
+        """Return all events: wait for the expected ones, and a moment longer for unexpected ones."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ARRIVE_S):
                 while len(self._all) < expected:
@@ -151,6 +151,6 @@ class _OnModel:
 
 
 def _account(lane: str) -> Request:
-    """The account that pods run as; on a real cluster a controller would make it."""
+    """Create the account of pods; on a real cluster a controller would create it."""
     body = msgspec.json.encode({"metadata": {"name": "default"}})
     return Request("POST", f"/api/v1/namespaces/{lane}/serviceaccounts", "", body, "application/json")

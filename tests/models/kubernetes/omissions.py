@@ -1,12 +1,12 @@
-"""What sequences do not ask, and why: the one list. It is left out where operations are drawn, not where answers are
-compared; what stands here is what the model is not known to do as a real API server does it.
+"""The complete list of requests that sequences omit, and why. They are omitted where operations are drawn, not where
+answers are compared. For these requests the model is not known to behave as a real API server.
 """
 
 import msgspec
 
 
 class Omission(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is not asked."""
+    """One omitted request."""
 
     what: str
     why: str

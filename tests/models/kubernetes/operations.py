@@ -1,6 +1,7 @@
-"""Operations: requests that name things by where they were first seen, so that two servers can be asked the same.
+"""Operations: requests that refer to values by the answer that first showed them, so that two servers can get the same
+requests.
 
-Owns the form of an operation, its references, and rendering it for one server. A reference stands in any text of path,
+Owns the form of an operation, its references, and rendering it for one server. A reference may be in any text of path,
 query or body: `«uid:3»` is the uid that the answer to operation 3 showed first, `«version:3»` its resourceVersion,
 `«continue:3»` its continue token; `«lane»` is the namespace of the sequence, and the prefix of cluster-wide names.
 Invariant: an operation is plain data; rendered with equal knowledge it is the same request.
@@ -25,7 +26,7 @@ _REFERENCE = re.compile(r"«(?:(uid|version|continue):(\d+)|lane)»")
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. `number` names it within its sequence, also after others were left out."""
+    """One request. `number` identifies it within its sequence, also after others were removed."""
 
     number: int
     method: str
@@ -40,12 +41,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def references(self) -> set[int]:
-        """The operations whose answers it needs."""
+        """The operations whose answers it refers to."""
         text = f"{self.path} {self.query} {msgspec.json.encode(self.body).decode()}"
         return {int(number) for _, number in _REFERENCE.findall(text) if number}
 
     def told(self) -> str:
-        """The operation as people read it."""
+        """The operation in readable form."""
         query = "&".join(f"{name}={value}" for name, value in self.query.items())
         body = "" if self.body is None else f" {msgspec.json.encode(self.body).decode()}"
         media = "" if self.media == PLAIN else f" ({self.media})"
@@ -53,7 +54,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """An operation as one server is asked it."""
+    """The request of an operation for one server."""
 
     method: str
     path: str
@@ -63,21 +64,21 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a server said."""
+    """The answer of a server."""
 
     code: int
     body: Json
 
 
 class Knowledge:
-    """What the answers of one server have shown in one sequence."""
+    """The values in the answers of one server to one sequence."""
 
     def __init__(self, lane: str) -> None:
         self.lane = lane
         self._seen: dict[tuple[str, int], str] = {}
 
     def learn(self, operation: Operation, answer: Answer) -> None:
-        """Keep what later operations may refer to."""
+        """Store the values that later operations may refer to."""
         meta: Json = answer.body.get("metadata") or {}
         names = (("uid", "uid"), ("version", "resourceVersion"), ("continue", "continue"))
         for kind, field in names:
@@ -85,7 +86,7 @@ class Knowledge:
                 self._seen[kind, operation.number] = str(meta[field])
 
     def render(self, operation: Operation) -> Request:
-        """The operation with everything that it refers to filled in."""
+        """The operation with its references filled in."""
         pairs = [f"{quote(name)}={quote(self._fill(value))}" for name, value in operation.query.items()]
         body = b"" if operation.body is None else self._fill(msgspec.json.encode(operation.body).decode()).encode()
         return Request(operation.method, self._fill(operation.path), "&".join(pairs), body, operation.media)

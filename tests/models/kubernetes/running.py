@@ -1,6 +1,6 @@
-"""A differential run: as many sequences as the operations asked for take, many under way at once.
+"""A differential run: enough sequences for the requested number of operations, many at once.
 
-Owns the run, the cutting of a failing sequence to its shortest, and how a difference is told.
+Owns the run, the shortening of a failing sequence, and the report of a difference.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ TRIES_MAX = 40
 
 
 def differ(operations: int, seed: int, case: str) -> Report:
-    """Random operations on the model and on a real API server; `SLIPWAY_MODELS_KUBECONFIG` names one that runs."""
+    """Run random operations on the model and on a real API server; `SLIPWAY_MODELS_KUBECONFIG` names a running one."""
     given = os.environ.get("SLIPWAY_MODELS_KUBECONFIG", "")
     if given:
         return asyncio.run(_differ(target_of(Path(given)), operations, seed, case))
@@ -42,7 +42,7 @@ class _Run:
         self.found: dict[str, str] = {}
 
     async def cases(self, cases: Sequence[int]) -> None:
-        """Draw these on a model of their own, then play them on the real server."""
+        """Draw these sequences on a model, then play them on the real server."""
         told = await asyncio.to_thread(self._draw, cases)
         gate = asyncio.Semaphore(AT_ONCE)
 
@@ -80,7 +80,7 @@ class _Run:
         progress(told[0])
 
     async def _shorten(self, operations: Sequence[Operation], wanted: str) -> Sequence[Operation]:
-        """The operations without those that the difference does not need: halves first, then ever smaller parts."""
+        """Remove the operations that the difference does not need: halves first, then ever smaller parts."""
         kept, size, tries = list(operations), max(1, len(operations) // 2), 0
         while size and tries < TRIES_MAX:
             at = 1
@@ -119,7 +119,7 @@ async def _differ(target: Target, operations: int, seed: int, case: str) -> Repo
 
 
 def _without(operations: Sequence[Operation], dropped: Sequence[Operation]) -> list[Operation]:
-    """The rest, without what refers to what was dropped."""
+    """The other operations, without those that refer to removed ones."""
     gone = {operation.number for operation in dropped}
     rest = list[Operation]()
     for operation in operations:

@@ -1,9 +1,9 @@
-"""When two answers are the same: everything but what two servers cannot have in common.
+"""When two answers are equal: in everything except values that two servers cannot share.
 
 Owns that rule. Uids and resourceVersions become numbers in order of appearance (so that equal ones stay equal and
-different ones different), times of now become one word; of a refusal the code, the reason, what it is about, the
-fields and reasons of its causes (each once), and our error class count. Nothing else is left out; see `omissions` for
-what is not asked at all.
+different ones different), present times become one word. Of a refusal the code, the reason, its subject, the fields and
+reasons of its causes (each once), and our error class are compared. Nothing else is ignored; `omissions` lists the
+requests that are not made at all.
 """
 
 import itertools
@@ -34,7 +34,7 @@ class Reading:
         self._now = SystemClock().now()
 
     def read(self, operation: Operation, answer: Answer) -> Json:
-        """What counts of an answer."""
+        """The compared part of an answer."""
         if answer.code >= 400:
             return self._refusal(operation, answer)
         if isinstance(answer.body.get("items"), list):
@@ -42,7 +42,7 @@ class Reading:
         return {"code": answer.code, "body": self._value(answer.body)}
 
     def events(self, events: list[Json]) -> list[Json]:
-        """What counts of a watch."""
+        """The compared part of a watch."""
         return [
             self._status(event["object"])
             if event["type"] in ("ERROR", "REFUSED")
@@ -112,7 +112,7 @@ def are_in_step(model: Reading, real: Reading) -> bool:
 
 
 def differences(model: Any, real: Any, path: str = "") -> list[str]:
-    """Where two answers are not the same, and what stands there."""
+    """The differences of two answers, and their values."""
     if is_map(model) and is_map(real):
         names = sorted({*model, *real})
         return [

@@ -1,7 +1,7 @@
-"""The two that are asked: the model in this process, and a real kube-apiserver with etcd.
+"""The two servers: the model in this process, and a real kube-apiserver with etcd.
 
-Owns how a request reaches either. No controllers run on either side: what is compared are the answers of the API
-itself, and nothing happens between two of them.
+Owns how a request reaches either. No controllers run on either side: only the answers of the API itself are compared,
+and nothing changes between two of them.
 """
 
 import ssl
@@ -52,7 +52,7 @@ class Model:
         self._server = ApiServer(self.core, doors=Doors())
 
     def ask(self, request: Request) -> Answer:
-        """One request, answered at once; not from within a running loop, so that no controller runs."""
+        """Make one request, answered at once; not called in a running loop, so that no controller runs."""
         sent = list[Json]()
         body = iter([{"type": "http.request", "body": request.body}])
 
@@ -77,7 +77,7 @@ class Model:
         return Answer(sent[0]["status"], msgspec.json.decode(b"".join(part.get("body", b"") for part in sent[1:])))
 
     def watch(self, request: Request) -> list[Json]:
-        """The events that a watch sees until now."""
+        """The events of a watch until now."""
         query = dict(URL(f"/?{request.query}", encoded=True).query)
         target = routes.resolve(self.core.registry, request.path)
         wanted = routes.list_query(query)
@@ -91,7 +91,7 @@ class Model:
 
 
 class Real:
-    """A kube-apiserver, spoken to over one pool of connections."""
+    """A kube-apiserver, called over one pool of connections."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
@@ -105,7 +105,7 @@ class Real:
             return Answer(answer.status, msgspec.json.decode(await answer.read()))
 
     async def watch(self, request: Request, told: Callable[[Json], None]) -> None:
-        """Tells of the events of a watch until somebody ends it."""
+        """Yield the events of a watch until the caller ends it."""
         more = f"{request.query}&timeoutSeconds={WATCH_S}&allowWatchBookmarks=true"
         target = URL(f"{self._url}{request.path}?{more}", encoded=True)
         patience = aiohttp.ClientTimeout(total=None)
@@ -119,7 +119,7 @@ class Real:
                     told(event)
 
     async def define(self) -> None:
-        """Have our kinds served."""
+        """Create the definitions of our kinds, and wait until they are served."""
         for definition in definitions():
             body = msgspec.json.encode(definition)
             await self.ask(Request("POST", CRD_PATH, "", body, "application/json"))
@@ -139,7 +139,7 @@ def definitions() -> list[Json]:
 
 @contextmanager
 def real_cluster() -> Generator[RealCluster]:
-    """A control plane of the run's own: an API server and etcd, nothing else."""
+    """A control plane for the run: an API server and etcd, nothing else."""
     with (
         tempfile.TemporaryDirectory(prefix="slipway-models-") as folder,
         running_cluster(Path(folder) / "cluster", _BARE) as cluster,
@@ -148,7 +148,7 @@ def real_cluster() -> Generator[RealCluster]:
 
 
 def session(tls: ssl.SSLContext) -> aiohttp.ClientSession:
-    """What `Real` speaks through."""
+    """The HTTP client of `Real`."""
     connector = aiohttp.TCPConnector(ssl=tls, limit=0)
     return aiohttp.ClientSession(
         connector=connector, timeout=aiohttp.ClientTimeout(sock_read=DEADLINE_S), read_bufsize=2**20, trust_env=False

@@ -1,4 +1,4 @@
-"""What the api keeps in short of an allocation that has ended adds up as the whole object does."""
+"""The api's short form of an ended allocation gives the same sums as the whole object."""
 
 import msgspec
 from hypothesis import given
@@ -15,7 +15,8 @@ from tests.property.crd.test_usage_properties import GAPS_MS, Step, born, histor
 
 @given(histories(), GAPS_MS, st.booleans())
 def test_sums_of_usage_are_those_of_the_whole(steps: list[Step], later_ms: int, is_booked: bool) -> None:
-    """Any history: by day, as rows of one allocation, and as stretches of past use; also once the totals have it."""
+    """For any history the sums are equal: by day, as rows of one allocation, and as stretches of past use; also once
+    the totals include it."""
     found = born()
     for batch in writes(steps):
         found = written(found, batch)

@@ -1,4 +1,4 @@
-"""Resolving: idempotent, deterministic, and never a traceback whatever a template holds."""
+"""Resolving is idempotent and deterministic, and never fails with a traceback, whatever a template contains."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_resolving_is_idempotent(spec: Json) -> None:
 
 @given(specs)
 def test_a_sound_spec_is_complete(spec: Json) -> None:
-    """What the scheduler and the pod worker rely on."""
+    """A valid spec has every field that the scheduler and the pod worker rely on."""
     result = resolve(an_allocation(**spec), a_pool())
     if result.errors:
         return
@@ -83,7 +83,7 @@ def test_a_sound_spec_is_complete(spec: Json) -> None:
 
 @given(specs, st.integers(0, 1000), st.booleans())
 def test_the_hash_ignores_what_may_change(spec: Json, priority: int, hold: bool) -> None:
-    """Moving an allocation in its queue voids no admission."""
+    """Moving an allocation in its queue does not invalidate its admission."""
     allocation = an_allocation(**spec)
     moved = msgspec.structs.replace(
         allocation, spec=msgspec.structs.replace(allocation.spec, priority=priority, hold=hold, desired="Stopped")
@@ -93,7 +93,7 @@ def test_the_hash_ignores_what_may_change(spec: Json, priority: int, hold: bool)
 
 @given(st.dictionaries(st.sampled_from(FIELDS), odd_objects, max_size=3), st.booleans())
 def test_any_template_gets_an_answer(template: Any, privileged: bool) -> None:
-    """Hand-applied objects hold anything: the verdict is errors, never a crash."""
+    """An applied object may contain anything: the result is errors, never a crash."""
     result = resolve(an_allocation(template=template), a_pool(privilegedTemplates=privileged))
     assert len(result.spec_hash) == 64
     assert all(error.pointer == "" or error.pointer.startswith("/") for error in result.errors)
@@ -103,7 +103,7 @@ def test_any_template_gets_an_answer(template: Any, privileged: bool) -> None:
 
 @given(st.dictionaries(st.text(max_size=8), odd_objects, max_size=3))
 def test_any_resources_get_an_answer(resources: Any) -> None:
-    """The same for the resources of a role; a sound one can be counted."""
+    """The resources of a role give errors too; valid ones can be counted."""
     result = resolve(an_allocation(kind="notebook", ranks=[{"resources": resources}]), a_pool())
     if not result.errors:
         role_requests(result.spec.ranks[0], result.spec.template)

@@ -1,4 +1,4 @@
-"""Whatever an allocation lives through, the rules let its legal writes pass and refuse each forbidden one."""
+"""For any history of an allocation the rules allow each legal write and refuse each forbidden one."""
 
 from itertools import pairwise
 from typing import Any
@@ -57,7 +57,7 @@ def lives(draw: st.DrawFn) -> list[Json]:
 
 @given(lives())
 def test_a_legal_life_passes_write_by_write(versions: list[Json]) -> None:
-    """From the create to the last condition, over attempts."""
+    """Every write is allowed from the create to the last condition, over attempts."""
     assert not violations("Allocation", versions[0], None)
     for before, now in pairwise(versions):
         assert not violations("Allocation", now, before)
@@ -65,14 +65,14 @@ def test_a_legal_life_passes_write_by_write(versions: list[Json]) -> None:
 
 @given(lives(), st.data())
 def test_writing_the_same_again_passes(versions: list[Json], data: st.DataObject) -> None:
-    """Every rule is reflexive: a writer that repeats itself is not refused."""
+    """Every rule is reflexive: a repeated write is not refused."""
     version = data.draw(st.sampled_from(versions))
     assert passes(version, version)
 
 
 @given(lives(), st.data())
 def test_no_write_goes_back_in_time(versions: list[Json], data: st.DataObject) -> None:
-    """A stale status, written over a later one, is refused whatever both hold."""
+    """A stale status written over a later one is refused, whatever both contain."""
     later = data.draw(st.integers(1, len(versions) - 1))
     stale = versions[data.draw(st.integers(0, later - 1))]["status"]
     if stale["seq"] < versions[later]["status"]["seq"]:
@@ -81,7 +81,7 @@ def test_no_write_goes_back_in_time(versions: list[Json], data: st.DataObject) -
 
 @given(lives(), st.sampled_from(ORDER[:-1]), st.integers(0, 5))
 def test_the_end_is_the_end(versions: list[Json], phase: str, more: int) -> None:
-    """No phase, attempt or result follows Terminated, however high the seq."""
+    """No phase, attempt or result follows Terminated, whatever the seq."""
     end = versions[-1]
     status = end["status"]
     steps: list[Json] = [
@@ -97,7 +97,7 @@ def test_the_end_is_the_end(versions: list[Json], phase: str, more: int) -> None
 
 @given(lives(), st.data())
 def test_an_exit_is_written_once(versions: list[Json], data: st.DataObject) -> None:
-    """Neither changed, dropped nor given to another pod, at any rank of any gang."""
+    """An exit is neither changed, dropped nor given to another pod, at any rank of any gang."""
     ended = [version for version in versions if any("exitCode" in rank for rank in version["status"].get("ranks", []))]
     before = data.draw(st.sampled_from(ended))
     ranks: list[Json] = before["status"]["ranks"]
@@ -114,7 +114,7 @@ def test_an_exit_is_written_once(versions: list[Json], data: st.DataObject) -> N
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(1, 3), st.integers(1, 3))
 def test_counters_order_writes(seq: int, next_seq: int, attempt: int, next_attempt: int) -> None:
-    """A write passes exactly when neither seq nor attempt falls."""
+    """A write is allowed exactly when neither seq nor attempt falls."""
     before = a_stored(status=a_status(seq=seq, attempt=attempt))
     now = a_stored(status=a_status(seq=next_seq, attempt=next_attempt))
     assert passes(now, before) is (next_seq >= seq and next_attempt >= attempt)
@@ -122,7 +122,7 @@ def test_counters_order_writes(seq: int, next_seq: int, attempt: int, next_attem
 
 @given(st.booleans(), st.booleans(), st.booleans(), st.booleans())
 def test_no_release_is_committed_after_a_cancel(was: bool, stopped: bool, had: bool, has: bool) -> None:
-    """With desired Stopped in the write, the release is what it was."""
+    """With desired Stopped in the write, the release does not change."""
     release = {"attempt": 1, "podUIDs": ["u"]}
     before = a_stored(
         spec=a_spec(desired="Stopped" if was else "Running"), status=a_status(**({"release": release} if had else {}))

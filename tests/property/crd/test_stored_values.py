@@ -1,7 +1,7 @@
-"""Whatever the API server stores of a text field with a pattern, every reader of ours reads.
+"""Every reader of ours accepts every text that the API server accepts for a field with a pattern.
 
-An object that is applied with kubectl passes the schema and its rules, and no check of the api. A reader that is
-narrower than the schema would stop a service at that object, and with it the work on all others.
+An object that is applied with kubectl passes the schema and its rules, and no check of the api. A stricter reader would
+stop a service at that object, and with it the work on all others.
 """
 
 import copy
@@ -29,12 +29,12 @@ from tests.support.builders import T0, AllocationStory, an_allocation
 
 Json = dict[str, Any]
 LEAST = ("a", "1", "1h", "2026-01-02T03:04:05Z", "http://a", "UTC")
-"""Texts of which each pattern lets one through."""
+"""Texts of which at least one matches each pattern."""
 LONGEST = ("9" * 31 + "h", "99999999h", "0." + "9" * 29 + "d", "0ms")
 
 
 def read_allocation(found: Allocation) -> None:
-    """As the scheduler, the watcher and the api read one: while it waits, while it starts, while it runs."""
+    """Read it as the scheduler, the watcher and the api do: while it waits, while it starts, while it runs."""
     waits = AllocationStory(found)
     starts = waits.assigned().released()
     for story in (waits, starts, starts.running(), starts.running().stopped("Preempted", requeue=True)):
@@ -115,11 +115,11 @@ BASES: Mapping[type[msgspec.Struct], Json] = {
     },
     Job: {"spec": {}},
 }
-"""{kind: an object as people write one}. A list that it lacks gets an item when a field of the items has its turn."""
+"""{kind: a typical object}. A missing list gets an item when a field of its items is tested."""
 
 
 def fields(schema: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, int]]:
-    """(path, pattern, longest) of each text field with a pattern; `*` steps into items and values."""
+    """(path, pattern, greatest length) of each text field with a pattern; `*` steps into items and values."""
     if "pattern" in schema:
         yield path, schema["pattern"], schema.get("maxLength", 64)
     for name, inner in schema.get("properties", {}).items():
@@ -143,7 +143,7 @@ def cases() -> list[Any]:
 
 
 def completed(base: Json, schema: Json, path: tuple[str, ...]) -> Json:
-    """`base` with an item in each list that the path steps into: the least that the schema lets through."""
+    """`base` with an item in each list of the path: the least that the schema accepts."""
     body = copy.deepcopy(base)
     place: Any = body
     for step, following in itertools.pairwise(path):
@@ -159,7 +159,7 @@ def completed(base: Json, schema: Json, path: tuple[str, ...]) -> Json:
 
 
 def least(schema: Json) -> Any:
-    """A value with nothing that is not required."""
+    """A value with its required fields only."""
     if "enum" in schema:
         return schema["enum"][0]
     match schema.get("type"):
@@ -178,7 +178,7 @@ def least(schema: Json) -> Any:
 
 
 def texts(pattern: str, longest: int) -> st.SearchStrategy[str]:
-    """What the server's own matcher lets through (`\\d` is ASCII there, `$` is the end of the text)."""
+    """The texts that the server's own matcher accepts (`\\d` is ASCII there, `$` is the end of the text)."""
     any_ = st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True).filter(lambda text: len(text) <= longest)
     if pattern == DURATION_PATTERN:
         return st.one_of(st.sampled_from(LONGEST), any_)
@@ -208,7 +208,7 @@ def stored(base: Json, path: tuple[str, ...], value: str) -> Json:
 def test_what_the_schema_lets_through_is_read(
     struct: type[msgspec.Struct], base: Json, path: tuple[str, ...], pattern: str, longest: int
 ) -> None:
-    """It may be refused in a condition; it raises nothing."""
+    """A condition may refuse the value, but reading it raises nothing."""
 
     @settings(max_examples=12, deadline=None)
     @given(texts(pattern, longest))
@@ -221,7 +221,7 @@ def test_what_the_schema_lets_through_is_read(
 @given(st.from_regex(re.compile(DURATION_PATTERN, re.ASCII), fullmatch=True).filter(lambda text: len(text) <= 32))
 @example("99999999h")
 def test_a_stored_duration_is_the_duration_or_ten_years(text: str) -> None:
-    """Both readers agree wherever the strict one accepts."""
+    """Both readers give the same duration when the strict one accepts it."""
     seconds = stored_duration(text)
     try:
         assert seconds == parse_duration(text)
@@ -230,7 +230,7 @@ def test_a_stored_duration_is_the_duration_or_ten_years(text: str) -> None:
 
 
 def test_what_is_longer_than_ten_years_is_told_to_its_owner() -> None:
-    """The fact says why it waits, with the field: the scheduler writes that into the condition, and places nothing."""
+    """The fact has the reason with the field: the scheduler writes it into the condition, and places nothing."""
     fact = allocation_fact(
         an_allocation(maxRuntime="99999999h", pendingTimeout="99999999h").it,
         ResourcePool(metadata=ObjectMeta(name="default")),
@@ -240,6 +240,6 @@ def test_what_is_longer_than_ten_years_is_told_to_its_owner() -> None:
 
 
 def test_a_time_of_a_checkpoint_that_is_no_time_is_no_checkpoint() -> None:
-    """The field is any text to the schema."""
+    """The schema accepts any text in this field."""
     story = an_allocation(signals={"checkpointAt": "soon", "attempt": 1}).assigned()
     assert allocation_fact(story.it, ResourcePool(metadata=ObjectMeta(name="default"))).checkpoint_at == 0.0

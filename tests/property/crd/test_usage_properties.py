@@ -24,8 +24,8 @@ EVENTS = [event for event in Event if event is not Event.REQUESTED]
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One transition; `joins` says that it is written together with the one before it, `flavor` is of an admission.
-    `sevenths` are the slices of 1/7 among what it holds."""
+    """One transition; `joins`: it is written together with the one before it; `flavor` belongs to an admission.
+    `sevenths` are the slices of 1/7 among its devices."""
 
     event: Event
     at_ms: int
@@ -46,7 +46,7 @@ def born() -> Allocation:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Step]:
-    """Legal steps, up to 60; an attempt gets its slots with its first step after the admission and keeps them."""
+    """Legal steps, up to 60; an attempt gets its slots in its first step after the admission and keeps them."""
     steps: list[Step] = []
     phase, at_ms, slots, sevenths = Phase.PENDING, round(BORN_S * 1000), 0, 0
     for _ in range(draw(st.integers(0, 60))):
@@ -70,7 +70,7 @@ def histories(draw: st.DrawFn) -> list[Step]:
 
 
 def writes(steps: list[Step]) -> Iterator[list[Step]]:
-    """Steps of one write together, at most three."""
+    """The steps of one write, at most three."""
     batch: list[Step] = []
     for step in steps:
         if batch and not (step.joins and len(batch) < 3):
@@ -96,7 +96,7 @@ def written(found: Allocation, batch: list[Step]) -> Allocation:
 
 
 def by_hand(steps: list[Step], end_ms: int) -> dict[str, DayUsage]:
-    """The same from the whole list, stretch by stretch and day by day."""
+    """The usage from the whole list, stretch by stretch and day by day."""
     attempts: list[list[Step]] = [[]]
     for step in steps:
         attempts[-1].append(step)
@@ -140,7 +140,7 @@ def by_hand(steps: list[Step], end_ms: int) -> dict[str, DayUsage]:
 
 
 def flavor_of(attempt: list[Step]) -> str:
-    """That of its admission, which is made once."""
+    """The flavor of its admission, which is made once."""
     return next((step.flavor for step in attempt if step.flavor), "")
 
 
@@ -151,7 +151,7 @@ def without_counts(days: dict[str, DayUsage]) -> dict[str, DayUsage]:
 
 @given(histories(), GAPS_MS)
 def test_any_history_adds_up_exactly(steps: list[Step], later_ms: int) -> None:
-    """What is stored and what is read at any time equal the sum over all transitions, to the millisecond."""
+    """The stored and the read usage equal the sum over all transitions at any time, to the millisecond."""
     found = born()
     for batch in writes(steps):
         found = written(found, batch)
@@ -166,7 +166,7 @@ def test_any_history_adds_up_exactly(steps: list[Step], later_ms: int) -> None:
 
 @given(histories())
 def test_waits_are_those_before_the_admissions(steps: list[Step]) -> None:
-    """From the beginning of the attempt to its admission, on the day of the admission."""
+    """A wait lasts from the beginning of the attempt to its admission, on the day of the admission."""
     found, expected, began_ms = born(), 0, round(BORN_S * 1000)
     for batch in writes(steps):
         found = written(found, batch)
@@ -181,7 +181,7 @@ def test_waits_are_those_before_the_admissions(steps: list[Step]) -> None:
 
 @given(histories())
 def test_a_repeated_write_counts_nothing_twice(steps: list[Step]) -> None:
-    """Carrying again what was carried changes nothing."""
+    """Adding the same transitions again changes nothing."""
     found = born()
     for batch in writes(steps):
         found = written(found, batch)

@@ -1,4 +1,4 @@
-"""Whatever happens to the watch, a reflector's store ends up equal to the cluster, and its listeners with it."""
+"""After any faults of the watch, a reflector's store equals the cluster, and so do its listeners."""
 
 import asyncio
 from itertools import count
@@ -29,7 +29,7 @@ STEP = st.one_of(
 
 
 class Weather:
-    """A cluster, a reflector over it, and the faults between them."""
+    """A cluster, a reflector of it, and the faults between them."""
 
     def __init__(self) -> None:
         uids = count(1)
@@ -44,7 +44,7 @@ class Weather:
         self._writes = 0
 
     def _mirror(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
-        """What a listener that keys by uid would believe."""
+        """The state of a listener that keys by uid."""
         if old is not None:
             assert self.mirror.pop(old.metadata.uid) == old
         if new is not None:

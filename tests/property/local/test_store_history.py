@@ -20,7 +20,7 @@ State = dict[str, Any]
 
 
 def _play(steps: list[Step]) -> tuple[Any, list[tuple[int, State]]]:
-    """The core after the steps, and every state it went through as {name: label}, with its version."""
+    """Play the steps; return the core, and every state as {name: label}, with its version."""
     core = a_core()
     states: list[tuple[int, State]] = [(core.version, {})]
     for verb, name, label in steps:
@@ -55,7 +55,7 @@ def test_every_past_version_can_be_listed(steps: list[Step]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(STEPS, st.integers(min_value=0, max_value=30))
 def test_a_selecting_watch_leads_to_the_selected_list(steps: list[Step], start: int) -> None:
-    """From any version: the selected state then, plus the events, is the selected state now."""
+    """From any version: the selected state at that version, plus the events, is the selected state now."""
     core, states = _play(steps)
     version, state = states[min(start, len(states) - 1)]
     known = {name for name, label in state.items() if label == "1"}
@@ -69,7 +69,7 @@ def test_a_selecting_watch_leads_to_the_selected_list(steps: list[Step], start: 
 @settings(max_examples=60, deadline=None)
 @given(STEPS, STEPS, st.integers(min_value=1, max_value=3))
 def test_pages_are_one_snapshot(before: list[Step], between: list[Step], limit: int) -> None:
-    """Whatever is written between the pages, together they are the list at the first page's version."""
+    """The pages together are the list at the first page's version, whatever is written between them."""
     core, _ = _play(before)
     whole = [obj["metadata"]["name"] for obj in core.list("configmaps").items]
     page = core.list("configmaps", None, ListQuery(limit=limit))

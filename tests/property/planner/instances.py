@@ -1,4 +1,4 @@
-"""Random planner instances: small enough to reason about, crowded enough that most of them block somewhere."""
+"""Random planner instances: small enough to reason about, and full enough that most of them block an allocation."""
 
 from typing import Any
 

@@ -30,7 +30,7 @@ def a_rank(draw: st.DrawFn) -> Part:
 
 @st.composite
 def some_work(draw: st.DrawFn, name: str, *, queues: list[str], most: int, early: bool) -> list[Part]:
-    """Work with run limits that it may not use up, some without any."""
+    """Allocations with run limits that they may not use up, and some without."""
     found: list[Part] = []
     for index in range(draw(st.integers(0, most))):
         part: Part = {
@@ -72,7 +72,7 @@ def limits(scenario: Part) -> dict[str, Any]:
 
 
 def assert_never_later(outcome: SimulationOutcome) -> None:
-    """No start that was kept once becomes later, and the head has really started by then."""
+    """Check that no reserved start becomes later, and that the head has started by then."""
     for name, noted in outcome.kept.items():
         starts = [kept.start for _, kept in noted if kept.start is not None]
         assert starts == sorted(starts, reverse=True), (name, starts)
@@ -88,7 +88,7 @@ ONE = [{"name": "q", "ordering": "Backfill"}]
 @given(scenarios(ONE, some_work("a", queues=["q"], most=10, early=False)))
 @SETTINGS
 def test_the_start_of_a_head_never_moves_later(scenario: Part) -> None:
-    """In one queue, first come first served: what was promised once holds, whatever passes and ends early."""
+    """In one first-come-first-served queue a promised start stays, whichever allocations pass and end early."""
     assert_never_later(run(scenario))
 
 
@@ -99,8 +99,8 @@ MIXED = st.tuples(
 
 
 def assert_first_rank_is_kept(outcome: SimulationOutcome) -> None:
-    """No start that was kept for what begins with `a`, once all of that waits, moves later. A tick may note a start for
-    a head that the next tick of the same moment starts: that note is no promise."""
+    """Check that no reserved start of an allocation named `a...` moves later, once all of them wait. A tick may note
+    a start for a head that the next tick of the same moment starts: that note is no promise."""
     for name, noted in outcome.kept.items():
         started = outcome.world.lives[name].first_start
         promised = [(when, kept.start) for when, kept in noted if when >= 9 and when != started]
@@ -115,7 +115,7 @@ def assert_first_rank_is_kept(outcome: SimulationOutcome) -> None:
 @given(scenarios(TWO, MIXED))
 @SETTINGS
 def test_lower_priority_never_delays_a_reserved_head(scenario: Part) -> None:
-    """In every queue, and in every order of turns."""
+    """This is true in every queue, and in every order of turns."""
     assert_first_rank_is_kept(run(scenario))
 
 
@@ -127,7 +127,7 @@ EVICTING = [
 
 @st.composite
 def with_evictions(draw: st.DrawFn) -> Part:
-    """What ranks lower evicts its like, and moves it: what ranks first can be evicted by nobody."""
+    """Allocations of lower rank may evict and move each other; those of the first rank cannot be evicted."""
     scenario = draw(scenarios(EVICTING, MIXED))
     for part in scenario["allocations"]:
         part["preemptible"] = not part["name"].startswith("a") and draw(st.integers(0, 3)) > 0
@@ -138,5 +138,5 @@ def with_evictions(draw: st.DrawFn) -> Part:
 @given(with_evictions())
 @SETTINGS
 def test_what_ranks_lower_delays_no_reserved_head_by_evicting_its_like(scenario: Part) -> None:
-    """Whatever is evicted or moved to make room for it in the same tick."""
+    """This is true whatever is evicted or moved for it in the same tick."""
     assert_first_rank_is_kept(run(scenario))

@@ -1,4 +1,4 @@
-"""Requests for nodes on random clusters: the limits, what fits, and that everything is given back."""
+"""Requests for nodes on random clusters: the limits, what fits, and the release of every request."""
 
 from collections.abc import Mapping
 
@@ -29,7 +29,7 @@ Seen = Mapping[str, tuple[bool, float]]
 
 
 class World:
-    """A cluster in which nothing starts, and an autoscaler that says what was drawn."""
+    """A cluster in which nothing starts, and an autoscaler with random answers."""
 
     def __init__(self, instance: Instance, spec: AutoscalingFact, states: list[RequestState]) -> None:
         pool = msgspec.structs.replace(instance.pool, autoscaling=spec)
@@ -41,7 +41,7 @@ class World:
         self.made = 0
 
     def look(self, work: list[AllocationFact] | None = None) -> tuple[Plan, CapacityPlan]:
-        """One plan, and what it asks for."""
+        """One plan, and its requests."""
         if work is not None:
             self.instance = msgspec.structs.replace(self.instance, allocations=work)
         snapshot = msgspec.structs.replace(self.instance.snapshot(), now=self.now)
@@ -49,7 +49,7 @@ class World:
         return decided, plan_capacity(snapshot, decided, self.requests, self.seen)
 
     def step(self) -> tuple[Plan, CapacityPlan]:
-        """The same; then it comes true, and the autoscaler says something."""
+        """Plan, create the requests, and let the autoscaler answer."""
         decided, made = self.look()
         settled = {each.name: each for each in made.settled}
         kept = [settled.get(each.name, each) for each in self.requests if each.name not in made.given_back]
@@ -88,7 +88,8 @@ class World:
 def test_requests_stay_within_their_limits(
     instance: Instance, spec: AutoscalingFact, states: list[RequestState]
 ) -> None:
-    """At no time more gangs or ranks; nothing for what the plan admits; each try once, and no more than `tries`."""
+    """There are never more gangs or ranks than the limits, no request for admitted ones, each try once, and at most
+    `tries`."""
     world, names = World(instance, spec, states), set[str]()
     for _ in range(6):
         decided, made = world.step()
@@ -107,7 +108,7 @@ def test_requests_stay_within_their_limits(
 def test_everything_is_given_back_when_nothing_waits(
     instance: Instance, spec: AutoscalingFact, states: list[RequestState]
 ) -> None:
-    """Whatever was asked for before."""
+    """This is true whatever was requested before."""
     world = World(instance, spec, states)
     for _ in range(3):
         world.step()
@@ -121,7 +122,7 @@ def test_everything_is_given_back_when_nothing_waits(
 def test_the_same_facts_give_the_same_requests(
     instance: Instance, spec: AutoscalingFact, states: list[RequestState]
 ) -> None:
-    """In whatever order they became known."""
+    """The order in which the facts become known does not matter."""
     world = World(instance, spec, states)
     world.step()
     _, first = world.look()

@@ -1,4 +1,4 @@
-"""The smallest change: true also where room is kept for heads, and no larger than it must be."""
+"""The smallest change: right also beside reservations for heads, and no larger than necessary."""
 
 import msgspec
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ RAISING = ("free", "limit", "nominal", "borrowing", "maxSlots", "uncordon")
 
 @st.composite
 def with_run_limits(draw: st.DrawFn) -> Instance:
-    """An instance whose queues may keep room for their heads, and whose work mostly says how long it runs.
+    """An instance whose queues may reserve nodes for their heads, and whose allocations mostly have run limits.
 
     Its namespace may have a ResourceQuota.
     """
@@ -42,8 +42,9 @@ def _a_quota(pods: int, cpus: int) -> QuotaFact:
 @given(with_run_limits())
 @SETTINGS
 def test_the_change_admits_beside_reservations(instance: Instance) -> None:
-    """Carry out the plan, make the change, plan again: it is admitted, also past what is kept for others. Where a bound
-    was raised, or there is more of a node, others may wait that never could: at worst room is kept for one of them."""
+    """Carry out the plan, make the change, plan again: it is admitted, also past reservations of others. When a
+    bound was raised or a node enlarged, other allocations may wait that never could start before: at worst the nodes
+    are reserved for one of them."""
     decided = planned(instance.snapshot(), NOW)
     allocations = admitted(instance.allocations, decided)
     for key, why in planned(instance.snapshot(allocations=allocations), NOW).explanations.items():
@@ -72,7 +73,7 @@ def test_no_less_would_do(instance: Instance) -> None:
 
 
 def smaller(changes: tuple[Remedy, ...]) -> list[tuple[Remedy, ...]]:
-    """Each of the changes that is one step less."""
+    """Each of the changes reduced by one step."""
     found: list[tuple[Remedy, ...]] = []
     for index, change in enumerate(changes):
         rest = changes[:index], changes[index + 1 :]

@@ -80,7 +80,7 @@ STEP = st.one_of(
 @given(st.lists(STEP, max_size=25), decisions(), decisions())
 @settings(max_examples=200, deadline=None)
 def test_deltas_end_where_a_list_does(steps: list[object], first: list[OpenDecision], last: list[OpenDecision]) -> None:
-    """In any order, with repeats and drops, and with decisions that come and go."""
+    """This is true in any order, with repeats and drops, and with changing decisions."""
     columns = Columns(PoolFact(name="default"))
     nodes = {node.name: node for node in NODES}
     pods: dict[str, PodFact] = {}

@@ -1,4 +1,4 @@
-"""fold(decision log) == what the planner saw, and a replay says what was said, whatever has happened."""
+"""fold(decision log) equals the planner's input, and a replay gives the same decisions, after any events."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ STEPS = st.lists(st.sampled_from(["tick", "tick", "end", "gone", "node", "node b
 
 
 def furnished(instance: Instance) -> Desk:
-    """A leader that knows the instance but for its allocations."""
+    """A leader that knows the instance except its allocations."""
     desk = Desk().furnish(*instance.nodes, pool=msgspec.structs.replace(instance.pool, name=POOL))
     for queue in instance.queues:
         desk.put("queues", queue.name, queue)
@@ -31,7 +31,7 @@ def furnished(instance: Instance) -> Desk:
 
 
 def happen(desk: Desk, instance: Instance, steps: list[str], draw: Any) -> None:
-    """Allocations come one by one; between them, whatever the steps say."""
+    """Add the allocations one by one, with the steps between them."""
     coming = list(instance.allocations)
     for step in [*steps, *("tick" for _ in coming)]:
         known = sorted(fact.name for fact in desk.cluster.allocations.values())
@@ -56,7 +56,7 @@ def happen(desk: Desk, instance: Instance, steps: list[str], draw: Any) -> None:
 
 
 def image(snapshot: PoolSnapshot) -> list[Any]:
-    """Everything that a plan reads, without regard to the order in which it became known."""
+    """Everything that a plan reads, regardless of the order in which it became known."""
     table, usage = snapshot.table, snapshot.usage
     return [
         snapshot.pool,
@@ -77,7 +77,7 @@ def image(snapshot: PoolSnapshot) -> list[Any]:
 
 
 def _used(snapshot: PoolSnapshot) -> dict[str, Any]:
-    """What queues use, but for those that use nothing."""
+    """The use of queues, without unused ones."""
     return {
         name: use for name, use in sorted(snapshot.use.items()) if any((*use.preemptible.values(), *use.fixed.values()))
     }
@@ -86,7 +86,7 @@ def _used(snapshot: PoolSnapshot) -> dict[str, Any]:
 @given(instances(), STEPS, st.data())
 @settings(deadline=None, max_examples=60)
 def test_the_log_folds_to_what_was_seen(instance: Instance, steps: list[str], data: st.DataObject) -> None:
-    """Each recorded tick gives the very snapshot, and the very decisions."""
+    """Each recorded tick gives the same snapshot and the same decisions."""
     desk = furnished(instance)
     happen(desk, instance, steps, data.draw)
     asyncio.run(desk.recorder.flush())
@@ -104,7 +104,7 @@ def test_the_log_folds_to_what_was_seen(instance: Instance, steps: list[str], da
 @given(instances(), STEPS, st.data())
 @settings(deadline=None, max_examples=15)
 def test_a_policy_of_its_own_is_no_other_policy(instance: Instance, steps: list[str], data: st.DataObject) -> None:
-    """Tried under the policy that was recorded, nothing would have been otherwise."""
+    """Under the recorded policy no decision would have been different."""
     desk = furnished(instance)
     happen(desk, instance, steps, data.draw)
     asyncio.run(desk.recorder.flush())

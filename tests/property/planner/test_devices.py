@@ -21,7 +21,7 @@ MODES = [None, None, TopologyFact("rack"), TopologyFact("block"), TopologyFact("
 
 @st.composite
 def shared_instances(draw: st.DrawFn) -> Instance:
-    """Some nodes share their GPUs, some ranks ask for parts of them, and some of that runs already."""
+    """Some nodes share their GPUs, some ranks request parts of them, and some of these already run."""
     instance = draw(instances())
     nodes = [_labelled(draw, node) for node in instance.nodes]
     work = [
@@ -51,7 +51,7 @@ def _shared(draw: st.DrawFn, role: RoleFact) -> RoleFact:
 
 
 def _running(draw: st.DrawFn, node: NodeFact) -> list[AllocationFact]:
-    """At most one share on each device of a node."""
+    """Running ranks with at most one share on each device of a node."""
     found: list[AllocationFact] = []
     if SHARING_LABEL not in node.labels:
         return found
@@ -64,7 +64,7 @@ def _running(draw: st.DrawFn, node: NodeFact) -> list[AllocationFact]:
 
 
 def counted(allocations: list[AllocationFact]) -> Taken:
-    """What is taken of each device that the planner hands out."""
+    """The used parts of each device that the planner assigns."""
     taken: Taken = {}
     for fact in allocations:
         for rank, numbers in fact.devices.items():
@@ -78,7 +78,7 @@ def counted(allocations: list[AllocationFact]) -> Taken:
 
 
 def after(instance: Instance, decided: Plan) -> list[AllocationFact]:
-    """The allocations once `decided` was carried out, with their devices."""
+    """The allocations after `decided` was carried out, with their devices."""
     given_out = {admit.uid: admit.devices for admit in decided.admits}
     return [
         msgspec.structs.replace(fact, devices=given_out[fact.uid]) if fact.uid in given_out else fact
@@ -89,7 +89,8 @@ def after(instance: Instance, decided: Plan) -> list[AllocationFact]:
 @given(shared_instances())
 @SETTINGS
 def test_no_device_is_booked_twice(instance: Instance) -> None:
-    """Never more than a thousand of a device, and whole GPUs alone; every rank on a sharing node knows its own."""
+    """A device is never used beyond a thousand parts, and whole GPUs are exclusive; every rank on a sharing node has
+    its devices."""
     snapshot = instance.snapshot()
     decided = planned(snapshot)
     assert lint(snapshot, decided) == ()
@@ -110,7 +111,7 @@ def test_no_device_is_booked_twice(instance: Instance) -> None:
 @given(shared_instances())
 @SETTINGS
 def test_nothing_is_opened_beside_unknown_devices(instance: Instance) -> None:
-    """Where pods of others use GPUs on a node that shares them, only devices that are ours in part are used further."""
+    """When other pods use GPUs on a sharing node, only devices that already have parts of ours get more."""
     strange = {pod.node for pod in instance.pods if pod.requests.get(GPU)}
     known = counted([fact for fact in instance.allocations if fact.devices])
     for admit in planned(instance.snapshot()).admits:
@@ -121,7 +122,8 @@ def test_nothing_is_opened_beside_unknown_devices(instance: Instance) -> None:
 
 @st.composite
 def shrunk_instances(draw: st.DrawFn) -> Instance:
-    """Some nodes have fewer GPUs than when their ranks started, or share them only now; some numbers are wrong."""
+    """Some nodes have fewer GPUs than when their ranks started, or share them only now; some device numbers are
+    wrong."""
     instance = draw(shared_instances())
     held = [fact for node in instance.nodes for fact in _whole(draw, node)]
     nodes = [_changed(draw, node) for node in instance.nodes]
@@ -142,7 +144,7 @@ def _changed(draw: st.DrawFn, node: NodeFact) -> NodeFact:
 
 
 def _whole(draw: st.DrawFn, node: NodeFact) -> list[AllocationFact]:
-    """At most one rank of all GPUs of the node, with the right numbers, none, or wrong ones."""
+    """At most one rank with all GPUs of the node, with the right numbers, none, or wrong ones."""
     gpus = node.allocatable.get(GPU)
     if not gpus or draw(st.booleans()):
         return []
@@ -155,7 +157,7 @@ def _whole(draw: st.DrawFn, node: NodeFact) -> list[AllocationFact]:
 @given(shrunk_instances())
 @SETTINGS
 def test_a_node_that_shrinks_beneath_its_ranks_stops_no_plan(instance: Instance) -> None:
-    """The rest of the pool is planned, with reservations, and nothing new goes where more is used than is there."""
+    """The rest of the pool is planned, with reservations, and nothing new is placed on a node that is overused."""
     snapshot = instance.snapshot()
     decided = planned(snapshot, now=5.0)
     assert lint(snapshot, decided) == ()
@@ -168,7 +170,8 @@ def test_a_node_that_shrinks_beneath_its_ranks_stops_no_plan(instance: Instance)
 @given(shared_instances())
 @SETTINGS
 def test_gangs_keep_to_their_minima_and_domains(instance: Instance) -> None:
-    """Atomic per role and in all, never above the count; a required domain holds all ranks of its role."""
+    """Minima are atomic per role and in total, ranks never exceed the count, and a required domain has all ranks of
+    its role."""
     facts = {fact.uid: fact for fact in instance.allocations}
     labels = {node.name: node.labels for node in instance.nodes}
     for admit in planned(instance.snapshot()).admits:
@@ -188,7 +191,7 @@ def test_gangs_keep_to_their_minima_and_domains(instance: Instance) -> None:
 @given(shared_instances())
 @SETTINGS
 def test_what_was_decided_is_what_is_counted_next(instance: Instance) -> None:
-    """Planning again on the state after a plan gives nothing more to what it has admitted, and breaks nothing."""
+    """A second plan on the state after a plan changes nothing for admitted allocations, and breaks no rule."""
     decided = planned(instance.snapshot())
     snapshot = instance.snapshot(allocations=after(instance, decided))
     again = planned(snapshot)

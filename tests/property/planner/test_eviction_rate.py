@@ -1,4 +1,4 @@
-"""Eviction limits over time: no span has more evictions than its limit allows, whoever counts them."""
+"""Eviction limits over time: no span has more evictions than its limit allows, by any count."""
 
 import random
 
@@ -20,12 +20,12 @@ LIMITS = st.builds(
 
 
 def most(limit: EvictionLimit, span_s: float) -> float:
-    """The most that a span may have."""
+    """The greatest number of evictions in a span."""
     return limit.burst + limit.count * span_s / limit.per_s
 
 
 def assert_within(times: list[float], limit: EvictionLimit) -> None:
-    """Each span that begins and ends with an eviction."""
+    """Check each span that begins and ends with an eviction."""
     for first, begin in enumerate(times):
         for last in range(first, len(times)):
             assert last - first + 1 <= most(limit, times[last] - begin) + 1e-6, (begin, times[last])
@@ -34,7 +34,7 @@ def assert_within(times: list[float], limit: EvictionLimit) -> None:
 @given(LIMITS, st.lists(st.tuples(st.integers(0, 40_000), st.integers(1, 4)), max_size=60))
 @settings(max_examples=200, deadline=None)
 def test_no_span_has_more_than_its_limit(limit: EvictionLimit, wishes: list[tuple[int, int]]) -> None:
-    """As much as is left is taken at each of many times; between any two, another scheduler reads what was kept."""
+    """At each of many times all remaining evictions are used; in between another scheduler reads the stored counts."""
     levels: tuple[EvictionLevel, ...] = ()
     now_ms, times = 0, list[float]()
     for waits_ms, wanted in wishes:
@@ -51,7 +51,7 @@ def test_no_span_has_more_than_its_limit(limit: EvictionLimit, wishes: list[tupl
 @given(st.integers(0, 2**32))
 @settings(max_examples=25, deadline=None)
 def test_no_span_of_a_simulation_has_more_than_its_limits(seed: int) -> None:
-    """Of a queue, of the queues below one, and of the pool; and the run comes to its end."""
+    """The limits of a queue, of the queues below one, and of the pool are respected; and the run ends."""
     chance = random.Random(seed)
     document = a_document(seed)
     queues = document["queues"]
@@ -69,5 +69,5 @@ def test_no_span_of_a_simulation_has_more_than_its_limits(seed: int) -> None:
 
 
 def seconds(span: str) -> float:
-    """Of `30s`, `10m`, `1h`."""
+    """The seconds of `30s`, `10m`, `1h`."""
     return int(span[:-1]) * {"s": 1.0, "m": 60.0, "h": 3600.0}[span[-1]]

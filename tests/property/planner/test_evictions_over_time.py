@@ -1,4 +1,5 @@
-"""Evictions over virtual time: the simulator with random arrivals comes to its end, and nobody goes in circles."""
+"""Evictions over virtual time: the simulator with random arrivals ends, and no allocations evict each other in
+circles."""
 
 import itertools
 import json
@@ -21,8 +22,8 @@ TYPES = ("h100", "a100")
 
 
 def a_document(seed: int, *, is_typed: bool = False) -> dict[str, Any]:
-    """A few queues that may take from each other, on few nodes, with more work than there is room. `is_typed`: the
-    nodes are of two types, and some work is confined to one."""
+    """A few queues that may reclaim from each other, on few nodes, with more allocations than fit. `is_typed`: the
+    nodes have two types, and some allocations are limited to one."""
     chance = random.Random(seed)
     queues = [a_queue(chance, name) for name in ("a", "b", "c")[: chance.randint(1, 3)]]
     node = {"cpu": 4, "gpus": 4, "memory": "64Gi"}
@@ -79,13 +80,13 @@ def an_allocation(chance: random.Random, name: str, queues: list[dict[str, Any]]
 
 
 def outcome_of(seed: int, *, is_typed: bool = False) -> SimulationOutcome:
-    """The run."""
+    """The outcome of the run."""
 
     return simulate(decode(json.dumps(a_document(seed, is_typed=is_typed))))
 
 
 def check(outcome: SimulationOutcome) -> None:
-    """What holds of any run."""
+    """Check what must be true of any run."""
     told: dict[str, list[float]] = defaultdict(list)
     pairs: dict[tuple[str, str], float] = {}
     again: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -117,9 +118,9 @@ def check(outcome: SimulationOutcome) -> None:
 @example(3995208616)
 @SETTINGS
 def test_runs_end_and_nobody_goes_in_circles(seed: int) -> None:
-    """Whoever displaced somebody is not displaced by him for a while; nobody is preempted four times an hour, or by the
-    same work again and again without longer and longer waits; whoever somebody made room for has started; and
-    everything that can end does."""
+    """An allocation is not evicted for a while by one that it has evicted. None is evicted four times an hour, or by
+    the same one again and again without growing pauses. An allocation for which others were evicted has started, and
+    every allocation that can end does."""
     outcome = outcome_of(seed)
     check(outcome)
 
@@ -127,5 +128,5 @@ def test_runs_end_and_nobody_goes_in_circles(seed: int) -> None:
 @given(st.integers(0, 2**32))
 @SETTINGS
 def test_runs_end_with_two_types_of_nodes(seed: int) -> None:
-    """The same where queues also take from each other by their shares of a type."""
+    """The same is true when queues also reclaim their shares of a type."""
     check(outcome_of(seed, is_typed=True))

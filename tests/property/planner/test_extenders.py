@@ -1,4 +1,5 @@
-"""Extenders that say anything at all: the plan keeps its rules, and what they manage goes only where they let it."""
+"""Extenders with arbitrary answers: the plan keeps its rules, and ranks with their resources are only placed where they
+allow it."""
 
 import json
 from typing import Any
@@ -30,7 +31,7 @@ ROUNDS = 3 * len(EXTENDERS) + 1
 
 
 def a_snapshot(document: Json) -> PoolSnapshot:
-    """All of it has arrived."""
+    """A snapshot in which every allocation has arrived."""
     world = SimulatedWorld(decode(json.dumps(document)))
     for item in document["allocations"]:
         world.submit(item["name"])
@@ -38,7 +39,7 @@ def a_snapshot(document: Json) -> PoolSnapshot:
 
 
 def said(draw: Any, question: Question) -> ExtenderAnswer:
-    """Anything that an answer may be."""
+    """Any possible answer."""
     asked = frozenset(question.nodes)
     kind = draw(st.integers(0, 5))
     if kind == 0:
@@ -52,7 +53,7 @@ def said(draw: Any, question: Question) -> ExtenderAnswer:
         return ExtenderAnswer(
             asked=asked, scores={name: draw(st.integers(0, 10)) for name in sorted(some)}, is_stale=kind == 1
         )
-    about = asked if kind != 2 else some  # it may have been asked about other nodes
+    about = asked if kind != 2 else some  # the request may have been about other nodes
     return ExtenderAnswer(asked=about, passed=some, reasons=dict.fromkeys(asked - some, "because"), is_stale=kind == 1)
 
 
@@ -73,7 +74,8 @@ def talk(draw: Any, snapshot: PoolSnapshot) -> tuple[Plan, dict[Key, ExtenderAns
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios(), st.data())
 def test_whatever_they_say_the_plan_keeps_its_rules(document: Json, data: st.DataObject) -> None:
-    """Gangs whole, nodes within what they have, quotas kept; and the first extender let every rank go where it goes."""
+    """Gangs are whole, nodes are within their resources, quotas are respected, and the first extender allowed each
+    rank's node."""
     snapshot = a_snapshot(document)
     decided, answers = talk(data.draw, snapshot)
     facts = {fact.uid: fact for fact in snapshot.pending}
@@ -96,7 +98,7 @@ def test_whatever_they_say_the_plan_keeps_its_rules(document: Json, data: st.Dat
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_extenders_that_let_everything_pass_change_nothing(document: Json) -> None:
-    """The same plan as without any."""
+    """The plan is the same as without extenders."""
     snapshot = a_snapshot(document)
     alone = plan(snapshot, policy_of(snapshot.pool), 1e7)
     policy = msgspec.structs.replace(policy_of(snapshot.pool), extenders=EXTENDERS)

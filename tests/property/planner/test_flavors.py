@@ -1,4 +1,5 @@
-"""Flavors on random pools: a gang is of one flavor that it accepts; runs end; one flavor for all changes nothing."""
+"""Flavors on random pools: a gang uses one flavor that it accepts; runs end; a single flavor for all nodes changes
+nothing."""
 
 import json
 import random
@@ -16,7 +17,7 @@ SETTINGS = settings(max_examples=25, deadline=None)
 
 
 def a_flavored(seed: int) -> dict[str, Any]:
-    """Nodes of two flavors and sometimes of none, queues with limits of some of them, work that accepts some."""
+    """Nodes of two flavors and sometimes of none, queues with limits for some flavors, allocations that accept some."""
     chance = random.Random(seed)
     found = a_document(seed, is_typed=True)
     kinds = TYPES if chance.random() < 0.7 else TYPES[:1]
@@ -36,7 +37,7 @@ def a_flavored(seed: int) -> dict[str, Any]:
 
 
 def limits(chance: random.Random, kind: str) -> dict[str, Any]:
-    """What a queue has of one flavor."""
+    """The limits of a queue for one flavor."""
     found: dict[str, Any] = {"name": kind, "nominal": {"gpus": chance.randint(0, 6)}}
     for field in ("borrowingLimit", "lendingLimit"):
         if chance.random() < 0.3:
@@ -45,14 +46,14 @@ def limits(chance: random.Random, kind: str) -> dict[str, Any]:
 
 
 def outcome_of(document: dict[str, Any]) -> SimulationOutcome:
-    """The run; the simulator lints every plan, limits of flavors too."""
+    """The outcome of the run; the simulator checks every plan, including limits of flavors."""
     return simulate(decode(json.dumps(document)))
 
 
 @given(st.integers(0, 2**32))
 @SETTINGS
 def test_a_gang_is_of_one_flavor_that_it_accepts(seed: int) -> None:
-    """What has GPUs is on nodes of one flavor, one of its own where it names some; and runs end."""
+    """A gang with GPUs is on nodes of one flavor, one of its own if it names some; and runs end."""
     outcome = outcome_of(a_flavored(seed))
     check(outcome)
     kinds = {node.name: node.labels["gpu"] for node in outcome.world.nodes}
@@ -67,7 +68,7 @@ def test_a_gang_is_of_one_flavor_that_it_accepts(seed: int) -> None:
 @given(st.integers(0, 2**32))
 @SETTINGS
 def test_one_flavor_of_all_nodes_changes_nothing(seed: int) -> None:
-    """Where every node is of the one flavor, and no limit is of it, all goes as without flavors."""
+    """When every node has the same flavor, and no limit is for it, the result is the same as without flavors."""
     document = a_document(seed)
     for node in document["nodes"]:
         node["labels"] = {"kind": "x"}
@@ -80,5 +81,5 @@ def test_one_flavor_of_all_nodes_changes_nothing(seed: int) -> None:
 
 
 def a_kind() -> dict[str, Any]:
-    """The flavor that every node has."""
+    """The flavor of every node."""
     return {"name": "x", "nodeLabels": {"kind": "x"}}

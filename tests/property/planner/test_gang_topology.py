@@ -1,4 +1,5 @@
-"""A topology of the whole gang, on random pools: one domain for all roles, and never a wait where a domain has room."""
+"""A topology of the whole gang, on random pools: one domain for all roles, and no wait when a domain has enough free
+resources."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ def pools(draw: st.DrawFn) -> list[NodeFact]:
 
 @st.composite
 def roles(draw: st.DrawFn) -> list[RoleFact]:
-    """Up to three, some elastic, some with a rack of their own."""
+    """Up to three roles, some elastic, some with a rack topology of their own."""
     found: list[RoleFact] = []
     for number in range(draw(st.integers(1, 3))):
         count = draw(st.integers(1, 4))
@@ -39,7 +40,7 @@ def gang(parts: list[RoleFact], mode: str) -> AllocationFact:
 
 @given(pools(), roles())
 def test_required_is_one_domain(nodes: list[NodeFact], parts: list[RoleFact]) -> None:
-    """All ranks of all roles, surplus ranks too; a gang that waits would find no place in any block alone."""
+    """All ranks of all roles are in one domain, surplus ranks too; a waiting gang would fit in no single block."""
     found = places(planned(a_snapshot(nodes, [gang(parts, "required")], pool=POOL))).get("g")
     block_of = {node.name: node.labels.get("block") for node in nodes}
     if found is not None:
@@ -54,7 +55,8 @@ def test_required_is_one_domain(nodes: list[NodeFact], parts: list[RoleFact]) ->
 
 @given(pools(), roles())
 def test_a_reason_of_topology_means_that_the_pool_has_room(nodes: list[NodeFact], parts: list[RoleFact]) -> None:
-    """TopologyTooSmall of roles without one of their own is said only where the gang would start without."""
+    """TopologyTooSmall, for roles without a topology of their own, is only given when the gang would start without
+    the topology."""
     parts = [a_role(role.count, role.minimum, cpu=1, name=role.name) for role in parts]
     snapshot = a_snapshot(nodes, [gang(parts, "required")], pool=POOL)
     if gates(planned(snapshot)).get("g") == "TopologyTooSmall":
@@ -63,7 +65,7 @@ def test_a_reason_of_topology_means_that_the_pool_has_room(nodes: list[NodeFact]
 
 @given(pools(), roles())
 def test_preferred_never_waits_for_a_domain(nodes: list[NodeFact], parts: list[RoleFact]) -> None:
-    """It starts where it would start without, in one block where one holds its smallest form."""
+    """The gang starts when it would start without the topology, and in one block if one can hold its smallest form."""
     found = places(planned(a_snapshot(nodes, [gang(parts, "preferred")], pool=POOL))).get("g")
     without = places(planned(a_snapshot(nodes, [an_allocation("g", *parts)], pool=POOL))).get("g")
     assert without is None or found is not None

@@ -14,8 +14,8 @@ SETTINGS = settings(max_examples=100, deadline=None)
 
 
 def at_minimum(fact: AllocationFact) -> AllocationFact:
-    """The same running with its smallest gang only: the least of each role, and of what else has a place as many ranks
-    as make up its minimum. Which roles these are of follows from what had room."""
+    """The allocation running with its smallest gang only: the least of each role, and as many of its other placed
+    ranks as its own minimum needs. The free resources decide from which roles these are."""
     kept: list[int] = []
     spare: list[int] = []
     base = 0
@@ -29,7 +29,7 @@ def at_minimum(fact: AllocationFact) -> AllocationFact:
 
 
 def shrunk(instance: Instance) -> list[AllocationFact]:
-    """What a first plan admits, running without its surplus."""
+    """The allocations that a first plan admits, running without their surplus."""
     decided = plan(instance.snapshot(), policy_of(instance.pool), 0.0)
     started = {admit.uid for admit in decided.admits}
     return [at_minimum(fact) for fact in admitted(list(instance.allocations), decided) if fact.uid in started]
@@ -38,7 +38,8 @@ def shrunk(instance: Instance) -> list[AllocationFact]:
 @given(instances())
 @SETTINGS
 def test_growth_breaks_no_rule(instance: Instance) -> None:
-    """Growth keeps nodes, devices, quotas and slots, evicts nobody, changes no admission, and depends on no order."""
+    """Growth respects nodes, devices, quotas and slots, evicts nothing, changes no admission, and does not depend on
+    the order."""
     snapshot = instance.snapshot()
     policy = policy_of(snapshot.pool)
     with_growth, without = plan(snapshot, policy, 0.0, grows=True), plan(snapshot, policy, 0.0)

@@ -1,4 +1,4 @@
-"""Evictions that take their time: plans, nominations and departures in any order, on random crowded pools."""
+"""Slow evictions: plans, nominations and ends of victims in any order, on random full pools."""
 
 import random
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ QUIET_TICKS_MAX = 120
 
 
 class Live:
-    """A pool whose victims leave when chance wants them to."""
+    """A pool whose victims end at random times."""
 
     def __init__(self, crowd: Crowd, seed: int) -> None:
         self.crowd = crowd
@@ -67,7 +67,7 @@ class Live:
         return [fact for _, fact in sorted(self.facts.items()) if fact.stopping or fact.leaving_ranks]
 
     def leave(self, fact: AllocationFact) -> None:
-        """What was told to go has gone."""
+        """Let an evicted allocation end."""
         if fact.stopping:
             fresh = msgspec.structs.replace(fact, attempt=fact.attempt + 1, placements={}, stopping=False)
             self.facts[fact.uid] = msgspec.structs.replace(fresh, phase=Phase.PENDING, leaving_ranks=())
@@ -76,7 +76,7 @@ class Live:
         self.facts[fact.uid] = msgspec.structs.replace(fact, placements=left, leaving_ranks=())
 
     def step(self) -> None:
-        """Something happens that is no decision."""
+        """Let something happen that is no decision."""
         gone = self.leaving()
         there = [fact for _, fact in sorted(self.facts.items()) if fact.phase is Phase.RUNNING and not fact.stopping]
         what = self.chance.random()
@@ -119,7 +119,7 @@ class Live:
         self.held[admit.uid] = (decision, table)
 
     def _fits(self) -> None:
-        """What runs, or still runs, fits its nodes."""
+        """Check that running and ending ranks fit on their nodes."""
         used: dict[tuple[str, str], int] = {}
         for node, name, amount in self._amounts():
             used[node, name] = used.get((node, name), 0) + amount
@@ -140,8 +140,8 @@ class Live:
 @given(crowds(waiting=4), st.integers(0, 2**32))
 @SETTINGS
 def test_departures_in_any_order(crowd: Crowd, seed: int) -> None:
-    """No node holds more than it has, nobody is told twice, no eviction is without a place that is held, and who waits
-    for victims takes no others."""
+    """No node is overused, no allocation is evicted twice, every eviction has a reserved place, and an allocation
+    that waits for victims gets no further ones."""
     live = Live(crowd, seed)
     for _ in range(STEPS):
         live.tick()
@@ -151,7 +151,8 @@ def test_departures_in_any_order(crowd: Crowd, seed: int) -> None:
 @given(crowds(waiting=4), st.integers(0, 2**32))
 @SETTINGS
 def test_it_comes_to_rest(crowd: Crowd, seed: int) -> None:
-    """Once everybody leaves who was told to, places are taken or given up: nothing is held for ever, and plans end."""
+    """When all evicted allocations have ended, reserved places are used or released: none stays reserved for ever,
+    and plans become empty."""
     live = Live(crowd, seed)
     for _ in range(QUIET_TICKS_MAX):
         decided = live.tick()

@@ -1,4 +1,4 @@
-"""A planner that has followed its pool for long plans like one that sees it for the first time."""
+"""A planner that has followed its pool for a long time plans like one that reads it for the first time."""
 
 import msgspec
 from hypothesis import given, settings
@@ -30,8 +30,8 @@ def columns_of(instance: Instance) -> Columns:
 @given(instances())
 @SETTINGS
 def test_what_was_found_out_before_changes_no_plan(instance: Instance) -> None:
-    """Work arrives one by one, with a plan after each that is not carried out; some of it leaves again. The last plan
-    is bit for bit that of whoever sees it all at once."""
+    """Allocations arrive one by one, with a plan after each that is not carried out; some are deleted. The last plan
+    equals, bit for bit, that of a planner that reads everything at once."""
     columns = columns_of(instance)
     stays: list[AllocationFact] = []
     for number, fact in enumerate(instance.allocations):
@@ -47,7 +47,8 @@ def test_what_was_found_out_before_changes_no_plan(instance: Instance) -> None:
 @given(instances())
 @SETTINGS
 def test_following_its_own_plans_leads_where_a_fresh_look_does(instance: Instance) -> None:
-    """What a plan admits is carried out, and the next plan, also of an unmoved pool, is that of a fresh look."""
+    """Admissions of a plan are carried out, and the next plan, also of an unchanged pool, equals that of a new
+    planner."""
     columns = columns_of(instance)
     allocations = {fact.uid: fact for fact in instance.allocations}
     for fact in allocations.values():
@@ -70,7 +71,7 @@ def groups_of(snapshot: PoolSnapshot) -> list[tuple[bytes, list[str]]]:
 @given(instances(), st.lists(st.integers(0, 9), max_size=12), st.lists(st.integers(0, 3), max_size=4))
 @SETTINGS
 def test_groups_are_those_of_a_fresh_backlog(instance: Instance, touched: list[int], moved: list[int]) -> None:
-    """Whatever was put in, taken out, and whichever jobs changed meanwhile."""
+    """This is true after any additions, removals and changes of jobs."""
     columns = columns_of(instance)
     facts = {fact.uid: fact for fact in instance.allocations}
     jobs = {(job.namespace, job.name): job for job in instance.jobs}

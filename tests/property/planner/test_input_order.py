@@ -1,4 +1,4 @@
-"""The order in which a scenario names its nodes, queues, jobs and allocations changes nothing of what becomes of it."""
+"""The order of nodes, queues, jobs and allocations in a scenario does not change its result."""
 
 import json
 import random
@@ -16,8 +16,8 @@ GPUS = 4
 
 
 def a_document(seed: int) -> dict[str, Any]:
-    """Nodes that share their GPUs, some of them in use from the beginning; queues that take from each other; more work
-    than there is room, also in parts of a GPU, in gangs that may shrink, and alike but for the name."""
+    """Nodes that share their GPUs, some of them in use from the beginning; queues that reclaim from each other; more
+    allocations than fit, also with parts of a GPU, in gangs that may shrink, and equal except for the name."""
     chance = random.Random(seed)
     queues = [a_queue(chance, name) for name in ("a", "b")]
     nodes = [
@@ -63,7 +63,7 @@ def some_work(chance: random.Random, name: str, queues: list[dict[str, Any]]) ->
 
 
 def told(outcome: SimulationOutcome) -> dict[str, Any]:
-    """Everything that is shown of a run."""
+    """Everything that the result of a run shows."""
     return {
         "lives": {
             name: (
@@ -85,7 +85,7 @@ def told(outcome: SimulationOutcome) -> dict[str, Any]:
 @given(st.integers(0, 2**32))
 @SETTINGS
 def test_the_order_of_a_scenario_changes_nothing(seed: int) -> None:
-    """Places, the numbers of the devices, victims and their order, reservations and explanations."""
+    """Places, device numbers, victims and their order, reservations and explanations are equal."""
     document = a_document(seed)
     chance = random.Random(seed)
     shuffled = dict(document)

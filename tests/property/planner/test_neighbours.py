@@ -1,4 +1,4 @@
-"""Spreading and inter-pod affinity on random instances, against rules written out pod by pod."""
+"""Spreading and inter-pod affinity on random instances, compared with rules that are computed pod by pod."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """One rank and where it is."""
+    """One rank and its node."""
 
     role: RoleFact
     node: NodeFact
@@ -74,7 +74,7 @@ def is_near(key: str, one: NodeFact, other: NodeFact) -> bool:
 
 
 def is_allowed(role: RoleFact, node: NodeFact, standing: list[Standing], nodes: list[NodeFact]) -> bool:
-    """Kubernetes' rules for one more pod of `role` on `node`, pod by pod."""
+    """Kubernetes' rules for one more pod of `role` on `node`, computed pod by pod."""
     own = wishes_of(role.affinity, role.namespace, role.labels)
     for other in standing:
         theirs = wishes_of(other.role.affinity, other.role.namespace, other.role.labels)
@@ -112,7 +112,7 @@ def _is_even(role: RoleFact, node: NodeFact, standing: list[Standing], nodes: li
 def test_every_rank_was_allowed_where_it_went(
     nodes: list[NodeFact], roles: list[RoleFact], data: st.DataObject
 ) -> None:
-    """In the order of placing, each of a gang's ranks counting for the next; and nothing else is broken."""
+    """In the order of placing, each placed rank of a gang is included for the next one; and no other rule is broken."""
     facts = [an_allocation(f"a{index}", role) for index, role in enumerate(roles)]
     first = data.draw(st.integers(0, len(facts)))
     by_name = {node.name: node for node in nodes}
@@ -131,12 +131,12 @@ def test_every_rank_was_allowed_where_it_went(
             assert is_allowed(role, by_name[name], stand, nodes), (admit, stand)
             stand.append(Standing(role, by_name[name]))
         if len(admit.placements) > role.minimum:
-            return  # surplus comes after all minima: what it was allowed by is not told by the plan
+            return  # surplus is placed after all minima: the plan does not show what allowed it
 
 
 @given(some_nodes(), st.lists(some_role(), min_size=1, max_size=5), st.randoms(use_true_random=False))
 def test_order_of_input_does_not_matter(nodes: list[NodeFact], roles: list[RoleFact], random: Any) -> None:
-    """Labels and terms are counted, whoever is told of first."""
+    """Labels and terms are counted independently of the input order."""
     facts = [an_allocation(f"a{index}", role) for index, role in enumerate(roles)]
     before = planned(a_snapshot(nodes, facts))
     random.shuffle(facts)
@@ -152,7 +152,7 @@ MOVES = st.lists(
 
 @given(MOVES)
 def test_a_tally_is_what_counting_afresh_gives(moves: list[tuple[str, int, int, bool]]) -> None:
-    """Whatever moved before and after it was asked for, and whatever was copied in between."""
+    """This is true whatever moved before and after the tally was read, and whatever was copied in between."""
 
     def weigh(peer: PodClass, labels: Any) -> int:
         return 2 if labels.get("app") == "x" else int(peer.namespace == "y")
@@ -174,7 +174,7 @@ def test_a_tally_is_what_counting_afresh_gives(moves: list[tuple[str, int, int, 
 
 @given(some_nodes(), st.lists(some_role(), min_size=1, max_size=5))
 def test_planning_again_starts_nobody(nodes: list[NodeFact], roles: list[RoleFact]) -> None:
-    """Whoever waited for a neighbour that this plan starts is started by this plan."""
+    """An allocation that waited for a neighbour started by this plan is started by the same plan."""
     facts = [an_allocation(f"a{index}", role) for index, role in enumerate(roles)]
     decided = planned(a_snapshot(nodes, facts))
     for gate in decided.explanations.values():

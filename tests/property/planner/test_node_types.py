@@ -1,4 +1,5 @@
-"""Shares of a type of nodes, on random pools with GPUs of two types: what reclaim keeps, against a plain reckoning."""
+"""Shares of a type of nodes, on random pools with GPUs of two types: the rules of reclaim, compared with a simple
+computation."""
 
 import random
 from fractions import Fraction
@@ -24,7 +25,7 @@ CHOICES: tuple[dict[str, str], ...] = ({"gpu": "h"}, {"gpu": "h"}, {"gpu": "a"},
 
 
 class TypedPool(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes of two types and some without GPUs, what runs on them, and what waits."""
+    """Nodes of two types and some without GPUs, running allocations, and waiting ones."""
 
     nodes: list[NodeFact]
     queues: list[QueueFact]
@@ -37,7 +38,7 @@ class TypedPool(msgspec.Struct, frozen=True, kw_only=True):
         return a_snapshot(self.nodes, facts, queues=self.queues, pool=PoolFact(name="default"))
 
     def gpus(self, selector: dict[str, str]) -> int:
-        """The GPUs of the nodes that a selector leaves."""
+        """The GPUs of the nodes that match a selector."""
         return sum(node.allocatable.gpus() for node in self.nodes if selector.items() <= node.labels.items())
 
     def held(self, facts: list[AllocationFact], queue: str, selector: dict[str, str]) -> int:
@@ -50,18 +51,19 @@ class TypedPool(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def part(self, queue: str, selector: dict[str, str]) -> Fraction:
-        """What `queue` deserves of them."""
+        """The share of them that `queue` deserves."""
         nominal = next(each.nominal for each in self.queues if each.name == queue)
         return Fraction((nominal or Resources()).gpus() * self.gpus(selector), max(1, self.gpus({})))
 
 
 def pools(waiting: int = 1) -> st.SearchStrategy[TypedPool]:
-    """Two or three queues with a nominal of GPUs each; work is placed where it fits, without the planner's help."""
+    """Two or three queues with a nominal number of GPUs each; allocations are placed where they fit, without the
+    planner."""
     return st.integers(0, 2**32).map(lambda seed: a_pool(random.Random(seed), waiting))
 
 
 def a_pool(chance: random.Random, waiting: int) -> TypedPool:
-    """One of them."""
+    """One random pool."""
     nodes: list[NodeFact] = []
     for index in range(chance.randint(2, 4)):
         kind = KINDS[index % 2] if index < 2 else chance.choice(KINDS)
@@ -89,7 +91,7 @@ def a_pool(chance: random.Random, waiting: int) -> TypedPool:
             there.append(msgspec.structs.replace(running(fact, placements), started=float(chance.randint(0, 3))))
     pending: list[AllocationFact] = []
     for index in range(chance.randint(1, waiting)):
-        # And now it wants the other type.
+        # An allocation that waits for the other type.
         mine = chance.choice(queues)
         pending.append(some_work(chance, f"p{index}", [mine], KINDS[1 - queues.index(mine) % 2]))
     return TypedPool(nodes=nodes, queues=queues, running=there, pending=pending)
@@ -114,7 +116,7 @@ def some_work(chance: random.Random, name: str, queues: list[QueueFact], liked: 
 
 
 def fitting(fact: AllocationFact, nodes: list[NodeFact], free: dict[str, int]) -> dict[int, str]:
-    """First fit, for as many ranks as there is room."""
+    """First fit, for as many ranks as fit."""
     role = fact.roles[0]
     found: dict[int, str] = {}
     for rank in range(role.count):
@@ -131,7 +133,7 @@ def fitting(fact: AllocationFact, nodes: list[NodeFact], free: dict[str, int]) -
 
 
 def after(pool: TypedPool, decided: Plan) -> list[AllocationFact]:
-    """What runs once the plan is carried out."""
+    """The running allocations after the plan is carried out."""
     facts = carried_out([*pool.running, *pool.pending], decided, NOW)
     return [fact for fact in facts if fact.placements]
 
@@ -157,8 +159,8 @@ def test_ticks_come_to_rest_and_nothing_is_taken_back(pool: TypedPool) -> None:
 @given(pools())
 @SETTINGS
 def test_no_queue_falls_below_its_part_of_a_type(pool: TypedPool) -> None:
-    """What a queue within its nominal loses to another queue leaves it its part of the nodes that the taker is confined
-    to; and the taker is no further above its part than the queue that gave."""
+    """A queue within its nominal that loses allocations to another queue keeps its share of the nodes to which the
+    taker is limited; and the taker is no further above its share than the losing queue."""
     comer = pool.pending[0]
     decided = planned(pool.snapshot(), NOW)
     victims = {fact.key: fact for fact in pool.running}
@@ -167,7 +169,7 @@ def test_no_queue_falls_below_its_part_of_a_type(pool: TypedPool) -> None:
     for name in queues:
         queue = next(each for each in pool.queues if each.name == name)
         if pool.held(pool.running, name, {}) > (queue.nominal or Resources()).gpus():
-            continue  # the reclaim rule of the whole pool may take from it
+            continue  # the reclaim rule of the whole pool may evict its allocations
         if comer.roles[0].tolerations or not any(node.taints for node in pool.nodes):
             left = pool.held(after(pool, decided), name, selector) - pool.part(name, selector)
             assert left >= 0
@@ -180,7 +182,7 @@ def test_no_queue_falls_below_its_part_of_a_type(pool: TypedPool) -> None:
 @given(pools())
 @SETTINGS
 def test_a_queue_below_its_part_gets_one_of_a_type(pool: TypedPool) -> None:
-    """One rank with one GPU starts wherever another queue can spare one of its type: a lone rank that may go."""
+    """One rank with one GPU starts wherever another queue has a preemptible single rank of the type to spare."""
     role = msgspec.structs.replace(pool.pending[0].roles[0], count=1, minimum=1, node_selector={"gpu": "h"})
     anywhere = (Toleration(operator="Exists"),)
     role = msgspec.structs.replace(role, requests=a_role(cpu=1, gpus=1).requests, tolerations=anywhere)
@@ -194,13 +196,13 @@ def test_a_queue_below_its_part_gets_one_of_a_type(pool: TypedPool) -> None:
 
 
 def has_room_for_one(pool: TypedPool, queue: QueueFact) -> bool:
-    """Whether one more H100 keeps `queue` within its nominal and within its part of them."""
+    """Whether one more H100 keeps `queue` within its nominal and within its share of them."""
     is_within = pool.held(pool.running, queue.name, {}) + 1 <= (queue.nominal or Resources()).gpus()
     return is_within and pool.held(pool.running, queue.name, {"gpu": "h"}) + 1 <= pool.part(queue.name, {"gpu": "h"})
 
 
 def can_be_spared(pool: TypedPool, own: QueueFact, fact: AllocationFact) -> bool:
-    """Whether `fact` is a lone rank on H100s that another queue holds beyond its part."""
+    """Whether `fact` is a single rank on H100s that another queue uses beyond its share."""
     selector = fact.roles[0].node_selector
     is_lone = fact.preemptible and fact.rank_count == len(fact.placements) == 1
     if fact.queue == own.name or not is_lone or selector != {"gpu": "h"}:

@@ -1,4 +1,5 @@
-"""Past use: without it nothing changes, more of it never helps, nobody goes in circles, and a replay says the same."""
+"""Past use: without any, nothing changes; more of it never helps; there are no circles; and a replay gives the same
+result."""
 
 import asyncio
 import json
@@ -34,7 +35,7 @@ USED = st.dictionaries(
 
 
 def owned(instance: Instance) -> list[AllocationFact]:
-    """The instance's work, each of one of three users."""
+    """The instance's allocations, each owned by one of three users."""
     return [
         msgspec.structs.replace(fact, user=USERS[number % len(USERS)])
         for number, fact in enumerate(instance.allocations)
@@ -42,7 +43,7 @@ def owned(instance: Instance) -> list[AllocationFact]:
 
 
 def with_past(instance: Instance, rule: FairShareFact, used: dict[str, dict[str, int]], order: str) -> PoolSnapshot:
-    """The instance in a pool that counts past use; the users of its queues go in this order."""
+    """The instance in a pool that considers past use; the users of its queues are ordered by it."""
     queues: list[QueueFact] = [msgspec.structs.replace(queue, user_order=order) for queue in instance.queues]
     pool = msgspec.structs.replace(instance.pool, fair_share=rule)
     snapshot = instance.snapshot(pool=pool, queues=queues, allocations=owned(instance))
@@ -52,7 +53,7 @@ def with_past(instance: Instance, rule: FairShareFact, used: dict[str, dict[str,
 @given(instances(), RULES)
 @settings(deadline=None, max_examples=60)
 def test_without_any_past_plans_are_the_same(instance: Instance, rule: FairShareFact) -> None:
-    """A pool that counts past use of which there is none decides as one that does not count it."""
+    """A pool that considers past use, and has none, decides as one that does not."""
     plain = planned(instance.snapshot(allocations=owned(instance)))
     counting = planned(with_past(instance, rule, {}, "Submission"))
     assert counting.admits == plain.admits
@@ -65,7 +66,7 @@ def test_without_any_past_plans_are_the_same(instance: Instance, rule: FairShare
 def test_plans_with_a_past_keep_all_rules(
     instance: Instance, rule: FairShareFact, used: dict[str, dict[str, int]]
 ) -> None:
-    """Quotas, places, gangs: whatever was used before; and the same input gives the same plan."""
+    """Quotas, places and gangs are respected whatever was used before; and the same input gives the same plan."""
     snapshot = with_past(instance, rule, used, LEAST_USED)
     decided = planned(snapshot)
     assert not lint(snapshot, decided)
@@ -79,7 +80,8 @@ def test_plans_with_a_past_keep_all_rules(
 def test_more_use_never_gives_an_earlier_place(
     instance: Instance, used: dict[str, dict[str, int]], user: str, more: int
 ) -> None:
-    """Of a user's work in the line of its queue, whatever the others have used; the places are one to n."""
+    """This is about a user's allocations in the order of their queue, whatever others have used; positions are one
+    to n."""
     rule = FairShareFact(WEEK_MS / 1000)
     queue = instance.queues[-1].name
     grown = used | {queue: used.get(queue, {}) | {user: used.get(queue, {}).get(user, 0) + more}}
@@ -93,7 +95,7 @@ def test_more_use_never_gives_an_earlier_place(
 
 
 def _ahead(snapshot: PoolSnapshot, queue: str) -> dict[str, tuple[int, str]]:
-    """{uid: (how many are ahead of it, its user)}; counted and walked, both give the same."""
+    """{uid: (the number ahead of it, its user)}; counting and walking give the same."""
     lines, _ = line_up(snapshot, queue_tree(snapshot), 0.0)
     line = lines.get(queue)
     if line is None:
@@ -162,7 +164,7 @@ def _line_key(snapshot: PoolSnapshot, levels: UserTurns, fact: AllocationFact) -
 @given(st.integers(0, 2**32))
 @settings(deadline=None, max_examples=25)
 def test_runs_with_a_past_end_and_nobody_goes_in_circles(seed: int) -> None:
-    """The past shifts shares while the run goes on, by short half-lives; evictions are as bounded as without."""
+    """The past shifts shares during the run, by short half-lives; evictions are as bounded as without it."""
     chance = random.Random(seed)
     document = evictions.a_document(seed)
     document["pool"]["fairShare"] = {

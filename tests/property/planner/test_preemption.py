@@ -1,4 +1,4 @@
-"""What preemption, reclaim and consolidation keep, on random pools that are crowded with work that may go."""
+"""The rules of preemption, reclaim and consolidation, on random pools full of preemptible allocations."""
 
 import itertools
 import random
@@ -19,7 +19,7 @@ TICKS_MAX = 40
 
 
 class Crowd(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool in which much runs, and what waits."""
+    """A pool with many running allocations, and the waiting ones."""
 
     nodes: list[NodeFact]
     queues: list[QueueFact]
@@ -57,7 +57,7 @@ def carried_out(facts: list[AllocationFact], decided: Plan, now: float) -> list[
 
 
 def after_eviction(fact: AllocationFact, evict: Evict, now: float) -> AllocationFact:
-    """It as its next attempt, or shrunk."""
+    """The allocation as its next attempt, or shrunk."""
     assert evict.attempt == fact.attempt
     history = (*fact.evictions, (now, evict.by)) if evict.by else fact.evictions
     if evict.ranks:
@@ -68,12 +68,12 @@ def after_eviction(fact: AllocationFact, evict: Evict, now: float) -> Allocation
 
 
 def crowds(waiting: int = 3, *, single: bool = False, reclaim: bool = True) -> st.SearchStrategy[Crowd]:
-    """Up to three nodes; work is placed where it fits, without the planner's help."""
+    """Up to three nodes; allocations are placed where they fit, without the planner."""
     return st.integers(0, 2**32).map(lambda seed: a_crowd(random.Random(seed), waiting, single=single, reclaim=reclaim))
 
 
 def a_crowd(chance: random.Random, waiting: int, *, single: bool, reclaim: bool) -> Crowd:
-    """One of them."""
+    """One random crowd."""
     nodes = [a_node(f"n{index}", cpu=4, gpus=chance.choice([0, 2])) for index in range(chance.randint(1, 3))]
     queues = some_queues(chance, reclaim=reclaim)
     free = {node.name: [4, node.allocatable.gpus()] for node in nodes}
@@ -151,8 +151,8 @@ def some_queues(chance: random.Random, *, reclaim: bool) -> list[QueueFact]:
 @given(crowds())
 @SETTINGS
 def test_nobody_goes_for_nothing(crowd: Crowd) -> None:
-    """What is evicted can be preempted, goes for somebody who starts in the same plan, and keeps its minimum or goes
-    whole; and the plan breaks no rule."""
+    """A victim is preemptible, is evicted for an allocation that starts in the same plan, and keeps its minimum or
+    is evicted whole; and the plan breaks no rule."""
     snapshot = crowd.snapshot()
     decided = planned(snapshot, 1000.0)
     assert lint(snapshot, decided) == ()
@@ -169,7 +169,7 @@ def test_nobody_goes_for_nothing(crowd: Crowd) -> None:
 @given(crowds(waiting=1))
 @SETTINGS
 def test_sets_of_victims_are_minimal(crowd: Crowd) -> None:
-    """With any of the victims left where they are, whoever came has no place."""
+    """If any of the victims stays, the new allocation does not fit."""
     decided = crowd.plan()
     if not decided.evictions:
         return
@@ -188,7 +188,7 @@ def test_sets_of_victims_are_minimal(crowd: Crowd) -> None:
 
 
 def without(fact: AllocationFact, gone: list[tuple[str, int]]) -> AllocationFact:
-    """It without the ranks that are gone."""
+    """The allocation without its evicted ranks."""
     placements = {rank: node for rank, node in fact.placements.items() if (fact.uid, rank) not in gone}
     return msgspec.structs.replace(fact, placements=placements)
 
@@ -196,7 +196,7 @@ def without(fact: AllocationFact, gone: list[tuple[str, int]]) -> AllocationFact
 @given(crowds(waiting=1, reclaim=False))
 @SETTINGS
 def test_whoever_may_preempt_finds_a_place_if_there_is_one(crowd: Crowd) -> None:
-    """In one queue: if it would start with all lower work gone, it starts."""
+    """In one queue an allocation starts if it would start without all allocations of lower priority."""
     queue, comer = crowd.queues[0], crowd.pending[0]
     if queue.within_queue == "Never":
         return
@@ -222,8 +222,8 @@ def test_whoever_may_preempt_finds_a_place_if_there_is_one(crowd: Crowd) -> None
 @given(crowds(waiting=5))
 @SETTINGS
 def test_ticks_come_to_rest_and_nobody_takes_back_what_was_taken(crowd: Crowd) -> None:
-    """On an unchanged input evictions end; nobody displaces whoever displaced it; what one plan admits, no later one
-    evicts."""
+    """On an unchanged input evictions end; no allocation evicts the one that evicted it; and no plan evicts what
+    another plan admitted."""
     facts = [*crowd.running, *crowd.pending]
     pairs: set[tuple[str, str]] = set()
     started: set[str] = set()
@@ -257,8 +257,9 @@ def test_the_order_of_the_input_does_not_matter(crowd: Crowd) -> None:
 @given(crowds(waiting=1, single=True, reclaim=False))
 @SETTINGS
 def test_a_single_rank_goes_where_kube_scheduler_would_make_room(crowd: Crowd) -> None:
-    """Victims per node: all lower work away, the most important put back first. Between nodes: lowest highest victim,
-    lowest sum of priorities, fewest, latest start, first by name. Against a plain reckoning, for lone ranks."""
+    """Victims per node: all lower ones are removed, and the most important put back first. Between nodes: the lowest
+    highest victim, the lowest sum of priorities, the fewest, the latest start, then the name. Compared with a simple
+    computation, for single ranks."""
     comer, queue = (
         crowd.pending[0],
         msgspec.structs.replace(crowd.queues[0], nominal=None, limit=None, within_queue="LowerPriority"),
@@ -273,7 +274,7 @@ def test_a_single_rank_goes_where_kube_scheduler_would_make_room(crowd: Crowd) -
 
 
 def reckoned(nodes: list[NodeFact], lone: list[AllocationFact], comer: AllocationFact) -> list[AllocationFact]:
-    """The victims on the best node, plainly."""
+    """The victims on the best node, by the simple computation."""
     best: tuple[tuple[int, int, int, float, str], list[AllocationFact]] | None = None
     asked = comer.roles[0].requests
     for node in nodes:
@@ -311,7 +312,7 @@ def reckoned(nodes: list[NodeFact], lone: list[AllocationFact], comer: Allocatio
 @given(crowds())
 @SETTINGS
 def test_nobody_makes_room_before_its_queues_min_runtime(crowd: Crowd) -> None:
-    """Unless its queue is above a limit that was made smaller; and what waits for such work is planned again."""
+    """Exceptions are queues above a limit that was reduced; and what waits for such allocations is planned again."""
     now, least = 2.5, 2.0
     spared = msgspec.structs.replace(
         crowd, queues=[msgspec.structs.replace(queue, min_runtime=least) for queue in crowd.queues]

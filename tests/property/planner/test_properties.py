@@ -1,4 +1,4 @@
-"""What every plan keeps, on random instances."""
+"""The rules that every plan keeps, on random instances."""
 
 import random
 
@@ -19,7 +19,7 @@ SETTINGS = settings(max_examples=100, deadline=None)
 
 
 def demand_of(fact: AllocationFact, placements: dict[int, str]) -> dict[str, Resources]:
-    """{node: what the ranks placed there ask for}, counted without the planner's help."""
+    """{node: requests of the ranks placed there}, counted without the planner's code."""
     result: dict[str, Resources] = {}
     base = 0
     for role in fact.roles:
@@ -34,7 +34,7 @@ def demand_of(fact: AllocationFact, placements: dict[int, str]) -> dict[str, Res
 @given(instances())
 @SETTINGS
 def test_a_gang_is_placed_with_its_minimum_or_not_at_all(instance: Instance) -> None:
-    """Never 0 < placed < minimum, per role and in all."""
+    """A plan never has 0 < placed < minimum, per role and in total."""
     by_uid = {fact.uid: fact for fact in instance.allocations}
     for admit in planned(instance.snapshot()).admits:
         fact = by_uid[admit.uid]
@@ -48,7 +48,7 @@ def test_a_gang_is_placed_with_its_minimum_or_not_at_all(instance: Instance) -> 
 @given(instances())
 @SETTINGS
 def test_no_node_is_over_allocatable(instance: Instance) -> None:
-    """What a plan adds to a node fits beside what was there."""
+    """The additions of a plan fit on each node beside what was there."""
     decided = planned(instance.snapshot())
     by_uid = {fact.uid: fact for fact in instance.allocations}
     added: dict[str, Resources] = {}
@@ -64,7 +64,7 @@ def test_no_node_is_over_allocatable(instance: Instance) -> None:
 @given(instances())
 @SETTINGS
 def test_no_limit_is_exceeded(instance: Instance) -> None:
-    """The use of a queue with all queues below it stays within its `limit`; a job within its slots."""
+    """The use of a queue with all queues below it is within its `limit`, and a job is within its slots."""
     decided = planned(instance.snapshot())
     by_uid = {fact.uid: fact for fact in instance.allocations}
     used: dict[str, Resources] = {}
@@ -87,7 +87,7 @@ def test_no_limit_is_exceeded(instance: Instance) -> None:
 @given(instances())
 @SETTINGS
 def test_what_cannot_be_preempted_does_not_borrow(instance: Instance) -> None:
-    """Non-preemptible work of a leaf queue with a nominal fits in that nominal."""
+    """Non-preemptible allocations of a leaf queue with a nominal fit in that nominal."""
     decided = planned(instance.snapshot())
     by_uid = {fact.uid: fact for fact in instance.allocations}
     used: dict[str, Resources] = {}
@@ -103,7 +103,7 @@ def test_what_cannot_be_preempted_does_not_borrow(instance: Instance) -> None:
 @given(instances())
 @SETTINGS
 def test_lint_finds_nothing_in_a_plan(instance: Instance) -> None:
-    """The planner's own recount agrees."""
+    """The planner's own recount agrees with the plan."""
     snapshot = instance.snapshot()
     assert lint(snapshot, planned(snapshot)) == ()
 
@@ -125,7 +125,7 @@ def test_the_order_of_the_input_does_not_matter(instance: Instance, seed: int) -
 @given(instances())
 @SETTINGS
 def test_planning_again_after_carrying_it_out_changes_nothing(instance: Instance) -> None:
-    """A plan leaves nothing behind that could start, but for what has room where something that it started moves."""
+    """After a plan nothing more could start, except what fits where an allocation of the plan moves away."""
     decided = planned(instance.snapshot())
     again = planned(instance.snapshot(allocations=admitted(instance.allocations, decided)))
     if not again.evictions:
@@ -141,7 +141,7 @@ def test_planning_again_after_carrying_it_out_changes_nothing(instance: Instance
 @given(instances(), st.integers(1, 3))
 @SETTINGS
 def test_few_decisions_a_tick_end_where_many_do(instance: Instance, most: int) -> None:
-    """Ticks that may decide little come to rest, sound at each step."""
+    """Ticks with few decisions each come to rest, and each step is valid."""
     allocations = instance.allocations
     for _ in range(len(allocations) + 1):
         snapshot = instance.snapshot(allocations=allocations)
@@ -155,7 +155,7 @@ def test_few_decisions_a_tick_end_where_many_do(instance: Instance, most: int) -
 @given(instances())
 @SETTINGS
 def test_whatever_waits_is_explained(instance: Instance) -> None:
-    """Each allocation is admitted or has an explanation, never both; reasons count each node at most once."""
+    """Each allocation is admitted or has an explanation, never both; each node has at most one reason."""
     decided = planned(instance.snapshot())
     names = {admit.allocation for admit in decided.admits}
     assert names.isdisjoint(decided.explanations)
@@ -168,7 +168,7 @@ def test_whatever_waits_is_explained(instance: Instance) -> None:
 @given(instances())
 @SETTINGS
 def test_the_smallest_change_admits(instance: Instance) -> None:
-    """Carry out the plan, make the change that an explanation offers, plan again: it is admitted."""
+    """Carry out the plan, make the change of an explanation, plan again: the allocation is admitted."""
     decided = planned(instance.snapshot())
     allocations = admitted(instance.allocations, decided)
     for key, why in decided.explanations.items():
@@ -180,7 +180,7 @@ def test_the_smallest_change_admits(instance: Instance) -> None:
 @given(instances())
 @SETTINGS
 def test_what_can_never_start_does_not_start_on_an_empty_pool(instance: Instance) -> None:
-    """`is_never` about room is true of the pool with everything else gone and every node well."""
+    """`is_never` about resources is true of the pool with all else removed and every node healthy."""
     decided = planned(instance.snapshot())
     well = [msgspec.structs.replace(node, ready=True, unschedulable=False) for node in instance.nodes]
     for fact in instance.allocations:
@@ -192,7 +192,8 @@ def test_what_can_never_start_does_not_start_on_an_empty_pool(instance: Instance
 def apply_changes(
     instance: Instance, allocations: list[AllocationFact], key: str, changes: tuple[Remedy, ...]
 ) -> Instance:
-    """The instance with `changes` made. Room is made by enlarging the node: the same to whoever asks for it."""
+    """The instance with `changes` made. To free resources the node is enlarged, which is the same for the
+    allocation."""
     nodes = {node.name: node for node in instance.nodes}
     queues = {queue.name: queue for queue in instance.queues}
     jobs = {job.name: job for job in instance.jobs}
@@ -239,5 +240,5 @@ def apply_changes(
 
 
 def test_an_empty_plan_is_empty() -> None:
-    """Nothing to do is a value."""
+    """A plan without anything to do is a valid value."""
     assert Plan().is_empty

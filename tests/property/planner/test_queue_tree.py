@@ -1,4 +1,4 @@
-"""Quota along the tree against a model that is as plain as the rules: everything counted afresh, nothing kept."""
+"""Quotas in the tree, compared with a model as simple as the rules: everything is recounted, and nothing is cached."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -21,7 +21,7 @@ AMOUNTS = st.integers(0, 8)
 
 
 class Use(msgspec.Struct, frozen=True):
-    """Work of a leaf queue."""
+    """The usage of an allocation in a leaf queue."""
 
     queue: str
     amounts: dict[str, int]
@@ -29,13 +29,13 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A tree up to four levels deep, what it holds, and what comes and goes."""
+    """A tree up to four levels deep, its usage, and changes of it."""
 
     queues: list[QueueFact]
     total: dict[str, int]
     uses: list[Use]
     kept: int
-    """so many of the first uses stay, the others are given back"""
+    """the number of first uses that stay; the others are released"""
 
     @property
     def leaves(self) -> list[str]:
@@ -75,7 +75,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 class Plain:
-    """The rules as they are written, for one resource."""
+    """The rules as written, for one resource."""
 
     def __init__(self, case: Case, resource: str, uses: list[Use]) -> None:
         self.facts = {queue.name: queue for queue in case.queues}
@@ -94,7 +94,7 @@ class Plain:
         return [name, *self.path(self.facts[name].parent.replace("root", ""))] if name else [""]
 
     def quota(self, name: str) -> int:
-        """Its own nominal and what those below it have and lend."""
+        """Its own nominal, and what the queues below it have and lend."""
         return (self.bound(name, "nominal") or 0) + sum(
             self.quota(child) - self.withheld(child) for child in self.children(name)
         )
@@ -104,7 +104,7 @@ class Plain:
         return 0 if lent is None else max(0, self.quota(name) - lent)
 
     def asked(self, name: str) -> int:
-        """What the subtree takes from the queue above it, or uses itself."""
+        """What the subtree uses of the queue above it, or uses itself."""
         if not self.children(name) and name:
             return sum(use.amounts[self.resource] for use in self.uses if use.queue == name)
         return sum(max(0, self.asked(child) - self.withheld(child)) for child in self.children(name))
@@ -117,7 +117,7 @@ class Plain:
         return sum(use.amounts[self.resource] for use in self.uses if use.queue in below)
 
     def firm(self, name: str) -> int:
-        """What cannot be preempted and does not fit in the nominals below `name`."""
+        """The non-preemptible use that does not fit in the nominals below `name`."""
         own = sum(use.amounts[self.resource] for use in self.uses if use.queue == name and not use.preemptible)
         return own + sum(
             max(0, self.firm(child) - (self.bound(child, "nominal") or 0)) for child in self.children(name)
@@ -127,7 +127,7 @@ class Plain:
         return (self.bound(name, "nominal") or 0) + sum(self.nominal(child) for child in self.children(name))
 
     def refuses(self, use: Use) -> bool:
-        """Whether the rules are broken on its path with `use` more."""
+        """Whether `use` would break the rules on its path."""
         amount = use.amounts[self.resource]
         after = Plain.__new__(Plain)
         after.facts, after.resource, after.total = self.facts, self.resource, self.total
@@ -166,7 +166,7 @@ class Plain:
 
 
 def tree_of(case: Case) -> QueueTree:
-    """With everything taken, and what is not kept given back in another order."""
+    """The tree with all uses taken, and the others released in another order."""
     tree = QueueTree(case.queues, Resources(case.total))
     for use in case.uses:
         tree.take(use.queue, use.amounts, preemptible=use.preemptible)
@@ -179,10 +179,11 @@ def tree_of(case: Case) -> QueueTree:
 @given(cases(), st.data())
 @SETTINGS
 def test_what_may_be_used_is_what_the_rules_say(case: Case, data: st.DataObject) -> None:
-    """Nominal, borrowed, lent, limited; own nominal for what cannot be preempted; whatever stands already."""
+    """Rules for nominal, borrowed, lent and limited use; only the own nominal for non-preemptible use; with any
+    present usage."""
     tree, uses = tree_of(case), case.uses[: case.kept]
     named = set(tree.named)
-    # What the whole pool does not have is no matter of quota.
+    # An amount beyond the whole pool is not decided by quotas.
     amounts = st.fixed_dictionaries({name: st.integers(0, min(8, case.total[name])) for name in RESOURCES})
     for queue in case.leaves:
         use = Use(queue, data.draw(amounts), data.draw(st.booleans()))
@@ -195,7 +196,7 @@ def test_what_may_be_used_is_what_the_rules_say(case: Case, data: st.DataObject)
 @given(cases())
 @SETTINGS
 def test_admitting_what_passes_never_breaks_a_bound(case: Case) -> None:
-    """Hard limits, and the root: no more than the pool, as long as nominals do not promise more than it has."""
+    """Hard limits hold, and the root never exceeds the pool, unless nominals promise more than the pool has."""
     tree = QueueTree(case.queues, Resources(case.total))
     taken: list[Use] = []
     for use in case.uses:
@@ -212,7 +213,7 @@ def test_admitting_what_passes_never_breaks_a_bound(case: Case) -> None:
 @given(cases())
 @SETTINGS
 def test_taking_and_giving_back_leaves_nothing(case: Case) -> None:
-    """Whatever the order, bounds and shares are those of a tree that was never touched."""
+    """In any order, bounds and shares equal those of an unused tree."""
     used = tree_of(msgspec.structs.replace(case, kept=0))
     fresh = QueueTree(case.queues, Resources(case.total))
     for queue in case.leaves:
@@ -227,8 +228,8 @@ def test_taking_and_giving_back_leaves_nothing(case: Case) -> None:
 @given(cases(), st.integers(0, 5))
 @SETTINGS
 def test_what_a_head_keeps_is_kept_from_others_only(case: Case, wanted: int) -> None:
-    """Its own queue may use what it might before; no other may use more than before. A demand that the whole pool does
-    not hold is left to the nodes: it is no matter of quota."""
+    """The queue itself may use as much as before; no other may use more than before. A demand beyond the whole pool
+    is decided by the nodes, not by quotas."""
     assume(all(wanted <= amount for amount in case.total.values()))
     tree = tree_of(case)
     demand: Mapping[str, int] = {"cpu": wanted, "memory": wanted}
@@ -244,7 +245,8 @@ def test_what_a_head_keeps_is_kept_from_others_only(case: Case, wanted: int) -> 
 @given(cases())
 @SETTINGS
 def test_dues_never_promise_more_than_there_is(case: Case) -> None:
-    """Of what a queue deserves, its children deserve at most all, unless their nominals alone are more."""
+    """The children of a queue deserve together at most what the queue deserves, unless their nominals alone are
+    more."""
     tree = QueueTree(case.queues, Resources(case.total))
     inner = {queue.parent for queue in case.queues}
     for name in sorted(inner - {"", "root"}):
@@ -260,7 +262,8 @@ def test_dues_never_promise_more_than_there_is(case: Case) -> None:
 @given(cases())
 @SETTINGS
 def test_the_contest_is_the_plain_tournament(case: Case) -> None:
-    """At each queue, of the best heads below its children the one whose branch would have the least share."""
+    """At each queue the winner is, of the best heads below its children, the one whose branch would have the
+    smallest share."""
     tree = QueueTree(case.queues, Resources(case.total))
     wants = {queue: [use.amounts for use in case.uses if use.queue == queue] for queue in case.leaves}
 
@@ -297,7 +300,7 @@ def shares(tree: QueueTree, names: list[str]) -> Mapping[str, int | Fraction]:
 @given(cases())
 @SETTINGS
 def test_the_order_of_queues_in_the_input_does_not_matter(case: Case) -> None:
-    """Neither for bounds nor for shares."""
+    """This is true for bounds and for shares."""
     turned = msgspec.structs.replace(case, queues=case.queues[::-1])
     names = [queue.name for queue in case.queues]
     assert shares(tree_of(case), names) == shares(tree_of(turned), names)
@@ -318,7 +321,7 @@ def work(draw: st.DrawFn) -> AllocationFact:
 @given(st.lists(work(), max_size=8), st.integers(0, 6), st.integers(-5, 12))
 @SETTINGS
 def test_the_order_within_a_queue_is_total(facts: list[AllocationFact], aging: int, now: int) -> None:
-    """No two are equal, whatever the order of the input; what has aged is a prefix, by its waiting."""
+    """No two allocations are equal, in any order of the input; the aged ones are a prefix, ordered by their waiting."""
     facts = list({fact.uid: fact for fact in facts}.values())
     keys = [work_key(fact, None, float(aging), float(now)) for fact in facts]
     assert len(set(keys)) == len(keys)

@@ -1,4 +1,4 @@
-"""The short cuts of the planner give what the long way gives."""
+"""The shortcuts of the planner give the same results as the full computation."""
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ def a_whatif(instance: Instance) -> WhatIf:
 @given(instances(), st.lists(st.tuples(roles, st.integers(1, 3)), min_size=1, max_size=6))
 @SETTINGS
 def test_a_row_kept_current_equals_a_fresh_one(instance: Instance, steps: list[tuple[RoleFact, int]]) -> None:
-    """After any sequence of takes by several asks, each row's totals are those of a row computed now."""
+    """After any takes by several requests, each row's totals equal those of a row computed now."""
     whatif = a_whatif(instance)
     for role, want in steps:
         row = whatif.row(role)
@@ -42,7 +42,8 @@ def test_a_row_kept_current_equals_a_fresh_one(instance: Instance, steps: list[t
 @given(instances(), roles, st.integers(1, 12))
 @SETTINGS
 def test_one_pass_equals_one_by_one(instance: Instance, role: RoleFact, want: int) -> None:
-    """Filling in one pass picks the nodes that placing rank after rank picks (where scores do not look at others)."""
+    """Filling in one pass selects the nodes that placing rank after rank selects (when scores do not depend on
+    others)."""
     pool = instance.pool
     if "NodeAffinity" in pool.scores or not pool.scores:
         instance = instance_with_scores(instance)
@@ -60,7 +61,7 @@ def test_one_pass_equals_one_by_one(instance: Instance, role: RoleFact, want: in
 @given(instances(), roles)
 @SETTINGS
 def test_giving_back_restores_the_columns(instance: Instance, role: RoleFact) -> None:
-    """Take and give back: the usage is what it was, and so is the row."""
+    """After a take and its release the usage is as before, and so is the row."""
     whatif = a_whatif(instance)
     row = whatif.row(role)
     before, totals = whatif.usage.used.copy(), row.total.copy()
@@ -75,7 +76,7 @@ def test_giving_back_restores_the_columns(instance: Instance, role: RoleFact) ->
 @given(instances(), roles)
 @SETTINGS
 def test_the_quick_verdict_agrees_with_the_filters(instance: Instance, role: RoleFact) -> None:
-    """Nodes that a row calls feasible are those that no filter refuses, and have room for one at least."""
+    """The feasible nodes of a row are those that no filter refuses and that fit at least one rank."""
     whatif = a_whatif(instance)
     row = whatif.row(role)
     verdict = diagnose(row.ask, whatif.usage)

@@ -1,6 +1,6 @@
-"""Whole simulations of random scenarios: the answer keeps account of every node, device and second.
+"""Whole simulations of random scenarios: the answer accounts for every node, device and second.
 
-And of files that are broken at random: they are answered or refused with a path, at once, and never a traceback.
+Also randomly broken files: they are answered or refused with a path, quickly, and never with a traceback.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ def scenarios(draw: st.DrawFn) -> Json:
 
 
 def run(text: str, *options: str) -> tuple[int, str, str]:
-    """(exit code, standard output, standard error)."""
+    """Run it and return (exit code, standard output, standard error)."""
     out, err = io.StringIO(), io.StringIO()
     stdin, said = io.StringIO(text), contextlib.ExitStack()
     with said:
@@ -113,7 +113,7 @@ def _standard_input(stream: io.StringIO) -> Generator[None]:
 
 
 def check(document: Json, answer: Json) -> None:
-    """What must hold of every answer."""
+    """Check what must be true of every answer."""
     known = {item["name"]: item for item in document["allocations"]}
     assert set(answer["allocations"]) == set(known)
     for name, said in answer["allocations"].items():
@@ -152,7 +152,7 @@ def _has_arrived(item: Json, said: Json, until: float | None) -> bool:
 
 
 def check_nodes(document: Json, answer: Json) -> None:
-    """No node above what it has, no device used by two at once, at any moment of what the answer tells."""
+    """Check that no node is overused and no device used twice at the same time, at any moment of the answer."""
     whole = {
         name: node
         for node in document["nodes"]
@@ -188,7 +188,7 @@ def milli(value: int | str) -> int:
 @QUIET
 @given(scenarios())
 def test_answers_keep_account(document: Json) -> None:
-    """Every scenario that is valid is answered, and the answer is possible."""
+    """Every valid scenario is answered, and the answer is possible."""
     code, out, err = run(json.dumps(document), "-o", "json", "--explain-scores")
     assert (code, err) == (0, "")
     check(document, json.loads(out))
@@ -197,7 +197,7 @@ def test_answers_keep_account(document: Json) -> None:
 @QUIET
 @given(scenarios(), st.randoms(use_true_random=False))
 def test_the_order_of_the_file_changes_nothing(document: Json, random: Any) -> None:
-    """Lists in another order, keys in another order: the same answer."""
+    """Lists and keys in another order give the same answer."""
     other = copy.deepcopy(document)
     for field in ("nodes", "queues", "allocations"):
         random.shuffle(other[field])
@@ -226,7 +226,7 @@ def _spots(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 @QUIET
 @given(scenarios(), ODD, st.randoms(use_true_random=False), st.sampled_from(["replace", "drop", "add", "double"]))
 def test_broken_files_are_refused_with_a_path(document: Json, odd: Any, random: Any, how: str) -> None:
-    """One thing of a valid file is changed at random: it is answered, or refused in one line."""
+    """One element of a valid file is changed at random: the file is answered, or refused in one line."""
     *way, last = random.choice(list(_spots(document)))
     owner: Any = document
     for step in way:
@@ -252,7 +252,7 @@ def test_broken_files_are_refused_with_a_path(document: Json, odd: Any, random: 
 @QUIET
 @given(scenarios(), st.binary(max_size=8), st.randoms(use_true_random=False))
 def test_bytes_at_random_places_are_refused_or_harmless(document: Json, noise: bytes, random: Any) -> None:
-    """Whatever a broken disk or editor puts into a file."""
+    """Random bytes are answered or refused, as after a fault of a disk or an editor."""
     text = json.dumps(document)
     at = random.randrange(len(text))
     code, _, err = run(text[:at] + noise.decode("latin-1") + text[at + len(noise) :], "-o", "json")
@@ -263,6 +263,6 @@ def test_bytes_at_random_places_are_refused_or_harmless(document: Json, noise: b
 @QUIET
 @given(st.text(max_size=60))
 def test_any_text_is_refused_or_harmless(text: str) -> None:
-    """Also what is no scenario at all."""
+    """This includes texts that are no scenario."""
     code, _, _ = run(text)
     assert code == 2

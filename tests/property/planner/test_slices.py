@@ -1,4 +1,4 @@
-"""MIG slices on random pools: limits of GPUs hold for whole GPUs and slices together, counted here as fractions."""
+"""MIG slices on random pools: limits of GPUs apply to whole GPUs and slices together, counted here as fractions."""
 
 from fractions import Fraction
 
@@ -31,7 +31,7 @@ def pools(draw: st.DrawFn) -> list[NodeFact]:
 
 @st.composite
 def backlogs(draw: st.DrawFn) -> list[AllocationFact]:
-    """Up to eight allocations of up to four ranks, each rank with some of one kind."""
+    """Up to eight allocations of up to four ranks, each rank with some slices of one kind."""
     found: list[AllocationFact] = []
     for number in range(draw(st.integers(1, 8))):
         asked = {draw(st.sampled_from(sorted(PARTS))): draw(st.integers(1, 3))}
@@ -50,7 +50,7 @@ def asks(fact: AllocationFact) -> list[tuple[str, int]]:
 
 @given(pools(), backlogs(), st.integers(0, 4))
 def test_a_limit_of_gpus_holds_for_slices(nodes: list[NodeFact], work: list[AllocationFact], limit: int) -> None:
-    """What starts is within it, exactly; what waits for quota would have gone beyond it."""
+    """Started allocations are within the limit, exactly; one that waits for quota would have exceeded it."""
     queue = QueueFact(name="lab", limit=Resources({GPU: limit}))
     decided = planned(a_snapshot(nodes, work, queues=[queue]))
     started = {admit.uid for admit in decided.admits}
@@ -64,6 +64,6 @@ def test_a_limit_of_gpus_holds_for_slices(nodes: list[NodeFact], work: list[Allo
 
 @given(pools(), backlogs())
 def test_without_quotas_slices_change_nothing(nodes: list[NodeFact], work: list[AllocationFact]) -> None:
-    """Work of one queue without bounds is placed as any other resource is: only room decides."""
+    """In one queue without bounds slices are placed like any other resource: only free resources decide."""
     decided = planned(a_snapshot(nodes, work, queues=[QueueFact(name="lab")]))
     assert set(gates(decided).values()) <= {"NoFit"}

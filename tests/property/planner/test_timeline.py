@@ -1,4 +1,4 @@
-"""The search for a head's start over numbers finds what the search over the holdings, one by one, finds."""
+"""The numeric search for a head's start gives the same result as the search over the holdings, one by one."""
 
 import random
 
@@ -25,7 +25,7 @@ NOW = 100.0
 
 
 def a_state(seed: int) -> tuple[TickState, list[AllocationFact]]:
-    """Some nodes, half of which hand out their GPUs one by one; work on them with and without known ends; and heads."""
+    """Some nodes, half of which assign individual GPUs; running allocations with and without known ends; and heads."""
     chance = random.Random(seed)
     shared = {SHARING_LABEL: "true"}
     nodes = [
@@ -56,7 +56,7 @@ def a_state(seed: int) -> tuple[TickState, list[AllocationFact]]:
 
 
 def some_work(chance: random.Random, node: str, is_shared: bool) -> list[AllocationFact]:
-    """Single ranks on a node, up to all of its GPUs."""
+    """Single ranks on a node, with up to all of its GPUs."""
     found: list[AllocationFact] = []
     number = 0
     while number < 4 and chance.random() < 0.85:
@@ -94,7 +94,7 @@ def one_by_one(state: TickState, head: AllocationFact, limit: float | None, boxe
 @given(st.integers(0, 2**32))
 @SETTINGS
 def test_the_start_is_that_of_the_search_over_holdings(seed: int) -> None:
-    """At the same instant, on the same nodes, with the same use of them; also around the places of heads before."""
+    """Both give the same instant, nodes and use of them; also around the places of earlier heads."""
     state, heads = a_state(seed)
     timeline, boxes = Timeline(state), list[Box]()
     for head in heads:
@@ -119,7 +119,7 @@ def test_the_start_is_that_of_the_search_over_holdings(seed: int) -> None:
 @given(st.integers(0, 2**32))
 @SETTINGS
 def test_rows_that_were_kept_are_those_of_a_fresh_state(seed: int) -> None:
-    """Work ends, comes and changes its limit; what was kept from before frees the same at the same times."""
+    """Allocations end, arrive and change their limits; cached rows release the same at the same times."""
     chance = random.Random(seed)
     state, _ = a_state(seed)
     facts = {holding.allocation.uid: holding.allocation for holding in state.snapshot.holdings.values()}

@@ -1,4 +1,4 @@
-"""Gangs that have lost ranks, in random pools: they are taken down, and what is planned with that is sound."""
+"""Gangs that have lost ranks, in random pools: they are torn down, and plans with them are valid."""
 
 import msgspec
 from hypothesis import given
@@ -11,7 +11,8 @@ from tests.support.planner import admitted, planned
 
 @given(instances(), st.sets(st.integers(0, 7)))
 def test_plans_with_torn_gangs_are_sound(instance: Instance, kept: set[int]) -> None:
-    """Whatever is placed again, or takes what is left, breaks no rule; it waits for its pods to go."""
+    """Allocations that are placed again, or that use the freed resources, break no rule; a torn gang waits for its
+    pods to end."""
     started = admitted(instance.allocations, planned(instance.snapshot()))
     torn = [
         msgspec.structs.replace(fact, placements={rank: node for rank, node in fact.placements.items() if rank in kept})

@@ -1,4 +1,4 @@
-"""Windows on random scenarios in virtual time: nothing that may run into the window of others is ever placed there."""
+"""Windows on random scenarios in virtual time: no allocation that may run into the window of others is placed there."""
 
 import asyncio
 import math
@@ -32,7 +32,7 @@ QUEUES: list[Part] = [
 
 @st.composite
 def some_windows(draw: st.DrawFn, node_names: list[str]) -> list[Part]:
-    """Windows for one of the queues or for maintenance, on named nodes, by label, or some of all."""
+    """Windows for one of the queues or for maintenance, on named nodes, by label, or on some number of them."""
     found: list[Part] = []
     for index in range(draw(st.integers(1, 3))):
         part: Part = {
@@ -66,7 +66,7 @@ def with_windows(draw: st.DrawFn) -> Part:
 
 
 def named(part: Part, scenario: Part) -> set[str]:
-    """The nodes of a window that does not count."""
+    """The nodes of a window without a number of nodes."""
     if "nodeNames" in part:
         return set(part["nodeNames"])
     wanted = part.get("nodeSelector", {}).items()
@@ -76,8 +76,8 @@ def named(part: Part, scenario: Part) -> set[str]:
 @SETTINGS
 @given(with_windows())
 def test_no_rank_is_placed_where_it_may_run_into_a_window_of_others(scenario: Part) -> None:
-    """With a run limit it ends before; without one it starts before the lead time. The simulation lints each plan
-    besides, also for windows that ask for a number of nodes."""
+    """With a run limit a rank ends before the window; without one it starts before the lead time. The simulation
+    also checks each plan, including windows with a number of nodes."""
     lives = run(scenario).world.lives
     for part in scenario["pool"]["windows"]:
         if "nodes" in part:
@@ -100,7 +100,7 @@ def test_no_rank_is_placed_where_it_may_run_into_a_window_of_others(scenario: Pa
 @SETTINGS
 @given(with_windows())
 def test_preemptible_work_of_others_is_gone_once_a_window_that_evicts_has_begun(scenario: Part) -> None:
-    """At no instant within it does any of it stand on the window's nodes."""
+    """At no instant of the window does any of it run on the window's nodes."""
     lives = run(scenario).world.lives
     for part in scenario["pool"]["windows"]:
         if part["onStart"] != "Evict" or "nodes" in part:
@@ -119,7 +119,7 @@ def test_preemptible_work_of_others_is_gone_once_a_window_that_evicts_has_begun(
 @SETTINGS
 @given(with_windows())
 def test_no_start_that_was_kept_moves_later(scenario: Part) -> None:
-    """Windows on fixed nodes, none of which evicts: the head starts when it was told, or earlier."""
+    """With windows on fixed nodes, none of which evicts, the head starts as promised or earlier."""
     windows = [{**part, "onStart": "Wait"} for part in scenario["pool"]["windows"] if "nodes" not in part]
     queues = [{"name": "a", "ordering": "Backfill"}]
     work = [{**part, "queue": "a"} for part in scenario["allocations"]]
@@ -130,8 +130,8 @@ def test_no_start_that_was_kept_moves_later(scenario: Part) -> None:
 @SETTINGS
 @given(instances(), st.sampled_from(["none", "over", "far", "own"]))
 def test_windows_that_close_nothing_change_no_plan(instance: Instance, which: str) -> None:
-    """No window, one that is over, one that is further away than its lead time, and one for all queues: equal plans.
-    Work without a run limit alone tells how far a window is."""
+    """Without a window, with a past one, with one beyond its lead time, or with one for all queues the plans are
+    equal. Only allocations without a run limit show the distance of a window."""
     window = {
         "none": (),
         "over": (WindowFact(name="w", start=-100.0, duration=50.0),),
@@ -157,7 +157,7 @@ def test_every_plan_beside_a_window_is_sound(instance: Instance, start: int, lea
 def test_a_log_of_decisions_beside_a_window_is_replayed_alike(
     instance: Instance, steps: list[str], later: int, nodes: int | None, data: st.DataObject
 ) -> None:
-    """The window is a part of the pool that is recorded, and the time one of the record: nothing else decides."""
+    """The window is in the recorded pool, and the time in the record: the decision depends on nothing else."""
     start = FakeClock().now() + later
     window = WindowFact(name="w", start=start, duration=30.0, lead_s=10.0, nodes=nodes, evicts=True)
     made = msgspec.structs.replace(instance, pool=msgspec.structs.replace(instance.pool, windows=(window,)))
@@ -178,7 +178,8 @@ def test_a_log_of_decisions_beside_a_window_is_replayed_alike(
     st.integers(1, 23 * 3600),
 )
 def test_occurrences_follow_one_another(every: str, zone: str, start: int, later: int, duration: int) -> None:
-    """The one that is found has not ended, the one before it has; they keep the time of day and do not overlap."""
+    """The found occurrence has not ended, and the one before it has; occurrences keep the time of day and do not
+    overlap."""
     window = WindowFact(name="w", start=float(start), duration=float(duration), every=every, time_zone=zone)
     at = float(start + later)
     found = occurrences(window, at, math.inf, 3)

@@ -1,4 +1,4 @@
-"""Work that is read from a trace is the same work as that of a scenario file, and the figures of a run stay in their
+"""Allocations that are read from a trace equal those of a scenario file, and the figures of a run are within their
 bounds."""
 
 import csv
@@ -34,7 +34,7 @@ MAPPING = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a mapping and a cluster."""
+    """A folder with a mapping and a cluster."""
     path = tmp_path_factory.mktemp("trace")
     (path / "map.json").write_text(json.dumps(MAPPING))
     (path / "cluster.json").write_text(json.dumps(CLUSTER))
@@ -61,7 +61,7 @@ def work(draw: st.DrawFn) -> list[Json]:
 
 
 def as_part(row: Json) -> Json:
-    """The allocation of a scenario that a row stands for."""
+    """The allocation of a scenario for a row."""
     kept = {name: row[name] for name in ("name", "submit", "queue", "user", "priority", "preemptible")}
     rank = {"count": row["ranks"], "gpus": row["gpus"], "cpu": f"{-(-row['cpu'] // row['ranks'])}m"}
     return {**kept, "duration": row["minutes"] * 60, "ranks": [rank]}
@@ -70,7 +70,7 @@ def as_part(row: Json) -> Json:
 @QUIET
 @given(work())
 def test_a_trace_is_the_scenario_that_it_says(folder: Path, rows: list[Json]) -> None:
-    """Whatever the cells hold: the same answer, field by field; and every figure within its bounds."""
+    """With any cells both give the same answer, field by field; and every figure is within its bounds."""
     out = io.StringIO()
     writer = csv.DictWriter(out, rows[0])
     writer.writeheader()
@@ -90,7 +90,7 @@ def test_a_trace_is_the_scenario_that_it_says(folder: Path, rows: list[Json]) ->
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=9), st.floats(0.1, 10))
 def test_the_index_of_jain(values: list[float], times: float) -> None:
-    """1 if all are alike, never below 1/n, and the same in any unit."""
+    """The index is 1 if all values are equal, never below 1/n, and does not depend on the unit."""
     index = jain(values)
     assert index is not None
     assert 1 / len(values) - 1e-9 <= index <= 1 + 1e-9

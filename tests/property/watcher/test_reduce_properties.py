@@ -1,4 +1,4 @@
-"""What the reduction promises for any allocation and any pods."""
+"""The promises of the reduction, for any allocation and any pods."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -25,7 +25,7 @@ moments = st.integers(min_value=4, max_value=40)
 
 @st.composite
 def stories(draw: st.DrawFn) -> AllocationStory:
-    """An allocation somewhere in its life, perhaps asked to stop."""
+    """An allocation at any point of its life, perhaps with a stop request."""
     minimum = draw(st.sampled_from([None, 1, 2, 3]))
     spec: dict[str, Any] = {} if minimum is None else {"minAvailable": minimum}
     spec |= draw(st.sampled_from(EXTRAS))
@@ -75,7 +75,7 @@ CHANGES: list[Callable[[AllocationStory], AllocationStory]] = [
 
 
 def signalled(story: AllocationStory, **signals: Any) -> AllocationStory:
-    """Its ranks, or its user, have said something."""
+    """The allocation with signals of its ranks or its user."""
     before = story.it.spec.signals or Signals(attempt=1)
     return story.with_spec(signals=msgspec.structs.replace(before, **signals))
 
@@ -107,7 +107,7 @@ def pods_of(draw: st.DrawFn, rank: int, attempt: int = 1) -> PodStory | None:
 
 @st.composite
 def scenes(draw: st.DrawFn) -> tuple[Allocation, list[Pod]]:
-    """An allocation and what is seen of its pods."""
+    """An allocation and the observed pods."""
     story = draw(stories())
     found = [draw(pods_of(rank)) for rank in range(RANKS)]
     found.append(draw(pods_of(0, attempt=2)))
@@ -137,8 +137,8 @@ nodes = st.sampled_from([frozenset[str](), frozenset({"n1"})])
 def test_it_settles_and_never_breaks_a_rule(
     scene: tuple[Allocation, list[Pod]], now: int, consistent: bool, gone: frozenset[str]
 ) -> None:
-    """Legal transitions only, seq and attempt never fall, exits are written once, and every write is one that the
-    API server takes."""
+    """Transitions are legal, seq and attempt never fall, exits are written once, and the API server accepts every
+    write."""
     allocation, pods = scene
     for reduction in follow(allocation, pods, now=T0 + now, consistent=consistent, gone=gone):
         before, after = allocation.status, reduction.allocation.status
@@ -161,8 +161,8 @@ def test_it_settles_and_never_breaks_a_rule(
 def test_an_inconsistent_view_is_reduced_in_one_step(
     scene: tuple[Allocation, list[Pod]], now: int, gone: frozenset[str]
 ) -> None:
-    """Reducing its own answer with the same pods at the same time changes nothing, but for ends that wait for their
-    exits to be on record."""
+    """A second reduction with the same pods at the same time changes nothing, except ends that wait for their exits
+    to be recorded."""
     allocation, pods = scene
     first = reduce(allocation, pods, now=T0 + now, nodes_gone=gone)
     second = reduce(first.allocation, pods, now=T0 + now, nodes_gone=gone)
@@ -173,7 +173,7 @@ def test_an_inconsistent_view_is_reduced_in_one_step(
 @relaxed
 @given(scene=scenes(), now=moments)
 def test_absence_ends_nothing(scene: tuple[Allocation, list[Pod]], now: int) -> None:
-    """Without a consistent read no rank is lost because it was not seen, and no attempt begins."""
+    """Without a consistent read no rank is lost because it was not observed, and no attempt begins."""
     allocation, pods = scene
     after = reduce(allocation, pods, now=T0 + now).allocation.status
     assert after.attempt == allocation.status.attempt
@@ -185,7 +185,7 @@ def test_absence_ends_nothing(scene: tuple[Allocation, list[Pod]], now: int) -> 
 def test_an_attempt_begins_only_when_nothing_of_the_last_lives(
     scene: tuple[Allocation, list[Pod]], now: int, gone: frozenset[str]
 ) -> None:
-    """Every pod is Succeeded, Failed, or deleted before it had a node."""
+    """Every pod of the last attempt is Succeeded, Failed, or was deleted before it had a node."""
     allocation, pods = scene
     last = follow(allocation, pods, now=T0 + now, consistent=True, gone=gone)[-1].allocation
     if last.status.attempt > allocation.status.attempt:
@@ -197,7 +197,7 @@ def test_an_attempt_begins_only_when_nothing_of_the_last_lives(
 @relaxed
 @given(scene=scenes(), now=moments, consistent=st.booleans())
 def test_recorded_exits_are_the_containers_own(scene: tuple[Allocation, list[Pod]], now: int, consistent: bool) -> None:
-    """Each code on record is that of the pod with that uid."""
+    """Each recorded code is that of the pod with that uid."""
     allocation, pods = scene
     codes = {
         pod.metadata.uid: pod.status.container_statuses[0].state.terminated.exit_code
@@ -215,7 +215,7 @@ def test_recorded_exits_are_the_containers_own(scene: tuple[Allocation, list[Pod
 @relaxed
 @given(scene=scenes(), now=moments, later=moments)
 def test_terminated_is_absorbing(scene: tuple[Allocation, list[Pod]], now: int, later: int) -> None:
-    """Whatever happens to it afterwards."""
+    """This is true whatever happens to the pods afterwards."""
     allocation, pods = scene
     last = follow(allocation, pods, now=T0 + now, consistent=True, gone=frozenset())[-1].allocation
     if last.status.phase is Phase.TERMINATED:
@@ -225,7 +225,7 @@ def test_terminated_is_absorbing(scene: tuple[Allocation, list[Pod]], now: int, 
 
 @st.composite
 def lives(draw: st.DrawFn, rank: int) -> list[PodStory]:
-    """What can be seen of one pod in the course of its life, until its end is asked for: oldest first."""
+    """The views of one pod during its life, until a stop is requested: oldest first."""
     going = a_pod(rank).running().deleted(at_s=draw(moments))
     lost = going.disrupted(draw(st.sampled_from(["DeletionByTaintManager", "DeletionByPodGC"])))
     seen = [a_pod(rank), a_pod(rank).bound(), a_pod(rank).waiting("ErrImagePull"), a_pod(rank).running(), going, lost]
@@ -233,7 +233,7 @@ def lives(draw: st.DrawFn, rank: int) -> list[PodStory]:
 
 
 def recorded(allocation: Allocation, views: Sequence[Sequence[Pod]], since: int) -> list[Allocation]:
-    """The allocation, and what is written of it when it is reduced with each of these views in turn."""
+    """The allocation, and the record after its reduction with each of these views in turn."""
     written = [allocation]
     for later, view in enumerate(views):
         reduction = reduce(written[-1], view, now=T0 + since + later * 5)
@@ -245,8 +245,8 @@ def recorded(allocation: Allocation, views: Sequence[Sequence[Pod]], since: int)
 @relaxed
 @given(data=st.data(), stage=st.sampled_from(["started", "running", "ending"]))
 def test_views_of_any_age_in_any_order_come_to_the_same_record(data: st.DataObject, stage: str) -> None:
-    """However many watchers look at the pods, each as old as its own watch: no rank ever goes back, what is on record
-    in the end is what the newest view shows, and when that is nothing new nothing is written."""
+    """With any number of watchers, each with a view of another age, no rank goes back. The record ends as the newest
+    view shows it, and when that has no news nothing is written."""
     story = an_allocation(RANKS, minAvailable=1).assigned().released()
     story = story.started() if stage == "started" else story.running()
     story = story.killed().recorded(Event.TERMINATING, at_s=4, reason="Killed") if stage == "ending" else story
@@ -266,10 +266,10 @@ def test_views_of_any_age_in_any_order_come_to_the_same_record(data: st.DataObje
     last = recorded(written[-1], [newest], since=90)[-1]
     assert recorded(last, [newest], since=100) == [last]
     for again in recorded(last, [*views, newest], since=100):
-        # What keeps a rank from starting is told by the newest view alone: an older one may tell it once more.
+        # Only the newest view shows what keeps a rank from starting: an older one may report it once more.
         assert again.status.ranks == last.status.ranks
         assert again.status.phase is last.status.phase
     direct = recorded(begun, [newest, newest], since=10)[-1]
-    # Ranks of which nothing is worth a write yet are not on record.
+    # Ranks without a change that is worth a write are not recorded yet.
     assert direct.status.ranks in (None, last.status.ranks)
     assert last.status.phase is direct.status.phase

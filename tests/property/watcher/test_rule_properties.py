@@ -1,4 +1,4 @@
-"""How an attempt ends does not depend on when a watcher looks at it."""
+"""The end of an attempt does not depend on when a watcher reads its pods."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ TARGETS: list[dict[str, Any]] = [
 
 @st.composite
 def policies(draw: st.DrawFn) -> dict[str, Any]:
-    """Either, both or none of the two, as a launch has them."""
+    """A failure policy, a success policy, both or none, as in a launch."""
     spec: dict[str, Any] = {}
     if draw(st.booleans()):
         rules = [
@@ -49,8 +49,8 @@ def stories(draw: st.DrawFn) -> AllocationStory:
 
 
 def seen_at(second: int, ends: dict[int, tuple[int, int]], told_s: int | None) -> list[PodStory]:
-    """The pods as they are at `second`. `ends` is {rank: (when it ends by itself, its exit code)}; from `told_s` on the
-    others are killed."""
+    """The pods at `second`. `ends` is {rank: (when it ends by itself, its exit code)}; from `told_s` on the others
+    are killed."""
     pods: list[PodStory] = []
     for rank, (at_s, code) in ends.items():
         pod = a_pod(rank)
@@ -64,7 +64,7 @@ def seen_at(second: int, ends: dict[int, tuple[int, int]], told_s: int | None) -
 
 
 def watched(story: AllocationStory, ends: dict[int, tuple[int, int]], looks: list[int]) -> Allocation:
-    """The allocation after a watcher has looked in each of these seconds."""
+    """The allocation after a watcher has reduced it in each of these seconds."""
     allocation, told_s = story.it, None
     for second in looks:
         allocation = once(allocation, *seen_at(second, ends, told_s), now=T0 + second + 0.9).allocation
@@ -87,7 +87,8 @@ def decided(allocation: Allocation) -> tuple[Any, ...]:
 def test_a_watcher_that_was_away_decides_as_one_that_was_there(
     story: AllocationStory, order: list[int], codes: list[int]
 ) -> None:
-    """One looks after each end, one when all ranks have ended: the same end, counted alike, for the same rank."""
+    """One watcher reads after each end, another when all ranks have ended: both record the same end, counted alike,
+    for the same rank."""
     ends = {rank: (FIRST_S + place, codes[rank]) for rank, place in enumerate(order)}
     present = watched(story, ends, list(range(FIRST_S, FIRST_S + RANKS)))
     absent = watched(story, ends, [])

@@ -1,7 +1,7 @@
-"""Each `NAME.csv` beside this file, with `NAME.mapping.yaml` and the cluster in `NAME.yaml`, is played as
-`NAME.expect.json` says.
+"""Each `NAME.csv` beside this file, with `NAME.mapping.yaml` and the cluster in `NAME.yaml`, gives the answer of
+`NAME.expect.json`.
 
-An expectation names only what matters, as those of the scenarios do.
+An expectation contains only the checked fields, as those of the scenarios do.
 """
 
 import json
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in HERE.glob("*.csv")))
 def test_trace(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The answer holds everything that is expected."""
+    """The answer contains everything that is expected."""
     trace, mapping = str(HERE / f"{name}.csv"), str(HERE / f"{name}.mapping.yaml")
     assert main([str(HERE / f"{name}.yaml"), "--trace", trace, "--mapping", mapping, "-o", "json"]) == 0
     answer = json.loads(capsys.readouterr().out)
