@@ -213,7 +213,7 @@ def test_the_page_names_the_files_that_are_edited(title: str) -> None:
     assert not LISTS[title].is_followed_by(edited[1:])
 
 
-# --- the result -------------------------------------------------------------------------------------------------
+# --- the result -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.costly

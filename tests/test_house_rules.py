@@ -184,7 +184,7 @@ def test_the_package_is_a_namespace() -> None:
     assert [root for root in SOURCE_ROOTS if (ROOT / root / "slipway" / "__init__.py").exists()] == []
 
 
-# --- what may be used where (import contracts check the rest) ----------------------------------------------------
+# --- what may be used where (import contracts check the rest) -------------------------------------------------------
 
 
 def test_imports_have_no_cycle() -> None:

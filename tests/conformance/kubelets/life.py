@@ -47,7 +47,7 @@ class Life:
         self._mounts = 0
         self._adopt(now)
 
-    # --- calls from outside ----------------------------------------------------------------------------------------
+    # --- calls from outside -----------------------------------------------------------------------------------------
 
     def stop(self, now: float, grace_s: float, *, verdict: Verdict | None = None) -> bool:
         """Send SIGTERM to every container, SIGKILL after the grace; a later call can only shorten it. Whether it
