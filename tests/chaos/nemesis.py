@@ -192,7 +192,7 @@ class Nemesis:
             for name in names:
                 self._stage.shift_clock(name, NO_SHIFT)
 
-    # --- connections --------------------------------------------------------------------------------------------
+    # --- connections ------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _rule(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
@@ -379,8 +379,7 @@ class Nemesis:
             launched.killed_at = launched.at
             self._load.launches[launched.id] = launched
 
-    # --- victims
-    # --------------------------------------------------------------------------------------------------------
+    # --- victims ----------------------------------------------------------------------------------------------------
 
     def _victim(self, role: str, chance: random.Random) -> str:
         """The process in that role."""

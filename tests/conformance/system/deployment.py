@@ -123,8 +123,7 @@ class Installation:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
         return Ran(done.returncode, done.stdout, done.stderr)
 
-    # --- environments, commands and accounts
-    # ---------------------------------------------------------------------------------
+    # --- environments, commands and accounts ------------------------------------------------------------------------
 
     def rendered(self, component: str) -> dict[str, str]:
         """The environment of the component's container, as it is installed."""

@@ -28,7 +28,7 @@ def _kinds(documents: list[Json]) -> set[str]:
     return {item["kind"] for item in documents}
 
 
-# --- scaling ---------------------------------------------------------------------------------------------------------
+# --- scaling ----------------------------------------------------------------------------------------------------------
 
 
 def test_what_scales_says_how_many() -> None:
@@ -289,8 +289,7 @@ def test_keys_of_sessions_are_shared_by_all_replicas() -> None:
     assert not any(item["metadata"]["name"].endswith("session-keys") for item in named)
 
 
-# --- network policies and admission policies
-# --------------------------------------------------------------------------------------------------
+# --- network policies and admission policies --------------------------------------------------------------------------
 
 
 def test_every_pod_that_runs_has_a_wall() -> None:
