@@ -86,14 +86,18 @@ def test_the_older_release_still_has_them() -> None:
 
 
 def test_what_is_removed_does_not_come_back() -> None:
-    """A webhook that users removed after the move is not copied again by the next upgrade; nor is one overwritten."""
+    """The next upgrade neither copies a webhook again that users removed, nor overwrites one that they changed."""
 
     async def play(world: World) -> None:
         await world.prepare("a", "b")
         await world.move()
         await world.kube.delete(SECRETS, "slipway-webhook-a", namespace=OWN)
+        changed = {"metadata": {"annotations": {"changed": "yes"}}}
+        await world.kube.patch(SECRETS, "slipway-webhook-b", changed, namespace=OWN)
         assert await world.move() == 0
-        assert set(await world.secrets(OWN)) == {"slipway-webhook-b"}
+        left = await world.secrets(OWN)
+        assert set(left) == {"slipway-webhook-b"}
+        assert left["slipway-webhook-b"].metadata.annotations["changed"] == "yes"
 
     _run(play)
 

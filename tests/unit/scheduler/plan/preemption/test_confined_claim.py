@@ -77,7 +77,7 @@ def test_work_of_lower_priority_only() -> None:
 
 
 def test_what_is_nominated_counts_as_held() -> None:
-    """Nominated places count as used: with four nominations `blue` has its share of the H100s, and evicts no more."""
+    """Nominated places count as used: with four of them `blue` has its share of the H100s, and evicts no more."""
     leaving = [
         msgspec.structs.replace(work(f"gone{n}", "red", "h"), stopping=True, deadlines={"preemption": NOW + 60})
         for n in range(4)
@@ -90,8 +90,9 @@ def test_what_is_nominated_counts_as_held() -> None:
     hog = work("hog", "red", *["h"] * 4, minimum=1)
     late = work("late", "blue", created=9.0)
     assert evicted(planned(pool(hog, *leaving, *waiting, late, decisions=open_decisions), NOW)) == {}
-    some = planned(pool(hog, *leaving, *waiting[:3], late, decisions=open_decisions[:3]), NOW)
-    assert "late" not in evicted(some)
+    larger = work("hog", "red", *["h"] * 5, minimum=1)
+    some = planned(pool(larger, *leaving[:3], *waiting[:3], late, decisions=open_decisions[:3]), NOW)
+    assert evicted(some) == {"hog": (4,)}, "with three nominations the share of blue has room for one more"
 
 
 def test_heads_of_one_tick_share_what_there_is() -> None:

@@ -12,7 +12,7 @@ from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.planner import plan, queue_tree
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan
 from slipway.scheduler.plan.state.snapshot import OpenDecision, PoolSnapshot
-from tests.support.planner import a_role, a_snapshot, amounts, an_allocation, nodes, running
+from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, nodes, running
 
 NOW = 1000.0
 AT = "1970-01-01T00:16:40Z"
@@ -67,18 +67,17 @@ def test_a_place_is_held_while_its_victim_leaves() -> None:
 def test_it_blocks_nobody() -> None:
     """Other work of its queue uses the remaining room, also in a queue of strict order."""
     victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
-    urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
+    urgent = an_allocation("urgent", a_role(cpu=8, node_selector={"zone": "a"}), priority=90)
     other = an_allocation("other", a_role(cpu=8))
     found = decide(
         a_snapshot(
-            nodes(2),
+            [a_node("n0", labels={"zone": "a"}), a_node("n1")],
             [victim, urgent, other],
             queues=[QueueFact(name="default", ordering="StrictFIFO")],
-            # `urgent` fits on n1 as well: see below.
             decisions=[nominated(urgent, "n0", victims=(victim.uid,))],
         )
     )
-    assert [admit.allocation for admit in found.admits] == ["default/urgent", "default/other"][:1]
+    assert [admit.allocation for admit in found.admits] == ["default/other"]
 
 
 def test_it_is_admitted_once_its_place_is_free() -> None:
