@@ -222,7 +222,7 @@ class Future:
     def _has_amounts_for(self, placed: gang.PlacedGang) -> bool:
         """Like `has_room_for` for ranks that do not depend on the pods beside them; uses the rows of `placed`."""
         usage = self.whatif.usage
-        if len(placed.parts) == 1:
+        if len(placed.parts) == 1 and len(placed.parts[0].nodes) > 1:
             part = placed.parts[0]
             counts = Counter(part.nodes)
             at = np.fromiter(counts, np.int64, len(counts))
@@ -232,7 +232,7 @@ class Future:
         is_room = True
         for part in placed.parts:
             for node in part.nodes if is_room else ():
-                is_room = bool(part.row.passed[node]) and bool(usage.fits(part.row.ask, np.array([node]))[0])
+                is_room = bool(part.row.passed[node]) and usage.fits_on(part.row.ask, node)
                 if not is_room:
                     break
                 usage.take(part.row.ask, [node])
@@ -251,12 +251,13 @@ class Future:
             found |= row.fits
         return found
 
-    def may_keep_beside(self, fact: AllocationFact, demand: Resources, placed: gang.PlacedGang) -> bool:
-        """Whether `fact`, whose `demand` is counted here already, keeps its quota and slots if `placed` runs too."""
+    def may_keep_beside(self, head: gang.PlacedGang, placed: gang.PlacedGang) -> bool:
+        """Whether `head`, which is counted here already, keeps its quota and slots if `placed` runs too."""
+        fact, demand = head.allocation, head.demand
         if not is_limited(self._state, fact):
-            return self._state.spaces is None or self._state.may_use(fact, demand) is None
+            return self._state.spaces is None or self._state.may_use(fact, demand()) is None
         self.add(placed)
-        is_within = self.may_keep(fact, demand)
+        is_within = self.may_keep(fact, demand())
         self.drop(placed)
         return is_within
 

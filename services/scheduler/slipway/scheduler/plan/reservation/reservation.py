@@ -34,7 +34,7 @@ def bears(reservation: Reservation, placed: gang.PlacedGang) -> bool:
     future, head = reservation.future, reservation.placed
     is_simple = len(head.parts) == 1 and _is_alone(head.allocation) and _is_alone(placed.allocation)
     if is_simple and future.has_room_for(placed):
-        return future.may_keep_beside(head.allocation, head.demand(), placed)
+        return future.may_keep_beside(head, placed)
     future.drop(head)
     is_room = future.has_room_for(placed)
     moved = None

@@ -174,18 +174,17 @@ class _Track:
         room: Ints = np.full((size, nodes), want, dtype=np.int64)
         of_row: Ints = np.repeat(np.arange(1, size, dtype=np.int64), np.diff(self._counts))
         starts = [(box, self._meets(box, limit)) for box in self._boxes]
+        ended_at = (np.searchsorted(times[1:], [each.at for each in self._admitted]) + 1).tolist()
         for resource, amount in row.ask.steps:
             free: Ints = np.zeros((size, nodes), dtype=np.int64)
             free[0] = usage.free(resource, EVERY)
             self._ends.add_freed_at(free, of_row, resource, self._rows, len(usage.table.resources))
-            for release in self._admitted:
-                if isinstance(release.what, Admitted):
-                    at = int(np.searchsorted(times[1:], release.at)) + 1
-                    _add(free[at], release.what.placed, resource, 1)
+            for release, at in zip(self._admitted, ended_at, strict=True):
+                _add(free[at], _gangs([release]), resource, 1)
             free = np.cumsum(free, axis=0)
             for box, is_met in starts:
                 taken: Ints = np.zeros(nodes, dtype=np.int64)
-                _add(taken, box.placed, resource, 1)
+                _add(taken, [box.placed], resource, 1)
                 free -= np.where(is_met[:, None], taken, 0)
             np.minimum(room, free // amount, out=room)
         return np.maximum(room, 0)[:, row.passed].sum(axis=1) >= want
@@ -251,17 +250,14 @@ class _Look:
                 self._ends.add_freed(free, resource, rows, len(self._state.whatif.table.resources))
             if self._counts is not None:
                 self._counts.drop_rows(self._ends, rows)
-        for release in admitted:
-            if isinstance(release.what, Admitted):
-                self._move(release.what.placed, 1)
+        self._move(_gangs(admitted), 1)
 
     def fits(self, met: Sequence[Box]) -> bool:
         """Whether the head fits beside the boxes of `met`."""
-        for box in met:
-            self._move(box.placed, -1)
+        gangs = [box.placed for box in met]
+        self._move(gangs, -1)
         is_fit = self._has_room() and self._may_use()
-        for box in met:
-            self._move(box.placed, 1)
+        self._move(gangs, 1)
         return is_fit
 
     def _has_room(self) -> bool:
@@ -276,20 +272,31 @@ class _Look:
             return self._state.may_use(self._fact, demand) is None
         return self._counts.may_use(self._state, self._fact, demand)
 
-    def _move(self, placed: PlacedGang, times: int) -> None:
-        """Release what `placed` uses (1), or take it again (-1)."""
+    def _move(self, gangs: Sequence[PlacedGang], times: int) -> None:
+        """Release what `gangs` use (1), or take it again (-1)."""
         for resource, free in self._free.items():
-            _add(free, placed, resource, times)
+            _add(free, gangs, resource, times)
         if self._counts is not None:
-            self._counts.add(placed.allocation, placed.demand(), -times)
+            for placed in gangs:
+                self._counts.add(placed.allocation, placed.demand(), -times)
 
 
-def _add(amounts: Ints, placed: PlacedGang, resource: int, times: int) -> None:
-    """Add what `placed` uses of a resource to `amounts`, per node, `times` times."""
-    for part in placed.parts:
-        for row, amount in part.row.ask.steps:
-            if row == resource:
-                np.add.at(amounts, np.array(part.nodes, dtype=np.int64), amount * times)
+def _gangs(admitted: Iterable[FutureRelease]) -> list[PlacedGang]:
+    return [each.what.placed for each in admitted if isinstance(each.what, Admitted)]
+
+
+def _add(amounts: Ints, gangs: Sequence[PlacedGang], resource: int, times: int) -> None:
+    """Add what `gangs` use of a resource to `amounts`, per node, `times` times."""
+    nodes: list[int] = []
+    added: list[int] = []
+    for placed in gangs:
+        for part in placed.parts:
+            for row, amount in part.row.ask.steps:
+                if row == resource:
+                    nodes += part.nodes
+                    added += [amount * times] * len(part.nodes)
+    if nodes:
+        np.add.at(amounts, np.array(nodes, dtype=np.int64), np.array(added, dtype=np.int64))
 
 
 def _is_plain(placed: PlacedGang) -> bool:

@@ -217,6 +217,13 @@ class NodeUsage:
         devices = self.devices_for(ask)
         return fits if devices is None else fits & devices.fits(ask.gpu_milli, at)
 
+    def fits_on(self, ask: RankRequest, node: int) -> bool:
+        """Like `fits` for a single node; cheaper than with an array of one."""
+        if ask.missing or ask.host_ports or self.devices_for(ask) is not None:
+            return bool(self.fits(ask, np.array([node]))[0])
+        allocatable, used = self.table.allocatable, self.used
+        return all(allocatable[row, node] - used[row, node] >= amount for row, amount in ask.steps)
+
     def room(self, ask: RankRequest, at: At, most: int) -> Ints:
         """Return how many more ranks of `ask` fit each node of `at` by resources and ports alone, at most `most`."""
         if ask.missing:
