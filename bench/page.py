@@ -50,6 +50,8 @@ GOALS = (
     Goal(id="P12", what="a scheduler's restart at size", starts=("P12",)),
     Goal(id="P13", what="memory", starts=("P13", "PLAN-memory")),
     Goal(id="P14", what="growth", starts=("P14",)),
+    Goal(id="Backfill", what="reservations, beside the same state without them", starts=("BACKFILL",)),
+    Goal(id="policies", what="flavors, past use and windows in a tick", starts=("POLICIES",)),
     Goal(id="fair use", what="calls of one user while another one floods the api", starts=("FAIR",)),
     Goal(id="failover", what="another scheduler takes over", starts=("FAILOVER",)),
     Goal(id="output", what="what ranks print is stored, or counted where it is missing", starts=("OUT",)),
