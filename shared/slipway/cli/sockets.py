@@ -27,7 +27,7 @@ async def connect(
     """Open a connection with the subprotocol, without an own deadline. Raises the library's errors.
 
     `user` is sent to servers without authentication. With `answers_pings` False, a missing pong does not close the
-    connection: the other side reads only as fast as a command reads its input.
+    connection: the other side reads only as fast as a command or a workload takes the bytes.
     """
     from websockets.asyncio.client import connect as open_socket
     from websockets.typing import Subprotocol

@@ -1,7 +1,7 @@
 """Forwards a port of this machine to a port of a workload, through the proxy.
 
-Owns the listening socket and one WebSocket per connection. Binary messages are the bytes; the text `eof` is the end of
-one direction. Listens on this machine only.
+Owns the listening socket and one WebSocket per connection. The protocol is that of `model/tcp_tunnel.py`. Listens on
+this machine only.
 """
 
 import asyncio
@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 
 from slipway.cli import sockets
 from slipway.errors import UnavailableError
+from slipway.model.tcp_tunnel import EOF, PROTOCOL
 from slipway.sdk.address import ServerAddress
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-PROTOCOL = "tcp.v1.slipway.dev"
 HOST = "127.0.0.1"
 PAUSE_S = 0.2
 PIECE_BYTES = 64 * 1024
 CONNECTIONS_MAX = 256
-EOF = "eof"
 
 
 class Tunnel:
@@ -85,7 +84,7 @@ class Tunnel:
         while True:
             try:
                 async with asyncio.timeout_at(until):
-                    return await sockets.connect(self._server, self._url, PROTOCOL)
+                    return await sockets.connect(self._server, self._url, PROTOCOL, answers_pings=False)
             except InvalidStatus as error:
                 self._say(detail_of(error.response.body))
                 return None

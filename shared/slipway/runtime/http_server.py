@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
-from slipway.model import exec_channels
+from slipway.model import exec_channels, tcp_tunnel
 from slipway.runtime import log
 from slipway.runtime.clock import SystemClock
 from slipway.runtime.connections import ListenerConnection, ListenerConnections, ListenerLimits, refused
@@ -37,6 +37,10 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 WS_MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """Size limit of one WebSocket message, because the server buffers a whole message."""
+PING_S, PONG_S = 20.0, 20.0
+"""Seconds between the pings of a WebSocket, and how long a client may take to answer one."""
+_PIPES = (exec_channels.PROTOCOL, tcp_tunnel.PROTOCOL)
+"""Protocols whose messages are bytes for a program, which may read them as slowly as it likes."""
 _KEEP_ALIVE_S = 30
 _ACCEPT_AGAIN_S = 0.5
 _FIELD_BYTES = 4
@@ -68,6 +72,8 @@ class HttpServer:
             http=LimitedProtocol,
             ws="websockets-sansio" if websockets else "none",
             ws_max_size=WS_MESSAGE_BYTES_MAX,
+            ws_ping_interval=PING_S,
+            ws_ping_timeout=PONG_S,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -378,9 +384,12 @@ class _LimitedSocket(WebSocketsSansIOProtocol):
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
-        if exec_channels.PROTOCOL in event.headers.get("Sec-WebSocket-Protocol", ""):
-            # An exec client reads only as fast as the program that it pipes into. It answers no ping while it waits, so
-            # a waiting session is not a dead one. The session itself limits how long it may be silent.
+        offered = event.headers.get("Sec-WebSocket-Protocol", "")
+        if any(protocol in offered for protocol in _PIPES):
+            # The client reads only as fast as the program that it pipes into, and we read only as fast as the workload
+            # takes its bytes. Neither side reads a pong while it waits, so a waiting session is not a dead one. A dead
+            # client acknowledges no ping, so that the kernel ends the connection. An exec session also limits how long
+            # it may be silent.
             self.ping_timeout = None
         if not self.read_paused:
             # The application resumes reading when it receives the connect event, which it does in order to accept.

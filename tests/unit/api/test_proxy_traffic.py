@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import re
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,20 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from slipway.api import assets
+from slipway.api.proxy import tunnel
 from slipway.api.proxy.activity import is_use
-from slipway.api.proxy.tunnel import EOF, PROTOCOL
 from slipway.model.lifecycle import Kind
+from slipway.model.tcp_tunnel import EOF, PROTOCOL
 from tests.support.api_world import ApiWorld
 from tests.support.clock import wait_until
 from tests.unit.api.test_proxy import served
 
 TUNNEL = [Subprotocol(PROTOCOL)]
+CONNECTIONS = Path("/proc/net/tcp")
 VENDOR = Path(assets.__file__).parent / "assets" / "terminal" / "vendor"
 
 
@@ -70,6 +72,83 @@ async def test_bytes_go_both_ways_and_ends_are_told(world: ApiWorld) -> None:
                 got += message
             assert message == EOF
             assert bytes(got) == sent[::-1]
+
+
+@asynccontextmanager
+async def a_tcp_workload(
+    serve_one: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncGenerator[int]:
+    """The port of a workload that serves each connection so, and then closes it."""
+
+    async def serve_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await serve_one(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve_and_close, "127.0.0.1", 0)
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+
+
+async def read_all(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    """What a workload does that never answers."""
+    await reader.read()
+
+
+async def test_a_workload_that_has_ended_its_direction_still_gets_the_rest(world: ApiWorld) -> None:
+    """It may say all that it has to say before the client has sent everything."""
+    whole = asyncio.get_running_loop().create_future()
+
+    async def greet_and_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"go")
+        writer.write_eof()
+        whole.set_result(await reader.read())
+
+    async with a_tcp_workload(greet_and_read) as port, served(world.app) as api:
+        id_ = await a_workload_with_tcp(world, port)
+        async with connect(f"ws://127.0.0.1:{api}/proxy/{id_}/{port}/", subprotocols=TUNNEL, proxy=None) as socket:
+            assert [await socket.recv(), await socket.recv()] == [b"go", EOF]
+            await socket.send(b"the rest")
+            await socket.send(EOF)
+            async with asyncio.timeout(5):
+                assert await whole == b"the rest"
+                await socket.wait_closed()
+            assert socket.close_code == 1000
+
+
+@pytest.mark.parametrize("sends", [True, False], ids=["bytes", "nothing"])
+async def test_a_workload_that_has_closed_keeps_no_tunnel_open(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch, sends: bool
+) -> None:
+    """Its end looks like that of one direction: the next bytes show what it was, or a while without any."""
+    monkeypatch.setattr(tunnel, "HALF_OPEN_S", 60.0 if sends else 0.1)
+
+    async def leave(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        return
+
+    async with a_tcp_workload(leave) as port, served(world.app) as api:
+        id_ = await a_workload_with_tcp(world, port)
+        async with connect(f"ws://127.0.0.1:{api}/proxy/{id_}/{port}/", subprotocols=TUNNEL, proxy=None) as socket:
+            assert await socket.recv() == EOF
+            async with asyncio.timeout(5):
+                with contextlib.suppress(ConnectionClosed):
+                    while sends:
+                        await socket.send(b"is anybody there?")
+                        await (await socket.ping())
+                await socket.wait_closed()
+        assert world.parts.open_streams.count == 0
+
+
+async def test_a_silent_connection_to_a_workload_is_probed(world: ApiWorld) -> None:
+    """A node that dies closes nothing: the kernel asks now and then whether the other side is still there."""
+    probed = "02"  # the timer of a connection in /proc/net/tcp that waits for its next keepalive probe
+    async with a_tcp_workload(read_all) as port, served(world.app) as api:
+        id_ = await a_workload_with_tcp(world, port)
+        async with connect(f"ws://127.0.0.1:{api}/proxy/{id_}/{port}/", subprotocols=TUNNEL, proxy=None):
+            rows = [line.split() for line in CONNECTIONS.read_text().splitlines()[1:]]  # noqa: ASYNC240 - no disk
+            timers = [row[5].partition(":")[0] for row in rows if row[2].endswith(f":{port:04X}")]
+    assert timers == [probed]
 
 
 async def test_a_tcp_port_is_no_page(world: ApiWorld) -> None:

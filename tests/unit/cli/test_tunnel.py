@@ -7,7 +7,8 @@ import struct
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from slipway.cli.tunnel import EOF, HOST, PROTOCOL, Tunnel
+from slipway.cli.tunnel import HOST, Tunnel
+from slipway.model.tcp_tunnel import EOF, PROTOCOL
 from slipway.sdk.address import parse
 
 

@@ -11,8 +11,10 @@ from typing import NamedTuple
 import pytest
 import trustme
 from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
 
-from slipway.runtime import log
+from slipway.model import exec_channels, tcp_tunnel
+from slipway.runtime import http_server, log
 from slipway.runtime.connections import ListenerLimits
 from slipway.runtime.http_server import HttpServer, Receive, Scope, Send
 from slipway.runtime.listen import ListenAddress, bind
@@ -39,7 +41,7 @@ async def server(limits: ListenerLimits | None = None, tls: ssl.SSLContext | Non
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await receive()
-            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.accept", "subprotocol": next(iter(scope["subprotocols"]), None)})
             while (message := await receive())["type"] == "websocket.receive":
                 await send({"type": "websocket.send", "text": message["text"]})
             return
@@ -290,6 +292,27 @@ async def test_connections_above_the_limit_are_closed():
         async with asyncio.timeout(SOON_S):
             while not await is_served():
                 pass
+
+
+@pytest.mark.parametrize("protocol", [exec_channels.PROTOCOL, tcp_tunnel.PROTOCOL])
+async def test_a_client_whose_reader_is_slow_is_not_dead(monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
+    """A command or a tunnel waits for the program behind it, which reads as slowly as it likes, and reads no ping
+    meanwhile. Any other client that answers no ping is given up."""
+    monkeypatch.setattr(http_server, "PING_S", 0.02)
+    monkeypatch.setattr(http_server, "PONG_S", 0.1)
+    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    upgrade += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    async with asyncio.timeout(SOON_S), server() as served:
+        url, subprotocols = f"ws://127.0.0.1:{served.port}", [Subprotocol(protocol)]
+        async with connect(url, subprotocols=subprotocols, proxy=None) as slow:
+            slow.transport.pause_reading()
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            writer.write(GET + upgrade)
+            await reader.readuntil(b"keepalive ping timeout")
+            writer.close()
+            slow.transport.resume_reading()
+            await slow.send("here")
+            assert await slow.recv() == "here"
 
 
 async def test_tls_handshakes_are_heads_too():

@@ -28,6 +28,7 @@ from slipway.api.request_telemetry import PROXIED_KEY
 from slipway.api.routes import login
 from slipway.crd.transitions import id_of
 from slipway.errors import InvalidError, UnavailableError
+from slipway.model import tcp_tunnel
 from slipway.model.lifecycle import Phase
 
 SOURCE = "proxy"
@@ -130,7 +131,7 @@ async def _serve_socket(socket: WebSocket) -> None:
     touch, confirm = _touching(parts, found, socket.scope["type"]), partial(parts.targets.confirm, found)
     with parts.open_streams.held(STREAM_KIND, holder_of(socket)):
         try:
-            if tunnel.PROTOCOL in socket.scope.get("subprotocols", ()):
+            if tcp_tunnel.PROTOCOL in socket.scope.get("subprotocols", ()):
                 await tunnel.forward_bytes(socket, found, stop=parts.stop, touch=touch, confirm=confirm)
             else:
                 _check_scheme(found)
