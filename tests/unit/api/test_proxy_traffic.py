@@ -21,11 +21,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from slipway.api import assets
-from slipway.api.proxy import tunnel
+from slipway.api.proxy import sockets, tunnel
 from slipway.api.proxy.activity import is_use
+from slipway.api.settings import Settings
 from slipway.model.lifecycle import Kind
 from slipway.model.tcp_tunnel import EOF, PROTOCOL
-from tests.support.api_world import ApiWorld
+from tests.support.api_world import ApiWorld, api_world
 from tests.support.clock import wait_until
 from tests.unit.api.test_proxy import served
 
@@ -291,3 +292,29 @@ async def test_a_websocket_of_a_port_that_speaks_tls(world: ApiWorld) -> None:
         async with connect(f"ws://127.0.0.1:{api}/proxy/{launched['id']}/", proxy=None) as socket:
             await socket.send("hello")
             assert await socket.recv() == "hello"
+
+
+async def test_a_workload_that_answers_no_ping_is_given_up_after_the_silence_of_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program that computes answers late, so it gets as long as for any answer. Then its reader is told why."""
+    monkeypatch.setattr(sockets, "PING_S", 0.02)
+    monkeypatch.setattr(sockets, "CLOSE_S", 0.1)
+
+    async def compute(connection: ServerConnection) -> None:
+        connection.transport.pause_reading()
+        await connection.send("one moment")
+        await connection.wait_closed()
+
+    async with (
+        api_world(Settings(proxy_timeout_s=0.2)) as world,
+        serve(compute, "127.0.0.1", 0, ping_interval=None) as server,
+        served(world.app) as api,
+    ):
+        answer = await world.launch(ports=[{"name": "http", "port": server.sockets[0].getsockname()[1]}])
+        await world.run(answer["name"])
+        async with connect(f"ws://127.0.0.1:{api}/proxy/{answer['id']}/", proxy=None) as socket:
+            assert await socket.recv() == "one moment"
+            async with asyncio.timeout(5):
+                await socket.wait_closed()
+        assert (socket.close_code, socket.close_reason) == (1001, "the workload has answered no ping for 0.2 s")

@@ -136,7 +136,7 @@ async def _serve_socket(socket: WebSocket) -> None:
             else:
                 _check_scheme(found)
                 await forward_socket(
-                    socket, found, stop=parts.stop, touch=touch, confirm=confirm, token=parts.forwarder.token
+                    socket, found, stop=parts.stop, touch=touch, confirm=confirm, forwarder=parts.forwarder
                 )
         except UnavailableError:
             parts.targets.forget(whole)

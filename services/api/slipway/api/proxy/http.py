@@ -35,11 +35,14 @@ _log = log.get_logger(__name__)
 
 
 class HttpForwarder:
-    """Sends requests to workloads. `token` proves to a workload that the api is the caller; empty: none is sent."""
+    """Sends requests to workloads. `token` proves to a workload that the api is the caller; empty: none is sent.
+
+    A workload that sends nothing for `silence_s` is given up.
+    """
 
     def __init__(self, silence_s: float, stop: ShutdownSignal, token: str = "") -> None:
         self.token = token
-        self._silence_s = silence_s
+        self.silence_s = silence_s
         self._stop = stop
         self._client: httpx2.AsyncClient | None = None
 
@@ -179,7 +182,7 @@ class HttpForwarder:
     def _timeout(self) -> "httpx2.Timeout":
         import httpx2
 
-        return httpx2.Timeout(connect=CONNECT_S, read=self._silence_s, write=self._silence_s, pool=WAIT_FOR_SLOT_S)
+        return httpx2.Timeout(connect=CONNECT_S, read=self.silence_s, write=self.silence_s, pool=WAIT_FOR_SLOT_S)
 
 
 async def _body(

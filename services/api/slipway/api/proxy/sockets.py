@@ -3,6 +3,9 @@
 The proxy connects to the workload first. So the workload chooses the subprotocol, and a refusal of the workload is
 forwarded unchanged: status, header and body. A message is buffered whole, so its size is limited; the limit is the same
 in both directions.
+
+The proxy pings the workload, so that nothing between them closes a silent connection. A program that computes answers
+late, so an unanswered ping ends the session only after the silence that a proxied request may have too.
 """
 
 import asyncio
@@ -22,6 +25,7 @@ from slipway.api.first_completed import first_of
 from slipway.api.http_errors import BadGatewayError, NotListeningError
 from slipway.api.ports import ShutdownSignal
 from slipway.api.proxy.headers import handshake_fields, socket_fields, wire_fields
+from slipway.api.proxy.http import HttpForwarder
 from slipway.api.proxy.target import ProxyTarget
 from slipway.runtime.http_server import WS_MESSAGE_BYTES_MAX
 from slipway.runtime.turns import UnitTurns
@@ -31,10 +35,14 @@ if TYPE_CHECKING:
     from websockets.http11 import Response as WireResponse
 
 CONNECT_S = 10.0
+PING_S = 20.0
+CLOSE_S = 5.0
+"""How long a workload may take to answer the end of a session."""
 QUEUE_MAX = 16
 GOING_AWAY = 1001
 NORMAL = 1000
 TOO_BIG = 1009
+NO_PONG = 1011
 _NO_CODE = 1005
 _BROKEN = (1006, 1015)
 _OWN_HEADERS = ("host", "origin", "user-agent")
@@ -47,17 +55,17 @@ async def forward_socket(
     stop: ShutdownSignal,
     touch: Callable[[], None],
     confirm: Callable[[], Awaitable[None]],
-    token: str = "",
+    forwarder: HttpForwarder,
 ) -> None:
     """Forward one WebSocket; `touch` is called for each message of either side.
 
-    `token` proves to the workload that the api is the caller. `confirm` is called on the new connection before anything
-    is sent.
+    The token and the longest silence are those of `forwarder`. `confirm` is called on the new connection before
+    anything is sent.
 
     Raises:
         NotListeningError, BadGatewayError: before the client's handshake is answered.
     """
-    found = await _connect(socket, target, token, confirm)
+    found = await _connect(socket, target, forwarder, confirm)
     if isinstance(found, Response):
         await socket.send_denial_response(found)
         return
@@ -68,7 +76,8 @@ async def forward_socket(
             subprotocol=upstream.subprotocol, headers=_head(socket, target, answer) if answer is not None else None
         )
         with contextlib.suppress(WebSocketDisconnect):
-            await first_of(_to_workload(socket, upstream, touch), _to_client(upstream, socket, touch), stop.wait())
+            down = _to_client(upstream, socket, touch, forwarder.silence_s)
+            await first_of(_to_workload(socket, upstream, touch), down, stop.wait())
         if stop.is_set() and socket.application_state is WebSocketState.CONNECTED:
             await socket.close(GOING_AWAY)
     finally:
@@ -76,7 +85,7 @@ async def forward_socket(
 
 
 async def _connect(
-    socket: WebSocket, target: ProxyTarget, token: str, confirm: Callable[[], Awaitable[None]]
+    socket: WebSocket, target: ProxyTarget, forwarder: HttpForwarder, confirm: Callable[[], Awaitable[None]]
 ) -> "ClientConnection | Response":
     """Return the WebSocket to the workload, or the workload's refusal."""
     from websockets.asyncio.client import connect
@@ -94,7 +103,7 @@ async def _connect(
         client=socket.client.host if socket.client else "",
         scheme=socket.url.scheme,
         prefix=target.prefix,
-        token=token,
+        token=forwarder.token,
         pod_uid=target.pod_uid,
     )
     scheme = "wss" if target.is_tls else "ws"
@@ -115,6 +124,9 @@ async def _connect(
                 compression=None,
                 proxy=None,
                 open_timeout=None,
+                close_timeout=CLOSE_S,
+                ping_interval=PING_S,
+                ping_timeout=forwarder.silence_s,
                 max_size=WS_MESSAGE_BYTES_MAX,
                 max_queue=QUEUE_MAX,
             )
@@ -179,7 +191,9 @@ async def _to_workload(socket: WebSocket, upstream: "ClientConnection", touch: C
             return  # `_to_client` reports the end to the client
 
 
-async def _to_client(upstream: "ClientConnection", socket: WebSocket, touch: Callable[[], None]) -> None:
+async def _to_client(
+    upstream: "ClientConnection", socket: WebSocket, touch: Callable[[], None], silence_s: float
+) -> None:
     from websockets.exceptions import ConnectionClosed
 
     try:
@@ -195,6 +209,9 @@ async def _to_client(upstream: "ClientConnection", socket: WebSocket, touch: Cal
     except ConnectionClosed as error:
         if error.sent is not None and error.sent.code == TOO_BIG and not error.rcvd_then_sent:
             await socket.close(TOO_BIG, f"a message of the workload has more than {WS_MESSAGE_BYTES_MAX} bytes")
+            return
+        if error.sent is not None and error.sent.code == NO_PONG and error.rcvd is None:
+            await socket.close(GOING_AWAY, f"the workload has answered no ping for {silence_s:g} s")
             return
     code = upstream.close_code or NORMAL
     await socket.close(_sendable(code), upstream.close_reason or "")
