@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import trustme
 from starlette.applications import Starlette
@@ -21,14 +22,14 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from slipway.api import assets
-from slipway.api.proxy import sockets, tunnel
+from slipway.api.proxy import http, sockets, tunnel
 from slipway.api.proxy.activity import is_use
 from slipway.api.settings import Settings
 from slipway.model.lifecycle import Kind
 from slipway.model.tcp_tunnel import EOF, PROTOCOL
 from tests.support.api_world import ApiWorld, api_world
 from tests.support.clock import wait_until
-from tests.unit.api.test_proxy import served
+from tests.unit.api.test_proxy import a_running_workload, served
 
 TUNNEL = [Subprotocol(PROTOCOL)]
 CONNECTIONS = Path("/proc/net/tcp")
@@ -318,3 +319,42 @@ async def test_a_workload_that_answers_no_ping_is_given_up_after_the_silence_of_
             async with asyncio.timeout(5):
                 await socket.wait_closed()
         assert (socket.close_code, socket.close_reason) == (1001, "the workload has answered no ping for 0.2 s")
+
+
+async def test_a_full_house_is_not_taken_for_a_silent_workload(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer says that all connections are in use, and what helps: the workload was not even asked."""
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(http, "WAIT_FOR_SLOT_S", 0.05)
+    async with (
+        a_running_workload(world) as (id_, workload),
+        served(world.app) as api,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{api}") as client,
+    ):
+        async with client.stream("GET", f"/proxy/{id_}/slow") as first:
+            chunks = first.aiter_raw()
+            assert await anext(chunks) == b"first\n"
+            refused = await client.get(f"/proxy/{id_}/")
+            workload.release.set()
+            assert await anext(chunks) == b"second\n"
+        problem = refused.json()
+        assert (refused.status_code, problem["code"], "retry-after" in refused.headers) == (503, "busy", True), (
+            refused.text
+        )
+        assert "all 1 connections of this process to workloads are in use" in problem["detail"]
+        assert "try again in a moment" in problem["detail"]
+
+
+async def test_a_silent_workload_is_named_with_the_limit() -> None:
+    """The answer says how long was waited, by which setting, and where to look."""
+    async with (
+        api_world(Settings(proxy_timeout_s=0.2)) as world,
+        a_tcp_workload(read_all) as port,
+    ):
+        answer = await world.launch(ports=[{"name": "http", "port": port}])
+        await world.run(answer["name"])
+        refused = await world.http.get(f"/proxy/{answer['id']}/")
+        detail = refused.json()["detail"]
+        assert (refused.status_code, refused.json()["code"]) == (503, "deadline")
+        assert "for 0.2 s (SLIPWAY_PROXY_TIMEOUT_S); slipway logs" in detail, detail

@@ -16,7 +16,7 @@ from slipway.api.http_errors import BadGatewayError, NotListeningError
 from slipway.api.ports import ShutdownSignal
 from slipway.api.proxy.headers import raw_fields, request_fields, response_fields, wire_fields, without_length
 from slipway.api.proxy.target import ProxyTarget
-from slipway.errors import DeadlineError
+from slipway.errors import BusyError, DeadlineError
 from slipway.runtime import log
 from slipway.runtime.turns import UnitTurns
 
@@ -66,6 +66,7 @@ class HttpForwarder:
 
         Raises:
             NotListeningError: the workload does not accept connections (yet); nothing was sent.
+            BusyError: all connections to workloads are in use; nothing was sent.
             DeadlineError: the workload is silent for too long.
             BadGatewayError: its answer cannot be forwarded.
         """
@@ -86,8 +87,17 @@ class HttpForwarder:
             response = await self._opened().send(upstream, stream=True)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise NotListeningError(f"{target.allocation} does not answer on port {target.port} yet") from error
+        except httpx2.PoolTimeout as error:
+            raise BusyError(
+                f"all {CONNECTIONS_MAX} connections of this process to workloads are in use, and none became free in "
+                f"{WAIT_FOR_SLOT_S:g} s; nothing was sent to {target.allocation}: try again in a moment, or ask an "
+                "administrator for more replicas of the api"
+            ) from error
         except httpx2.TimeoutException as error:
-            raise DeadlineError(f"{target.allocation} is silent on port {target.port}") from error
+            raise DeadlineError(
+                f"{target.allocation} neither answered nor read on port {target.port} for {self.silence_s:g} s "
+                f"(SLIPWAY_PROXY_TIMEOUT_S); slipway logs {target.allocation} shows what it prints"
+            ) from error
         except httpx2.HTTPError as error:
             raise BadGatewayError(f"{target.allocation} gave no proper answer: {type(error).__name__}") from error
 
