@@ -531,7 +531,7 @@ def _answer_of(response: http.client.HTTPResponse) -> ApiResponse:
 
 def _entries(response: http.client.HTTPResponse, course: StreamCourse) -> Iterator[ServerSentEvent]:
     """Yield the entries of one answer, as they arrive."""
-    parser = EventParser()
+    parser = EventParser(course.stands_at)
     while raw := response.readline(LINE_BYTES_MAX):
         course.heard(time.monotonic())
         entry = parser.line(raw)

@@ -1,6 +1,7 @@
 """Server-sent events from bytes, and when to reopen a broken stream. Pure: the caller reads and waits.
 
-Promises of `StreamCourse`: it remembers the id of the last delivered entry. After a break it returns how long to wait;
+Promises of `StreamCourse`: it remembers the id of the last delivered entry, or the position at which the server began.
+After a break it returns how long to wait;
 the waits double up to `PAUSE_S_MAX`. When the stream does not recover within `patience_s`, it raises the error that
 broke the stream. An entry is a recovery, and so is a heartbeat: a stream may be quiet for hours between two breaks.
 
@@ -8,6 +9,7 @@ Source: WHATWG HTML, "Server-sent events".
 """
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 SILENCE_S = 45.0
@@ -29,9 +31,13 @@ class ServerSentEvent(NamedTuple):
 
 
 class EventParser:
-    """Parses the entries of one answer. An entry is complete only after its empty line."""
+    """Parses the entries of one answer. An entry is complete only after its empty line.
 
-    def __init__(self) -> None:
+    An id without data is no entry but the position of the stream: `stands_at` is called with it.
+    """
+
+    def __init__(self, stands_at: Callable[[str], object] = lambda _: None) -> None:
+        self._stands_at = stands_at
         self._fields: dict[str, str] = {}
         self._rest = b""
 
@@ -53,6 +59,8 @@ class EventParser:
             return None
         fields, self._fields = self._fields, {}
         if "data" not in fields:
+            if fields.get("id"):
+                self._stands_at(fields["id"])
             return None
         return ServerSentEvent(fields.get("id", ""), fields.get("event", ""), _decoded(fields["data"]))
 
@@ -71,6 +79,10 @@ class StreamCourse:
         """Record a delivered entry: the stream works, and continues after this entry."""
         self.last = entry.id or self.last
         self._calm()
+
+    def stands_at(self, id_: str) -> None:
+        """Record the position that the server sent before the first entry."""
+        self.last = id_
 
     def opened(self, now: float) -> None:
         """Record that a connection begins."""

@@ -44,7 +44,7 @@ class Watch(Generic[T]):
         self._decode = decode
         self._deadline = deadline
         self._course = StreamCourse(after)
-        self._parser = EventParser()
+        self._parser = EventParser(self._course.stands_at)
         self._silence_s = SILENCE_S
         self.is_over = False
         """the subject of the stream has ended: no more entries follow"""
@@ -52,7 +52,7 @@ class Watch(Generic[T]):
 
     @property
     def cursor(self) -> str:
-        """The id of the last delivered entry."""
+        """The id of the last delivered entry; before the first one, the position at which the server began."""
         return self._course.last
 
     @property
@@ -63,7 +63,7 @@ class Watch(Generic[T]):
 
     def open(self, now: float) -> float:
         """Begin a connection; return the seconds that it may be silent."""
-        self._parser = EventParser()
+        self._parser = EventParser(self._course.stands_at)
         self._course.opened(now)
         self.reopened()
         left_s = SILENCE_S if self._deadline is None else max(0.001, self._deadline - now)

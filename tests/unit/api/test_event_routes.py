@@ -246,11 +246,27 @@ async def test_the_firehose_tells_of_all(world: ApiWorld) -> None:
             await world.publish(await world.run(answer["name"]))
         await wait_until(lambda: len(reader.events) == 2, "both running events")
         assert {event["subject"] for event in reader.events} == {one["id"], two["id"]}
-        resumed = Reader(client, "/api/v1/events?type=running", reader.ids[0])
+        position, first, _ = reader.ids
+        assert position != first
+        resumed = Reader(client, "/api/v1/events?type=running", first)
         await wait_until(lambda: len(resumed.events) == 1, "the second one")
         assert resumed.events[0]["subject"] == reader.events[1]["subject"]
         await reader.aclose()
         await resumed.aclose()
+
+
+async def test_a_reader_of_the_firehose_can_come_back_before_the_first_event(world: ApiWorld) -> None:
+    """It is sent the position at which it began, so that what happens while its connection is cut is not lost."""
+    async with listening(world) as client:
+        reader = Reader(client, "/api/v1/events")
+        await wait_until(lambda: bool(reader.ids), "its position")
+        await reader.aclose()
+        answer = await world.launch()
+        await world.publish(await world.stored(answer["name"]))
+        resumed = Reader(client, "/api/v1/events", reader.ids[-1])
+        await wait_until(lambda: bool(resumed.events), "the event")
+        await resumed.aclose()
+    assert (reader.events, [event["subject"] for event in resumed.events]) == ([], [answer["id"]])
 
 
 async def test_the_firehose_needs_redis(world: ApiWorld) -> None:

@@ -327,6 +327,20 @@ def test_a_stream_resumes_after_the_last_id() -> None:
     ]
 
 
+def test_a_stream_that_breaks_before_its_first_entry_resumes_at_its_position() -> None:
+    """An id without data is no entry, but says where the stream began."""
+
+    def script(n: int, head: str) -> bytes:
+        if n == 0:
+            return STREAM + b"retry: 10\n\nid: 1-0\n\n"
+        assert "Last-Event-ID: 1-0" in head
+        return STREAM + b"id: 1-0\n\nid: 1-1\ndata: 1\n\n"
+
+    with scripted(script) as server:
+        found = list(server.api.stream("/events", is_over=lambda: len(server.requests) == 2))
+    assert [(entry.id, entry.data) for entry in found] == [("1-1", 1)]
+
+
 def test_a_stream_ends_when_nothing_is_left() -> None:
     """A stream ends at 204, which means that no entry follows the last id."""
     with scripted(lambda n, _: b"HTTP/1.1 204 No Content\r\n\r\n") as server:

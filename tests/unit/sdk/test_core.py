@@ -345,6 +345,14 @@ def test_a_stream_goes_on_after_what_was_passed_on() -> None:
     assert second[1] == an_event(2)
 
 
+def test_a_stream_that_breaks_before_its_first_event_goes_on_at_its_position() -> None:
+    """The server says where a stream of new events begins: an id without data, which is no event."""
+    watch = watches.watch_events("/events", {}, after="", ends=False)
+    watch.open(0.0)
+    assert watch.feed(b"retry: 2000\n\nid: 7-0\n\n", 0.0) == []
+    assert (watch.cursor, watch.headers["Last-Event-ID"]) == ("7-0", "7-0")
+
+
 def test_events_of_an_unknown_type_are_left_out() -> None:
     """Events of an unknown type, as from a newer server, are skipped; the others are read."""
     watch = watches.watch_events("/events", {}, after="", ends=False)

@@ -102,7 +102,8 @@ class _SharedRead:
 
 
 async def follow_all(firehose: Firehose, wanted: FirehoseFilter, cursor: str, outlet: Outlet, look: Look) -> None:
-    """Write all events after the cursor, for ever; `look` returns for each page what the client may see."""
+    """Write the cursor, then all events after it, for ever; `look` returns for each page what the client may see."""
+    await outlet.stands_at(cursor)
     seen: set[str] = set()
     order = deque[str]()
     while True:

@@ -145,7 +145,8 @@ _MEDIA: Json = {
         "schema": {
             "type": "string",
             "description": "Server-sent events. `id` is the cursor: sent back as Last-Event-ID, the stream goes on "
-            "after it. `data` is one line of JSON. A line `: alive` comes when nothing else does.",
+            "after it. An `id` without `data` is no event but the place where the stream begins. `data` is one line of "
+            "JSON. A line `: alive` comes when nothing else does.",
         },
         "example": "id: 1767322800000-3\ndata: {...}\n\n",
     },

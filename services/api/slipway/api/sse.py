@@ -3,6 +3,9 @@
 Owns the end of a stream (the writer is done, the client left, the process drains) and its heartbeats. A writer is a
 coroutine that writes to an `Outlet`; it is cancelled when the stream ends for another reason.
 
+A stream that begins at its end, with what is new from now on, first sends its position as an `id` without `data`. A
+reader keeps that id, and gets no event. So a client whose connection breaks before the first event misses nothing.
+
 Source: WHATWG HTML, "Server-sent events".
 """
 
@@ -42,6 +45,10 @@ class Outlet:
         """Send one server-sent event; `data` must be one line."""
         head = (f"id: {id_}\n" if id_ else "") + (f"event: {name}\n" if name else "")
         await self.write(b"%bdata: %b\n\n" % (head.encode(), data))
+
+    async def stands_at(self, id_: str) -> None:
+        """Send the position of the stream without an event: a client that comes back continues after it."""
+        await self.write(f"id: {id_}\n\n".encode())
 
     async def events(self, entries: Sequence[tuple[str, bytes]]) -> None:
         """Send several server-sent events at once; `entries` are (id, data)."""
