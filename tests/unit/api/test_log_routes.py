@@ -86,6 +86,62 @@ async def test_a_page_is_resumed_by_its_cursor(world: ApiWorld) -> None:
     assert await texts(world, f"/allocations/{gang}/logs?after={cursor}") == ["e"]
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 100])
+async def test_pages_of_the_newest_lines_lead_to_the_older_ones(world: ApiWorld, size: int) -> None:
+    """Each line and each mark of a gap is on one page, whatever is printed meanwhile; the last page leads nowhere."""
+    gang = AllocationId((await world.launch(ranks=[{"count": 2}]))["id"])
+    for rank, after, first, count in ((0, 0, 1, 2), (1, 0, 4, 1), (0, 2, 6, 2), (1, 4, 5, 1), (0, 7, 9, 1)):
+        lines = [a_line(f"{first + place}", rank=rank) for place in range(count)]
+        await world.streams.logs.append([a_pack(gang, lines, after=after, first=first)])
+    found: list[tuple[int, int, str]] = []
+    cursor, count = "", 0
+    while True:
+        path = f"/allocations/{gang}/logs?order=desc&tail={size}&after={cursor}"
+        answer = (await world.get(path, **JSON)).json()
+        found += [(item["rank"], item.get("missing", 0), item["text"]) for item in answer["items"]]
+        cursor = answer["metadata"]["continue"]
+        if not cursor:
+            break
+        count += 1
+        await world.streams.logs.append([a_pack(gang, [a_line("new")], after=8 + count, first=9 + count)])
+    assert [(rank, text) for rank, missing, text in found if not missing] == [
+        (0, "9"), (1, "5"), (0, "7"), (0, "6"), (1, "4"), (0, "2"), (0, "1"),
+    ]  # fmt: skip
+    assert [each[:2] for each in found if each[1]] == [(0, 1), (0, 3), (1, 3)]
+
+
+async def test_a_mark_before_a_line_that_is_not_wanted_is_on_one_page(world: ApiWorld) -> None:
+    """The line that it stands before decides the page, also when a filter leaves that line out."""
+    gang = AllocationId((await world.launch())["id"])
+    for after, first, texts_ in ((0, 1, ("one",)), (1, 4, ("left out", "two")), (5, 6, ("three",))):
+        await world.streams.logs.append([a_pack(gang, [a_line(text) for text in texts_], after=after, first=first)])
+    found, cursor = list[str](), ""
+    path = f"/allocations/{gang}/logs?order=desc&tail=1&regex=true&search=^(one|two|three)$"
+    while not found or cursor:
+        answer = (await world.get(f"{path}&after={cursor}", **JSON)).json()
+        found += ["gap" if item.get("missing") else item["text"] for item in answer["items"]]
+        cursor = answer["metadata"]["continue"]
+    assert found == ["three", "two", "gap", "one"]
+
+
+async def test_a_reader_of_new_lines_only_can_come_back_before_the_first_one(world: ApiWorld) -> None:
+    """It is sent the position at which it began, so that what is printed while its connection is cut is not lost."""
+    gang = await a_gang_with_lines(world)
+    path = f"/allocations/{gang}/logs?follow=true&tail=0"
+    async with serve_app(world.app, before_stop=world.stop.set) as url:
+        found, resumed = list[str](), list[str]()
+        following = asyncio.ensure_future(follow(url, path, found, accept="text/event-stream"))
+        await wait_until(lambda: any(line.startswith("id: ") for line in found), "its position")
+        following.cancel()
+        await store_lines(world.streams, gang, [a_line("meanwhile")])
+        last = found[-1].removeprefix("id: ")
+        again = asyncio.ensure_future(follow(url, path, resumed, accept="text/event-stream", **{"last-event-id": last}))
+        await wait_until(lambda: any("meanwhile" in line for line in resumed), "the line")
+        again.cancel()
+    assert not any(line.startswith("data:") for line in found)
+    assert sum(line.startswith("data:") for line in resumed) == 1
+
+
 async def pages(world: ApiWorld, path: str, lines: int) -> list[tuple[int, int, str]]:
     """(rank, how many are missing, else 0, and the text) of each item, page after page of so many lines."""
     found: list[tuple[int, int, str]] = []

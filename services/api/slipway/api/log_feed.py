@@ -39,6 +39,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
+from slipway.streams.codec import cursor_parts
 from slipway.streams.logpacks import EVENT, STDOUT, Gaps, LogKey, LogLine, LogPosition, StoredLine
 from slipway.streams.ports import LogLines
 
@@ -75,6 +76,9 @@ INBOX_MAX = 8
 _FRACTION = re.compile(r"\.(\d+)")
 
 Emit = Callable[[Sequence[LogLineView]], Awaitable[None]]
+StandsAt = Callable[[str], Awaitable[None]]
+BEGINNING = "0-0"
+"""The cursor before the first line of any log."""
 T = TypeVar("T")
 
 
@@ -82,7 +86,7 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     """The lines that a client wants; None means all.
 
     `since` and `until` are epoch seconds. `search` is a text in any case, or a pattern. `is_reversed` puts the newest
-    line first; `tail` selects the newest lines also then.
+    line first; `tail` selects the newest lines also then. `after` and `before` are cursors: the line there is left out.
     """
 
     ranks: frozenset[int] | None = None
@@ -97,6 +101,7 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     tail: int | None = None
     head: int | None = None
     after: str | None = None
+    before: str | None = None
 
     def has(self, line: LogLineView) -> bool:
         """Whether the client wants the line."""
@@ -145,29 +150,32 @@ class LogFeed:
         """Return the lines that exist now, in the wanted order: at most `LINES_MAX`, not counting marks of gaps.
 
         If there are more, these are the oldest lines, or the newest with `tail` or `is_reversed`. The next page begins
-        after the last cursor. A page of the oldest lines ends with a line and not with a mark, because a mark has no
-        cursor: the mark is sent with the line behind it.
+        after the last cursor; the next older page ends before the oldest one. A page of the oldest lines ends with a
+        line and not with a mark, because a mark has no cursor: the mark is sent with the line behind it.
         """
         is_newest = wanted.head is None and (wanted.tail is not None or wanted.is_reversed)
         limit = LINES_MAX if wanted.head is None else wanted.head
         if is_newest and wanted.tail is not None:
             limit = wanted.tail
-        found: deque[LogLineView] = deque(maxlen=limit if is_newest else None)
+        is_backwards = is_newest and wanted.is_reversed
+        found: deque[LogLineView] = deque(maxlen=limit if is_newest and not is_backwards else None)
         open_: list[LogLineView] = []
         if limit:
-            open_ = await self.marks_of_open(allocation, wanted)
+            open_ = await self.marks_of_open(allocation, wanted) if wanted.before is None else []
             async with aclosing(self.pages(allocation, wanted)) as pages:
                 async for lines in pages:
                     found.extend(lines)
+                    if is_backwards and len(found) > 2 * limit:
+                        found = deque(_last(found, limit))
                     if not is_newest and len(found) >= limit and _count(found) >= limit:
                         break
-        lines = list(found) if is_newest else _first(found, limit)
+        lines = _last(found, limit) if is_backwards else list(found) if is_newest else _first(found, limit)
         if len(lines) < len(found) and wanted.head is None and not any(line.cursor for line in lines):
             # Lines of pods have no cursor for a next page, so the newest lines are the most useful ones.
             lines = [_older_left_out(found[-limit]), *list(found)[-limit:]]
-        if wanted.tail is not None:
+        if wanted.tail is not None and not is_backwards:
             lines = lines[-wanted.tail :] if wanted.tail else []
-        is_to_the_end = limit > 0 and (is_newest or len(lines) == len(found))
+        is_to_the_end = limit > 0 and wanted.before is None and (is_newest or len(lines) == len(found))
         if is_to_the_end and not (lines and all(line.cursor == "" for line in lines)):
             # Lines without any cursor come from the pods, and already contain marks where they are cut.
             lines += open_
@@ -199,7 +207,7 @@ class LogFeed:
         Raises:
             TransientError: neither the store nor the pods can be read, or the store stopped answering half-way.
         """
-        is_begun = wanted.after is not None
+        is_begun = wanted.after is not None or wanted.before is not None
         try:
             async with aclosing(self._stored(allocation, wanted)) as pages:
                 async for lines in pages:
@@ -225,7 +233,7 @@ class LogFeed:
         id_, cursor = id_of(allocation), wanted.after
         positions = await self._asked(lambda: self._logs.positions(id_))
         # The newest lines can be read from the end, unless unwanted lines are between them.
-        is_tail = wanted.after is None and wanted.tail is not None and wanted.is_of_all
+        is_tail = wanted.after is None and wanted.before is None and wanted.tail is not None and wanted.is_of_all
         if is_tail and not any(source.container for source in positions):
             stored = await self._asked(lambda: self._logs.tail(id_, limit=max(1, wanted.tail or 0)))
             if stored:
@@ -237,7 +245,10 @@ class LogFeed:
             stored = await self._asked(lambda after=after: self._logs.read(id_, after=after, limit=LINES_AT_ONCE))
             if stored:
                 cursor = stored[-1].cursor
-                yield await _chosen(stored, wanted, gaps)
+                wished = stored if wanted.before is None else _older(stored, wanted.before)
+                yield await _chosen(wished, wanted, gaps)
+                if len(wished) < len(stored):
+                    return
             if len(stored) < LINES_AT_ONCE:
                 return
 
@@ -250,10 +261,13 @@ class LogFeed:
                 await self._clock.sleep(STORE_WAIT_S)
         return await ask()
 
-    async def follow(self, allocation: Allocation, wanted: LogFilter, emit: Emit) -> None:
+    async def follow(
+        self, allocation: Allocation, wanted: LogFilter, emit: Emit, stands_at: StandsAt | None = None
+    ) -> None:
         """Emit all present and new lines, until the allocation has ended and all lines were sent.
 
-        A client that continues after a cursor gets all lines behind it, also with `tail`.
+        A client that continues after a cursor gets all lines behind it, also with `tail`. `stands_at` is called with
+        the cursor at which following begins when `tail` leaves no line to emit.
         """
         if wanted.after is not None:
             wanted = msgspec.structs.replace(wanted, tail=None)
@@ -262,11 +276,17 @@ class LogFeed:
         async with TaskGroup() as tasks:
             source = tasks.create_task(self._source(session, inbox))
             try:
-                await self._drain(session, inbox, emit)
+                await self._drain(session, inbox, emit, stands_at)
             finally:
                 source.cancel()
 
-    async def _drain(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]], emit: Emit) -> None:
+    async def _drain(
+        self,
+        session: "_Session",
+        inbox: asyncio.Queue[list[LogLineView]],
+        emit: Emit,
+        stands_at: StandsAt | None,
+    ) -> None:
         looked_at = quiet_since = self._clock.monotonic()
         is_over = session.allocation.status.phase is Phase.TERMINATED
         tail = session.wanted.tail
@@ -279,6 +299,8 @@ class LogFeed:
                     lines, tail = lines[-tail:] if tail else [], None
                 if lines:
                     await emit(lines)
+                elif stands_at is not None and session.begins_at is not None:
+                    await stands_at(session.begins_at)
                 continue
             except TimeoutError:
                 pass
@@ -391,7 +413,7 @@ class LogFeed:
         # Only now are the lines known: if the store leaves half-way, the next try reads all of them again.
         for line in last.values():
             session.is_new(line)
-        session.gaps = gaps
+        session.gaps, session.begins_at = gaps, cursor or BEGINNING
         await inbox.put(list(found))
         return cursor
 
@@ -542,6 +564,8 @@ class _Session:
         self.wanted = wanted
         self.cursor = wanted.after
         """cursor of the last entry whose lines were sent, or wait in the inbox"""
+        self.begins_at: str | None = None
+        """with `tail`: cursor of the last entry that existed when following began"""
         self.gaps: Gaps | None = None
         """None until the store has answered"""
         self.is_of_pods = False
@@ -694,6 +718,47 @@ def _first(lines: Iterable[LogLineView], limit: int) -> list[LogLineView]:
         found.append(line)
         limit -= not _is_mark(line)
     return found
+
+
+def _last(lines: Iterable[LogLineView], limit: int) -> list[LogLineView]:
+    """Return the last `limit` lines with the marks between them, and with the mark that belongs to the oldest of them.
+
+    Any other mark before the oldest line belongs to a line that is not wanted, which is on the next older page.
+    """
+    found = list(lines)
+    at, left = len(found), limit
+    while at and left > 0:
+        at -= 1
+        left -= not _is_mark(found[at])
+    if left > 0:
+        return found
+    if at and _is_mark_of(found[at - 1], found[at]):
+        at -= 1
+    return found[at:]
+
+
+def _is_mark_of(mark: LogLineView, line: LogLineView) -> bool:
+    """Whether the mark says that lines are missing directly before this line."""
+    is_same_log = (mark.attempt, mark.rank, mark.container) == (line.attempt, line.rank, line.container)
+    return bool(mark.missing) and is_same_log and mark.number + mark.missing == line.number
+
+
+def _older(stored: Sequence[StoredLine], before: str) -> Sequence[StoredLine]:
+    """Return the lines before a cursor."""
+    end = cursor_parts(before)
+    return [each for each in stored if cursor_parts(each.cursor) < end]
+
+
+def next_cursor(lines: Sequence[LogLineView], wanted: LogFilter) -> str:
+    """Return the cursor with which the client asks for the next page, of newer lines or, newest first, of older ones.
+
+    Empty when no older line is left. A mark has no cursor.
+    """
+    if wanted.is_reversed and wanted.head is None:
+        is_beginning = _count(lines) < (LINES_MAX if wanted.tail is None else wanted.tail)
+        return "" if is_beginning else next((line.cursor for line in reversed(lines) if line.cursor), "")
+    oldest_first = lines[::-1] if wanted.is_reversed else lines
+    return next((line.cursor for line in reversed(oldest_first) if line.cursor), wanted.after or "")
 
 
 def _is_mark(line: LogLineView) -> bool:

@@ -19,7 +19,7 @@ from slipway.api.endpoint import (
     number_param,
     optional_number,
 )
-from slipway.api.log_feed import LINES_MAX, LogFilter
+from slipway.api.log_feed import LINES_MAX, LogFilter, next_cursor
 from slipway.api.lookup import find_logged
 from slipway.api.pattern import Pattern, PatternError
 from slipway.api.routes.events import push
@@ -73,14 +73,12 @@ async def logs(request: Request) -> Response:
                 else:
                     await outlet.write(b"".join(_text(line, has_prefix) for line in lines))
 
-            await parts.log_feed.follow(found, wanted, emit)
+            await parts.log_feed.follow(found, wanted, emit, outlet.stands_at if is_sse else None)
 
         return push(request, write, kind="logs", media_type=SSE_TYPE if is_sse else TEXT_TYPE)
     lines = await parts.log_feed.page(found, wanted)
     if accepts(request, JSON_TYPE):
-        # A line that marks a gap has no cursor.
-        cursor = next((line.cursor for line in reversed(lines) if line.cursor), wanted.after or "")
-        return json_response({"items": lines, "metadata": {"continue": cursor}})
+        return json_response({"items": lines, "metadata": {"continue": next_cursor(lines, wanted)}})
     if len(lines) < LINES_MAX or wanted.is_reversed or wanted.head is not None or wanted.tail is not None:
         body = b"".join(_text(line, has_prefix) for line in lines)
         return Response(body, media_type=TEXT_TYPE, headers={"Cache-Control": "no-store"})
@@ -102,18 +100,21 @@ def _wanted(request: Request, now: float, container: str) -> LogFilter:
     after = request.headers.get("last-event-id") or query.get("after") or None
     if after is not None:
         cursor_parts(after)  # a wrong cursor is refused before a stream begins
+    is_reversed = _is_reversed(query.get("order", ""))
+    goes_back = is_reversed and not query.get("head")
     return LogFilter(
         ranks=_several_ranks(",".join(query.getlist("rank"))),
         attempt=optional_number(request, "attempt"),
         container=container,
         streams=_streams(",".join(query.getlist("stream"))),
         search=_search(query.get("search", ""), is_pattern=flag_param(request, "regex")),
-        is_reversed=_is_reversed(query.get("order", "")),
+        is_reversed=is_reversed,
         since=_moment("since", query.get("since", ""), now),
         until=_moment("until", query.get("until", ""), now),
         tail=number_param(request, "tail", default=0, most=LINES_MAX) if query.get("tail") else None,
         head=number_param(request, "head", default=0, most=LINES_MAX) if query.get("head") else None,
-        after=after,
+        after=None if goes_back else after,
+        before=after if goes_back else None,
     )
 
 
@@ -232,7 +233,7 @@ ENDPOINTS = (
             Query("order", "asc: oldest first; desc: newest first"),
             Query("attempt", "only of this attempt", "integer"),
             Query("prefix", "true: [rank] before each line of text; default when there are several ranks", "boolean"),
-            Query("after", "go on after this line's cursor (as Last-Event-ID)"),
+            Query("after", "go on after this line's cursor (as Last-Event-ID); with order=desc, with the older lines"),
         ),
         media_types=(TEXT_TYPE, JSON_TYPE, SSE_TYPE),
     ),
