@@ -855,6 +855,64 @@ def test_a_stream_that_is_opened_again_holds_one_listener(modules: Any) -> None:
     assert modules("api.js", follow) == [5, 0]
 
 
+@pytest.mark.parametrize(
+    ("after", "statuses", "asked"),
+    [
+        ("", [400], [""]),
+        ("", [503, 422], ["", ""]),
+        ("1-1", [422, 404], ["1-1", ""]),
+        ("1-1", [400, 400], ["1-1", ""]),
+        ("1-1", [429, 401, 410], ["1-1", "1-1", "1-1"]),
+    ],
+)
+def test_a_stream_that_is_refused_for_good_is_not_asked_for_again(
+    modules: Any, after: str, statuses: list[int], asked: list[str]
+) -> None:
+    """What is wrong with the request stays wrong. Only a cursor that the server does not know is left out, once."""
+    follow = (
+        "(() => { const { signal } = new AbortController(), { fetch, setTimeout } = window, asked = [], told = []; "
+        f"const statuses = {json.dumps(statuses)}; "
+        "window.setTimeout = (end, ms) => setTimeout(end, ms < 45000 ? 0 : ms); "
+        "window.fetch = (path, options) => { if (!path.endsWith('/a-stream')) return fetch(path, options); "
+        "asked.push(options.headers['last-event-id'] ?? ''); "
+        "return Promise.resolve(new Response('{}', { status: statuses.shift() ?? 500 })) }; "
+        "const onLost = (refusal, isForGood) => told.push(isForGood); "
+        f"return m.follow('/a-stream', {{ signal, after: {json.dumps(after)}, onItems() {{}}, onLost }})"
+        ".then(() => [asked, told]).finally(() => Object.assign(window, { fetch, setTimeout })) })()"
+    )
+    assert modules("api.js", follow) == [asked, [False] * (len(asked) - 1) + [True]]
+
+
+def test_a_log_that_is_refused_says_why_and_is_not_asked_for_again(modules: Any) -> None:
+    """Its state is none that promises another try."""
+    read = (
+        "(() => { const { fetch } = window, asked = []; "
+        "window.fetch = (path, options) => { if (!path.includes('/a-log')) return fetch(path, options); "
+        "asked.push(path); return Promise.resolve(Response.json({ detail: 'no such container' }, { status: 400 })) }; "
+        "const book = new m.LogBook('/a-log', () => false); "
+        "return book.start().then(() => [asked.length, book.state.value, book.error.value.message])"
+        ".finally(() => Object.assign(window, { fetch })) })()"
+    )
+    assert modules("log_book.js", read) == [1, "refused", "no such container"]
+
+
+def test_a_position_without_an_entry_is_kept(modules: Any) -> None:
+    """A stream that breaks before its first entry is resumed at the position that the server sent first."""
+    follow = (
+        "(() => { const stop = new AbortController(), { signal } = stop, { fetch, setTimeout } = window; "
+        "const asked = [], items = []; "
+        "window.setTimeout = (end, ms) => setTimeout(end, ms < 45000 ? 0 : ms); "
+        "window.fetch = (path, options) => { if (!path.endsWith('/a-stream')) return fetch(path, options); "
+        "asked.push(options.headers['last-event-id'] ?? ''); if (asked.length === 3) stop.abort(); "
+        "const told = asked.length === 1 ? 'retry: 1\\n\\nid: 7-0\\n\\n' : 'id: 8-0\\ndata: 1\\n\\n'; "
+        "return Promise.resolve(new Response(told)) }; "
+        "return m.follow('/a-stream', { signal, onItems: (found) => items.push(...found) }).then(() => [asked, items])"
+        ".finally(() => Object.assign(window, { fetch, setTimeout })) })()"
+    )
+    asked, items = modules("api.js", follow)
+    assert (asked, items[:1]) == (["", "7-0", "8-0"], [{"id": "8-0", "data": 1}])
+
+
 def test_a_filter_finds_a_text_in_any_case(modules: Any) -> None:
     """An empty text finds all entries."""
     names = "['Ab', 'cab', 'b'].map((name) => ({ name }))"

@@ -6,6 +6,7 @@ const RETRY_MAX_MS = 30000;
 const CALL_MS = 60000;
 const BROKEN = "broken";
 const UNSEEN_MS = 5000;
+const LASTING = [400, 403, 404, 410, 422];
 
 // A hidden page closes its streams, because a browser has few connections for one host. A page that the browser only keeps
 // for the back button uses connections too. When the page is visible again, its streams resume where they were.
@@ -52,6 +53,15 @@ export class Refusal extends Error {
 }
 
 /**
+ * Whether the same call would be refused again, however long one waits.
+ * @param {unknown} error
+ * @returns {error is Refusal}
+ */
+export function isLasting(error) {
+  return error instanceof Refusal && LASTING.includes(error.status);
+}
+
+/**
  * Send one call. Throws a Refusal.
  * @param {string} method
  * @param {string} path below /api/v1
@@ -79,14 +89,15 @@ async function problemOf(answer) {
 
 /**
  * @typedef {{id: string, data: any}} StreamItem
- * @typedef {{onItems: (items: StreamItem[]) => void, onOpen?: () => void, onLost?: (refusal: Refusal) => void,
- *   isOver?: () => boolean, after?: string, signal: AbortSignal}} StreamOptions
+ * @typedef {{onItems: (items: StreamItem[]) => void, onOpen?: () => void,
+ *   onLost?: (refusal: Refusal, isForGood: boolean) => void,
+ *   isOver?: () => boolean, after?: string, signal: AbortSignal}} StreamOptions `onLost` with `isForGood`: reading has ended
  */
 
 /**
  * Read server-sent events. When the connection breaks, reading resumes after the last event. It ends when the signal is
- * aborted, after a 403 or 404, or when the stream ends and `isOver` returns true. Items are passed in groups, as they
- * arrive.
+ * aborted, after a refusal that would be the same again, or when the stream ends and `isOver` returns true. Items are passed
+ * in groups, as they arrive.
  * @param {string} path below /api/v1
  * @param {StreamOptions} options
  * @returns {Promise<void>}
@@ -104,12 +115,14 @@ export async function follow(path, { onItems, onOpen, onLost, isOver, after = ""
       if (signal.aborted) return;
       if (isAsleep) continue;
       const refusal = error instanceof Refusal ? error : new Refusal(0, { detail: "The stream broke off.", code: BROKEN });
-      // The server does not know the cursor any more, so continue with new events.
-      if (refusal.status === 400 || refusal.status === 422) last = "";
+      // A refusal of the cursor: the server does not know it any more, so continue without it.
+      const isOfCursor = last && (refusal.status === 400 || refusal.status === 422);
+      if (isOfCursor) last = "";
       // The pause grows only after refusals and missing answers; a broken stream was a successful connection.
       failures = refusal.code === BROKEN ? 0 : Math.min(failures + 1, 8);
-      onLost?.(refusal);
-      if (refusal.status === 404 || refusal.status === 403) return;
+      const isForGood = !isOfCursor && isLasting(refusal);
+      onLost?.(refusal, isForGood);
+      if (isForGood) return;
     }
     await pause(Math.min(RETRY_MAX_MS, RETRY_MS * 2 ** failures), signal);
   }
@@ -136,11 +149,11 @@ async function readOnce(path, after, { onItems, onOpen, signal }, onId) {
       timer = setTimeout(stop, QUIET_MS);
       const blocks = (rest + value).split("\n\n");
       rest = blocks.pop();
-      const items = blocks.map(parseBlock).filter(Boolean);
-      if (!items.length) continue;
-      after = items.findLast((item) => item.id)?.id ?? after;
+      const found = blocks.map(parseBlock);
+      after = found.findLast((item) => item.id)?.id ?? after;
       onId(after);
-      onItems(items);
+      const items = found.filter((item) => item.data !== undefined);
+      if (items.length) onItems(items);
     }
   } finally {
     clearTimeout(timer);
@@ -150,6 +163,7 @@ async function readOnce(path, after, { onItems, onOpen, signal }, onId) {
   }
 }
 
+// An id without data is the position at which a stream begins: there is no item yet.
 function parseBlock(block) {
   let id = "";
   let data = "";
@@ -157,7 +171,7 @@ function parseBlock(block) {
     if (line.startsWith("data: ")) data += line.slice(6);
     else if (line.startsWith("id: ")) id = line.slice(4);
   }
-  return data ? { id, data: JSON.parse(data) } : null;
+  return { id, data: data ? JSON.parse(data) : undefined };
 }
 
 /** @returns {Promise<void>} */

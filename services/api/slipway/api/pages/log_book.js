@@ -1,6 +1,6 @@
 // The lines of one log: it reads the last lines first, then the earlier ones, then new lines; each once and in order.
 import { plainText } from "./ansi.js";
-import { Refusal, call, follow } from "./api.js";
+import { call, follow, isLasting } from "./api.js";
 import { batch, signal } from "./runtime.js";
 
 const TAIL = 1000;
@@ -26,11 +26,11 @@ export class LogBook {
     this.printed = 0;
     /** Increases with each group of new lines. */
     this.version = signal(0);
-    /** `loading`, `following`, `lost` or `ended` */
+    /** `loading`, `following`, `lost` (and read again soon), `refused` (for good) or `ended` */
     this.state = signal("loading");
     /** Number of earlier lines read so far; -1 when none are being read. */
     this.earlier = signal(-1);
-    /** @type {import("@preact/signals").Signal<Refusal | null>} */
+    /** @type {import("@preact/signals").Signal<import("./api.js").Refusal | null>} */
     this.error = signal(null);
     /** @type {Map<number, LogLine>} the last line of each rank */
     this.lastOf = new Map();
@@ -52,9 +52,9 @@ export class LogBook {
       this.isWhole = page.items.filter((line) => !line.missing).length < TAIL;
     } catch (error) {
       if (aborted.aborted) return;
-      if (error instanceof Refusal && error.status && error.status < 500) {
+      if (isLasting(error)) {
         this.error.value = error;
-        this.state.value = "lost";
+        this.state.value = "refused";
         return;
       }
     }
@@ -74,9 +74,11 @@ export class LogBook {
         this.cursor = items.findLast((item) => item.id)?.id ?? this.cursor;
         this.add(items.map((item) => item.data));
       },
-      onLost: (refusal) => {
-        this.state.value = "lost";
+      onLost: (refusal, isForGood) => {
+        this.state.value = isForGood ? "refused" : "lost";
         this.error.value = refusal;
+        // The server does not know the cursor any more: reading begins again with the first line.
+        if (isLasting(refusal)) this.cursor = "";
       },
     });
     if (!aborted.aborted && !this.error.peek()) this.state.value = "ended";

@@ -7,7 +7,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useSignal } from "./
 
 const ROW_PX = 20;
 const BEYOND = 20;
-const STATES = { loading: "Loading", following: "Following", lost: "Connection lost; trying again", ended: "Complete" };
+const STATES = { loading: "Loading", following: "Following", lost: "Connection lost; trying again", refused: "Not shown further", ended: "Complete" };
 
 /**
  * @param {{book: import("./log_book.js").LogBook, ranks: number, containers: string[], container: string,
@@ -24,7 +24,8 @@ export function LogView({ book, ranks, containers, container, onContainer, rawHr
     if (book.state.value !== "loading") book.fill();
   }, [book, book.state.value]);
   const lines = selection.of(book.lines, { search: search.value, rank: rank.value });
-  if (book.error.value?.status === 403) return html`<${Failure} error=${book.error.value} what="its log" />`;
+  const refusal = book.state.value === "refused" ? book.error.value : null;
+  if (refusal?.status === 403) return html`<${Failure} error=${refusal} what="its log" />`;
   const counted = search.value || rank.value ? `${selection.printed.toLocaleString("en")} of ${plural(book.printed, "line")}` : plural(book.printed, "line");
   const filling = book.earlier.value >= 0 ? ` · reading earlier lines: ${book.earlier.value.toLocaleString("en")}` : "";
   return html`<section class="log" aria-label="Log">
@@ -46,8 +47,9 @@ export function LogView({ book, ranks, containers, container, onContainer, rawHr
     ${lines.length ? html`<${Lines} lines=${lines} version=${version} ranks=${ranks} hasTimes=${hasTimes.value}
         search=${search.value} isLive=${book.state.value === "following"} chosen=${chosen} />`
       : book.state.value === "loading" ? html`<${Loading} rows=${6} label="Loading the log" />`
-      : html`<${Empty} title=${search.value || rank.value ? "No line matches" : "Nothing has been printed yet"}>
+      : refusal ? null : html`<${Empty} title=${search.value || rank.value ? "No line matches" : "Nothing has been printed yet"}>
           ${search.value || rank.value ? "Search for something else, or for all ranks." : "Lines appear here as they come."}<//>`}
+    ${refusal ? html`<${Failure} error=${refusal} what="its log" />` : null}
     ${chosen.value ? html`<${Chosen} line=${chosen.value} onClose=${() => (chosen.value = null)} />` : null}
   </section>`;
 }
