@@ -109,6 +109,24 @@ def test_what_cannot_be_opened_says_why(stack: RunningStack, page: Page, gang: s
     assert "container" in told["message"]
 
 
+def test_what_happens_before_a_shell_is_open_is_not_lost(stack: RunningStack, page: Page, gang: str) -> None:
+    """It has the size that the page has when it opens, and gets the keys that were typed until then."""
+    page.goto(stack.link(f"/w/{gang}"))
+    page.wait_for("!!document.getElementById('tab-terminal')")
+    root = page.run("new URL('.', document.querySelector('script[type=module]').src).href")
+    path = f"/allocations/{gang}/ranks/0"
+    told = page.run(
+        f"import('{root}exec_session.js').then((m) => new Promise((onEnd) => {{ let text = '';"
+        f" const session = m.startExec({path!r}, {{ container: 'main', columns: 80, rows: 24 }},"
+        " { onOpen() {}, onOutput(bytes) { text += new TextDecoder().decode(bytes) },"
+        " onEnd: ({ code }) => onEnd({ code, text }) });"
+        " session.resize(123, 45);"
+        " session.send(new TextEncoder().encode('stty size; exit 7\\n')) }))"
+    )
+    assert told["code"] == 7
+    assert "45 123" in told["text"]
+
+
 def test_nothing_runs_there_is_no_terminal(stack: RunningStack, page: Page) -> None:
     """An ended allocation has no terminal tab; an old link shows what is needed."""
     id_ = stack.launch({"kind": "command", "image": "local", "command": ["true"]})

@@ -8,6 +8,7 @@ const PIECE_BYTES = 32 * 1024;
 const SWITCHING = 426;
 const FULL_BYTES = 4 * 1024 * 1024;
 const EMPTY_BYTES = 1024 * 1024;
+const EARLY_MAX = 64;
 
 /**
  * @typedef {{code: number | null, message: string}} CommandEnd `code` null: there is no exit code, and `message` is why
@@ -46,6 +47,9 @@ export function startExec(path, { container, columns, rows }, events) {
   socket.binaryType = "arraybuffer";
   let isOpen = false;
   let isOver = false;
+  let size = { columns, rows };
+  /** @type {Uint8Array<ArrayBuffer>[]} input from before the session is open */
+  const early = [];
   const end = (told) => {
     if (!isOver) events.onEnd(told);
     isOver = true;
@@ -55,11 +59,17 @@ export function startExec(path, { container, columns, rows }, events) {
     whole[0] = channel;
     whole.set(bytes, 1);
     if (socket.readyState === WebSocket.OPEN) socket.send(whole);
+    else if (socket.readyState === WebSocket.CONNECTING && channel === STDIN && early.length < EARLY_MAX) early.push(whole);
   };
-  const resize = (width, height) => message(RESIZE, new TextEncoder().encode(JSON.stringify({ Width: width, Height: height })));
+  // The size of before the session is open is sent when it opens.
+  const resize = (width, height) => {
+    size = { columns: width, rows: height };
+    message(RESIZE, new TextEncoder().encode(JSON.stringify({ Width: width, Height: height })));
+  };
   socket.onopen = () => {
     isOpen = true;
-    resize(columns, rows);
+    resize(size.columns, size.rows);
+    for (const each of early.splice(0)) socket.send(each);
     events.onOpen();
   };
   socket.onmessage = ({ data }) => {
