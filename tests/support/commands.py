@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from slipway.errors import UnavailableError
 from slipway.model import exec_channels
 from slipway.model.exec_channels import STATUS, STDERR, STDIN, STDIN_END, STDOUT
 
@@ -105,8 +106,12 @@ class ScriptedChannels:
         self._io = CommandIo()
         self._asked = asked
         self._running = asyncio.ensure_future(self._run(script))
+        self.is_broken = False
+        """whether the connection is broken, which is noticed only when something is sent"""
 
     async def send(self, message: bytes) -> None:
+        if self.is_broken:
+            raise UnavailableError("the connection to the container was lost")
         await self._io.sent.put(message)
 
     async def receive(self) -> bytes:

@@ -14,10 +14,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
+from slipway.api import rank_exec
 from slipway.api.settings import Settings
-from slipway.errors import DeniedError, PermanentError
+from slipway.errors import DeniedError, PermanentError, UnavailableError
 from slipway.kube.errors import Verb
-from slipway.kube.resources import PODS
+from slipway.kube.resources import NODES, PODS
 from slipway.kube.scope import raise_only
 from slipway.model import exec_channels
 from slipway.model.exec_channels import MESSAGE_BYTES_MAX, PROTOCOL, STATUS, STDIN, STDOUT
@@ -205,6 +206,61 @@ async def test_silence_ends_it() -> None:
         assert output.end is not None
         assert "SLIPWAY_EXEC_IDLE_S" in output.end.message
         await wait_until(lambda: not world.kube.commands.open, "the command is left")
+
+
+async def test_a_connection_to_the_container_that_breaks_is_told(world: ApiWorld) -> None:
+    """Also when it breaks under input that is on its way."""
+    async with opened(world, await a_running(world), "wait", stdin=True) as socket:
+        await socket.recv()
+        world.kube.commands.open[0].is_broken = True
+        await socket.send(bytes((STDIN,)) + b"x")
+        message = await socket.recv()
+    assert isinstance(message, bytes)
+    assert (message[0], b"the connection to the container was lost" in message) == (STATUS, True)
+    await wait_until(lambda: not world.kube.commands.open, "the command is left")
+
+
+@pytest.mark.parametrize("how", ["gone", "replaced", "silent"])
+async def test_a_container_that_is_lost_ends_it(world: ApiWorld, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """A node that dies closes no connection. The client is told what became of the pod or of its node."""
+    monkeypatch.setattr(rank_exec, "LOOK_S", 0.05)
+    id_ = await a_running(world)
+    name = pod_name(AllocationId(id_), 1, 0)
+    async with opened(world, id_, "wait", stdin=True) as socket:
+        await socket.recv()
+        pod = await world.kube.get(PODS, name, namespace="default")
+        if how == "silent":
+            node = msgspec.to_builtins(await world.kube.get(NODES, pod.spec.node_name))
+            status = {**node["status"], "conditions": [{"type": "Ready", "status": "Unknown"}]}
+            await world.kube.replace_status(NODES, {"metadata": node["metadata"], "status": status})
+        else:
+            await world.kube.delete(PODS, name, namespace="default", grace_s=0)
+            if how == "replaced":
+                spec = {"containers": [{"name": "main", "image": "a"}]}
+                await world.kube.create(PODS, {"metadata": {"name": name, "namespace": "default"}, "spec": spec})
+        words = f"its node {pod.spec.node_name} does not answer" if how == "silent" else "its pod is gone"
+        with pytest.raises(PermanentError, match=f"^the container was lost: {words}$"):
+            await to_end(socket)
+    await wait_until(lambda: not world.kube.commands.open, "the command is left")
+
+
+async def test_a_silent_program_is_not_lost(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pod is there, and an API server that does not answer says nothing about it."""
+    monkeypatch.setattr(rank_exec, "LOOK_S", 0.01)
+    looks: list[str] = []
+
+    async def away(verb: Verb, plural: str) -> None:
+        if (verb, plural) == (Verb.GET, "pods"):
+            looks.append(plural)
+            if len(looks) % 2:
+                raise UnavailableError("the API server does not answer")
+
+    async with opened(world, await a_running(world), "wait", stdin=True) as socket:
+        await socket.recv()
+        world.kube.before = away
+        await wait_until(lambda: len(looks) >= 4, "some looks")
+        await socket.send(exec_channels.STDIN_END)
+        assert (await to_end(socket)).exit_code == 0
 
 
 async def test_it_ends_with_the_process(world: ApiWorld) -> None:

@@ -5,27 +5,39 @@ early. Knows neither HTTP nor permissions. The messages are those of Kubernetes 
 relayed unchanged, so that no message is lost between two framings.
 
 Invariants: each message is relayed once and in order; a side that reads slowly makes the other side wait; a message is
-buffered whole, so its size is limited; a session without traffic ends, and the client receives the reason.
+buffered whole, so its size is limited; a session without traffic ends, and so does one whose pod is gone or whose node
+does not answer; the client receives the reason.
 """
 
+import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from slipway.api.cluster_view import is_node_silent
 from slipway.api.explain import standing
 from slipway.api.first_completed import first_of
 from slipway.api.http_errors import ConflictError
 from slipway.api.ports import Kube, ShutdownSignal
 from slipway.api.queue_view import gate_of, is_waiting
+from slipway.api.seen_nodes import SeenNode
 from slipway.crd.members import left_ranks, pod_uids, rank_count
 from slipway.crd.resolve import template_of
 from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import DeniedError, FieldError, InvalidError, NotFoundError, ThrottledError
+from slipway.errors import (
+    DeniedError,
+    FieldError,
+    InvalidError,
+    NotFoundError,
+    ThrottledError,
+    TransientError,
+    UnavailableError,
+)
 from slipway.kube.objects import ContainerState, Pod
 from slipway.kube.ports import ContainerChannels
 from slipway.kube.resources import PODS
@@ -40,6 +52,10 @@ SHELL = ("sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash || exec sh")
 NORMAL, GOING_AWAY, WRONG_TYPE, TOO_BIG = 1000, 1001, 1003, 1009
 _FROM_CLIENTS = (exec_channels.STDIN, exec_channels.RESIZE, exec_channels.CLOSE)
 AGAIN_S = 5.0
+LOOK_S = 30.0
+"""How long a container may be silent before the session looks for its pod and its node, and the time between looks."""
+CLOSE_S = 5.0
+"""How long a client may take to read the reason for the end."""
 
 
 class ExecRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +73,7 @@ class RankContainer(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str
     pod: str
+    pod_uid: str
     container: str
 
 
@@ -109,7 +126,25 @@ async def find_container(kube: Kube, allocation: Allocation, wanted: ExecRequest
     # Any pod may have this name, so its uid must be in the release, which lists the pods of the attempt.
     if pod.metadata.uid not in pod_uids(allocation):
         raise ConflictError(f"rank {rank} of {id_} is not released yet ({standing(allocation)})")
-    return RankContainer(namespace=namespace, pod=name, container=_running(pod, allocation, wanted))
+    container = _running(pod, allocation, wanted)
+    return RankContainer(namespace=namespace, pod=name, pod_uid=pod.metadata.uid, container=container)
+
+
+async def why_lost(kube: Kube, nodes: Callable[[], Awaitable[Iterable[SeenNode]]], place: RankContainer) -> str:
+    """Return why nothing will come from the container any more; empty while its pod is there and its node reports.
+
+    A node that dies closes no connection, so its silence looks like that of a program.
+    """
+    try:
+        pod = await kube.get(PODS, place.pod, namespace=place.namespace)
+        if pod.metadata.uid != place.pod_uid:
+            return "its pod is gone"
+        silent = {node.metadata.name for node in await nodes() if is_node_silent(node)}
+    except NotFoundError:
+        return "its pod is gone"
+    except (TransientError, DeniedError):
+        return ""  # that the API server does not answer says nothing about the pod
+    return f"its node {pod.spec.node_name} does not answer" if pod.spec.node_name in silent else ""
 
 
 def _running(pod: Pod, allocation: Allocation, wanted: ExecRequest) -> str:
@@ -175,7 +210,10 @@ async def opened(kube: Kube, place: RankContainer, wanted: ExecRequest) -> Async
 
 
 class ExecSession:
-    """Relays between one client and one command; `touch` is called for each message."""
+    """Relays between one client and one command; `touch` is called for each message.
+
+    `look` is called while the container is silent, and returns why the session must end, or an empty text.
+    """
 
     def __init__(
         self,
@@ -186,6 +224,7 @@ class ExecSession:
         stop: ShutdownSignal,
         idle_s: float,
         touch: Callable[[], None],
+        look: Callable[[], Awaitable[str]],
     ) -> None:
         self._socket = socket
         self._channels = channels
@@ -193,21 +232,30 @@ class ExecSession:
         self._stop = stop
         self._idle_s = idle_s
         self._touch = touch
-        self._used_at = clock.monotonic()
+        self._look = look
+        self._used_at = self._heard_at = clock.monotonic()
         self._has_ended = False
         self._is_idle = False
+        self._lost = ""
 
     async def run(self) -> None:
-        """Relay messages until the command has ended, the client has left, the session is idle or the process stops."""
-        with contextlib.suppress(WebSocketDisconnect):
-            await first_of(self._to_client(), self._to_container(), self._stop.wait(), self._until_idle())
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-            await self._close()
+        """Relay messages until the command has ended, the client has left, the session is idle or the process stops.
+
+        It also ends when the container is lost.
+        """
+        relays = (self._to_client(), self._to_container())
+        # The connection to the container may break while input is sent to it: then `_close` says so.
+        with contextlib.suppress(WebSocketDisconnect, UnavailableError):
+            await first_of(*relays, self._stop.wait(), self._until_idle(), self._until_lost())
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._close()
 
     async def _to_client(self) -> None:
         turns = UnitTurns()
         while message := await self._channels.receive():
             self._use()
+            self._heard_at = self._clock.monotonic()
             await self._socket.send_bytes(message)
             await turns.passed()
             if message[0] == exec_channels.STATUS:
@@ -237,6 +285,12 @@ class ExecSession:
             await self._clock.sleep(left_s)
         self._is_idle = True
 
+    async def _until_lost(self) -> None:
+        while not self._lost:
+            await self._clock.sleep(LOOK_S)
+            if self._clock.monotonic() - self._heard_at >= LOOK_S:
+                self._lost = await self._look()
+
     def _use(self) -> None:
         self._used_at = self._clock.monotonic()
         self._touch()
@@ -250,5 +304,7 @@ class ExecSession:
                 words = f"nothing was printed or typed for {self._idle_s:g} s (SLIPWAY_EXEC_IDLE_S)"
             elif is_stopping:
                 words = "the api restarts, or you may no longer run commands here"
+            elif self._lost:
+                words = f"the container was lost: {self._lost}"
             await self._socket.send_bytes(bytes((exec_channels.STATUS,)) + exec_channels.failure(words))
         await self._socket.close(GOING_AWAY if self._stop.is_set() else NORMAL)

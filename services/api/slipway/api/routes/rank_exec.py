@@ -20,6 +20,7 @@ from slipway.api.rank_exec import (
     RankContainer,
     find_container,
     opened,
+    why_lost,
 )
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
@@ -75,6 +76,7 @@ async def _serve(socket: WebSocket) -> None:
                     stop=parts.stop,
                     idle_s=parts.settings.exec_idle_s,
                     touch=lambda: _touch(parts, id_),
+                    look=lambda: why_lost(parts.kube, parts.nodes.items, place),
                 )
                 await session.run()
             finally:
