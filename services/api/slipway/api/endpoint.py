@@ -63,6 +63,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     media_types: tuple[str, ...] = (JSON_TYPE,)
     is_long: bool = False
     """whether the route has its own time limit, such as a long poll or an upload"""
+    has_condition: bool = False
+    """whether the route takes If-Match"""
     for_tasks: bool = False
     """whether the route accepts a task's token; the listener for tasks serves only these routes"""
 

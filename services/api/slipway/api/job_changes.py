@@ -12,6 +12,7 @@ import msgspec
 
 from slipway.api.changes import check_queue_change, has_ended
 from slipway.api.deps import ApiDeps
+from slipway.api.etags import held_to
 from slipway.api.http_errors import ConflictError, MalformedError, PreconditionError
 from slipway.api.job_schemas import BatchView, JobChange, MoveBody, QueueUpdate, Updated
 from slipway.api.job_view import has_place
@@ -72,8 +73,12 @@ async def change_job(parts: ApiDeps, job: Job, change: JobChange, permit: Permit
     return Effects(job=job, preempted=tuple(map(id_of, moved)), unchanged=tuple(unchanged))
 
 
-async def delete_job(parts: ApiDeps, job: Job) -> None:
-    """Delete a job. Raises ConflictError while a member has not ended."""
+async def delete_job(parts: ApiDeps, job: Job, *, version: str = "") -> None:
+    """Delete a job, if given at this version only.
+
+    Raises:
+        ConflictError: a member has not ended. PreconditionError: the job has another version by now.
+    """
     members = await _members(parts, job)
     if members:
         raise ConflictError(
@@ -81,7 +86,10 @@ async def delete_job(parts: ApiDeps, job: Job) -> None:
             f"kill them first: POST /api/v1/jobs/{job.metadata.name}/kill, slipway job kill {job.metadata.name}"
         )
     meta = job.metadata
-    await parts.kube.delete(JOBS, meta.name, namespace=meta.namespace, uid=meta.uid)
+    with held_to(version, name_of(job)):
+        await parts.kube.delete(
+            JOBS, meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=version or None
+        )
     parts.announcer.changed()
 
 

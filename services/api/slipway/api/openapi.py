@@ -64,7 +64,11 @@ _HEADERS: Json = {
     "Idempotency-Key": {
         "description": "The same key and body launch once, however often they are sent.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-    }
+    },
+    "If-Match": {
+        "description": "The ETag of the version that you read; 412 when the object has another version by now.",
+        "schema": {"type": "string"},
+    },
 }
 
 
@@ -134,10 +138,8 @@ def _parameters(row: Endpoint) -> list[Json]:
         {"name": query.name, "in": "query", "description": query.description, "schema": {"type": query.type}}
         for query in row.query
     ]
-    if row.body is LaunchBody:
-        header = _HEADERS["Idempotency-Key"]
-        found.append({"name": "Idempotency-Key", "in": "header", **header})
-    return found
+    headers = {"Idempotency-Key": row.body is LaunchBody, "If-Match": row.has_condition}
+    return found + [{"name": name, "in": "header", **_HEADERS[name]} for name, is_taken in headers.items() if is_taken]
 
 
 _MEDIA: Json = {

@@ -58,6 +58,19 @@ async def test_a_webhook_is_added_shown_changed_and_removed(world: ApiWorld) -> 
     assert (await world.get("/webhooks/pager")).status_code == 404
 
 
+async def test_only_the_version_that_a_client_names_is_changed_or_removed(world: ApiWorld) -> None:
+    """If-Match with the tag of another version is 412, and the webhook stays as it is."""
+    old = (await world.post("/webhooks", {"name": "a", "url": URL})).headers["etag"]
+    path = "/api/v1/webhooks/a"
+    changed = await world.http.patch(path, json={"description": "x"}, headers={"if-match": old})
+    tag = (await world.http.get(path)).headers["etag"]
+    assert (changed.status_code, changed.headers["etag"]) == (200, tag)
+    for method in ("PATCH", "DELETE"):
+        refused = await world.http.request(method, path, json={"description": "y"}, headers={"if-match": old})
+        assert (refused.status_code, tag in refused.json()["detail"]) == (412, True)
+    assert (await world.http.delete(path, headers={"if-match": tag})).status_code == 204
+
+
 async def test_a_key_may_be_given_and_changed(world: ApiWorld) -> None:
     """A generated key is shown once, in the answer to the change."""
     key = "whsec_" + base64.b64encode(b"x" * 32).decode()

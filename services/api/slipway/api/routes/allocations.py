@@ -73,7 +73,7 @@ WORK = frozenset({"image", "command", "args", "env", "resources"})
 async def get(request: Request, kind: Kind | None = None) -> Response:
     """Return the allocation, with its resource version as ETag."""
     found = await _found(request, kind)
-    tag = tag_of(found.metadata)
+    tag = tag_of(found.metadata.resource_version)
     if is_known(request, tag):
         return Response(status_code=304, headers={"ETag": tag})
     return _answer(request, found)
@@ -87,7 +87,7 @@ async def change(request: Request) -> Response:
     parts, found = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), ChangeBody)
     fields: dict[str, Any] = msgspec.to_builtins(body)
-    version = required_version(request, found.metadata, "allocation")
+    version = required_version(request, found.metadata.resource_version, "allocation")
     if not fields:
         return _answer(request, found)
     if has_ended(found):
@@ -120,7 +120,7 @@ async def _permit_beyond_queue(request: Request, found: Allocation) -> None:
 async def delete(request: Request) -> Response:
     """Delete the object, which cancels the workload. Answers 202; the object disappears after the teardown."""
     parts, found = parts_of(request), await _found(request)
-    await parts.changes.delete(found, version=required_version(request, found.metadata, "allocation"))
+    await parts.changes.delete(found, version=required_version(request, found.metadata.resource_version, "allocation"))
     try:
         return _answer(request, await parts.lookup.again(found), status=202)
     except NotFoundError:
@@ -363,7 +363,7 @@ async def _found(request: Request, kind: Kind | None = None) -> Allocation:
 
 def _answer(request: Request, allocation: Allocation, *, status: int = 200) -> Response:
     view = allocation_view(allocation, outside=parts_of(request).settings.outside())
-    return json_response(view, status=status, headers={"ETag": tag_of(allocation.metadata)})
+    return json_response(view, status=status, headers={"ETag": tag_of(allocation.metadata.resource_version)})
 
 
 def _span(span: SpanRecord) -> TraceSpan:
@@ -395,6 +395,7 @@ ENDPOINTS = (
         tag=TAG,
         body=ChangeBody,
         answer=AllocationView,
+        has_condition=True,
     ),
     Endpoint(
         method="DELETE",
@@ -402,6 +403,7 @@ ENDPOINTS = (
         handler=delete,
         summary="Delete it, which cancels it",
         tag=TAG,
+        has_condition=True,
         answer=AllocationView,
         status=202,
     ),

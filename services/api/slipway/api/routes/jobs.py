@@ -21,7 +21,7 @@ from slipway.api.access.permissions import PermissionCheck, Role
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, location
-from slipway.api.etags import required_version
+from slipway.api.etags import required_version, tag_of
 from slipway.api.identity import user_of
 from slipway.api.job_changes import Effects
 from slipway.api.job_schemas import (
@@ -105,7 +105,7 @@ async def change(request: Request) -> Response:
     """Change limits, priority, weight, position, or the queue of the waiting members."""
     parts, job = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), JobChange)
-    version = required_version(request, job.metadata, "job")
+    version = required_version(request, job.metadata.resource_version, "job")
     if version:
         effects = await job_changes.change_job(parts, job, body, permit_patch(request), version=version)
     else:
@@ -115,7 +115,9 @@ async def change(request: Request) -> Response:
 
 async def delete(request: Request) -> Response:
     """Delete a job. Raises ConflictError while a member has not ended."""
-    await job_changes.delete_job(parts_of(request), await _found(request))
+    job = await _found(request)
+    version = required_version(request, job.metadata.resource_version, "job")
+    await job_changes.delete_job(parts_of(request), job, version=version)
     return Response(status_code=204)
 
 
@@ -142,7 +144,7 @@ async def move_allocation(request: Request) -> Response:
     verbs.check_change(found)
     moved = await job_changes.move(parts, found, body, permit_patch(request))
     view = allocation_view(moved if isinstance(moved, Allocation) else found, outside=parts.settings.outside())
-    return json_response(view, headers={"ETag": f'"{view.resource_version}"'})
+    return json_response(view, headers={"ETag": tag_of(view.resource_version)})
 
 
 async def batch(request: Request) -> Response:
@@ -209,14 +211,14 @@ async def _view(parts: ApiDeps, job: Job) -> JobView:
 
 async def _answer(parts: ApiDeps, job: Job, *, status: int = 200) -> Response:
     view = await _view(parts, job)
-    headers = {"ETag": f'"{view.resource_version}"', "Location": location(f"{ROOT}/{view.name}", view.workspace)}
+    headers = {"ETag": tag_of(view.resource_version), "Location": location(f"{ROOT}/{view.name}", view.workspace)}
     return json_response(view, status=status, headers=headers)
 
 
 async def _changed(parts: ApiDeps, effects: Effects) -> Response:
     view = await _view(parts, effects.job)
     answer = JobChanged(job=view, preempted=list(effects.preempted), unchanged=list(effects.unchanged))
-    return json_response(answer, headers={"ETag": f'"{view.resource_version}"'})
+    return json_response(answer, headers={"ETag": tag_of(view.resource_version)})
 
 
 ENDPOINTS = (
@@ -263,6 +265,7 @@ ENDPOINTS = (
         query=_WORKSPACE,
         body=JobChange,
         answer=JobChanged,
+        has_condition=True,
     ),
     Endpoint(
         method="DELETE",
@@ -270,6 +273,7 @@ ENDPOINTS = (
         handler=delete,
         summary="Remove a job that nothing uses",
         tag=TAG,
+        has_condition=True,
         query=_WORKSPACE,
         status=204,
     ),

@@ -23,6 +23,7 @@ from slipway.api.endpoint import (
     time_param,
     words_of,
 )
+from slipway.api.etags import tag_of
 from slipway.api.field_mask import FIELDS, FieldMask
 from slipway.api.identity import user_of
 from slipway.api.launch import DEFAULT_WORKSPACE, Order
@@ -103,7 +104,7 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
     parts.lookup.remember(launched.allocation)
     request.scope[SPAN_KEY].set(slipway__allocation__id=allocation_id)
     view = allocation_view(launched.allocation, outside=parts.settings.outside(), warnings=launched.warnings)
-    headers = {"Location": allocation_path(allocation_id), "ETag": f'"{view.resource_version}"'}
+    headers = {"Location": allocation_path(allocation_id), "ETag": tag_of(view.resource_version)}
     return json_response(view, status=201 if launched.created else 200, headers=headers)
 
 

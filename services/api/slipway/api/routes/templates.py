@@ -1,5 +1,6 @@
 """Named partial launch bodies of a workspace."""
 
+import contextlib
 from functools import partial
 from typing import Any
 
@@ -12,13 +13,15 @@ from slipway.api.access.permissions import PermissionCheck, Role
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, json_response, location
+from slipway.api.etags import held_to, is_conditional, required_version, tag_of
+from slipway.api.http_errors import PreconditionError
 from slipway.api.identity import user_of
 from slipway.api.named import Named, check_named
 from slipway.api.schemas import Items, LaunchBody, TemplateBody, TemplateView
 from slipway.api.secret_values import FIELD, NAMES
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.v1alpha1 import Template
-from slipway.errors import AlreadyExistsError, FieldError, InvalidError
+from slipway.errors import AlreadyExistsError, FieldError, InvalidError, NotFoundError
 from slipway.kube.resources import TEMPLATES
 from slipway.model.lifecycle import Kind
 
@@ -53,11 +56,14 @@ async def create(request: Request) -> Response:
 
 async def get(request: Request) -> Response:
     """Return one template."""
-    return json_response(_view(await _found(request)))
+    return _answer(await _found(request))
 
 
 async def put(request: Request) -> Response:
-    """Replace the body of a template, or create the template. A replaced one keeps its metadata, with its creator."""
+    """Replace the body of a template, or create the template. A replaced one keeps its metadata, with its creator.
+
+    With If-Match it is only replaced.
+    """
     parts = parts_of(request)
     name = str(request.path_params["name"])
     body = await _read(request)
@@ -66,19 +72,30 @@ async def put(request: Request) -> Response:
         raise InvalidError("name: differs from the path", fields=(FieldError("/name", "differs from the path"),))
     await parts.catalog.check_workspace(body.workspace)
     manifest = _manifest(request, name, body)
+    if not is_conditional(request):
+        with contextlib.suppress(AlreadyExistsError):
+            return _created(await parts.kube.create(TEMPLATES, manifest))
     try:
-        return _created(await parts.kube.create(TEMPLATES, manifest))
-    except AlreadyExistsError:
         found = await parts.kube.get(TEMPLATES, name, namespace=body.workspace)
-        manifest["metadata"] = msgspec.to_builtins(found.metadata)
-        return json_response(_view(await parts.kube.replace(TEMPLATES, manifest)))
+    except NotFoundError as error:
+        if not is_conditional(request):
+            raise
+        raise PreconditionError(f"there is no template {name} to replace; without If-Match it is added") from error
+    version = required_version(request, found.metadata.resource_version, "template")
+    manifest["metadata"] = msgspec.to_builtins(found.metadata)
+    with held_to(version, f"template {name}"):
+        return _answer(await parts.kube.replace(TEMPLATES, manifest))
 
 
 async def delete(request: Request) -> Response:
     """Delete a template. Allocations that were launched with it do not change."""
     found = await _found(request)
     meta = found.metadata
-    await parts_of(request).kube.delete(TEMPLATES, meta.name, namespace=meta.namespace, uid=meta.uid)
+    version = required_version(request, meta.resource_version, "template")
+    with held_to(version, f"template {meta.name}"):
+        await parts_of(request).kube.delete(
+            TEMPLATES, meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=version or None
+        )
     return Response(status_code=204)
 
 
@@ -92,9 +109,14 @@ def _manifest(request: Request, name: str, body: TemplateBody) -> dict[str, Any]
     return {"metadata": meta, "spec": {"body": body.body}}
 
 
+def _answer(template: Template) -> Response:
+    return json_response(_view(template), headers={"ETag": tag_of(template.metadata.resource_version)})
+
+
 def _created(template: Template) -> Response:
     view = _view(template)
-    return json_response(view, status=201, headers={"Location": location(f"{ROOT}/{view.name}", view.workspace)})
+    headers = {"Location": location(f"{ROOT}/{view.name}", view.workspace), "ETag": tag_of(view.resource_version)}
+    return json_response(view, status=201, headers=headers)
 
 
 async def _read(request: Request) -> TemplateBody:
@@ -168,6 +190,7 @@ ENDPOINTS = (
         body=TemplateBody,
         answer=TemplateView,
         also={201: (TemplateView,)},
+        has_condition=True,
     ),
     Endpoint(
         method="DELETE",
@@ -175,6 +198,7 @@ ENDPOINTS = (
         handler=delete,
         summary="Remove a template",
         tag=TAG,
+        has_condition=True,
         query=_WORKSPACE,
         status=204,
     ),

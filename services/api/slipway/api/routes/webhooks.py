@@ -11,6 +11,7 @@ from starlette.responses import Response
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.etags import held_to, required_version, tag_of
 from slipway.api.http_errors import ConflictError
 from slipway.api.networks import parse_networks
 from slipway.api.schemas import Items
@@ -71,14 +72,15 @@ async def create(request: Request) -> Response:
     created = await parts.webhooks.create(Webhook(name=name, config=config, key=key))
     [view] = await _views(parts, [created])
     shown = msgspec.structs.replace(view, secret=key_text(key))
-    return json_response(shown, status=201, headers={"Location": f"{ROOT}/{name}"})
+    headers = {"Location": f"{ROOT}/{name}", "ETag": tag_of(view.resource_version)}
+    return json_response(shown, status=201, headers=headers)
 
 
 async def get(request: Request) -> Response:
     """Return one webhook."""
     parts = parts_of(request)
     [view] = await _views(parts, [await parts.webhooks.get(request.path_params["name"])])
-    return json_response(view)
+    return json_response(view, headers={"ETag": tag_of(view.resource_version)})
 
 
 async def patch(request: Request) -> Response:
@@ -86,6 +88,7 @@ async def patch(request: Request) -> Response:
     parts = parts_of(request)
     found = await parts.webhooks.get(request.path_params["name"])
     change = checked(await read_object(request, parts.settings.body_bytes_max), WebhookChange)
+    version = required_version(request, found.resource_version, "webhook")
     if change.rotate_secret and change.secret:
         raise _refused("/rotateSecret", "a new key is either given as secret, or made up")
     wanted = {
@@ -108,16 +111,20 @@ async def patch(request: Request) -> Response:
     secret = change.secret if isinstance(change.secret, str) else ""
     _check(parts, config, secret)
     key = parse_key(secret) if secret else _new_key(parts) if change.rotate_secret else found.key
-    stored = await parts.webhooks.replace(msgspec.structs.replace(found, config=config, key=key))
+    with held_to(version, f"webhook {found.name}"):
+        stored = await parts.webhooks.replace(msgspec.structs.replace(found, config=config, key=key))
     [view] = await _views(parts, [stored])
-    return json_response(view if key == found.key else msgspec.structs.replace(view, secret=key_text(key)))
+    shown = view if key == found.key else msgspec.structs.replace(view, secret=key_text(key))
+    return json_response(shown, headers={"ETag": tag_of(view.resource_version)})
 
 
 async def delete(request: Request) -> Response:
     """Delete a webhook and its queued deliveries."""
     parts = parts_of(request)
     found = await parts.webhooks.get(request.path_params["name"])
-    await parts.webhooks.delete(found)
+    version = required_version(request, found.resource_version, "webhook")
+    with held_to(version, f"webhook {found.name}"):
+        await parts.webhooks.delete(found, resource_version=version)
     await _forget_quietly(parts, found.name)
     return Response(status_code=204)
 
@@ -268,8 +275,17 @@ ENDPOINTS = (
         tag=TAG,
         body=WebhookChange,
         answer=WebhookView,
+        has_condition=True,
     ),
-    Endpoint(method="DELETE", path=f"{ROOT}/{{name}}", handler=delete, summary="Remove a webhook", tag=TAG, status=204),
+    Endpoint(
+        method="DELETE",
+        path=f"{ROOT}/{{name}}",
+        handler=delete,
+        summary="Remove a webhook",
+        tag=TAG,
+        status=204,
+        has_condition=True,
+    ),
     Endpoint(
         method="POST",
         path=f"{ROOT}/{{name}}/test",

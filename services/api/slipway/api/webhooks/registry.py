@@ -102,9 +102,15 @@ class WebhookRegistry:
         replaced = await self._kube.replace(SECRETS, to_secret(webhook, self._namespace))
         return self._read_back(replaced, webhook)
 
-    async def delete(self, webhook: Webhook) -> None:
-        """Delete a webhook."""
-        await self._kube.delete(SECRETS, secret_name(webhook.name), namespace=self._namespace, uid=webhook.uid)
+    async def delete(self, webhook: Webhook, *, resource_version: str = "") -> None:
+        """Delete a webhook; with `resource_version`, raises StaleError when it has another version."""
+        await self._kube.delete(
+            SECRETS,
+            secret_name(webhook.name),
+            namespace=self._namespace,
+            uid=webhook.uid,
+            resource_version=resource_version or None,
+        )
         self._known_at_s = float("-inf")
 
     def _read_back(self, secret: Secret, meant: Webhook) -> Webhook:
