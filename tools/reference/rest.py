@@ -27,6 +27,7 @@ def page() -> str:
             others = ", ".join(code(f"/api/v1/{plural}") for plural in _PLURALS[1:])
             parts.append(f"The same for {others}: what is launched there needs no `kind`.\n")
         parts.append(table(("request", "what", "body", "answer"), [_row(endpoint) for endpoint in section]))
+        parts += _conditions(section)
         parts += _queries(section)
     return "\n".join(parts)
 
@@ -45,6 +46,11 @@ def _type(kind: Any) -> str:
     if arguments := getattr(kind, "__args__", ()):
         return f"list of {_type(arguments[0])}"
     return code(str(kind.__name__))
+
+
+def _conditions(endpoints: Iterable[Endpoint]) -> list[str]:
+    held = [code(f"{endpoint.method} {endpoint.path}") for endpoint in endpoints if endpoint.has_condition]
+    return [f"`If-Match` with the ETag of the GET holds to one version (412): {', '.join(held)}.\n"] if held else []
 
 
 def _queries(endpoints: Iterable[Endpoint]) -> list[str]:
