@@ -30,6 +30,12 @@ Json = dict[str, Any]
         ({"a": 1}, {"a": {}}, {"a": {}}),
         ({"a": {"x": 1}}, {"a": {}}, {"a": {"x": 1}}),
         ({"a": None}, {}, {}),
+        ({"command": ["a"], "args": ["b"]}, {"command": ["c"]}, {"command": ["c"]}),
+        ({"command": ["a"], "args": ["b"]}, {"command": ["c"], "args": ["d"]}, {"command": ["c"], "args": ["d"]}),
+        ({"command": ["a"], "args": ["b"]}, {"args": ["d"]}, {"command": ["a"], "args": ["d"]}),
+        ({"command": ["a"], "args": ["b"]}, {"command": None}, {"args": ["b"]}),
+        ({"command": ["a"], "args": ["b"]}, {"run": "c"}, {"run": "c"}),
+        ({"run": "a"}, {"command": ["c"]}, {"command": ["c"]}),
     ],
 )
 def test_the_rules(under: Json, over: Json, expected: Json) -> None:
@@ -136,6 +142,21 @@ async def test_null_takes_a_value_of_a_template_away(world: ApiWorld) -> None:
     found = await dry(world, kind="command", command=["x"], template="mine", priority=None, env={"A": None})
     assert found["spec"]["priority"] == 50
     assert "env" not in found["spec"]
+
+
+async def test_a_command_gets_no_arguments_of_a_template(world: ApiWorld) -> None:
+    """The arguments of a template are for its own command, also those in its pod template; no source names them."""
+    pod = {"spec": {"containers": [{"name": "main", "image": "a", "command": ["serve"], "args": ["--port", "80"]}]}}
+    await world.post("/templates", {"name": "words", "body": {"image": "a", "command": ["serve"], "args": ["--slow"]}})
+    await world.post("/templates", {"name": "pods", "body": {"template": pod}})
+    for template in ("words", "pods"):
+        found = await dry(world, kind="command", template=template, command=["train"])
+        [container] = found["spec"]["template"]["spec"]["containers"]
+        assert (container["command"], container.get("args", [])) == (["train"], [])
+        assert found["sources"].get("/args") != f"template {template}"
+    kept = await dry(world, kind="command", template="pods")
+    [container] = kept["spec"]["template"]["spec"]["containers"]
+    assert (container["command"], container["args"]) == (["serve"], ["--port", "80"])
 
 
 async def test_a_queue_of_the_workspace_in_another_pool(world: ApiWorld) -> None:

@@ -5,7 +5,8 @@ pointers into the client's body. `podshorts.py` has the short forms of volumes a
 the defaults and limits, which also apply to objects that a user creates with kubectl.
 
 Invariants: the spec is complete, so resolving it again changes nothing. A program gets `command` and `args` as they
-were typed; only in a pod template do `$(NAME)` and `$$` have Kubernetes' meaning.
+were typed; only in a pod template do `$(NAME)` and `$$` have Kubernetes' meaning. A program without `args` gets no
+arguments of a pod template, because those are for the template's own command.
 """
 
 import re
@@ -104,8 +105,6 @@ def changed_work(allocation: Allocation, change: ChangeBody, pool: ResourcePool)
     """
     before = allocation.spec
     short: Json = {name: value for name in _SHORT if (value := getattr(change, name)) is not msgspec.UNSET}
-    if "command" in short:
-        short.setdefault("args", [])
     short |= {name: [literal(word) for word in short[name]] for name in _TYPED if name in short}
     given: Json = {} if change.resources is msgspec.UNSET else change.resources
     errors = validate.bytes_without_unit(given, "/resources")
@@ -299,6 +298,8 @@ def _with_main(
     containers = [dict(container) for container in containers_of(template)] or [{"name": MAIN_CONTAINER}]
     main = main_container({**template, "spec": {"containers": containers}})
     containers[main] = {**containers[main], **short}
+    if "command" in short and "args" not in short:
+        containers[main].pop("args", None)
     if secrets:
         names = {item["name"] for item in secrets}
         own = [item for item in containers[main].get("env") or () if object_of(item).get("name") not in names]

@@ -4,7 +4,8 @@ Owns the rules of the merge, and the record of which layer each value comes from
 below all of these layers. `slipway.crd.resolve` adds them, because objects applied by hand need them as well.
 
 The rules: objects are merged key by key, to any depth. Any other value (a list too) replaces the value of the layers
-below. Null removes the value of the layers below.
+below. Null removes the value of the layers below. The program of a layer (`run`, or `command` and `args`) replaces that
+of the layers below: their arguments are for their own command.
 
 The time of a merge is proportional to the size of its layers.
 """
@@ -26,6 +27,8 @@ Sources = dict[str, str]
 
 REQUEST = "request"
 WORKSPACE = "workspace"
+_PROGRAM = {"run": ("command", "args"), "command": ("run", "args")}
+"""{field: the fields of lower layers that it replaces besides itself}"""
 _KIND_FIELDS = ("image", "command", "args", "resources", "env", "port")
 
 
@@ -41,6 +44,10 @@ def stacked(layers: Sequence[Layer]) -> tuple[Json, Sources]:
     body: Json = {}
     origin = _Origin()
     for layer in layers:
+        replaced = {name for field, others in _PROGRAM.items() if layer.body.get(field) for name in others}
+        for name in replaced:
+            body.pop(name, None)
+            origin.below.pop(name, None)
         body = _laid(body, layer.body, layer.source, origin)
     return body, dict(origin.told())
 
