@@ -4,7 +4,8 @@ Owns how a function is sent to its ranks, how its result is returned, and the th
 sent in the files of its launch. Its result is returned in lines of its log, or through a folder that this machine and
 the ranks share.
 
-Promises: a call is launched once. A future ends after its allocation. The error of a failed call contains the reason
+Promises: a call is launched once. A future ends after its allocation; if the api, the log store or the folder does not
+answer for `AWAY_S`, it ends with an error, and its allocation continues. The error of a failed call contains the reason
 and the id. Not promised: that a new process can continue a call after this process has ended. Its allocation continues,
 but its result is available only in `folder`.
 
@@ -51,6 +52,8 @@ RESULT_BYTES_MAX = 256 * 1024
 """Maximum size of a pickled result in the lines of a log, without a shared folder."""
 LOG_LATE_S = 20.0
 """Seconds after the end of a call in which missing log lines are still awaited."""
+AWAY_S = 3600.0
+"""Seconds for which the api, the log store or the folder may fail without a break before the waiting calls fail."""
 LABEL = "slipway-executor"
 _CALL, _SCRIPT = "slipway_call.b64", "slipway_call.py"
 _PIECE_CHARS = 4_000
@@ -149,6 +152,24 @@ class RunFuture(Future[T]):
         return done
 
 
+class _Patience:
+    """How long something has failed without a break."""
+
+    def __init__(self) -> None:
+        self._since_s = 0.0
+        """since when it fails, in monotonic seconds; 0 while it does not"""
+
+    def is_over(self) -> bool:
+        """Note a failure. Return whether it has lasted for `AWAY_S`."""
+        now = time.monotonic()
+        self._since_s = self._since_s or now
+        return now - self._since_s >= AWAY_S
+
+    def renew(self) -> None:
+        """Note a success."""
+        self._since_s = 0.0
+
+
 class _Call:
     """One call that was launched."""
 
@@ -156,6 +177,7 @@ class _Call:
         self.future, self.mark, self.key = future, mark, key
         self.ended_s = 0.0
         """when its end was first seen, in monotonic seconds; 0 before"""
+        self.patience = _Patience()
 
 
 class SlipwayExecutor(Executor):
@@ -195,6 +217,7 @@ class SlipwayExecutor(Executor):
         """{allocation id: its call}"""
         self._is_closed = False
         self._thread: threading.Thread | None = None
+        self._patience = _Patience()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Launch one call; the future has its `allocation_id`."""
@@ -207,11 +230,17 @@ class SlipwayExecutor(Executor):
         run = self._launched(mark, key, self._dumps((fn, args, kwargs)))
         future.allocation_id = run.id
         with self._lock:
-            self._calls[run.id] = _Call(future, mark, key)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._wait, name="slipway-executor", daemon=True)
-                self._thread.start()
-            self._lock.notify_all()
+            # After a shutdown during the launch, the thread may have ended, and nothing would wait for this call.
+            is_late = self._is_closed
+            if not is_late:
+                self._calls[run.id] = _Call(future, mark, key)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._wait, name="slipway-executor", daemon=True)
+                    self._thread.start()
+                self._lock.notify_all()
+        if is_late:
+            self._end(future)
+            raise RuntimeError("cannot schedule new futures after shutdown")
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -304,13 +333,17 @@ class SlipwayExecutor(Executor):
             try:
                 listed = self._client.list(active=True, label_selector=selector, limit=PAGE)
                 lives = {view.id: view.phase for view in listed}
-            except TransientError:
+            except TransientError as error:
+                if self._patience.is_over():
+                    self._give_up(calls, error)
+                    self._patience.renew()
                 continue
             except ControlPlaneError as error:
                 # A repetition would be refused too, for example because the login has expired. The allocations
                 # continue.
                 self._give_up(calls, error)
                 continue
+            self._patience.renew()
             for id_, call in calls.items():
                 if id_ not in lives:
                     self._ended(id_, call)
@@ -327,6 +360,7 @@ class SlipwayExecutor(Executor):
             if view.phase is not Phase.TERMINATED:
                 return
             told = self._told(id_, call)
+            call.patience.renew()
             signed = {rank: each for rank, each in told.items() if each is not _FORGED}
             call.ended_s = call.ended_s or time.monotonic()
             is_late = self._folder or time.monotonic() - call.ended_s > LOG_LATE_S
@@ -334,8 +368,10 @@ class SlipwayExecutor(Executor):
             if len(signed) < self._ranks and view.result in _BY_ITSELF and not is_late and not _has_failure(signed):
                 return
             self._settle(id_, call, lambda: self._outcome(view, told))
-        except TransientError:
-            return
+        except (TransientError, OSError) as error:
+            if call.patience.is_over():
+                said = f"its result could not be read for {AWAY_S / 60:.0f} minutes: {error}; see: slipway logs {id_}"
+                self._settle(id_, call, CallFailedError(f"{id_}: {said}"))
         except NotFoundError:
             self._settle(id_, call, CallFailedError(f"{id_}: it was deleted before its result was read"))
         except ControlPlaneError as error:

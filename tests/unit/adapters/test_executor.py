@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from slipway.adapters import executor
 from slipway.adapters.executor import SlipwayExecutor, Told, program_of, told_by
+from slipway.errors import ControlPlaneError
 from slipway.sdk import Client
 from tests.support.http_stub import serve
 from tests.support.sdk import a_view
@@ -101,6 +102,59 @@ async def test_a_forged_line_settles_no_call(rank: int, tmp_path: Path, monkeypa
 
     async with serve(answer) as stub:
         assert await asyncio.to_thread(called) == 42
+
+
+async def test_a_call_that_is_launched_during_a_shutdown_is_ended() -> None:
+    """Nothing would wait for it: `submit` is refused, as after the shutdown."""
+    pools = list[SlipwayExecutor]()
+
+    async def answer(request: Request) -> Response:
+        if request.url.path.endswith("/kill"):
+            return Response(msgspec.json.encode(a_view(phase="Terminating")), status_code=202)
+        await asyncio.to_thread(pools[0].shutdown, wait=False)
+        return Response(msgspec.json.encode(a_view()), status_code=201)
+
+    def called() -> None:
+        with Client(stub.url) as client:
+            pools.append(SlipwayExecutor(client, image="python:3.11"))
+            pools[0].submit(int, "42")
+
+    async with serve(answer) as stub:
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            await asyncio.to_thread(called)
+        assert stub.requests[-1].target.endswith("/kill")
+
+
+@pytest.mark.parametrize(
+    ("away", "says"),
+    [("/allocations", "no store today"), ("/logs", "no store today"), ("folder", "could not be read for")],
+)
+async def test_no_call_waits_for_ever(away: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails for too long, the api, the store of logs or the folder, ends the wait with its own words."""
+    monkeypatch.setattr(executor, "LOOK_S", 0.01)
+    monkeypatch.setattr(executor, "AWAY_S", 0.05)
+    refusal = b'{"type": "/errors/unavailable", "title": "Unavailable", "status": 503, "detail": "no store today"}'
+
+    async def answer(request: Request) -> Response:
+        path = request.url.path
+        if request.method == "POST":
+            for each in tmp_path.iterdir():  # noqa: ASYNC240 - one local folder
+                (each / "result-0").mkdir()
+            return Response(msgspec.json.encode(a_view()), status_code=201)
+        if path.endswith(away):
+            return Response(refusal, status_code=503, media_type="application/problem+json")
+        if path.endswith("/allocations"):
+            return Response(b'{"items": [], "metadata": {}}')
+        return Response(msgspec.json.encode(a_view(phase="Terminated", result="Succeeded")))
+
+    def called() -> None:
+        folder = f"{tmp_path}" if away == "folder" else ""
+        with Client(stub.url) as client, SlipwayExecutor(client, folder=folder, image="python:3.11") as pool:
+            pool.submit(int, "42").result(timeout=20)
+
+    async with serve(answer) as stub:
+        with pytest.raises(ControlPlaneError, match=says):
+            await asyncio.to_thread(called)
 
 
 def a_line(text: str) -> dict[str, Any]:
