@@ -11,7 +11,7 @@ TEXTS = {
     "adopt": "true: turn an existing namespace into a workspace",
     "ahead": "number of allocations of its queue that are ahead of it",
     "aheadOf": "it moves to the place directly ahead of this one",
-    "aheadSlots": "GPUs that the allocations ahead of it request",
+    "aheadSlots": "GPUs that the allocations ahead of it request, without those that can never start",
     "allocatable": "allocatable resources of the nodes, by resource",
     "allocation": "id of an allocation",
     "appendonly": "whether Redis keeps an append-only file on disk",

@@ -334,6 +334,22 @@ def test_what_the_tick_did_not_get_to() -> None:
     assert [made.explanations[f"default/{name}"].ahead for name in "bc"] == [0, 1]
 
 
+def test_no_gpus_are_ahead_that_nothing_will_ever_take() -> None:
+    """Work that can never start keeps its place in the queue, but nobody waits for its GPUs."""
+    huge, large, small = (
+        an_allocation(name, a_role(gpus=count), created=float(number))
+        for number, (name, count) in enumerate([("huge", 64), ("large", 8), ("small", 8)], 1)
+    )
+    busy = running(an_allocation("busy", a_role(gpus=1)), {0: "n0"})
+    made = planned(a_snapshot([a_node("n0", gpus=8)], [busy, huge, large, small]), 10.0).explanations
+    assert [made[each.key].is_never for each in (huge, large, small)] == [True, False, False]
+    assert [(made[each.key].ahead, made[each.key].ahead_slots) for each in (huge, large, small)] == [
+        (0, 0),
+        (1, 0),
+        (2, 8),
+    ]
+
+
 @pytest.mark.parametrize("field", ["stopping", "deleting"])
 def test_what_nobody_wants_any_more_is_neither_started_nor_explained(field: str) -> None:
     made = planned(a_snapshot(nodes(1), [an_allocation("a", **{field: True}), an_allocation("b", desired="Stopped")]))

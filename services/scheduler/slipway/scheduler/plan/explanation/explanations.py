@@ -120,7 +120,8 @@ class Explained(Mapping[str, Explanation]):
                     if not walk.group.is_leaving:
                         why = self._own.get(fact.key) or line.explanation(walk, fact)
                         found[fact.key] = explain.at_position(why, ahead, slots)
-                    slots += walk.group.demand.gpus()
+                    if walk.why is None or not walk.why.is_never:
+                        slots += walk.group.demand.gpus()
             for key, why in self._own.items():
                 found.setdefault(key, why)
             self._all = dict(sorted(found.items()))
