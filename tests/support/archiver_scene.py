@@ -43,7 +43,7 @@ class ArchiverScene:
         self.clock = ShiftedClock()
         self.server = MemoryServer(self.clock)
         self.streams = MemoryStreams(self.server)
-        self.objects = MemoryObjects()
+        self.objects = MemoryObjects(self.clock.now)
         self.archive = LogArchive(objects or self.objects)
         self.writer = LogPackWriter(self.streams.logs)
         self.world = Informers()

@@ -75,8 +75,8 @@ class LogArchive:
         """Return the sizes of a page of pieces of all allocations, and the `after` of the next page (empty: the last
         one)."""
         page = await self._objects.sizes(pieces.PIECES, after=after, limit=limit)
-        found = [each for path, size in page if (each := pieces.piece_size(path, size)) is not None]
-        return found, page[-1][0] if len(page) == limit else ""
+        found = [piece for each in page if (piece := pieces.piece_size(*each)) is not None]
+        return found, page[-1].path if len(page) == limit else ""
 
     async def forget(self, record: ArchiveRecord, *, most: int) -> int:
         """Delete up to `most` pieces, and after the last piece the record. Return the number of deleted objects."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from slipway.errors import DeniedError, PermanentError, TooLargeError, UnavailableError
+from slipway.logarchive.ports import ObjectSize
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -134,13 +135,16 @@ class StoredObjects:
             return None
 
     async def paths(self, folder: str, *, after: str = "", limit: int = 1000) -> list[str]:
-        return [path for path, _ in await self.sizes(folder, after=after, limit=limit)]
+        return [each.path for each in await self.sizes(folder, after=after, limit=limit)]
 
-    async def sizes(self, folder: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, int]]:
-        async def read() -> list[tuple[str, int]]:
-            found: list[tuple[str, int]] = []
+    async def sizes(self, folder: str, *, after: str = "", limit: int = 1000) -> list[ObjectSize]:
+        async def read() -> list[ObjectSize]:
+            found: list[ObjectSize] = []
             async for page in self._api.list(self._store, prefix=folder.rstrip("/"), offset=after or None):
-                found += [(each["path"], each["size"]) for each in page]
+                found += [
+                    ObjectSize(each["path"], each["size"], int(each["last_modified"].timestamp() * 1000))
+                    for each in page
+                ]
                 # A folder lists its files in no order, so it must be read to the end.
                 if len(found) >= limit and not self._is_folder:
                     break

@@ -78,9 +78,9 @@ class PieceSize(msgspec.Struct, kw_only=True, frozen=True):
 
     workspace: str
     allocation: AllocationId
-    at_ms: int
-    """when the last line before it was stored, in epoch milliseconds; 0 for the first piece"""
     bytes: int
+    stored_ms: int
+    """when it was stored, in epoch milliseconds"""
 
 
 def record_path(allocation: AllocationId) -> str:
@@ -111,13 +111,12 @@ def starts_of(paths: Iterable[str]) -> list[str]:
     return sorted(found, key=codec.cursor_parts)
 
 
-def piece_size(path: str, size: int) -> PieceSize | None:
-    """Return the size of a piece from its path; None when the path is not that of a piece."""
-    start, parts = start_of(path), path.split("/")
-    if start is None or len(parts) != 5 or not path.startswith(PIECES):
+def piece_size(path: str, size: int, stored_ms: int) -> PieceSize | None:
+    """Return the size of the piece at that path; None when the path is not that of a piece."""
+    parts = path.split("/")
+    if start_of(path) is None or len(parts) != 5 or not path.startswith(PIECES):
         return None
-    at_ms = codec.cursor_parts(start)[0]
-    return PieceSize(workspace=parts[2], allocation=AllocationId(parts[3]), at_ms=at_ms, bytes=size)
+    return PieceSize(workspace=parts[2], allocation=AllocationId(parts[3]), bytes=size, stored_ms=stored_ms)
 
 
 def encode_piece(lines: Sequence[StoredLine]) -> bytes:

@@ -5,7 +5,15 @@ returns a complete object. `paths` returns each object that exists during the wh
 within its deadline. Not promised: whether `paths` returns an object that is created or deleted during the call.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+
+class ObjectSize(NamedTuple):
+    """The size of an object in bytes, and when it was stored last (epoch milliseconds)."""
+
+    path: str
+    bytes: int
+    stored_ms: int
 
 
 class ArchiveObjects(Protocol):
@@ -30,8 +38,8 @@ class ArchiveObjects(Protocol):
         """Return up to `limit` paths below the folder (which ends in `/`) that sort after `after`, sorted."""
         ...
 
-    async def sizes(self, folder: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, int]]:
-        """Like `paths`, with the size of each object in bytes."""
+    async def sizes(self, folder: str, *, after: str = "", limit: int = 1000) -> list[ObjectSize]:
+        """Like `paths`, with the size of each object and when it was stored."""
         ...
 
     async def delete(self, paths: list[str]) -> None:

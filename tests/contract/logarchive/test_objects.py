@@ -13,6 +13,7 @@ import pytest
 
 from slipway.logarchive.objects import open_archive
 from slipway.logarchive.ports import ArchiveObjects
+from slipway.runtime.clock import SystemClock
 from tests.support import s3_gateway
 from tests.support.archive_objects import MemoryObjects
 
@@ -99,8 +100,9 @@ async def test_bytes_come_back_as_they_were(objects: ArchiveObjects) -> None:
 
 
 async def test_sizes_are_those_of_the_objects(objects: ArchiveObjects) -> None:
-    """Sizes are listed in the order of paths, in pages as paths are."""
+    """Sizes are listed in the order of paths, in pages as paths are, each with the time at which it was stored."""
     for name, count in (("b", 20), ("a", 3), ("c", 0)):
         await objects.create(f"v1/x/{name}", b"." * count)
-    assert await objects.sizes("v1/x/", limit=2) == [("v1/x/a", 3), ("v1/x/b", 20)]
-    assert await objects.sizes("v1/x/", after="v1/x/b") == [("v1/x/c", 0)]
+    found = [*await objects.sizes("v1/x/", limit=2), *await objects.sizes("v1/x/", after="v1/x/b")]
+    assert [(each.path, each.bytes) for each in found] == [("v1/x/a", 3), ("v1/x/b", 20), ("v1/x/c", 0)]
+    assert all(abs(each.stored_ms / 1000 - SystemClock().now()) < 600 for each in found)

@@ -368,11 +368,11 @@ async def archive_one(scene: ArchiverScene, count: int) -> AllocationId:
 
 
 async def test_beyond_its_bound_the_oldest_logs_go_and_readers_are_told() -> None:
-    """Beyond the bound the oldest logs are deleted and readers are told; the newest logs stay whole. The record of a
-    deleted log stays for its retention."""
+    """Beyond the bound the oldest logs are deleted, whatever their names, and readers are told; the newest logs stay
+    whole. The record of a deleted log stays for its retention."""
     scene = ArchiverScene()
     ids = list[AllocationId]()
-    for number in range(3):
+    for number in (2, 0, 1):
         meta = msgspec.structs.replace(
             scene.allocation.metadata, name=f"train-{number}", uid=f"{number:08x}-0000-0000-0000-000000000000"
         )
@@ -402,6 +402,48 @@ async def test_the_log_of_what_runs_never_goes() -> None:
     await scene.archiver().step()
     await scene.archiver(bytes_max=1).expire()
     assert await scene.numbers() == list(range(1, 101))
+
+
+async def test_a_log_that_is_being_closed_does_not_go() -> None:
+    """Its end would be written over the note that it went, and its last lines would stay without the others."""
+    scene = ArchiverScene()
+    archiver = scene.archiver(bytes_max=1)
+    await scene.print(100)
+    await archiver.step()
+    scene.end()
+    await archiver.expire()
+    assert await scene.numbers() == list(range(1, 101))
+    await end_logs(scene.streams, scene.id)
+    for _ in range(2):
+        scene.clock.ahead_s += 601
+        await archiver.step()
+    await archiver.expire()
+    record = await scene.archive.record(scene.id)
+    assert record is not None
+    assert record.ended_at
+    assert record.dropped_at
+    assert await scene.numbers() == []
+
+
+async def test_an_old_log_is_not_deleted_while_it_is_copied() -> None:
+    """Its object is gone, and it was created long ago: its age counts from its end, which is not on record yet."""
+    scene = ArchiverScene()
+    created_at = format_time(scene.clock.now() - 30 * DAY_S)
+    meta = msgspec.structs.replace(scene.allocation.metadata, creation_timestamp=created_at)
+    scene.show(msgspec.structs.replace(scene.allocation, metadata=meta))
+    archiver = scene.archiver(days=7)
+    await scene.print(20)
+    await archiver.step()
+    await scene.print(20, archiver)
+    scene.show()
+    await archiver.step()
+    await archiver.expire()
+    for _ in range(2):
+        scene.clock.ahead_s += 61
+        await archiver.step()
+    assert await scene.numbers() == list(range(1, 41))
+    await archiver.expire()
+    assert await scene.archive.record(scene.id) is not None
 
 
 async def test_a_reader_that_knew_a_log_is_told_that_it_went() -> None:

@@ -510,11 +510,11 @@ class LogArchiver:
         """Delete archives that are too old; never of an allocation whose object still exists."""
         if not self._days:
             return EXPIRY_S
-        there = {id_of(allocation) for allocation in self._world.allocations.items()}
+        there = self._there()
         ids, self._expiry_after = await self._archive.records(after=self._expiry_after, limit=EXPIRY_LOOKS_MAX)
         deleted = 0
         for id_ in ids:
-            if id_ in there:
+            if id_ in there or id_ in self._copies:
                 continue
             record = await self._archive.record(id_)
             liveness.beat()
@@ -543,12 +543,11 @@ class LogArchiver:
         if not sizes.is_whole:
             return EXPIRY_BUSY_S
         telemetry.LOG_ARCHIVE_SIZE.set(sizes.total)
-        running = {id_of(each) for each in self._world.allocations.items() if each.status.phase is not Phase.TERMINATED}
-        deleted = 0
+        deleted, there = 0, self._there()
         for of in sizes.oldest():
             if sizes.total <= self._bytes_max:
                 break
-            if of.allocation in running:
+            if self._may_grow(of.allocation, there):
                 continue
             count, is_all = await self._drop(of, EXPIRY_DELETES_MAX - deleted)
             deleted += count
@@ -559,6 +558,17 @@ class LogArchiver:
             telemetry.LOG_ARCHIVE_SIZE.set(sizes.total)
         self._sizes = _ArchiveSizes(again_at=now + EXPIRY_S)
         return EXPIRY_S
+
+    def _there(self) -> set[AllocationId]:
+        return {id_of(allocation) for allocation in self._world.allocations.items()}
+
+    def _may_grow(self, id_: AllocationId, there: set[AllocationId]) -> bool:
+        """Whether the archive of the allocation may get more pieces or another record; `there` are those that exist.
+
+        That is the case until its copy closes it. An allocation that exists and is not known in this term may get a
+        copy at any moment.
+        """
+        return id_ in self._copies or (id_ in there and id_ not in self._closed)
 
     async def _drop(self, of: "_ArchivedSize", most: int) -> tuple[int, bool]:
         """Note the deletion in the record first, then delete up to `most` pieces;
@@ -579,6 +589,7 @@ class _ArchivedSize(msgspec.Struct):
     allocation: AllocationId
     bytes: int = 0
     newest_ms: int = 0
+    """when its last piece was stored, in epoch milliseconds"""
 
 
 class _ArchiveSizes(msgspec.Struct):
@@ -597,7 +608,7 @@ class _ArchiveSizes(msgspec.Struct):
                 each.allocation, _ArchivedSize(workspace=each.workspace, allocation=each.allocation)
             )
             of.bytes += each.bytes
-            of.newest_ms = max(of.newest_ms, each.at_ms)
+            of.newest_ms = max(of.newest_ms, each.stored_ms)
             self.total += each.bytes
 
     def remove(self, of: _ArchivedSize) -> None:
