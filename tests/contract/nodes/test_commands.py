@@ -133,8 +133,12 @@ async def test_input_after_the_end_is_dropped(commands: Commands, pod: str) -> N
 
 
 async def test_the_interrupt_key_of_a_terminal(commands: Commands, pod: str) -> None:
-    """The interrupt key ends the command, as in a local terminal."""
-    async with commands.running(pod, ["sh", "-c", "echo here; sleep 600"], stdin=True, tty=True) as channels:
+    """The interrupt key ends the command, as in a local terminal.
+
+    The shell waits by itself. With a `sleep` behind the `echo` it could lose the signal between the two: it holds
+    signals back while it starts a program, and then waits for that program.
+    """
+    async with commands.running(pod, ["sh", "-c", "echo here; read line"], stdin=True, tty=True) as channels:
         assert b"here" in await first_output(channels)
         await channels.send(bytes((STDIN,)) + b"\x03")
         assert (await to_end(channels)).exit_code == 130
