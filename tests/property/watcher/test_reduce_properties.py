@@ -29,6 +29,9 @@ def stories(draw: st.DrawFn) -> AllocationStory:
     minimum = draw(st.sampled_from([None, 1, 2, 3]))
     spec: dict[str, Any] = {} if minimum is None else {"minAvailable": minimum}
     spec |= draw(st.sampled_from(EXTRAS))
+    if spec.get("restart") == "rank":
+        # The launch is refused with a smaller minimum, so no such allocation has pods.
+        spec.pop("minAvailable", None)
     story = an_allocation(RANKS, maxRestarts=draw(st.integers(0, 2)), kind=draw(st.sampled_from(KINDS)), **spec)
     stage = draw(st.integers(0, 5))
     story = story.assigned() if stage >= 1 else story

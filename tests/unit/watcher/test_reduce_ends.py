@@ -2,6 +2,7 @@
 
 import pytest
 
+from slipway.crd.v1alpha1 import Signals
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason, Result
 from tests.support.builders import AllocationStory, a_pod, an_allocation
@@ -95,6 +96,20 @@ def test_what_a_users_preemption_comes_to(_case: str, acked: bool, code: int, re
     story = AllocationStory(told)
     story = story.acknowledged(0) if acked else story
     assert ending(settled(story.it, a_pod().exited(code, at_s=18))) == (Phase.TERMINATED, result, reason)
+
+
+def test_a_preemption_that_was_acknowledged_before_it_was_recorded_is_over_at_once() -> None:
+    """The look that records it decides like the next one: nothing waits for a gang of daemons."""
+    story = (
+        an_allocation(2, successPolicy={"targets": [{"role": "worker", "indexes": [0]}]})
+        .assigned()
+        .released()
+        .running()
+    )
+    story = story.with_spec(signals=Signals(attempt=1, daemons=[0, 1])).asked_to_preempt().acknowledged(0, 1)
+    status = once(story.it, a_pod(0).running(), a_pod(1).running()).allocation.status
+    assert (status.phase, status.reason) == (Phase.TERMINATING, Reason.PREEMPTED)
+    assert [entry.type for entry in status.transitions[-2:]] == [Event.PREEMPTING, Event.TERMINATING]
 
 
 def test_what_the_system_preempted_comes_back() -> None:

@@ -98,7 +98,7 @@ def preempted(view: ReductionView, allocation: Allocation) -> tuple[Allocation, 
         data=data,
         deadlines={**allocation.status.deadlines, ends.DEADLINE_PREEMPTION: deadline},
     )
-    return told, None
+    return told, _preemption_over(view, told, preempt)
 
 
 def ending(view: ReductionView, allocation: Allocation) -> EndCause | None:
