@@ -37,8 +37,13 @@ async def run(env: dict[str, str], *args: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "slipway.api.main", *args, env=env, stderr=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(EXIT_S):
-        _, said = await process.communicate()
+    try:
+        async with asyncio.timeout(EXIT_S):
+            _, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     return process.returncode or 0, said.decode()
 
 

@@ -67,8 +67,13 @@ class Command(msgspec.Struct, frozen=True):
         """Run kubectl. The documents in `stdin` are sent as YAML; `code` is the expected exit code, None for any."""
         process = await self.start(*arguments, has_stdin=stdin is not None, editor=editor)
         sent = None if stdin is None else yaml.safe_dump_all(stdin).encode()
-        async with asyncio.timeout(DEADLINE_S):
-            out, err = await process.communicate(sent)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                out, err = await process.communicate(sent)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
         said = Said(process.returncode or 0, out.decode(), err.decode())
         assert code is None or said.code == code, said
         return said

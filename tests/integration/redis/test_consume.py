@@ -74,17 +74,22 @@ async def test_the_program_of_the_page(tmp_path: Path) -> None:
         streams = operator.connect()
         await publish(streams, an_event(1), an_event(2, type=Event.TERMINATED, data=USED))
         process = await start(program(tmp_path), url)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert await process.stdout.readline() == b"default/train: 60 GPU seconds\n"
-        await server.stop()
-        assert b"redis is away" in await process.stderr.readline()
-        await server.start()
-        await operator.everywhere("ACL", "SETUSER", READER.name, "on", f">{PASSWORD}", *READER.arguments())
-        await publish(streams, an_event(1, name="tune", type=Event.TERMINATED, data=USED))
-        assert await process.stdout.readline() == b"default/tune: 60 GPU seconds\n"
-        process.send_signal(signal.SIGTERM)
-        out, _ = await process.communicate()
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert await process.stdout.readline() == b"default/train: 60 GPU seconds\n"
+            await server.stop()
+            assert b"redis is away" in await process.stderr.readline()
+            await server.start()
+            await operator.everywhere("ACL", "SETUSER", READER.name, "on", f">{PASSWORD}", *READER.arguments())
+            await publish(streams, an_event(1, name="tune", type=Event.TERMINATED, data=USED))
+            assert await process.stdout.readline() == b"default/tune: 60 GPU seconds\n"
+            process.send_signal(signal.SIGTERM)
+            out, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.communicate()
     assert out == b"2 events handled, 0 dead letters\n"
     assert process.returncode == 0
 

@@ -123,6 +123,7 @@ def _start(port: int, folder: Path) -> subprocess.Popen[bytes]:
             except httpx2.TransportError:
                 time.sleep(0.02)
     process.kill()
+    process.wait()
     raise AssertionError("the server did not start")
 
 
