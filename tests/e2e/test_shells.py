@@ -92,7 +92,7 @@ def test_kill_9_of_the_api_in_between(stack: RunningStack, shell: str) -> None:
         person.until("line-20\r")
         stack.kill("api")
         person.type("echo typed-while-away\n")
-        person.until("connected again")
+        person.until("reconnected")
         person.until("done-2")
         seen = person.until("typed-while-away")
         person.type("exit\n")

@@ -98,13 +98,13 @@ class Attachment:
     def _on_lost(self, why: str) -> None:
         if not self._is_lost:
             self._is_lost = True
-            hint = f"; {DETACH_NAME} leaves" if self._is_tty else ""
-            self._say(f"the connection is lost ({why[:100]}); connecting again{hint}")
+            hint = f"; {DETACH_NAME} detaches" if self._is_tty else ""
+            self._say(f"connection lost ({why[:100]}); reconnecting{hint}")
 
     def _on_found(self, is_cut: bool) -> None:
         if self._is_lost:
             self._is_lost = False
-            self._say("connected again" + ("; some output in between is not kept any more" if is_cut else ""))
+            self._say("reconnected" + ("; some output in between is lost" if is_cut else ""))
 
     def _say(self, words: str) -> None:
         end = "\r\n" if self._is_tty else "\n"

@@ -89,7 +89,9 @@ def _sent_part(session: CliSession, body: Json, ids: list[str], key: str) -> lis
         found |= {text: item for text, item in zip(left, items, strict=True) if item["outcome"] != "notReached"}
         rest = [text for text in left if text not in found]
         if len(rest) == len(left):
-            raise DeadlineError(f"the server reached none of {len(left)} allocations in its time; try again later")
+            raise DeadlineError(
+                f"the server processed none of {len(left)} allocations within its time limit; try again later"
+            )
         left = rest
     return [found[text] for text in dict.fromkeys(ids)]
 

@@ -57,7 +57,7 @@ def show_launch(session: CliSession, arguments: argparse.Namespace, body: Json, 
         case _:
             fields = {_snake(name): value for name, value in body.items() if name != "kind"}
             if odd := [name for name in fields if not name.isidentifier()]:
-                raise PermanentError(f"the launch has a field {odd[0][:80]!r}, which no client has")
+                raise PermanentError(f"the launch has a field {odd[0][:80]!r}, which the Python client cannot pass")
             lines = [f"    {name}={_literal(name, value)}," for name, value in fields.items()]
             call = ["run = client.launch(", f"    {body['kind']!r},", *lines, f"    key={key!r},", ")", "print(run.id)"]
             _python(session, call, with_os="secretValues" in body)
@@ -94,7 +94,9 @@ def show_kill(session: CliSession, arguments: argparse.Namespace, ids: Sequence[
     match asked(arguments):
         case "kubectl":
             if values:
-                raise InvalidError(f"--{next(iter(values))}: kubectl cannot say it; leave it out, or use --as curl")
+                raise InvalidError(
+                    f"--{next(iter(values))}: kubectl has no such option; leave it out, or use --as curl"
+                )
             _kubectl_patch(session, ids, {"desired": "Stopped"})
         case "curl" if len(ids) == 1:
             _curl(session, "POST", f"/allocations/{ids[0]}/kill", body=values or None)
@@ -158,7 +160,7 @@ def show_move(session: CliSession, arguments: argparse.Namespace, ids: Sequence[
         _curl(session, "POST", f"/allocations/{ids[0]}/move", body=beside)
         return
     if "interrupt" in beside and asked(arguments) == "python":
-        raise InvalidError("--no-interrupt: the Python client cannot say it; leave it out, or use --as curl")
+        raise InvalidError("--no-interrupt: the Python client has no such option; leave it out, or use --as curl")
     values = {name: value for name, value in beside.items() if name != "interrupt"}
     show_batch(session, arguments, "move", ids, values, spec=None)
 
@@ -166,7 +168,7 @@ def show_move(session: CliSession, arguments: argparse.Namespace, ids: Sequence[
 def show_forget(session: CliSession, arguments: argparse.Namespace, ids: Sequence[str]) -> None:
     """Print `forget` of each allocation. Raises InvalidError for the other tools, which cannot do it."""
     if asked(arguments) != "curl":
-        raise InvalidError(f"--as {asked(arguments)}: only the API does this; use --as curl")
+        raise InvalidError(f"--as {asked(arguments)}: only the API can do this; use --as curl")
     for id_ in ids:
         _curl(session, "POST", f"/allocations/{id_}/forget")
 
@@ -197,7 +199,7 @@ def _curl(
 ) -> None:
     session.terminal.line(session.api.as_curl(method, path, query=query, body=body, headers=headers))
     if session.api.server.credential is not None and ENV_TOKEN not in os.environ:
-        session.terminal.note(f"it takes your token from ${ENV_TOKEN}, which is not set here")
+        session.terminal.note(f"it reads your token from ${ENV_TOKEN}, which is not set here")
 
 
 def _python(session: CliSession, call: Sequence[str], *, with_os: bool = False) -> None:
@@ -252,7 +254,7 @@ def _kubectl_list(given: Mapping[str, Any]) -> str:
                 fields.append(f"status.phase={value}")
             case _:
                 option = {"user": "owner"}.get(name, name)
-                raise InvalidError(f"--{option}: kubectl cannot choose by it; leave it out, or use --as curl")
+                raise InvalidError(f"--{option}: kubectl cannot filter by it; leave it out, or use --as curl")
     words += ["--field-selector", ",".join(fields)] if fields else []
     return shlex.join(words)
 
@@ -266,7 +268,7 @@ def _places(session: CliSession, ids: Sequence[str]) -> list[str]:
     views: list[Json] = [session.api.get(f"/allocations/{id_}") for id_ in ids]
     for name in [str(view[field]) for view in views for field in ("name", "workspace")]:
         if not _OBJECT_NAME.fullmatch(name):
-            raise PermanentError(f"the server names an object {name[:80]!r}, which is no name of Kubernetes")
+            raise PermanentError(f"the server names an object {name[:80]!r}, which is not a valid Kubernetes name")
     return [f"{view['name']} -n {view['workspace']}" for view in views]
 
 

@@ -84,7 +84,7 @@ class Following:
         terminal.clear()
         # When the program could not be started, its log has neither lines nor an end.
         if self._has_lines and not self._logs_over:
-            terminal.note(f"the end of the log has not come yet; see it with: {command_line('logs', self.id)}")
+            terminal.note(f"the end of the log has not arrived yet; see it with: {command_line('logs', self.id)}")
         self.view = self._read_end()
         is_good = labels.has_succeeded(self.view)
         terminal.note(terminal.paint(labels.summary_of(self.view), "green" if is_good else "red"))

@@ -38,7 +38,7 @@ class GpuUse(NamedTuple):
             return "not known: Prometheus has no figures of its pods"
         said = f"{row['percent']:.0f} % over {format_duration(self.window_s)}"
         if row["isIdle"]:
-            return f"{said}; idle: none did anything for {format_duration(self.idle_s)}"
+            return f"{said}; idle: no GPU did any work for {format_duration(self.idle_s)}"
         slow = [each for each in cast("list[Json]", row["ranks"]) if each["percent"] < row["percent"] / 2]
         if 0 < len(slow) <= len(row["ranks"]) // 2:
             least = min(slow, key=lambda each: float(each["percent"]))

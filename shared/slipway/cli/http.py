@@ -97,8 +97,8 @@ class ApiResponse(NamedTuple):
             found = None
         if not isinstance(found, dict):
             raise PermanentError(
-                "the answer is no JSON of Slipway: look at the address (--server, $SLIPWAY_SERVER), and at what stands "
-                "between here and the server"
+                "the answer is not JSON of Slipway: check the address (--server, $SLIPWAY_SERVER), and the proxies "
+                "between this machine and the server"
             )
         return cast("Json", found)
 
@@ -288,7 +288,7 @@ class Api:
         """
         course = StreamCourse(after, patience_s=PATIENCE_S, pause_s=PAUSE_S)
         while True:
-            broken: Exception = UnavailableError(f"{self.server.url} ends its streams too early")
+            broken: Exception = UnavailableError(f"{self.server.url} ended the stream too early")
             try:
                 for entry in self._events(path, query, course):
                     course.passed(entry)
@@ -332,7 +332,7 @@ class Api:
             return self.server.prefix + quote(whole, safe="/:@~") + (f"?{urlencode(pairs)}" if pairs else "")
         except UnicodeEncodeError as error:
             shown = str(error.object).removeprefix(API)[:64]
-            raise InvalidError(f"{shown!r} is not UTF-8 text, and the server takes no other") from None
+            raise InvalidError(f"{shown!r} is not UTF-8 text, and the server accepts only UTF-8") from None
 
     def close(self) -> None:
         """Close the connection; the next call opens a new one."""
@@ -381,7 +381,7 @@ class Api:
     ) -> http.client.HTTPResponse:
         for name, value in headers.items():
             if any(ord(letter) > 255 for letter in value):
-                raise InvalidError(f"{name}: {value[:64]!r} has characters that a header cannot have")
+                raise InvalidError(f"{name}: {value[:64]!r} has characters that are not allowed in a header")
         connection = self._open()
         self._is_idle = False
         cast("socket.socket", connection.sock).settimeout(timeout_s)
@@ -440,12 +440,12 @@ class Api:
         is_first = tries.count == 1
         pause_s = tries.pause_after(error, was_sent=True, now=time.monotonic(), chance=chance())
         if is_first and self._note is not None:
-            self._note(f"no answer yet: {str(error).partition(AGAIN)[0]}; asking again for up to {AGAIN_S:.0f} s")
+            self._note(f"no answer yet: {str(error).partition(AGAIN)[0]}; retrying for up to {AGAIN_S:.0f} s")
         return pause_s
 
     def _unreachable(self, error: Exception) -> UnavailableError:
         refused = isinstance(error, ConnectionRefusedError)
-        why = "nobody listens there" if refused else (str(error) or type(error).__name__)
+        why = "the connection was refused" if refused else (str(error) or type(error).__name__)
         return UnavailableError(
             f"no Slipway answers at {self.server.url} ({self.server.origin}): {why}\n"
             "start one here with `slipway up`, or name another with --server URL or $SLIPWAY_SERVER"

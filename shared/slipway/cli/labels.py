@@ -143,7 +143,7 @@ def failures_of(view: Json) -> list[str]:
     if not causes or not others:
         return causes or others
     stopped = "1 other rank was" if len(others) == 1 else f"{len(others)} other ranks were"
-    return [*causes[:SHOWN_MAX], f"{stopped} stopped for it"]
+    return [*causes[:SHOWN_MAX], f"{stopped} stopped because of it"]
 
 
 def exit_code_of(view: Json) -> int:

@@ -28,23 +28,31 @@ NAME_LETTERS = "bcdfghjkmnpqrstvwxz23456789"
 
 def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     """Add the options of a launch."""
-    ask = parser.add_argument_group("what it asks for (of each rank)")
+    ask = parser.add_argument_group("resources (of each rank)")
     add_resources(ask)
     types = ask.add_mutually_exclusive_group()
-    types.add_argument("--gpu-type", metavar="FLAVOR", help="the type of GPUs: a flavor of the pool")
+    types.add_argument("--gpu-type", metavar="FLAVOR", help="type of the GPUs: a flavor of the pool")
     types.add_argument(
-        "--flavor", metavar="FLAVOR", action="append", default=[], help="one that it accepts, the best first (repeat)"
+        "--flavor",
+        metavar="FLAVOR",
+        action="append",
+        default=[],
+        help="a flavor that it accepts, the best first (repeat)",
     )
-    ask.add_argument("--arch", choices=("amd64", "arm64"), help="the processor of its nodes")
+    ask.add_argument("--arch", choices=("amd64", "arm64"), help="processor architecture of its nodes")
     if with_ranks:
-        ask.add_argument("--ranks", metavar="N", type=whole_number, help="how many; they start together or not at all")
-        ask.add_argument("--min-available", metavar="N", type=whole_number, help="start with so many (default: all)")
+        ask.add_argument(
+            "--ranks", metavar="N", type=whole_number, help="number of ranks; they start together or not at all"
+        )
+        ask.add_argument(
+            "--min-available", metavar="N", type=whole_number, help="ranks that it needs to start (default: all)"
+        )
     what = parser.add_argument_group("what it runs")
     what.add_argument("--image", metavar="I", help="container image")
     what.add_argument(
         "--setup",
         metavar="SCRIPT",
-        help="what each rank runs first, once in each attempt, such as 'pip install -r requirements.txt'",
+        help="script that each rank runs first, once per attempt, such as 'pip install -r requirements.txt'",
     )
     add_variables(what)
     what.add_argument(
@@ -52,11 +60,11 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
         metavar="NAME[=SECRET/KEY]",
         action="append",
         default=[],
-        help="a variable whose value is a key of a Secret of the workspace; without =SECRET/KEY, the value that it has "
-        "here, which nothing shows again (repeat)",
+        help="variable with the value of a key of a Secret of the workspace; without =SECRET/KEY, with its value in "
+        "your shell, which is never shown again (repeat)",
     )
     what.add_argument(
-        "--file", metavar="PATH[:NAME]", action="append", default=[], help="ship a small file with it (repeat)"
+        "--file", metavar="PATH[:NAME]", action="append", default=[], help="send a small file with the launch (repeat)"
     )
     upload.add_options(what)
     what.add_argument(
@@ -64,15 +72,15 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
         metavar="[NAME=]PORT[/SCHEME]",
         action="append",
         default=[],
-        help="a port that it serves: http (the default), https or tcp (repeat)",
+        help="port that it serves: http (the default), https or tcp (repeat)",
     )
     what.add_argument(
         "--service",
         metavar="NAME:PORT",
-        help="stand behind this Service of the workspace with its first rank, beside all launches that name it",
+        help="put its first rank behind this Service of the workspace; several launches may share a Service",
     )
     _add_surroundings(what)
-    what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
+    what.add_argument("--template", metavar="NAME", help="template of the workspace; the other options override it")
     _add_where(parser)
     _add_limits(parser)
 
@@ -80,19 +88,19 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
 def _add_where(parser: argparse.ArgumentParser) -> None:
     """Add the options about where and when a launch runs."""
     where = parser.add_argument_group("where and when")
-    where.add_argument("--name", metavar="N", help="a name of your own")
+    where.add_argument("--name", metavar="N", help="name of the allocation (default: generated)")
     where.add_argument("-n", "--workspace", metavar="W", help="(default: what `slipway config` shows)")
     where.add_argument("--pool", metavar="P")
     where.add_argument("--queue", metavar="Q")
-    where.add_argument("--job", metavar="J", help="group it with others")
+    where.add_argument("--job", metavar="J", help="job that groups it with other allocations")
     where.add_argument(
         "--topology",
         metavar="KEY[=required|preferred]",
-        help="all ranks within one value of this node label, such as a rack; =preferred: as few values as possible "
-        "(default: required)",
+        help="place all ranks on nodes with one value of this node label, such as a rack; =preferred: on as few "
+        "values as possible (default: required)",
     )
     where.add_argument("--priority", metavar="0..1000", type=whole_number, help="higher goes first (default: 50)")
-    where.add_argument("--preemptible", action="store_true", help="may be preempted for others")
+    where.add_argument("--preemptible", action="store_true", help="may be preempted for other work")
     where.add_argument("--hold", action="store_true", help="do not start before `slipway resume`")
     where.add_argument(
         "--after",
@@ -109,29 +117,29 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the options about limits and about failures."""
     limits = parser.add_argument_group("limits")
     limits.add_argument("--max-runtime", metavar="2h", help="end it after this time")
-    limits.add_argument("--idle-timeout", metavar="30m", help="end it when nobody uses it for this time")
-    limits.add_argument("--pending-timeout", metavar="1h", help="give up when it has not started by then")
+    limits.add_argument("--idle-timeout", metavar="30m", help="end it after this time without use")
+    limits.add_argument("--pending-timeout", metavar="1h", help="end it when it has not started within this time")
     limits.add_argument(
-        "--max-restarts", "--retry", metavar="N", type=whole_number, help="start it again so often when it fails"
+        "--max-restarts", "--retry", metavar="N", type=whole_number, help="restart it at most N times when it fails"
     )
     limits.add_argument(
         "--restart",
         choices=("gang", "rank"),
-        help="what --max-restarts starts again: gang, all ranks (the default), or rank, only the one that failed",
+        help="what --max-restarts restarts: gang, all ranks (the default), or rank, only the failed rank",
     )
     limits.add_argument(
         "--on-exit",
         metavar="CODES=ACTION",
         action="append",
         default=[],
-        help="what these exit codes mean, such as 2,64-78=fail: fail, retry, ignore, or notCounted (repeat; the first "
-        "that matches decides)",
+        help="what to do at these exit codes, such as 2,64-78=fail: fail, retry, ignore, or notCounted (repeat; the "
+        "first match decides)",
     )
 
 
 def _add_surroundings(what: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
     """Add the options about the user, the privileges and the volumes of a launch."""
-    what.add_argument("--shm-size", metavar="SIZE", help="of /dev/shm, such as 8Gi: memory of the rank")
+    what.add_argument("--shm-size", metavar="SIZE", help="size of /dev/shm, such as 8Gi; it uses memory of the rank")
     what.add_argument("--service-account", metavar="NAME", help="run as this service account of the workspace")
     what.add_argument(
         "--run-as", metavar="UID[:GROUP]", default="", help="run as this user and primary group, by number: 1000:1000"
@@ -141,29 +149,31 @@ def _add_surroundings(what: argparse._ArgumentGroup) -> None:  # pyright: ignore
         metavar="NAME",
         action="append",
         default=[],
-        help="root, hostIPC, hostNetwork or a capability such as IPC_LOCK; the pool has to allow it (repeat)",
+        help="root, hostIPC, hostNetwork or a capability such as IPC_LOCK; the pool must allow it (repeat)",
     )
     what.add_argument(
         "--volume",
         metavar="CLAIM:PATH[:ro]",
         action="append",
         default=[],
-        help="a volume claim of the workspace, at this path; with :ro it is only read (repeat)",
+        help="mount a volume claim of the workspace at this path; :ro: read-only (repeat)",
     )
     what.add_argument(
-        "--home", action="store_true", help="HOME is a volume that you keep from launch to launch, made on first use"
+        "--home",
+        action="store_true",
+        help="mount your home volume as HOME; all your launches share it, and the first one creates it",
     )
     what.add_argument(
         "--checkpoints",
         metavar="CLAIM[/FOLDER]",
-        help="keep SLIPWAY_CHECKPOINT_DIR on this volume claim, through restarts and preemptions; with a FOLDER, for "
-        "all launches that name it",
+        help="store SLIPWAY_CHECKPOINT_DIR on this volume claim, so that it survives restarts and preemptions; all "
+        "launches with the same FOLDER share it",
     )
 
 
 def add_resources(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
     """Add the options about the resources of a rank; `resources_of` reads them."""
-    parser.add_argument("--gpus", metavar="N", type=whole_number, help="whole GPUs")
+    parser.add_argument("--gpus", metavar="N", type=whole_number, help="number of whole GPUs")
     parser.add_argument("--cpus", metavar="N", help="such as 2 or 500m")
     parser.add_argument("--memory", metavar="SIZE", help="such as 4Gi")
 
@@ -184,14 +194,14 @@ def add_variables(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> 
         metavar="NAME[=VALUE]",
         action="append",
         default=[],
-        help="a variable; without =VALUE, with the value that it has here (repeat)",
+        help="variable; without =VALUE, with its value in your shell (repeat)",
     )
     parser.add_argument(
         "--env-file",
         metavar="FILE",
         action="append",
         default=[],
-        help="variables, one NAME=VALUE on a line; --env goes before them (repeat)",
+        help="file of variables, one NAME=VALUE per line; --env overrides it (repeat)",
     )
 
 

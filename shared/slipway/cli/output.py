@@ -25,7 +25,7 @@ class Options(Protocol):
 def add_options(parser: Options, *forms: str) -> None:
     """Add `-o` with these forms (default: all), and `-q`."""
     choices = forms or FORMS
-    parser.add_argument("-o", "--output", choices=choices, default=choices[0], help="form of the answer")
+    parser.add_argument("-o", "--output", choices=choices, default=choices[0], help="format of the output")
     parser.add_argument("-q", "--quiet", action="store_true", help="print only ids")
 
 

@@ -71,12 +71,12 @@ def items_of(folder: str, includes: Sequence[str] = ()) -> list[Item]:
             items = [_file(own, path, path.parent)]
         for item in items:
             if item.path in found:
-                raise InvalidError(f"--include: {item.path} stands in the context already; include it as {source}:NAME")
+                raise InvalidError(f"--include: {item.path} is already in the context; include it as {source}:NAME")
             found[item.path] = item
     count = len(found) + len(_folders_of(found))
     if count > MEMBERS_MAX:
         raise InvalidError(
-            f"--context: {count} files and folders; at most {MEMBERS_MAX} go: leave some out in {IGNORE_FILE}"
+            f"--context: {count} files and folders; at most {MEMBERS_MAX} are allowed: leave some out in {IGNORE_FILE}"
         )
     return [found[path] for path in sorted(found)]
 
@@ -138,8 +138,8 @@ def too_large(items: Sequence[Item]) -> InvalidError:
     largest = sorted(items, key=lambda item: -item.size)[:LARGEST_SHOWN]
     shown = ", ".join(f"{item.path} ({item.size / MIB:.1f} MiB)" for item in largest)
     return InvalidError(
-        f"--context: packed it has more than {ARCHIVE_BYTES_MAX // MIB} MiB, the most that goes. The largest: {shown}. "
-        f"Name what is not needed in {IGNORE_FILE}; put data on a volume"
+        f"--context: the packed archive has more than {ARCHIVE_BYTES_MAX // MIB} MiB, the limit. The largest files: "
+        f"{shown}. Name the files that are not needed in {IGNORE_FILE}; put data on a volume"
     )
 
 
@@ -153,7 +153,7 @@ class Ignore:
             try:
                 GitIgnoreSpec.from_lines([line])
             except ValueError as exc:
-                raise InvalidError(f"{source}: line {number}: {line!r} is no pattern ({exc})") from exc
+                raise InvalidError(f"{source}: line {number}: {line!r} is not a valid pattern ({exc})") from exc
         self._spec = GitIgnoreSpec.from_lines([*IGNORED, *lines])
 
     @classmethod
@@ -207,10 +207,10 @@ def _below(root: Path, ignore: Ignore) -> Iterator[Item]:
 
 def _file(path: str, source: Path, root: Path) -> Item:
     if "\\" in path or any(ord(letter) < ord(" ") or "\ud800" <= letter <= "\udfff" for letter in path):
-        raise InvalidError(f"--context: {path!r} is no name that travels; {_SKIP_HINT}")
+        raise InvalidError(f"--context: {path!r} is not an allowed file name; {_SKIP_HINT}")
     try:
         if source.is_symlink() and not source.resolve(strict=True).is_relative_to(root.resolve()):
-            raise InvalidError(f"--context: {source} is a link that leads out of {root}; {_SKIP_HINT}")
+            raise InvalidError(f"--context: {source} is a link to a file outside of {root}; {_SKIP_HINT}")
         found = source.stat()
     except OSError as exc:
         raise InvalidError(f"--context: {source} cannot be read: {exc.strerror or exc}; {_SKIP_HINT}") from exc

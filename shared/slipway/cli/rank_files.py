@@ -126,7 +126,7 @@ class RankFiles:
         target = local / source.name if local.is_dir() else local
         parent = target.parent
         if not parent.is_dir():
-            raise NotFoundError(f"there is no folder {parent}; make it first")
+            raise NotFoundError(f"there is no folder {parent}; create it first")
         try:
             staging = Path(tempfile.mkdtemp(prefix=f".{target.name[:64]}.", suffix=".part", dir=parent))
         except OSError as error:

@@ -106,7 +106,7 @@ class Remote:
                     await self._converse(socket)
             except _LostError as error:
                 if loop.time() > until:
-                    raise UnavailableError(f"the connection was lost and did not come back: {error}") from error
+                    raise UnavailableError(f"the connection was lost and could not be restored: {error}") from error
                 self.lost(str(error))
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)

@@ -33,16 +33,18 @@ def add_options(parser: argparse.ArgumentParser, *, with_ids: bool = True) -> No
     """Add the arguments for IDs and for filters. Without `with_ids` the verb adds `ids` itself."""
     if with_ids:
         parser.add_argument("ids", nargs="*", metavar="ID", type=allocation_id)
-    many = parser.add_argument_group("many at once (your own, after a confirmation)")
+    many = parser.add_argument_group("many at once (your own allocations, after a confirmation)")
     many.add_argument("-l", "--selector", metavar="LABELS", help="all with these labels, such as team=vision")
-    many.add_argument("--all", action="store_true", help="all of them")
-    many.add_argument("-n", "--workspace", metavar="W", help="of them, only those of this workspace")
+    many.add_argument("--all", action="store_true", help="all allocations")
+    many.add_argument("-n", "--workspace", metavar="W", help="only of this workspace")
     many.add_argument("--queue", metavar="Q", help="only of this queue")
     many.add_argument("--job", metavar="J", help="only of this job")
     many.add_argument("--kind", metavar="KIND", help="only of this kind")
-    many.add_argument("--phase", metavar="PHASE", help="only in this phase, or these: Pending,Assigned")
-    many.add_argument("--owner", metavar="NAME", help=f"of this user, not your own; '{EVERYBODY}': of all users")
-    many.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    many.add_argument("--phase", metavar="PHASE", help="only in this phase, or in several: Pending,Assigned")
+    many.add_argument(
+        "--owner", metavar="NAME", help=f"allocations of this user, not yours; '{EVERYBODY}': of all users"
+    )
+    many.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
 def is_by_filter(arguments: argparse.Namespace) -> bool:
@@ -57,13 +59,13 @@ def is_by_filter(arguments: argparse.Namespace) -> bool:
     given = [name for name in ("workspace", "queue", "job", "phase", "owner") if getattr(arguments, name)]
     if arguments.ids and (given or arguments.kind):
         raise InvalidError(
-            f"--{[*given, 'kind'][0]}: has no effect beside IDs; leave it out, or choose with -l LABELS or --all"
+            f"--{[*given, 'kind'][0]}: has no effect together with IDs; leave it out, or select with -l LABELS or --all"
         )
     if chosen or arguments.ids:
         return chosen
     if given:
-        raise InvalidError(f"--{given[0]}: add --all, or -l LABELS, to choose all that fit")
-    raise InvalidError("ids: give at least one ID, or choose with -l LABELS or --all")
+        raise InvalidError(f"--{given[0]}: add --all, or -l LABELS, to select all that match")
+    raise InvalidError("ids: give at least one ID, or select with -l LABELS or --all")
 
 
 def chosen(
@@ -111,7 +113,7 @@ def _agrees(session: CliSession, does: str, owner: str, views: list[Json]) -> bo
     whose = "all users" if owner == EVERYBODY else f"user {owner}"
     question = f"{does} {what} of {whose} ({counted})?"
     if not sys.stdin.isatty():
-        raise InvalidError(f"{question} there is no terminal to ask on; add --yes")
+        raise InvalidError(f"{question} there is no terminal to ask for confirmation; add --yes")
     session.terminal.err.write(f"{one_line(question)} [y/N] ")
     session.terminal.err.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):

@@ -58,7 +58,7 @@ def keys_of(id_: str) -> SshKeys:
         PermanentError: there is no ssh-keygen, or the folder cannot be written. DeniedError: another account owns it.
     """
     if not _ID.fullmatch(id_):
-        raise PermanentError(f"{id_[:80]!r} is no AllocationID; slipway ssh-config writes the whole one")
+        raise PermanentError(f"{id_[:80]!r} is not a complete AllocationID; slipway ssh-config writes the complete one")
     root = contexts.folder() / "ssh"
     keys = SshKeys(root / id_, ALIAS.format(id_))
     try:
@@ -71,7 +71,7 @@ def keys_of(id_: str) -> SshKeys:
                 _make(keys, root)
             os.utime(keys.folder)
     except OSError as error:
-        raise PermanentError(f"the keys of {id_} cannot be made in {root}: {error}") from error
+        raise PermanentError(f"the keys of {id_} cannot be created in {root}: {error}") from error
     return keys
 
 

@@ -41,7 +41,7 @@ class Tunnel:
         try:
             listening = await asyncio.start_server(self._serve, HOST, local)
         except OSError as error:
-            raise UnavailableError(f"port {local} of this machine cannot be had: {error.strerror}") from error
+            raise UnavailableError(f"port {local} of this machine cannot be opened: {error.strerror}") from error
         ready(int(listening.sockets[0].getsockname()[1]))
         try:
             await asyncio.Event().wait()

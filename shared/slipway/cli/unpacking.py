@@ -89,7 +89,7 @@ class _Work:
             self._make_folder(name)
             self._folders[name] = _Folder(member.mode, _time_of(member))
         elif not name:
-            raise PermanentError("the archive holds an entry without a name")
+            raise PermanentError("the archive has an entry without a name")
         elif member.isreg():
             self._write(archive, member, name)
         elif member.issym():
@@ -188,12 +188,12 @@ def _inside(name: str) -> str:
     """Return the path below the folder, without dots; empty for the folder itself. Raises PermanentError."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name:
-        raise PermanentError(f"the archive names a path outside of what is copied: {name[:200]!r}")
+        raise PermanentError(f"the archive names a path outside of the copied folder: {name[:200]!r}")
     path = "/".join(parts)
     if len(parts) > STEPS_MAX or len(os.fsencode(path)) > PATH_BYTES_MAX:
         raise PermanentError(
             f"the archive names a path of more than {STEPS_MAX} steps or {PATH_BYTES_MAX} bytes; "
-            f"copy what is below it: {name[:200]!r}"
+            f"copy the files below it: {name[:200]!r}"
         )
     return path
 

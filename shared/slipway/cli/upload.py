@@ -26,10 +26,15 @@ def add_options(parser: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
         "--context",
         metavar="DIR",
         default="",
-        help=f"bring the files of a folder, without what its {packing.IGNORE_FILE} names",
+        help=f"send the files of a folder, except those that its {packing.IGNORE_FILE} names",
     )
     parser.add_argument(
-        "-i", "--include", metavar="PATH[:NAME]", action="append", default=[], help="one more file or folder (repeat)"
+        "-i",
+        "--include",
+        metavar="PATH[:NAME]",
+        action="append",
+        default=[],
+        help="send one more file or folder (repeat)",
     )
 
 
@@ -39,14 +44,16 @@ def bring(session: CliSession, body: Json, arguments: argparse.Namespace) -> Non
         return
     items = packing.items_of(arguments.context, arguments.include)
     if not items:
-        raise InvalidError(f"--context: nothing of {arguments.context} goes: it is empty, or all of it is ignored")
+        raise InvalidError(
+            f"--context: no file of {arguments.context} is sent: the folder is empty, or all its files are ignored"
+        )
     files = packing.small_files(items)
     if files is not None and len(files) + len(body.get("files") or []) <= packing.SMALL_FILES:
         body["files"] = [*(body.get("files") or []), *files]
     elif getattr(arguments, "as_tool", ""):
-        raise InvalidError("--as: the files of --context are uploaded first, which no other tool does; leave it out")
+        raise InvalidError("--as: the files of --context are uploaded first, which other tools cannot do; leave it out")
     elif arguments.dry_run:
-        session.terminal.note("a dry run uploads nothing: the context is left out")
+        session.terminal.note("a dry run uploads nothing: --context is left out")
     else:
         body["context"] = send(session, items, str(body.get("workspace") or DEFAULT_WORKSPACE))
 

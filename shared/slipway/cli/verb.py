@@ -116,7 +116,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(*args, **options)
         # There is no default, so that a subcommand does not reset the value given before it.
         add = partial(self.add_argument_group("server").add_argument, default=argparse.SUPPRESS)
-        add("--server", metavar="URL", help="the API (default: $SLIPWAY_SERVER, or found)")
+        add("--server", metavar="URL", help="address of the API (default: as `slipway --help` says)")
         add("--user", metavar="NAME", help="act as this user (default: $SLIPWAY_USER, $USER)")
         add("--curl", action="store_true", help="also print each request as a curl command")
 
@@ -267,14 +267,14 @@ def checked_id(text: str) -> str:
 def _id_problem(text: str) -> str:
     kind, _, name = text.partition("/")
     if kind == "job" and _NAME.fullmatch(name):
-        return f"{text[:64]!r} is a job; {command_line('ps', '--job', name)} lists what is in it"
+        return f"{text[:64]!r} is a job; {command_line('ps', '--job', name)} lists its allocations"
     return "" if _NAME.fullmatch(text) else f"{text[:64]!r} cannot be an ID; `slipway ps` lists the IDs"
 
 
 def object_name(text: str) -> str:
     """Parse an argument that is a name, or the ID of an object other than an allocation."""
     if not _NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text[:64]!r} cannot be a name: it is one word without / ? # and %")
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} cannot be a name: a name is one word without / ? # and %")
     return text
 
 

@@ -46,7 +46,7 @@ columns:
   priority: priority
   maxRuntime: maxRuntime
   preemptible: preemptible
-  # gpuType: flavor       # keeps the work on the GPUs that it had; SCENARIO needs pool.flavors
+  # gpuType: flavor       # keeps the work on its type of GPU; SCENARIO needs pool.flavors
 skip: {{started: [""]}}     # what ended before it ran
 """
 

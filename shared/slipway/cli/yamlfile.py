@@ -37,7 +37,7 @@ def documents(text: str, name: str = "", option: str = "--filename") -> list[Jso
     except InvalidError as exc:
         raise InvalidError(f"{where}: {exc}") from exc
     if not found:
-        raise InvalidError(f"{where}: there is nothing in it")
+        raise InvalidError(f"{where}: it contains no document")
     for each in found:
         if not isinstance(each.value, dict):
             kind = _kind(each.value)

@@ -110,7 +110,7 @@ async def test_use_is_shown_beside_who_holds_and_the_idle_are_named(
             said = (await desk.run("describe", busy)).out
             assert "50 % over 5m; least on rank 1: 10 %" in said
             said = (await desk.run("describe", idle)).out
-            assert "0 % over 5m; idle: none did anything for 5.0s" in " ".join(said.split())
+            assert "0 % over 5m; idle: no GPU did any work for 5.0s" in " ".join(said.split())
             assert "Prometheus has no figures of its pods" in (await desk.run("describe", unseen)).out
             lines = (await desk.run("usage", "--gpu-use")).out.splitlines()
             assert lines[0].split()[:4] == ["ID", "USER", "QUEUE", "GPUS"]

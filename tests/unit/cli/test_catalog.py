@@ -43,7 +43,7 @@ async def test_what_is_wrong_with_a_template_is_named(desk: Desk, tmp_path: Path
     belongs to a launch."""
     for words, said in (
         (("template", "set", "team"), "--filename: say what is in it"),
-        (("template", "show"), "name the template: slipway template show NAME"),
+        (("template", "show"), "no template is named; write: slipway template show NAME"),
         (("template", "set", "team", "-f", f"{tmp_path}/none.yaml"), "cannot be read"),
     ):
         refused = await desk.run(*words)

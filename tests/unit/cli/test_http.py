@@ -177,7 +177,7 @@ def test_a_server_that_cannot_answer_now_is_asked_again() -> None:
         assert api.get("/x") == {}
         api.close()
     assert len(server.requests) == 3
-    assert told == ["no answer yet: busy; asking again for up to 20 s"]
+    assert told == ["no answer yet: busy; retrying for up to 20 s"]
 
 
 @pytest.mark.parametrize("refused", [BUSY.replace(b"Retry-After: 0\r\n", b""), BUSY.replace(b": 0\r", b": 60\r")])

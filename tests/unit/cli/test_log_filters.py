@@ -60,7 +60,7 @@ async def test_what_is_wrong_with_a_filter_is_said(world: ApiWorld, desk: Desk) 
     for words, said in (
         (("--regex", "(a"), "missing )"),
         (("--rank", "x"), "such as 3, 0,2 or 4-7"),
-        (("--regex", "a", "--search", "b"), "one of them at a time"),
+        (("--regex", "a", "--search", "b"), "--search and --regex: leave one of them out"),
         (("-f", "--reverse"), "--follow goes by itself"),
     ):
         ran = await desk.run("logs", id_, *words)
@@ -81,6 +81,6 @@ async def test_where_lines_are_missing_the_logs_of_the_cluster_are_named() -> No
         [answer] = await world.streams.logs.append([a_pack(id_, [line], after=1, first=9)])
         assert answer.is_appended
         ran = await desk.run("logs", id_)
-        assert f"the cluster keeps logs of its own: https://logs.example/{id_}" in ran.err
+        assert f"the cluster stores logs of its own: https://logs.example/{id_}" in ran.err
         assert "logs.example" not in ran.out
         assert f"https://logs.example/{id_}" in (await desk.run("describe", id_)).out

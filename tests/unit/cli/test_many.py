@@ -119,7 +119,7 @@ async def test_nothing_to_kill_is_said(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("kill",), "give at least one ID, or choose with -l LABELS or --all"),
+        (("kill",), "give at least one ID, or select with -l LABELS or --all"),
         (("kill", "a", "--all"), "not both"),
         (("kill", "--queue", "q"), "--queue: add --all, or -l LABELS"),
         (("rm",), "give at least one ID"),

@@ -102,7 +102,7 @@ def test_includes(tmp_path: Path) -> None:
     other = a_folder(tmp_path / "other", x="1", __pycache____y="2")
     assert paths_of(root, str(other), f"{other / 'x'}:b") == ["a", "b", "other/x"]
     assert [item.path for item in packing.items_of("", [str(other / "x")])] == ["x"]
-    with pytest.raises(InvalidError, match=r"a stands in the context already; include it as .*:NAME"):
+    with pytest.raises(InvalidError, match=r"a is already in the context; include it as .*:NAME"):
         paths_of(root, f"{other / 'x'}:a")
 
 

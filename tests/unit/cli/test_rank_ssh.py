@@ -17,7 +17,7 @@ def test_a_name_of_an_account_is_a_name(said: bytes) -> None:
     and is shown with escaped control characters."""
     with pytest.raises(PermanentError) as refused:
         account_of("x-1", said)
-    assert "is no name of an account" in str(refused.value)
+    assert "is not a valid account name" in str(refused.value)
     assert str(refused.value).isprintable()
 
 

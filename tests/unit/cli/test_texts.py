@@ -254,7 +254,7 @@ def test_explanations() -> None:
     assert explain_text({**why, "deadlines": [deadline, unknown]}).splitlines()[5:] == [
         "  idle: ends at 03:04:05 UTC, now",
         "    unless it is used before",
-        "  idle: no end in sight",
+        "  idle: no end expected",
         "    Redis is away",
     ]
     assert progress_of(why) == "waits, position 2 in queue q: NoFit: no room"

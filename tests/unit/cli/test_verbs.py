@@ -753,7 +753,7 @@ async def test_a_queue_shows_when_its_work_is_left_alone(world: ApiWorld, desk: 
     await world.kube.patch(QUEUES, "default", {"spec": {"minRuntime": "10m", "evictionLimit": limit}})
     shown = (await desk.run("queue", "show", "default")).out.splitlines()
     assert shown[:2] == [
-        "Its work runs for 10m before it makes room for other work.",
+        "Its work may be evicted for other work only after it has run for 10m.",
         "Evictions of queue default: 2 of 2 left now, 6 per 1h over time.",
     ]
     await world.kube.patch(QUEUES, "default", {"spec": {"minRuntime": None, "evictionLimit": None}})
@@ -765,7 +765,7 @@ async def test_a_queue_shows_its_past(world: ApiWorld, desk: Desk) -> None:
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"fairShare": {"halfLife": "7d"}}})
     shown = (await desk.run("queue", "show", "default")).out.splitlines()
     assert shown[:2] == [
-        "Past use (half-life 7d), who has used least by weight first:",
+        "Past use (half-life 7d), least use by weight first:",
         "  default: 0 GPU-h, 0 % of all; its weight is 100 %",
     ]
 
@@ -788,7 +788,7 @@ async def test_cluster_lists(desk: Desk) -> None:
     [
         (("get", "\udcff"), r"'/allocations/\udcff' is not UTF-8 text"),
         (("ps", "--search", "\udcff"), r"'\udcff' is not UTF-8 text"),
-        (("ps", "--user", "\u65e5"), "X-Slipway-User: '\u65e5' has characters that a header cannot have"),
+        (("ps", "--user", "\u65e5"), "X-Slipway-User: '\u65e5' has characters that are not allowed in a header"),
         ((*RUN, "--env", "A=\udcff", "--", "true"), "env.A: is not UTF-8 text"),
         ((*RUN, "--env", "\udcff=1", "--", "true"), r"env.'\udcff': is not UTF-8 text"),
         ((*RUN, "--", "echo", "\udcff"), "command.1: is not UTF-8 text"),
@@ -874,7 +874,7 @@ async def test_doctor_for_machines(desk: Desk) -> None:
     assert sum(told["counts"].values()) == len(told["findings"])
     assert {"check": "API", "state": "ok"}.items() <= next(e for e in told["findings"] if e["check"] == "API").items()
     lines = (await desk.run("doctor")).out.splitlines()
-    assert [line for line in lines if len(line) > 80 and "mend:" not in line] == []
+    assert [line for line in lines if len(line) > 80 and "fix:" not in line] == []
     assert (await desk.run("doctor", "--outpt", "json")).code == main.USAGE
 
 
@@ -891,7 +891,7 @@ async def test_a_list_that_is_empty_because_of_a_filter_says_so(world: ApiWorld,
     assert (await desk.run("ps", "--phase", "Running")).err.strip() == "no workload with phase Running"
     assert (await desk.run("ps", "--owner", "ada")).err.strip() == "no workload of user ada"
     ended = await desk.run("history", "--since", "1s", "--owner", "ada")
-    assert ended.err.strip() == "no workload of user ada has ended since 1s and is still kept"
+    assert ended.err.strip() == "no workload of user ada has ended since 1s and is still stored"
     used = await desk.run("usage", "--owner", "ada", "--kind", "training")
     assert used.err.startswith("no workload of user ada with kind training used anything from ")
 

@@ -153,9 +153,9 @@ async def test_what_is_no_letter_is_said(desk: Desk) -> None:
     for words, code, said in (
         (("show", "nonsense"), main.USAGE, "is no id of a dead letter"),
         (("drop", "1-1"), main.NOT_FOUND, "there is no dead letter 1-1"),
-        (("replay",), main.USAGE, "name the letters, or say --all"),
+        (("replay",), main.USAGE, "name the letters, or write --all"),
         (("drop",), main.USAGE, "name the letters; `slipway dead ls` lists them"),
-        (("replay", "1-1", "--all"), main.USAGE, "either name letters, or say --all"),
+        (("replay", "1-1", "--all"), main.USAGE, "name letters, or write --all, not both"),
     ):
         refused = await desk.run("dead", *words)
         assert refused.code == code, (words, refused.err)

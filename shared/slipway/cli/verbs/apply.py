@@ -21,7 +21,7 @@ Json = dict[str, Any]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("-f", "--filename", metavar="FILE", required=True, help="YAML or JSON; - reads standard input")
-    add_launch_modes(parser, "stay with it to its end (one document only); without it, as with --detach")
+    add_launch_modes(parser, "follow it to its end (one document only); without it, as with --detach")
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:

@@ -26,18 +26,23 @@ SHOWN_MAX = 20
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `audit`."""
     parser.description = (
-        "Reads everything of Slipway's in Kubernetes and Redis and checks the invariants of docs/reliability.md. "
-        "Needs a kubeconfig that may list it; Redis is $SLIPWAY_REDIS_URL; both are found where `slipway up` runs."
+        "Reads all of Slipway's data in Kubernetes and Redis, and checks the invariants of docs/reliability.md.  "
+        "Needs a kubeconfig whose user may list the objects; Redis is $SLIPWAY_REDIS_URL; both are found where "
+        "`slipway up` runs."
     )
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--once", action="store_true", help="look at what is there now (the default)")
+    how.add_argument("--once", action="store_true", help="check the current state once (the default)")
     how.add_argument(
-        "--for", dest="for_s", type=_seconds, default=0.0, metavar="TIME", help="watch so long, then judge"
+        "--for", dest="for_s", type=_seconds, default=0.0, metavar="TIME", help="watch for this time, then check"
     )
-    parser.add_argument("--every", type=_seconds, default=300.0, metavar="TIME", help="with --listen: how often (5m)")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="go on for ever, and answer /metrics and /livez there")
+    parser.add_argument(
+        "--every", type=_seconds, default=300.0, metavar="TIME", help="with --listen: time between two audits (5m)"
+    )
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="audit again and again, and serve /metrics and /livez there"
+    )
     parser.add_argument("--kubeconfig", metavar="FILE", default="", help="default: $KUBECONFIG, a running `slipway up`")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="form of the answer")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="format of the output")
 
 
 def audit(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -88,11 +93,13 @@ def _summary(found: "AuditReport") -> str:
         f"{found.versions} versions, watched for {found.watched_s:.0f} s."
     ]
     if judged < len(found.invariants):
-        lines.append('"-": what it takes to judge is not to be had from outside (-o json says what).')
+        lines.append(
+            '"-": not judged, because the evidence cannot be read from outside (-o json shows which evidence).'
+        )
     if not found.is_complete:
-        lines.append("Some versions were missed: what holds between two neighbours was not judged.")
+        lines.append("Some versions were missed: rules about two consecutive versions were not judged.")
     if found.problem:
-        lines.append(f"Not all could be looked at: {found.problem}")
+        lines.append(f"Not everything could be read: {found.problem}")
     return "\n".join(lines)
 
 

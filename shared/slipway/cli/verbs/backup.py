@@ -28,20 +28,24 @@ def configure_backup(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="gzip when it ends in .gz; mode 0600")
     _common(parser)
-    parser.add_argument("--secret", action="append", default=[], metavar="NAME", help="also this Secret of --namespace")
-    parser.add_argument("--without-secrets", action="store_true", help="no webhooks and no tokens: they hold keys")
+    parser.add_argument(
+        "--secret", action="append", default=[], metavar="NAME", help="also back up this Secret of --namespace"
+    )
+    parser.add_argument(
+        "--without-secrets", action="store_true", help="leave out webhooks and tokens, because they contain keys"
+    )
 
 
 def configure_restore(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `restore`."""
     parser.description = (
         "Creates the objects of the backup that the cluster does not have. Existing objects stay, with two exceptions: "
-        "the ledger of a pool continues at the epoch of the backup, and a namespace gets its label. Before, install "
-        "the definitions and stop the services."
+        "the ledger of a pool continues at the epoch of the backup, and a namespace gets its label. Install the "
+        "definitions and stop the services first."
     )
-    parser.add_argument("-f", "--file", required=True, metavar="FILE", help="what `slipway backup` wrote")
+    parser.add_argument("-f", "--file", required=True, metavar="FILE", help="file that `slipway backup` wrote")
     _common(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +54,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
         "--namespace",
         metavar="NAME",
         default=os.environ.get("SLIPWAY_NAMESPACE", "slipway-system"),
-        help="where the services run (slipway-system)",
+        help="namespace of the services (slipway-system)",
     )
 
 
@@ -69,7 +73,7 @@ def backup(arguments: argparse.Namespace, session: CliSession) -> int:
     session.terminal.line(table.render(["KIND", "OBJECTS"], rows, width=WIDTH))
     session.terminal.note(f"{sum(counts.values())} objects, {path.stat().st_size} bytes in {path}")
     if not arguments.without_secrets:
-        session.terminal.note("it may hold keys of webhooks and hashes of tokens: keep it as you keep those")
+        session.terminal.note("it may hold keys of webhooks and hashes of tokens: protect it as you protect those")
     return main.OK
 
 

@@ -35,7 +35,7 @@ def template(arguments: argparse.Namespace, session: CliSession) -> int:
         empty = "there are no templates; add one with: slipway template set NAME -f FILE"
         return listing.show(arguments, session, answer, _TEMPLATES, empty=empty)
     if not arguments.name:
-        detail = f"name the template: slipway template {arguments.word} NAME"
+        detail = f"no template is named; write: slipway template {arguments.word} NAME"
         raise InvalidError(f"template {arguments.word}: {detail}")
     path = f"/templates/{arguments.name}"
     workspace = preferences.workspace(arguments.workspace).value
@@ -71,7 +71,7 @@ def _show(arguments: argparse.Namespace, session: CliSession, answer: ApiRespons
 
 def _body(arguments: argparse.Namespace) -> Json:
     if not arguments.filename:
-        raise InvalidError("--filename: say what is in it: slipway template set NAME -f FILE")
+        raise InvalidError("--filename: no file is given; write: slipway template set NAME -f FILE")
     found = yamlfile.of_file(arguments.filename)
     if len(found) > 1:
         raise InvalidError("--filename: a template is one document")

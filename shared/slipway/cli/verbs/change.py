@@ -27,12 +27,12 @@ def configure_kill(parser: argparse.ArgumentParser) -> None:
     selection.add_options(parser)
     parser.add_argument("--wait", action="store_true", help="return when it has ended")
     parser.add_argument(
-        "--grace", metavar="5s", default="", help="its ranks have at most so long (a second kill: none)"
+        "--grace", metavar="5s", default="", help="maximum time for its ranks to end (a second kill gives no time)"
     )
     parser.add_argument(
         "--force",
         action="store_true",
-        help="kill its ranks at once; give up for lost what is on nodes that do not answer",
+        help="kill its ranks at once; ranks on nodes that do not answer are given up as lost",
     )
     equivalents.add_option(parser)
 
@@ -101,7 +101,9 @@ def _await_ends(arguments: argparse.Namespace, session: CliSession) -> int:
 def configure_remove(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `rm`."""
     selection.add_options(parser)
-    parser.add_argument("-f", "--force", action="store_true", help="also what has not ended: it is ended first")
+    parser.add_argument(
+        "-f", "--force", action="store_true", help="also allocations that have not ended: they are ended first"
+    )
     equivalents.add_option(parser)
 
 
@@ -142,7 +144,7 @@ def remove(arguments: argparse.Namespace, session: CliSession) -> int:
 def configure_preempt(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `preempt`."""
     parser.add_argument("ids", nargs="+", metavar="ID", type=allocation_id)
-    parser.add_argument("--reason", default="", help="what its ranks are told")
+    parser.add_argument("--reason", default="", help="reason that its ranks receive")
     equivalents.add_option(parser)
 
 
@@ -238,8 +240,8 @@ def configure_limit(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `limit`."""
     parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument("--max-runtime", metavar="2h", help="end it after this time, counted from its start")
-    parser.add_argument("--idle-timeout", metavar="30m", help="end it when nobody uses it for this time")
-    parser.add_argument("--pending-timeout", metavar="1h", help="give up when it has not started by then")
+    parser.add_argument("--idle-timeout", metavar="30m", help="end it after this time without use")
+    parser.add_argument("--pending-timeout", metavar="1h", help="end it when it has not started within this time")
     equivalents.add_option(parser)
 
 
@@ -268,9 +270,7 @@ def configure_update(parser: argparse.ArgumentParser) -> None:
     equivalents.add_option(parser)
     launch.add_resources(parser)
     launch.add_variables(parser)
-    parser.add_argument(
-        "--unset-env", metavar="NAME", action="append", default=[], help="take a variable away (repeat)"
-    )
+    parser.add_argument("--unset-env", metavar="NAME", action="append", default=[], help="remove a variable (repeat)")
     parser.add_argument(
         "--command", nargs=argparse.REMAINDER, default=[], metavar="WORD", help="another command: all words that follow"
     )
@@ -299,7 +299,7 @@ def update(arguments: argparse.Namespace, session: CliSession) -> int:
 def configure_priority(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `priority`."""
     parser.usage = "slipway priority [options] ID... 0..1000, or: slipway priority -l LABELS 0..1000"
-    parser.add_argument("words", nargs="+", metavar="ID... 0..1000", help="the last word: higher goes first")
+    parser.add_argument("words", nargs="+", metavar="ID... 0..1000", help="the priority, last: higher goes first")
     selection.add_options(parser, with_ids=False)
     equivalents.add_option(parser)
 

@@ -18,8 +18,10 @@ _DONE = {"replay": "is sent again", "drop": "is dropped"}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("word", nargs="?", choices=("ls", *_NEEDS_IDS), default="ls")
-    parser.add_argument("ids", nargs="*", metavar="LETTER", type=object_name, help="of show, replay and drop: which")
-    parser.add_argument("--all", action="store_true", help="of replay: every one that is there now")
+    parser.add_argument(
+        "ids", nargs="*", metavar="LETTER", type=object_name, help="of show, replay and drop: the letters"
+    )
+    parser.add_argument("--all", action="store_true", help="of replay: all current letters")
     parser.add_argument("--source", choices=("work", "webhook"), default="", help="only of this source")
     output.add_options(parser, "table", "json", "yaml", "name")
 
@@ -31,10 +33,10 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         return _list(arguments, session)
     if arguments.word == "replay" and arguments.all:
         if arguments.ids:
-            raise InvalidError("dead replay: either name letters, or say --all")
+            raise InvalidError("dead replay: name letters, or write --all, not both")
         return _replay_all(arguments, session)
     if not arguments.ids:
-        more = ", or say --all" if arguments.word == "replay" else ""
+        more = ", or write --all" if arguments.word == "replay" else ""
         raise InvalidError(f"dead {arguments.word}: name the letters{more}; `slipway dead ls` lists them")
     for id_ in arguments.ids:
         path = f"/dead/{id_}"

@@ -39,16 +39,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `doctor`."""
     parser.description = (
         "Looks at the cluster with your kubeconfig, at the API over HTTP, and at Redis through the API or at "
-        "$SLIPWAY_REDIS_URL. Each finding that is not well comes with what mends it. Nothing is changed."
+        "$SLIPWAY_REDIS_URL. Each problem is shown with a fix. Nothing is changed."
     )
     parser.add_argument("--kubeconfig", metavar="FILE", default="", help="default: $KUBECONFIG, a running `slipway up`")
     parser.add_argument(
         "--namespace",
         metavar="NAME",
         default=os.environ.get("SLIPWAY_NAMESPACE", "slipway-system"),
-        help="where the services run (slipway-system)",
+        help="namespace of the services (slipway-system)",
     )
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="form of the answer")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="format of the output")
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -88,7 +88,7 @@ def _page(terminal: "Terminal", findings: Sequence[Finding]) -> None:
             said = f"{MARKS[each.state]} {each.check}: {each.found}"
             terminal.line("\n".join(textwrap.wrap(said, WIDTH, subsequent_indent="   ", break_long_words=False)))
             # A command is for copying, so it is never wrapped.
-            terminal.line(f"   mend: {each.mend}")
+            terminal.line(f"   fix: {each.mend}")
     counts = {state: sum(each.state is state for each in findings) for state in FindingState}
     told = ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
     terminal.line(f"\n{len(findings)} checks: {told}.")
@@ -138,7 +138,7 @@ def _api(session: CliSession, findings: list[Finding]) -> "Inside | None":
         return inside_of(session.api.get("/condition"))
     except NotFoundError:
         mend = "helm upgrade slipway ./helm --namespace slipway-system --reset-then-reuse-values"
-        findings.append(warning("inside of the API", "it is older than this command and does not tell", mend))
+        findings.append(warning("inside of the API", "the api is older than this command and does not report it", mend))
     except ControlPlaneError as error:
         findings.append(skipped("inside of the API", str(error).partition("\n")[0], "log in as an administrator"))
     return None

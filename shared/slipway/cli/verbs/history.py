@@ -22,15 +22,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at", metavar="TIME", help="2026-01-02T03:04:05Z, or how long ago: 10m, 2h (write --at=-2h or --at 2h)"
     )
-    parser.add_argument("--since", metavar="TIME", help="only what ended later: a time, or how long ago")
+    parser.add_argument("--since", metavar="TIME", help="only allocations that ended after this time; or how long ago")
     parser.add_argument("-n", "--workspace", metavar="W", help="only of this workspace")
     parser.add_argument("--queue", help="only of this queue")
     parser.add_argument("--owner", metavar="USER", help="only of this user (not with --at)")
-    parser.add_argument("--limit", type=whole_number, metavar="N", help=f"how many of them (default {LIMIT})")
+    parser.add_argument("--limit", type=whole_number, metavar="N", help=f"number of allocations (default {LIMIT})")
     parser.add_argument(
         "--trace",
         metavar="FILE",
-        help="write all of it as a workload trace (CSV), and beside it the mapping, for slipway simulate --trace",
+        help="write all ended allocations as a workload trace (CSV), and next to it the mapping, for slipway simulate "
+        "--trace",
     )
     output.add_options(parser, "table", "json", "yaml", "name")
 
@@ -92,7 +93,7 @@ def _ended(arguments: argparse.Namespace, session: CliSession) -> int:
         since = f" since {arguments.since}" if arguments.since else ""
         none = labels.none_of(asked) or ("no workload" if since else "")
         session.terminal.note(
-            f"{none} has ended{since} and is still kept" if none else "nothing has ended that is still kept"
+            f"{none} has ended{since} and is still stored" if none else "no ended allocation is still stored"
         )
         return main.OK
     now = table.now()
@@ -123,7 +124,7 @@ def _at(arguments: argparse.Namespace, session: CliSession) -> int:
     if _is_plain(arguments, session, answer, items):
         return main.OK
     counts = ", ".join(f"{count} {phase}" for phase, count in cast("Json", body["counts"]).items())
-    session.terminal.note(f"at {body['at']}: {counts or 'nothing was there'}")
+    session.terminal.note(f"at {body['at']}: {counts or 'no allocations'}")
     if items:
         rows = [
             [
@@ -170,10 +171,10 @@ def moment_of(text: str, option: str) -> str:
         moment = table.moment_of(text)
     except ValueError as error:
         raise InvalidError(
-            f"{option}: {text!r} is no time; write 2026-01-02T03:04:05Z, or 2h for two hours ago"
+            f"{option}: {text!r} is not a time; write 2026-01-02T03:04:05Z, or 2h for two hours ago"
         ) from error
     if moment.tzinfo is None:
-        raise InvalidError(f"{option}: say the time zone too: {text}Z is UTC")
+        raise InvalidError(f"{option}: add the time zone: {text}Z is UTC")
     return text
 
 

@@ -29,21 +29,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("files", metavar="FILE", nargs="+", help="YAML, JSON or a batch script; - reads standard input")
     parser.add_argument(
-        "--output", metavar="FILE", default="", help="write there; into a folder, one file for each launch"
+        "--output", metavar="FILE", default="", help="write to this file; for a folder, one file per launch"
     )
     parser.add_argument("--force", action="store_true", help="replace files that exist")
     parser.add_argument(
-        "--report", choices=("text", "all", "json", "none"), default="text", help="all: also what is carried over"
+        "--report",
+        choices=("text", "all", "json", "none"),
+        default="text",
+        help="all: also report the fields that are carried over",
     )
-    parser.add_argument("--strict", action="store_true", help="exit with 1 when anything is not carried over")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a field is not carried over")
     parser.add_argument("--check", action="store_true", help="also ask the server whether it would launch them")
     parser.add_argument(
         "--kind",
         choices=("notebook", "shell", "command", "tensorboard"),
         default="",
-        help="what a Determined configuration without an entrypoint is for",
+        help="kind of a Determined configuration without an entrypoint",
     )
-    parser.add_argument("--image", metavar="I", default="", help="the image of files that name none")
+    parser.add_argument("--image", metavar="I", default="", help="image of launches whose file names none")
     parser.add_argument(
         "--gpus-per-node", metavar="N", type=whole_number, default=8, help="GPUs of a rank, at most (default: 8)"
     )

@@ -21,14 +21,14 @@ _FIELDS = {"priority": "priority", "weight": "weight", "max-slots": "maxSlots", 
 """{field in update-batch: field of the API}."""
 _NUMBERS = ("priority", "weight", "maxSlots")
 _USAGE = """\
-slipway job ls                              jobs, those that go first at the top
-slipway job show NAME                       one job with its members and their places
-slipway job create NAME --max-slots 4       a new one; launch into it with --job NAME
-slipway job update NAME --priority 70       priority, weight, max slots, or queue
+slipway job ls                              list jobs, in their order
+slipway job show NAME                       show a job, its members and their places
+slipway job create NAME --max-slots 4       create a job; launch into it with --job NAME
+slipway job update NAME --priority 70       set priority, weight, max slots or queue
 slipway job update-batch a.priority=70 b.max-slots=none
-slipway job move NAME --ahead-of OTHER      or --behind; also the id of an allocation
-slipway job kill NAME                       end everything of it
-slipway job rm NAME                         remove it when nothing uses it"""
+slipway job move NAME --ahead-of OTHER      or --behind; OTHER may be the id of an allocation
+slipway job kill NAME                       end all its allocations
+slipway job rm NAME                         remove it when no allocation uses it"""
 
 
 def configure_job(parser: argparse.ArgumentParser) -> None:
@@ -39,10 +39,12 @@ def configure_job(parser: argparse.ArgumentParser) -> None:
         "names", nargs="*", metavar="NAME", type=object_name, help="update-batch: NAME.priority=70 and the like"
     )
     parser.add_argument("-n", "--workspace", metavar="W", help="(default: what `slipway config` shows; ls: all)")
-    parser.add_argument("--queue", metavar="Q", help="ls: only with work there; update: what waits moves there")
+    parser.add_argument(
+        "--queue", metavar="Q", help="ls: only jobs with work in this queue; update: move waiting work to this queue"
+    )
     parser.add_argument("--state", help=f"ls: only {', '.join(JobState)}")
-    parser.add_argument("--priority", metavar="0..1000", help="higher goes first; none takes it away")
-    parser.add_argument("--weight", metavar="N", help="between equals the heavier goes first")
+    parser.add_argument("--priority", metavar="0..1000", help="higher goes first; none: no priority of its own")
+    parser.add_argument("--weight", metavar="N", help="at equal priority the heavier job goes first")
     parser.add_argument("--max-slots", metavar="N", help="GPUs that its work may hold together; none: no limit")
     _configure_beside(parser)
     output.add_options(parser, "table", "json", "yaml", "name")
@@ -57,8 +59,8 @@ def configure_move(parser: argparse.ArgumentParser) -> None:
 
 def _configure_beside(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ahead-of", metavar="OTHER", help="a job, workspace/job, or the id of an allocation")
-    parser.add_argument("--behind", metavar="OTHER", help="the same, behind it")
-    parser.add_argument("--no-interrupt", action="store_true", help="running work goes on under its old priority")
+    parser.add_argument("--behind", metavar="OTHER", help="as --ahead-of, but behind it")
+    parser.add_argument("--no-interrupt", action="store_true", help="running work continues with its old priority")
 
 
 def job(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -162,7 +164,7 @@ def _create(arguments: argparse.Namespace, session: CliSession, name: str) -> in
     body = {"name": name, "workspace": workspace, **_changes(arguments, without="queue")}
     view: Json = session.api.post("/jobs", body)
     session.terminal.line(
-        f"job {view['name']} is there; launch into it with: {command_line('run', '--job', view['name'])} -- ..."
+        f"job {view['name']} is created; launch into it with: {command_line('run', '--job', view['name'])} -- ..."
     )
     return main.OK
 
@@ -170,7 +172,7 @@ def _create(arguments: argparse.Namespace, session: CliSession, name: str) -> in
 def _update(arguments: argparse.Namespace, session: CliSession) -> int:
     changes = _changes(arguments)
     if not changes:
-        raise InvalidError("job update: say what: --priority, --weight, --max-slots or --queue")
+        raise InvalidError("job update: nothing to change: give --priority, --weight, --max-slots or --queue")
     if arguments.no_interrupt:
         changes["interrupt"] = False
     _report(session, _call(arguments, session, "PATCH", body=changes).json())
@@ -191,7 +193,7 @@ def _report(session: CliSession, changed: Json) -> None:
     limits += [f"at most {view['maxSlots']} GPUs" if view["maxSlots"] is not None else "no limit of GPUs"]
     session.terminal.line(f"job {view['name']}: {', '.join(limits)}")
     for each in cast("list[str]", changed["preempted"]):
-        session.terminal.line(f"  {each} was asked to save its work and begins again")
+        session.terminal.line(f"  {each} was asked to save its work, and will start again")
     for each in cast("list[str]", changed["unchanged"]):
         session.terminal.line(f"  {each}")
 
@@ -199,7 +201,9 @@ def _report(session: CliSession, changed: Json) -> None:
 def _batch(arguments: argparse.Namespace, session: CliSession) -> int:
     """Make many changes; a refused one is reported, and the others are made."""
     if not arguments.names:
-        raise InvalidError("job update-batch: say what: slipway job update-batch NAME.priority=70 OTHER.max-slots=4")
+        raise InvalidError(
+            "job update-batch: nothing to change: write slipway job update-batch NAME.priority=70 OTHER.max-slots=4"
+        )
     updates: dict[str, Json] = {}
     workspace = preferences.workspace(arguments.workspace).value
     for word in arguments.names:
@@ -245,7 +249,7 @@ def _value(said: str, field: str, text: str) -> Any:
 
 def _beside(arguments: argparse.Namespace) -> Json:
     if bool(arguments.ahead_of) == bool(arguments.behind):
-        raise InvalidError("say one of --ahead-of OTHER and --behind OTHER")
+        raise InvalidError("write one of --ahead-of OTHER and --behind OTHER")
     body: Json = {"aheadOf": arguments.ahead_of} if arguments.ahead_of else {"behind": arguments.behind}
     return {**body, "interrupt": False} if arguments.no_interrupt else body
 

@@ -17,10 +17,10 @@ SERVES_S = 60.0
 """Seconds that a running service may take to listen before a message is printed."""
 SHELL_OPEN = CliVerb(shells.configure_open, shells.open_shell)
 _OPENS = {
-    "notebook": "where its page is; opens a browser",
-    "tensorboard": "where its page is; opens a browser",
-    "command": "where its page is, if it serves one; opens a browser",
-    SHELL: "a terminal in it",
+    "notebook": "open its page in a browser",
+    "tensorboard": "open its page in a browser",
+    "command": "open its page in a browser, if it serves one",
+    SHELL: "open a terminal in it",
 }
 
 
@@ -35,14 +35,16 @@ def configure(kind: str, parser: argparse.ArgumentParser) -> None:
     if kind == SHELL:
         shells.add_options(start)
         start.add_argument("--rm", action="store_true", help="end it when its terminal ends")
-    start.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="instead of the default")
+    start.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run instead of the default"
+    )
     for word, verb, about in (
         ("ls", listing.VERBS["ps"], f"list {kind}s"),
         ("open", SHELL_OPEN if kind == SHELL else open_wait.VERBS["open"], _OPENS[kind]),
-        ("logs", streams.VERBS["logs"], "what it prints"),
+        ("logs", streams.VERBS["logs"], "print its output"),
         ("stop", change.VERBS["kill"], "end it"),
-        ("describe", show.VERBS["describe"], "all about one"),
-        ("config", render.CONFIG, "its complete launch body"),
+        ("describe", show.VERBS["describe"], "show one in readable form"),
+        ("config", render.CONFIG, "print its complete launch body"),
     ):
         each = words.add_parser(word, help=about, allow_abbrev=False)
         verb.configure(each)
@@ -102,7 +104,7 @@ def _serve(session: CliSession, id_: str, arguments: argparse.Namespace) -> int:
         terminal.note(f"{id_} did not start; see: {command_line('describe', id_)}")
         return main.FAILED
     if reached.get("waiting"):
-        terminal.note(f"{id_} has nothing to show yet; its page does as soon as there is something")
+        terminal.note(f"{id_} has nothing to show yet; its page will show data when there is some")
     terminal.line(id_ if arguments.quiet else f"{id_}  {session.api.server.url}{reached['links']['proxy']}")
     if arguments.open or not arguments.quiet:
         open_wait.lead(session, reached, shows=arguments.open)

@@ -29,8 +29,8 @@ class ListTable(NamedTuple):
 
 def configure_ps(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `ps`."""
-    parser.add_argument("-a", "--all", action="store_true", help="also those that ended long ago")
-    parser.add_argument("-w", "--watch", action="store_true", help="go on showing")
+    parser.add_argument("-a", "--all", action="store_true", help="also allocations that ended long ago")
+    parser.add_argument("-w", "--watch", action="store_true", help="keep the list up to date")
     parser.add_argument("-n", "--workspace", help="only of this workspace")
     parser.add_argument("--queue", help="only of this queue")
     parser.add_argument("--owner", help="only of this user")
@@ -39,10 +39,12 @@ def configure_ps(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-l", "--selector", help="only with these labels, such as team=vision")
     parser.add_argument("--job", help="only of this job")
     parser.add_argument(
-        "--search", metavar="WORDS", help="only with each of these words in the id, the name or the user"
+        "--search", metavar="WORDS", help="only with all of these words in the id, the name or the user"
     )
     parser.add_argument(
-        "--sort", metavar="FIELDS", help="such as name, or --sort=-priority,name (default: the newest last)"
+        "--sort",
+        metavar="FIELDS",
+        help="sort by these fields, such as name, or --sort=-priority,name (default: the newest last)",
     )
     equivalents.add_option(parser)
     output.add_options(parser)
@@ -146,7 +148,7 @@ def _watch(arguments: argparse.Namespace, session: CliSession, query: Json) -> i
                 raise
             if away_since is None:
                 away_since = time.monotonic()
-                terminal.note(f"trying again: {str(error).partition(chr(10))[0]}")
+                terminal.note(f"retrying: {str(error).partition(chr(10))[0]}")
                 shown = ""
             if time.monotonic() - away_since >= AWAY_S:
                 raise
@@ -176,7 +178,9 @@ def configure_named(parser: argparse.ArgumentParser) -> None:
 def configure_queue(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `queue`."""
     parser.add_argument("word", nargs="?", choices=("ls", "show", "stats"), default="ls")
-    parser.add_argument("name", nargs="?", type=optional_name, default="", help="show: which; stats: of which pool")
+    parser.add_argument(
+        "name", nargs="?", type=optional_name, default="", help="show: name of the queue; stats: name of its pool"
+    )
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
@@ -210,7 +214,7 @@ def _queue_show(arguments: argparse.Namespace, session: CliSession) -> int:
     if windows:
         session.terminal.line("")
     if not waiting:
-        session.terminal.note("nobody waits in this queue")
+        session.terminal.note("nothing waits in this queue")
         return main.OK
     moment = table.now()
     rows = [
@@ -234,7 +238,7 @@ def _promises(view: Json) -> list[str]:
     """Return lines about when the queue's work is not preempted; empty for a server of an earlier version."""
     lines: list[str] = []
     if view.get("minRuntime"):
-        lines.append(f"Its work runs for {view['minRuntime']} before it makes room for other work.")
+        lines.append(f"Its work may be evicted for other work only after it has run for {view['minRuntime']}.")
     for limit in cast("list[Json]", view.get("evictionLimits") or []):
         whose = f"queue {limit['of']}" if limit["of"] else f"pool {view['pool']}"
         next_at = f"; one more at {limit['nextAt']}" if limit["nextAt"] else ""
@@ -250,7 +254,7 @@ def _fair_share(view: Json) -> list[str]:
     share = cast("Json | None", view.get("fairShare"))
     if not share:
         return []
-    lines = [f"Past use (half-life {share['halfLife']}), who has used least by weight first:"]
+    lines = [f"Past use (half-life {share['halfLife']}), least use by weight first:"]
     lines += [
         f"  {each['name']}: {each['gpuHours']:g} GPU-h, {each['usedPercent']:g} % of all; "
         f"its weight is {each['weightPercent']:g} %"
@@ -258,7 +262,7 @@ def _fair_share(view: Json) -> list[str]:
     ]
     users = ", ".join(f"{each['user']} {each['gpuHours']:g} GPU-h" for each in cast("list[Json]", share["users"]))
     if users:
-        goes = "; who has used less goes first" if share["userOrder"] == "LeastUsed" else ""
+        goes = "; users with less use go first" if share["userOrder"] == "LeastUsed" else ""
         lines.append(f"Users of {view['name']}: {users}{goes}.")
     return [*lines, ""]
 

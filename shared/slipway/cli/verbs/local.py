@@ -34,27 +34,29 @@ IS_UP = "Slipway is up"
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:
-    where = f"where it keeps its things (default: {default_folder()})"
+    where = f"folder of its data (default: {default_folder()})"
     parser.add_argument("--data", metavar="DIR", default="", help=where)
 
 
 def configure_up(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `up`."""
-    parser.add_argument("--nodes", metavar="N", type=whole_number, default=2, help="local nodes (default: 2)")
-    parser.add_argument("--gpus", metavar="N", type=whole_number, default=8, help="pretended GPUs of each (default: 8)")
-    parser.add_argument("--cpus", metavar="N", type=whole_number, default=4, help="CPUs of each (default: 4)")
-    parser.add_argument("--memory", metavar="SIZE", default="16Gi", help="of each (default: 16Gi)")
+    parser.add_argument("--nodes", metavar="N", type=whole_number, default=2, help="number of local nodes (default: 2)")
     parser.add_argument(
-        "--port", metavar="P", type=whole_number, default=8080, help="of the API (default: 8080; 0: any)"
+        "--gpus", metavar="N", type=whole_number, default=8, help="simulated GPUs of each node (default: 8)"
+    )
+    parser.add_argument("--cpus", metavar="N", type=whole_number, default=4, help="CPUs of each node (default: 4)")
+    parser.add_argument("--memory", metavar="SIZE", default="16Gi", help="memory of each node (default: 16Gi)")
+    parser.add_argument(
+        "--port", metavar="P", type=whole_number, default=8080, help="port of the API (default: 8080; 0: any)"
     )
     parser.add_argument("--keep", action="store_true", help="keep the data for the next `up` (--data keeps it too)")
     parser.add_argument(
-        "--no-redis", action="store_true", help="do without Redis: slower, and logs are read from the pods only"
+        "--no-redis", action="store_true", help="run without Redis: slower, and logs are read from the pods only"
     )
     parser.add_argument("--kubeconfig", metavar="FILE", default="", help="run on this cluster instead of a local one")
     parser.add_argument("--redis-url", metavar="URL", default="", help="use this Redis instead of a local Valkey")
     parser.add_argument("--detach", action="store_true", help="return when it is ready; `slipway down` ends it")
-    parser.add_argument("--demo", action="store_true", help="run the demo on it first")
+    parser.add_argument("--demo", action="store_true", help="run the demo on it, then stay up")
     _add_folder(parser)
 
 
@@ -160,7 +162,7 @@ def welcome(api: str, kubeconfig: str, arguments: argparse.Namespace, took_s: fl
         f"  API         {api}  (reference at {api}/docs)",
         f"  kubeconfig  {kubeconfig}",
         f"  browser     {link}",
-        "              (good once, for five minutes; `slipway open` gives another)",
+        "              (valid once, for five minutes; `slipway open` prints another)",
         "",
         "Next, in another terminal:",
         "  slipway notebook start",
@@ -208,7 +210,7 @@ def _detached(arguments: argparse.Namespace, terminal: Terminal) -> int:
     process.wait(DOWN_S)
     said = log.read_text(encoding="utf-8").strip()
     log.unlink()
-    said = said.rpartition("error: ")[2] or "it did not come up in time"
+    said = said.rpartition("error: ")[2] or "it was not ready in time"
     raise InvalidError(said) if process.returncode == main.USAGE else UnavailableError(said)
 
 
@@ -249,7 +251,7 @@ def down(arguments: argparse.Namespace, session: CliSession) -> int:
     left = [member.name for member in state.members if is_alive(member)]
     if left:
         _end_members(state, signal.SIGKILL)
-        terminal.note(f"{', '.join(left)} did not stop by themselves and were killed")
+        terminal.note(f"{', '.join(left)} did not stop in time and were killed")
     layout.state.unlink(missing_ok=True)
     terminal.clear()
     terminal.note("stopped; nothing is left running")
@@ -279,7 +281,7 @@ def _end_members(state: StackState, how: signal.Signals) -> None:
 
 def configure_demo(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `demo`."""
-    parser.add_argument("--stay", action="store_true", help="stay up afterwards until Ctrl-C")
+    parser.add_argument("--stay", action="store_true", help="keep running after the demo, until Ctrl-C")
 
 
 def demo(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -317,7 +319,7 @@ async def _demo(arguments: argparse.Namespace, terminal: Terminal, folder: Path)
         if code == main.FAILED:
             kept = Path(tempfile.mkdtemp(prefix="slipway-demo-logs-"))
             await asyncio.to_thread(shutil.copytree, stack.layout.logs, kept, dirs_exist_ok=True)
-            terminal.note(f"the logs of all processes are kept in {kept}")
+            terminal.note(f"the logs of all processes are in {kept}")
     finally:
         await stack.stop()
     return code, pids

@@ -23,17 +23,21 @@ def configure_login(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", nargs="?", default="", metavar="URL", help="the server (default: as for every verb)")
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--token", metavar="TOKEN", help="the token; - reads it from the standard input")
-    way.add_argument("--token-file", metavar="FILE", help="a file that holds the token, read by every command anew")
-    way.add_argument("--kubernetes", action="store_true", help="a token of Kubernetes, asked of kubectl when needed")
+    way.add_argument("--token-file", metavar="FILE", help="a file with the token; every command reads it again")
+    way.add_argument("--kubernetes", action="store_true", help="a Kubernetes token, requested from kubectl when needed")
     way.add_argument("--sso", action="store_true", help="sign in at the server's issuer with a browser of this machine")
-    way.add_argument("--device", action="store_true", help="the same, with a code that is typed on any machine")
+    way.add_argument("--device", action="store_true", help="as --sso, with a code that you type on any machine")
     parser.add_argument("--no-browser", action="store_true", help="of --sso: only print the address")
-    parser.add_argument("--account", default="", metavar="NS/NAME", help="of --kubernetes: as this service account")
-    parser.add_argument("--kube-context", default="", metavar="NAME", help="of --kubernetes: kubectl's context")
     parser.add_argument(
-        "--audience", default=AUDIENCE, metavar="NAME", help=f"of --account: whom the token is for (default {AUDIENCE})"
+        "--account", default="", metavar="NS/NAME", help="of --kubernetes: log in as this service account"
     )
-    parser.add_argument("--name", default="", help="what to call it (default: the server's host)")
+    parser.add_argument(
+        "--kube-context", default="", metavar="NAME", help="of --kubernetes: use this context of kubectl"
+    )
+    parser.add_argument(
+        "--audience", default=AUDIENCE, metavar="NAME", help=f"of --account: audience of the token (default {AUDIENCE})"
+    )
+    parser.add_argument("--name", default="", help="name of the context (default: the server's host)")
 
 
 def login(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -50,7 +54,7 @@ def login(arguments: argparse.Namespace, session: CliSession) -> int:
     finally:
         api.close()
     if server.scheme == "http" and server.host not in LOOPBACK and context.way != "none":
-        session.terminal.note(f"{server.url} is no HTTPS: whoever is on the way reads the token")
+        session.terminal.note(f"{server.url} is not HTTPS: the token can be read on the network")
     known = contexts.read()
     contexts.write(known._replace(current=name, all={**known.all, name: context}))
     session.terminal.line(f"logged in at {server.url} as {me['user']} (context {name})")
@@ -79,7 +83,7 @@ def logout(arguments: argparse.Namespace, session: CliSession) -> int:
             sign_on.ended(kept.oidc)
         except ControlPlaneError as error:
             session.terminal.note(
-                f"the issuer was not told, so that its refresh token is valid for a while yet: {error}"
+                f"the issuer could not revoke the refresh token, which stays valid until it expires: {error}"
             )
     return main.OK
 
@@ -99,14 +103,14 @@ def whoami(arguments: argparse.Namespace, session: CliSession) -> int:
     _tell(session, me)
     context = contexts.of_server(session.api.server.url)
     if context is not None and context.oidc is not None and context.oidc.refresh_token:
-        session.terminal.line(f"renewed by itself: {context.way}")
+        session.terminal.line(f"renewed automatically: {context.way}")
     return main.OK
 
 
 def configure_context(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("word", nargs="?", choices=("ls", "use", "rm"), default="ls")
-    parser.add_argument("name", nargs="?", default="", help="of use and rm: which; use - for none")
+    parser.add_argument("name", nargs="?", default="", help="of use and rm: name of the context; `use -`: no context")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
 
 
@@ -118,7 +122,7 @@ def context(arguments: argparse.Namespace, session: CliSession) -> int:
         return _list(arguments, session, known)
     name = arguments.name
     if not name:
-        raise InvalidError(f"context {arguments.word}: name one; `slipway context ls` lists them")
+        raise InvalidError(f"context {arguments.word}: name a context; `slipway context ls` lists them")
     if arguments.word == "use" and name == "-":
         contexts.write(known._replace(current=""))
         session.terminal.line("no context is in use")
@@ -184,7 +188,7 @@ def _tell(session: CliSession, me: Json) -> None:
     roles: dict[str, str] = me.get("roles") or {}
     if roles:
         session.terminal.line("roles: " + ", ".join(f"{role} in {place}" for place, role in sorted(roles.items())))
-    session.terminal.line("workspaces: " + (", ".join(me["workspaces"]) or "none that you may look into"))
+    session.terminal.line("workspaces: " + (", ".join(me["workspaces"]) or "no workspace that you may read"))
     if me.get("expiresAt"):
         session.terminal.line(f"until {me['expiresAt']}")
 

@@ -11,8 +11,8 @@ from slipway.errors import InvalidError
 Json = dict[str, Any]
 _DONE = {
     "enable": "is used again",
-    "drain": "takes nothing new; what runs there may finish",
-    "disable": "takes nothing new; what runs there begins again elsewhere",
+    "drain": "gets no new ranks; running ranks may finish",
+    "disable": "gets no new ranks; running allocations restart on other nodes",
 }
 
 
@@ -31,7 +31,7 @@ def node(arguments: argparse.Namespace, session: CliSession) -> int:
         refuse_names("node ls", arguments.names)
         return listing.nodes(arguments, session)
     if bool(arguments.names) == arguments.all:
-        raise InvalidError(f"node {word}: name the nodes, or say --all: slipway node {word} NODE")
+        raise InvalidError(f"node {word}: name the nodes, or write --all: slipway node {word} NODE")
     names: list[str] = arguments.names
     if arguments.all:
         names = [str(item["name"]) for item in session.api.get("/nodes")["items"]]

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 def configure_open(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `open`."""
     parser.add_argument("id", metavar="ID", nargs="?", type=allocation_id, help="(default: the page of the API itself)")
-    parser.add_argument("--port", metavar="P", type=whole_number, help="another port than the first")
+    parser.add_argument("--port", metavar="P", type=whole_number, help="open this port instead of the first")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 
@@ -29,7 +29,7 @@ def open_page(arguments: argparse.Namespace, session: CliSession) -> int:
     shows = not arguments.no_browser and session.terminal.out.isatty()
     if not arguments.id:
         if arguments.port:
-            raise InvalidError("--port: name the allocation whose port that is")
+            raise InvalidError("--port: name the allocation that has the port")
         session.terminal.line(f"{session.api.server.url}/")
         lead(session, shows=shows)
         return main.OK
@@ -80,14 +80,14 @@ def lead(session: CliSession, view: Json | None = None, below: str = "", *, show
     except PermanentError as error:
         session.terminal.note(str(error))
         if view is not None:
-            session.terminal.note(f"{command_line('port-forward', view['id'], 'PORT')} leads to the workload")
+            session.terminal.note(f"{command_line('port-forward', view['id'], 'PORT')} forwards a port to the workload")
         return
     if shows and _opened(link):
         return
     if shows:
         session.terminal.note("no browser here; open the address yourself")
     if has_token:
-        session.terminal.note(f"in a browser, once, within five minutes: {link}")
+        session.terminal.note(f"open it in a browser, once, within five minutes: {link}")
 
 
 def _opened(url: str) -> bool:
@@ -103,14 +103,16 @@ def configure_wait(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `wait`."""
     parser.usage = "slipway wait [options] ID..., or: slipway wait [options] --job J"
     parser.add_argument("ids", nargs="*", metavar="ID", type=allocation_id)
-    parser.add_argument("--job", metavar="J", default="", type=optional_name, help="for all that is in this job now")
-    parser.add_argument("-n", "--workspace", metavar="W", default="", help="of the job (default: yours)")
+    parser.add_argument(
+        "--job", metavar="J", default="", type=optional_name, help="wait for all current allocations of this job"
+    )
+    parser.add_argument("-n", "--workspace", metavar="W", default="", help="workspace of the job (default: yours)")
     parser.add_argument(
         "--for",
         dest="goal",
         choices=("ready", "running", "terminated"),
         default="terminated",
-        help="(default: the end)",
+        help="state to wait for (default: terminated)",
     )
     parser.add_argument("--timeout", metavar="5m", default="", help="give up after this time, with exit code 124")
 
@@ -139,7 +141,8 @@ def _awaited(arguments: argparse.Namespace, session: CliSession) -> list[str]:
     found = [str(view["id"]) for view in output.items_of(output.listed(session.api, "/allocations", query))]
     if not found:
         raise NotFoundError(
-            f"nothing is in job {arguments.job} of workspace {workspace}; {command_line('job', 'ls')} lists the jobs"
+            f"no allocation is in job {arguments.job} of workspace {workspace}; {command_line('job', 'ls')} lists the "
+            "jobs"
         )
     return found
 
@@ -166,7 +169,7 @@ def configure_forward(parser: argparse.ArgumentParser) -> None:
         "ports",
         metavar="[LOCAL:]PORT",
         nargs="+",
-        help="a port that it declares, and the one here (default: the same; 0: any)",
+        help="a port that it declares, and the local port (default: the same; 0: any)",
     )
 
 
@@ -177,7 +180,7 @@ def forward(arguments: argparse.Namespace, session: CliSession) -> int:
     pairs = [_pair(text) for text in arguments.ports]
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     if labels.has_ended(view):
-        session.terminal.note(f"{labels.summary_of(view)}: there is nothing to reach")
+        session.terminal.note(f"{labels.summary_of(view)}: it has no port to reach")
         return main.FAILED
     ports: list[Json] = view["spec"].get("ports") or []
     declared = {int(port["port"]) for port in ports}
@@ -202,7 +205,7 @@ async def _forward(session: CliSession, view: Json, pairs: list[tuple[int, int]]
             tunnel = Tunnel(session.api.server, path, session.terminal.note)
 
             def ready(port: int, remote: int = remote) -> None:
-                session.terminal.line(f"{HOST}:{port} leads to port {remote} of {view['id']}")
+                session.terminal.line(f"{HOST}:{port} is forwarded to port {remote} of {view['id']}")
 
             tasks.create_task(tunnel.run(local, ready))
 

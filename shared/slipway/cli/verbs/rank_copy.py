@@ -20,14 +20,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cp`."""
     parser.usage = "slipway cp [options] ID[/RANK]:PATH LOCAL\n       slipway cp [options] LOCAL ID[/RANK]:PATH"
     parser.description = (
-        "Copy a file or a folder from a rank that runs, or to it. A target that is a\n"
+        "Copy a file or a folder from a running rank, or to it. A target that is a\n"
         "folder gets the copy inside. The image needs sh and tar. A local name with a\n"
         "colon is written ./a:b."
     )
     parser.add_argument("source", metavar="SOURCE")
     parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("--rank", metavar="N", type=whole_number, help="the rank (default: that of ID/RANK, or 0)")
-    parser.add_argument("-c", "--container", metavar="NAME", default="", help="in another container than the main one")
+    parser.add_argument(
+        "--rank", metavar="N", type=whole_number, help="number of the rank (default: that of ID/RANK, or 0)"
+    )
+    parser.add_argument(
+        "-c", "--container", metavar="NAME", default="", help="in this container instead of the main one"
+    )
 
 
 def copy(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -37,7 +41,7 @@ def copy(arguments: argparse.Namespace, session: CliSession) -> int:
     files = RankFiles(session.api.server, session.user, progress.told)
     started_at = time.monotonic()
     if source is not None and target is not None:
-        raise InvalidError("one side must be on this machine; copy in two steps, or mount a volume in both")
+        raise InvalidError("one side must be on this machine; copy in two steps, or mount one volume in both ranks")
     if source is not None:
         placed, done = files.fetch(source, Path(arguments.target))
         where = str(placed)
@@ -93,10 +97,10 @@ def _remote(arguments: argparse.Namespace, text: str) -> RankPath | None:
     if found is None:
         return None
     if not found[3]:
-        raise InvalidError(f"{text} names no path; write for example {text}/data/model.pt")
+        raise InvalidError(f"{text} has no path; write for example {text}/data/model.pt")
     rank = int(found[2]) if found[2] else (arguments.rank or 0)
     if found[2] and arguments.rank not in (None, rank):
-        raise InvalidError(f"--rank: {text} names rank {rank}; leave one of both out")
+        raise InvalidError(f"--rank: {text} names rank {rank}; leave one of them out")
     return RankPath(found[1], rank, found[3], arguments.container)
 
 

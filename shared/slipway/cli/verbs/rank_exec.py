@@ -30,21 +30,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `exec`."""
     parser.usage = "slipway exec ID [options] [-- COMMAND...]"
     parser.description = (
-        "Run a command in a rank that runs; without one, a shell. On a terminal it gets a\n"
+        "Run a command in a running rank; without a command, a shell. On a terminal it gets a\n"
         "terminal of its own, and Ctrl-C goes to it. The exit code is that of the command."
     )
     parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     add_place(parser)
-    parser.add_argument("-i", "--stdin", action="store_true", help="pass the standard input on (on a terminal: always)")
-    parser.add_argument("-t", "--tty", action="store_true", help="give it a terminal (on a terminal: always)")
-    parser.add_argument("-T", "--no-tty", action="store_true", help="give it none")
+    parser.add_argument("-i", "--stdin", action="store_true", help="pass on the standard input (on a terminal: always)")
+    parser.add_argument("-t", "--tty", action="store_true", help="give the command a terminal (on a terminal: always)")
+    parser.add_argument("-T", "--no-tty", action="store_true", help="give the command no terminal")
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose the rank and the container."""
-    parser.add_argument("--rank", metavar="N", type=whole_number, default=0, help="in this rank (default: 0)")
-    parser.add_argument("-c", "--container", metavar="NAME", default="", help="in another container than the main one")
+    parser.add_argument("--rank", metavar="N", type=whole_number, default=0, help="run it in this rank (default: 0)")
+    parser.add_argument(
+        "-c", "--container", metavar="NAME", default="", help="run it in this container instead of the main one"
+    )
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:

@@ -82,7 +82,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `ssh`."""
     parser.usage = "slipway ssh ID [options] [-- COMMAND...]"
     parser.description = (
-        "OpenSSH to a rank that runs, without a port: the image needs OpenSSH's server\n"
+        "Open an SSH session in a running rank, without an open port: the image needs OpenSSH's server\n"
         "(sshd), which is started for this connection and ends with it. Without one,\n"
         "slipway exec works as well."
     )
@@ -90,9 +90,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     add_place(parser)
     for letter, meta, text in (
-        ("-L", "[ADDRESS:]PORT:HOST:PORT", "lead a port of this machine to one that the rank reaches"),
-        ("-R", "[ADDRESS:]PORT:HOST:PORT", "lead a port of the rank to one that this machine reaches"),
-        ("-D", "[ADDRESS:]PORT", "serve SOCKS here"),
+        ("-L", "[ADDRESS:]PORT:HOST:PORT", "forward a port of this machine to one that the rank reaches"),
+        ("-R", "[ADDRESS:]PORT:HOST:PORT", "forward a port of the rank to one that this machine reaches"),
+        ("-D", "[ADDRESS:]PORT", "serve a SOCKS proxy on this machine"),
     ):
         parser.add_argument(letter, dest=f"forward_{letter[1]}", action="append", default=[], metavar=meta, help=text)
 
@@ -117,7 +117,7 @@ def connect(arguments: argparse.Namespace, session: CliSession) -> int:
 def configure_config(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `ssh-config`."""
     parser.description = (
-        "Print what ~/.ssh/config needs, so that ssh, scp, rsync and editors reach a rank\n"
+        "Print the entry for ~/.ssh/config with which ssh, scp, rsync and editors reach a rank\n"
         "under a name of its own. For VS Code Remote: slipway ssh-config ID >> ~/.ssh/config,\n"
         "then connect to the host that it names."
     )
@@ -141,15 +141,13 @@ def section(alias: str, options: Mapping[str, str]) -> str:
     """
     for name, value in {"Host": alias, **options}.items():
         if not value.isprintable():
-            raise InvalidError(
-                f"{name}: {value[:200]!r} holds a character that a line of ssh's configuration cannot have"
-            )
+            raise InvalidError(f"{name}: {value[:200]!r} has a character that is not allowed in ssh's configuration")
     return "\n".join([f"Host {alias}", *(f"  {name} {value}" for name, value in options.items())]) + "\n"
 
 
 def configure_proxy(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `ssh-proxy`."""
-    parser.description = "What ssh runs as its ProxyCommand: the bytes of one connection."
+    parser.description = "The ProxyCommand that ssh runs: passes on the bytes of one connection."
     parser.add_argument("id", metavar="ID", type=allocation_id)
     add_place(parser)
 
@@ -228,7 +226,7 @@ def account_of(id_: str, said: bytes) -> str:
         raise PermanentError(_why(id_, CommandEnd(_NO_NAME, "")))
     if not _ACCOUNT.fullmatch(name):
         raise PermanentError(
-            f"the program id of {id_} printed {name[:80]!r}, which is no name of an account "
+            f"the program id of {id_} printed {name[:80]!r}, which is not a valid account name "
             "(letters, digits and _ . - @ +)"
         )
     return name
@@ -244,14 +242,14 @@ def _command(arguments: argparse.Namespace, *words: str, stdin: bool = False) ->
 def _why(id_: str, end: CommandEnd) -> str:
     instead = f"{command_line('exec', id_)} works without it, and slipway cp copies files"
     if end.is_missing_program:
-        return f"the image of {id_} has no sh, and so no place for an SSH server"
+        return f"the image of {id_} has no sh, which is needed to start an SSH server"
     match end.code:
         case 45:
             return f"the image of {id_} has no OpenSSH server (Debian: openssh-server); {instead}"
         case 46:
             return f"the account that {id_} runs as has no name in its /etc/passwd, which sshd needs; {instead}"
         case 47:
-            return f"the SSH server of {id_} found no folder to write to; mount one at /tmp; {instead}"
+            return f"the SSH server of {id_} found no writable folder; mount one at /tmp; {instead}"
         case None:
             return end.message
         case _:

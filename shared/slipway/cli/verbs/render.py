@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--show",
         choices=PARTS,
         default=PARTS[0],
-        help="the objects (default), the complete spec, where each value comes from, or the whole answer",
+        help="the objects (default), the complete spec, the origin of each value, or the whole answer",
     )
     output.add_options(parser, "yaml", "json")
 
@@ -65,7 +65,7 @@ def config(arguments: argparse.Namespace, session: CliSession) -> int:
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     _print(session.terminal, body_again(view), arguments.output)
     if names := secret_variables(view):
-        session.terminal.note(f"its secret values ({', '.join(names)}) are not shown; give them again in secretValues")
+        session.terminal.note(f"its secret values ({', '.join(names)}) are not shown; add them to secretValues")
     return main.OK
 
 

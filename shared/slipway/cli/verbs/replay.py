@@ -23,17 +23,22 @@ POOL = "default"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `replay`."""
     parser.add_argument(
-        "file", metavar="FILE", nargs="?", help="a log as a file, - for standard input; else from the API"
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="file with a decision log; -: standard input (default: the log of the API)",
     )
     parser.add_argument(
-        "--pool", metavar="P", type=object_name, help=f"the pool whose log is read (default: {POOL}, or the file's)"
+        "--pool", metavar="P", type=object_name, help=f"pool whose log is read (default: {POOL}, or the file's)"
     )
     parser.add_argument("--from", dest="first", type=_tick, metavar="TICK", help="only from this tick on")
     parser.add_argument("--to", dest="last", type=_tick, metavar="TICK", help="only up to this tick")
     other = parser.add_mutually_exclusive_group()
-    other.add_argument("--policy", metavar="FILE", help="try this policy instead: what would it have decided?")
-    other.add_argument("--shadow", action="store_true", help="try the shadow policy that the pool had at that time")
-    parser.add_argument("--save", metavar="FILE", help="also keep what is read, to be replayed elsewhere")
+    other.add_argument("--policy", metavar="FILE", help="show what this policy would have decided")
+    other.add_argument(
+        "--shadow", action="store_true", help="show what the shadow policy of the pool at that time would have decided"
+    )
+    parser.add_argument("--save", metavar="FILE", help="also write the log to this file, to replay it elsewhere")
     output.add_options(parser, "table", "json")
 
 
@@ -72,7 +77,7 @@ def _recorded(session: CliSession, pool: str, arguments: argparse.Namespace) -> 
             try:
                 data = base64.b64decode(item["data"], validate=True)
             except (binascii.Error, TypeError) as exc:
-                raise InvalidError(f"tick {item['tick']}: what the server sent is no record") from exc
+                raise InvalidError(f"tick {item['tick']}: the server sent an invalid record") from exc
             yield command.entry_of(item["chain"], item["number"], item["tick"], data)
         after = page["metadata"]["continue"]
         if not after:
@@ -113,7 +118,7 @@ def _opened(name: str, open_files: ExitStack) -> BinaryIO:
 def _tick(text: str) -> int:
     tick = number_in(text)
     if tick is None:
-        raise argparse.ArgumentTypeError(f"{text[:64]!r} is no number of a tick")
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not the number of a tick")
     return tick
 
 

@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.usage = "slipway rerun ID [options] [-- COMMAND...]"
     parser.epilog = EXAMPLES
-    parser.add_argument("id", metavar="ID", type=allocation_id, help="what is launched again")
+    parser.add_argument("id", metavar="ID", type=allocation_id, help="the allocation to launch again")
     launch.add_options(parser, with_ranks=True)
     add_launch_modes(parser)
 
@@ -45,7 +45,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     changes = launch.body_of(str(view["kind"]), arguments, arguments.command)
     upload.bring(session, changes, arguments)
     if arguments.workspace and arguments.workspace != view["workspace"] and view["spec"].get("context"):
-        raise InvalidError("--workspace: its uploaded files are in another workspace; bring them again with --context")
+        raise InvalidError("--workspace: its uploaded files are in another workspace; send them again with --context")
     given = {name for field in ("env", "secrets", "secretValues") for name in changes.get(field, {})}
     if missing := [name for name in secret_variables(view) if name not in given]:
         options = " ".join(f"--secret {name}" for name in missing)
@@ -64,7 +64,7 @@ def changed(body: Json, changes: Json) -> Json:
         InvalidError: a change does not apply to exactly one place in this body.
     """
     if "template" in changes:
-        raise InvalidError("--template: the launch has its whole pod template already; leave the option away")
+        raise InvalidError("--template: the launch has its whole pod template already; leave the option out")
     body, changes = copy.deepcopy(body), copy.deepcopy(changes)
     for name in _ADDED:
         if name in changes:

@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--array",
         metavar="LIST[%N]",
-        help="launch it once for each index, such as 0-99 or 1,3,7-9, with ARRAY_INDEX set; with %%10, ten at a time",
+        help="launch it once per index, such as 0-99 or 1,3,7-9, with ARRAY_INDEX set; %%10: ten at a time",
     )
     parser.add_argument(
         "--replicas",
@@ -46,10 +46,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="launch it N times behind one Service, each with REPLICA_INDEX set; needs --service",
     )
     add_launch_modes(parser)
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what each rank runs")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="command of each rank")
 
 
-FOLLOW_HELP = "stay with it to its end (the default): its output, how it ended, and that as the exit code"
+FOLLOW_HELP = "follow it to its end (the default): print its output and how it ended, and exit with its code"
 
 
 def add_launch_modes(parser: argparse.ArgumentParser, follow: str = FOLLOW_HELP) -> None:
@@ -110,7 +110,7 @@ def _launch_replicas(session: CliSession, body: launch.Json, arguments: argparse
     if arguments.array:
         raise InvalidError("--replicas: cannot be combined with --array; leave one of them out")
     if "service" not in body:
-        raise InvalidError("--replicas: replicas stand behind one Service; add --service NAME:PORT, such as llm:8000")
+        raise InvalidError("--replicas: replicas need a Service; add --service NAME:PORT, such as llm:8000")
     body.setdefault("name", launch.made_up_name("training"))
     body[replicas.FIELD] = arguments.replicas
     upload.bring(session, body, arguments)
@@ -196,7 +196,7 @@ class _ArrayLaunches:
                 self._session.terminal.note(f"{refused[0]['name']} is refused")
                 raise http.error_of_problem(refused[0]["problem"])
             if len(self._launched) == before:
-                raise DeadlineError(f"the server launched none of {len(left)} in its time; try again later")
+                raise DeadlineError(f"the server launched none of {len(left)} within its time limit; try again later")
 
     def _tell(self, item: launch.Json) -> None:
         """Print a launched allocation in the requested output form."""
@@ -213,7 +213,7 @@ class _ArrayLaunches:
         launched = f": {array.written(sorted(self._launched))}" if self._launched else ""
         again = array.words_for_the_rest(self._session.words, self.common, left=left, key=self._key)
         count = f"{len(self._launched)} of {len(self._wanted.indexes)} are launched{launched}"
-        rest = "This launches what is left, and nothing twice:"
+        rest = "This command launches the rest, and nothing twice:"
         self._session.terminal.note(f"{count}. Left: {array.written(left)}.\n{rest}\n  {again}")
 
 

@@ -18,13 +18,13 @@ def configure_open(parser: argparse.ArgumentParser) -> None:
     parser.usage = "slipway shell open [options] ID [options] [-- COMMAND...]"
     _add_open_options(parser)
     parser.add_argument(
-        "words", nargs=argparse.REMAINDER, metavar="ID [-- COMMAND]", help="a command: instead of a shell"
+        "words", nargs=argparse.REMAINDER, metavar="ID [-- COMMAND]", help="a command to run instead of a shell"
     )
 
 
 def _add_open_options(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    parser.add_argument("--session", metavar="S", default="", help="come back to this session")
+    parser.add_argument("--session", metavar="S", default="", help="reattach to this session")
     parser.add_argument("--sessions", action="store_true", help="list its sessions")
     parser.add_argument("--browser", action="store_true", help="open the page instead")
 
@@ -32,7 +32,7 @@ def _add_open_options(parser: argparse.ArgumentParser) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a terminal."""
     parser.add_argument(
-        "-T", "--no-tty", action="store_true", help="pipes, no terminal (the default when stdin is no terminal)"
+        "-T", "--no-tty", action="store_true", help="use pipes, no terminal (the default when stdin is not a terminal)"
     )
 
 
@@ -40,7 +40,7 @@ def _parted(arguments: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
     """Return the id and the command; options between them are parsed as if they were before the id."""
     given: list[str] = arguments.words
     if not given or given[0].startswith("-"):
-        raise InvalidError("which one? write for example: slipway shell open ID")
+        raise InvalidError("name a shell; write for example: slipway shell open ID")
     end = given.index("--") if "--" in given else len(given)
     more = argparse.ArgumentParser(prog="slipway shell open ID", allow_abbrev=False)
     _add_open_options(more)
@@ -62,7 +62,7 @@ def open_shell(arguments: argparse.Namespace, session: CliSession) -> int:
         open_wait.browse(session, view)
         return main.OK
     if command and arguments.session:
-        raise InvalidError("--session comes back to what runs there; leave the command out")
+        raise InvalidError("--session reattaches to the command that runs there; leave the command out")
     return attach(session, view, arguments, command, named=arguments.session)
 
 

@@ -39,7 +39,9 @@ def get(arguments: argparse.Namespace, session: CliSession) -> int:
 def configure_view(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the other verbs."""
     parser.add_argument("id", metavar="ID", type=allocation_id)
-    parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="form of the answer")
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json", "yaml"), default="table", help="format of the output"
+    )
 
 
 def describe(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -266,7 +268,7 @@ def deadline_text(deadline: Json) -> str:
     """Return the text about a limit that will end the allocation, and when."""
     name, at = str(deadline["name"]), str(deadline.get("at") or "")
     if not at:
-        return f"{name}: no end in sight"
+        return f"{name}: no end expected"
     left_s = round((table.moment_of(at) - table.now()).total_seconds())
     ahead = f"in {format_duration(float(left_s))}" if left_s > 0 else "now"
     return f"{name}: ends at {table.clock_time(at)[:8]} UTC, {ahead}"
@@ -304,7 +306,7 @@ def trace(arguments: argparse.Namespace, session: CliSession) -> int:
         output.write(session.terminal, arguments.output, answer)
         return main.OK
     text = waterfall.render(waterfall.spans_of(answer.json()), width=session.terminal.width)
-    session.terminal.line(text or "no spans yet; they are kept while Redis is there")
+    session.terminal.line(text or "no spans yet; they are stored only while Redis is available")
     return main.OK
 
 

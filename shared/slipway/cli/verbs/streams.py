@@ -22,10 +22,10 @@ PAGE_EVENTS = 500
 
 def configure_events(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `events`."""
-    parser.add_argument("id", metavar="ID", nargs="?", type=allocation_id, help="(default: of all, with -f)")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
-    parser.add_argument("--after", metavar="CURSOR", default="", help="only what comes after this entry id")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="form of the answer")
+    parser.add_argument("id", metavar="ID", nargs="?", type=allocation_id, help="(default: all allocations, with -f)")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow until it has ended")
+    parser.add_argument("--after", metavar="CURSOR", default="", help="only events after this entry id")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="format of the output")
 
 
 def events(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -109,22 +109,24 @@ _LINE_FILTERS = ("rank", "attempt", "container", "stream", "head", "tail", "sinc
 def configure_logs(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `logs`."""
     parser.add_argument("id", metavar="ID", type=allocation_id)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow until it has ended")
     parser.add_argument("--rank", metavar="N", help="only of these ranks: 3, or 0,2, or 4-7")
     parser.add_argument("--attempt", metavar="N", type=whole_number, help="only of this attempt")
-    parser.add_argument("--container", metavar="NAME", help="of this init container or sidecar, not the main one")
+    parser.add_argument(
+        "--container", metavar="NAME", help="of this init container or sidecar, instead of the main container"
+    )
     parser.add_argument("--head", metavar="N", type=whole_number, help="only the first lines")
     parser.add_argument("--tail", metavar="N", type=whole_number, help="only the last lines")
-    parser.add_argument("--since", metavar="10m", default="", help="only of the last time, or since this time")
-    parser.add_argument("--until", metavar="1m", default="", help="only until so long ago, or until this time")
-    parser.add_argument("--search", metavar="TEXT", default="", help="only lines with this text, in any case")
-    parser.add_argument("-e", "--regex", metavar="RE", default="", help="only lines that this regular expression finds")
+    parser.add_argument("--since", metavar="10m", default="", help="only lines of the last 10m, or since this time")
+    parser.add_argument("--until", metavar="1m", default="", help="only lines up to 1m ago, or up to this time")
+    parser.add_argument("--search", metavar="TEXT", default="", help="only lines with this text, ignoring case")
+    parser.add_argument("-e", "--regex", metavar="RE", default="", help="only lines that match this regular expression")
     parser.add_argument(
-        "--stream", choices=("stdout", "event"), help="only what ranks print, or what Kubernetes says of their pods"
+        "--stream", choices=("stdout", "event"), help="only the output of ranks, or only the events of their pods"
     )
     parser.add_argument("-r", "--reverse", action="store_true", help="newest first")
-    parser.add_argument("-t", "--timestamps", action="store_true", help="with the time of each line")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form of the answer")
+    parser.add_argument("-t", "--timestamps", action="store_true", help="show the time of each line")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="format of the output")
 
 
 def logs(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -139,9 +141,9 @@ def _logs(arguments: argparse.Namespace, session: CliSession) -> int:
     view = _viewed(session, arguments.id)
     query = {name: getattr(arguments, name) for name in _LINE_FILTERS}
     if arguments.search and arguments.regex:
-        raise InvalidError("logs: --search and --regex: one of them at a time")
+        raise InvalidError("logs: --search and --regex: leave one of them out")
     if arguments.follow and (arguments.reverse or arguments.head is not None):
-        raise InvalidError("logs: what is followed comes in its order, and has no end yet: --follow goes by itself")
+        raise InvalidError("logs: --follow shows lines in their order, without an end: leave out --reverse and --head")
     if arguments.regex:
         query |= {"search": arguments.regex, "regex": "true"}
     if arguments.reverse:
@@ -170,7 +172,7 @@ def _logs(arguments: argparse.Namespace, session: CliSession) -> int:
         show(time + line_text(session, line, prefix=prefix))
     outside = cast("Json", view.get("links") or {}).get("outsideLogs")
     if outside and not is_whole:
-        session.terminal.note(f"lines are missing here; the cluster keeps logs of its own: {outside}")
+        session.terminal.note(f"some lines are missing here; the cluster stores logs of its own: {outside}")
     return main.OK
 
 

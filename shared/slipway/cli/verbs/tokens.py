@@ -34,26 +34,35 @@ NAMESPACE = "slipway-system"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("word", nargs="?", choices=("ls", "create", "revoke"), default="ls")
-    parser.add_argument("ids", nargs="*", metavar="ID", type=object_name, help="of revoke: which")
+    parser.add_argument("ids", nargs="*", metavar="ID", type=object_name, help="of revoke: the tokens")
     # Not --user, which every verb has for the caller's own name.
-    parser.add_argument("--for", dest="owner", default="", metavar="USER", help="of create: whose token it is")
+    parser.add_argument("--for", dest="owner", default="", metavar="USER", help="of create: user of the token")
     parser.add_argument(
         "--role", action="append", default=[], metavar="[WORKSPACE=]ROLE",
-        help="of create: viewer, editor or admin, there or (without =, or with *) everywhere; may be repeated",
+        help="of create: viewer, editor or admin in the workspace; without WORKSPACE=, or with *=: in all (repeat)",
     )  # fmt: skip
-    parser.add_argument("--expires", default=f"{DAYS_DEFAULT}d", metavar="TIME", help="such as 12h or 90d (default)")
-    parser.add_argument("--description", default="", help="of create: what it is for")
+    parser.add_argument(
+        "--expires",
+        default=f"{DAYS_DEFAULT}d",
+        metavar="TIME",
+        help="lifetime of the token, such as 12h or 90d (default)",
+    )
+    parser.add_argument("--description", default="", help="of create: purpose of the token")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--dir", default="", metavar="FOLDER", help="the folder of SLIPWAY_TOKEN_DIR")
-    where.add_argument("--secret", default="", metavar="[NS/]NAME", help=f"the Secret (default NS: {NAMESPACE})")
-    parser.add_argument("--apply", action="store_true", help="with --secret: change it; else the command is printed")
+    where.add_argument("--dir", default="", metavar="FOLDER", help="folder of the hashes: SLIPWAY_TOKEN_DIR of the api")
+    where.add_argument(
+        "--secret", default="", metavar="[NS/]NAME", help=f"Secret of the hashes (default NS: {NAMESPACE})"
+    )
+    parser.add_argument(
+        "--apply", action="store_true", help="with --secret: change the Secret, instead of printing the command"
+    )
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Create, list or revoke tokens."""
     if arguments.apply and not arguments.secret:
-        raise InvalidError("--apply needs --secret: a folder is changed at once")
+        raise InvalidError("--apply needs --secret: with --dir the change is always made")
     if arguments.word != "revoke":
         refuse_names(f"token {arguments.word}", arguments.ids)
     match arguments.word:
@@ -67,9 +76,9 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def _create(arguments: argparse.Namespace, session: CliSession) -> int:
     if not arguments.owner or not arguments.role:
-        raise InvalidError("token create: say whose it is (--for USER) and what it may do (--role WORKSPACE=editor)")
+        raise InvalidError("token create: name its user (--for USER) and its role (--role WORKSPACE=editor)")
     if not (arguments.dir or arguments.secret):
-        raise InvalidError("token create: say where its hash is kept: --dir FOLDER, or --secret NAME")
+        raise InvalidError("token create: name the place of its hash: --dir FOLDER, or --secret NAME")
     now = SystemClock().now()
     try:
         token, record = apitokens.make(
@@ -93,31 +102,33 @@ def _create(arguments: argparse.Namespace, session: CliSession) -> int:
         return main.OK
     session.terminal.line(token)
     session.terminal.note(
-        f"token {record.id} of {record.user} counts until {record.expires_at}; this is the only time that it is shown"
+        f"token {record.id} of {record.user} is valid until {record.expires_at}; it is not shown again"
     )
     return main.OK
 
 
 def _revoke(arguments: argparse.Namespace, session: CliSession) -> int:
     if not arguments.ids:
-        raise InvalidError("token revoke: name the ids; `slipway token ls` lists them")
+        raise InvalidError("token revoke: name the tokens; `slipway token ls` lists them")
     for id_ in arguments.ids:
         if not apitokens.is_id(id_):
-            raise InvalidError(f"{id_!r} is no id of a token: 16 hexadecimal digits, the part between the underscores")
+            raise InvalidError(
+                f"{id_!r} is not the id of a token: 16 hexadecimal digits, the part between the underscores"
+            )
     if arguments.dir:
         for id_ in arguments.ids:
             try:
                 (Path(arguments.dir) / apitokens.file_of(id_)).unlink()
             except FileNotFoundError as error:
                 raise NotFoundError(f"there is no token {id_} in {arguments.dir}") from error
-            session.terminal.line(f"{id_} counts no more")
+            session.terminal.line(f"{id_} is revoked")
         return main.OK
     if not arguments.secret:
-        raise InvalidError("token revoke: say where its hash is kept: --dir FOLDER, or --secret NAME")
+        raise InvalidError("token revoke: name the place of its hash: --dir FOLDER, or --secret NAME")
     _patch(arguments, session, dict.fromkeys(map(apitokens.file_of, arguments.ids)))
     if arguments.apply:
         for id_ in arguments.ids:
-            session.terminal.line(f"{id_} counts no more, once the pods have the Secret anew (about a minute)")
+            session.terminal.line(f"{id_} is revoked as soon as the pods see the changed Secret (about a minute)")
     return main.OK
 
 
@@ -194,7 +205,9 @@ def _patch(arguments: argparse.Namespace, session: CliSession, data: dict[str, s
     if arguments.apply:
         credentials.kubectl([*words, "--patch-file", "/dev/stdin"], given=patch)
         return
-    session.terminal.note(f"it counts once this was done: {shlex.join(['kubectl', *words, '--patch', patch])}")
+    session.terminal.note(
+        f"the change takes effect after this command: {shlex.join(['kubectl', *words, '--patch', patch])}"
+    )
 
 
 def _place(text: str) -> tuple[str, str]:
@@ -207,16 +220,18 @@ def _role(text: str) -> tuple[str, Role]:
     try:
         return workspace or EVERYWHERE, Role(role)
     except ValueError as error:
-        raise InvalidError(f"--role: {role!r} is none of {', '.join(Role)}") from error
+        raise InvalidError(f"--role: {role!r} is not a role; write one of {', '.join(Role)}") from error
 
 
 def _life_s(text: str) -> float:
     try:
         life_s = parse_duration(text)
     except ValueError as error:
-        raise InvalidError(f"--expires: {text!r} is no time such as 12h or 90d, at most {DAYS_MAX}d") from error
+        raise InvalidError(
+            f"--expires: {text!r} is not a time; write for example 12h or 90d, at most {DAYS_MAX}d"
+        ) from error
     if not 0 < life_s <= DAYS_MAX * DAY_S:
-        raise InvalidError(f"--expires: more than nothing, and at most {DAYS_MAX}d")
+        raise InvalidError(f"--expires: must be above 0 and at most {DAYS_MAX}d")
     return life_s
 
 

@@ -28,9 +28,9 @@ _RED = ("NotReady", "Disabled")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("--once", action="store_true", help="print it once, whole (the default in a pipe)")
-    parser.add_argument("--owner", metavar="NAME", help=f"work of this user, not your own; '{EVERYBODY}': of all users")
-    parser.epilog = f"It is drawn again every {EVERY_S:.0f} seconds, until q or Ctrl-C."
+    parser.add_argument("--once", action="store_true", help="print it once, complete (the default in a pipe)")
+    parser.add_argument("--owner", metavar="NAME", help=f"work of this user, not yours; '{EVERYBODY}': of all users")
+    parser.epilog = f"Redraws the screen every {EVERY_S:.0f} seconds, until q or Ctrl-C."
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -127,11 +127,11 @@ def _lines(feed: _LookFeed, screen: Screen, terminal: Terminal, url: str) -> lis
     if feed.trouble or (feed.last is not None and feed.age_s > LATE_S):
         why = feed.trouble or f"no answer from {url}"
         since = f"; the tables are {age} old" if feed.last is not None else ""
-        first = terminal.paint(table.cut(f"trying again{since}: {why}", columns), "red", to_err=False)
+        first = terminal.paint(table.cut(f"retrying{since}: {why}", columns), "red", to_err=False)
     elif feed.last is None:
         first = f"asking {url} ..."
     else:
-        first = table.cut(f"{url}  {time.strftime('%H:%M:%S')}  (q leaves)", columns)
+        first = table.cut(f"{url}  {time.strftime('%H:%M:%S')}  (q: quit)", columns)
     if feed.last is None:
         return [first]
     page = overview.page(feed.last[0], table.now(), width=columns, height=rows - 1, paint=_painter(terminal))

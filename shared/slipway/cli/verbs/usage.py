@@ -22,11 +22,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="user (default), queue, pool, workspace, kind, day, month, gpuType (GPU time by flavor); several with "
         "commas; with --gpu-use: day, month, gpuType, workspace, user, queue",
     )
-    parser.add_argument("--raw", action="store_true", help="one line per allocation that is still kept")
+    parser.add_argument("--raw", action="store_true", help="one line per allocation that is still stored")
     parser.add_argument(
         "--gpu-use",
         action="store_true",
-        help="what GPUs do now, beside who holds them; with --by, --from or --to: what they did on those days",
+        help="current GPU utilisation by allocation; with --by, --from or --to: the utilisation on those days",
     )
     parser.add_argument(
         "--from", dest="from_", metavar="DAY", help="first day (UTC), such as 2026-01-02 (default: 30 days ago)"
@@ -37,13 +37,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name in ("pool", "queue", "kind"):
         parser.add_argument(f"--{name}", help=f"only of this {name}")
     parser.add_argument("--csv", action="store_true", help="as CSV")
-    parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="form of the answer")
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json", "yaml"), default="table", help="format of the output"
+    )
 
 
 def usage(arguments: argparse.Namespace, session: CliSession) -> int:
     """Print the usage."""
     if arguments.csv and arguments.output != "table":
-        raise InvalidError("say one of --csv and -o")
+        raise InvalidError("--csv and -o: leave one of them out")
     if arguments.gpu_use:
         return _gpu_use(arguments, session)
     query = {"from": arguments.from_, "to": arguments.to}
@@ -79,7 +81,7 @@ def usage(arguments: argparse.Namespace, session: CliSession) -> int:
 def _gpu_use(arguments: argparse.Namespace, session: CliSession) -> int:
     for name in ("raw", "csv", "pool", "queue", "kind"):
         if getattr(arguments, name):
-            raise InvalidError(f"--gpu-use takes no --{name}; leave one of them out")
+            raise InvalidError(f"--gpu-use cannot be combined with --{name}; leave one of them out")
     query = {"workspace": arguments.workspace, "user": arguments.owner}
     is_of_days = bool(arguments.by or arguments.from_ or arguments.to)
     if is_of_days:
@@ -92,11 +94,13 @@ def _gpu_use(arguments: argparse.Namespace, session: CliSession) -> int:
     items = cast("list[Json]", view["items"])
     if not view["isConfigured"]:
         raise InvalidError(
-            "the api knows no Prometheus with figures of the cluster's GPUs: an admin sets SLIPWAY_PROMETHEUS_URL "
+            "the api has no Prometheus with figures of the cluster's GPUs: an admin must set SLIPWAY_PROMETHEUS_URL "
             "(api.settings.prometheusUrl of the chart)"
         )
     if not items:
-        none = f"no GPU was held from {view['from']} to {view['to']}" if is_of_days else "nothing that runs holds GPUs"
+        none = (
+            f"no GPU was held from {view['from']} to {view['to']}" if is_of_days else "no running allocation holds GPUs"
+        )
         session.terminal.note(none)
         return main.OK
     if is_of_days:
@@ -115,7 +119,7 @@ def _gpu_use_table(items: list[Json], window_s: float, idle_s: float) -> str:
         [
             *(str(item[name]) for name in ("id", "user", "queue", "gpus")),
             *("-" if item[name] is None else f"{item[name]:.0f} %" for name in ("percent", "peakPercent")),
-            f"idle, runs for {table.age(str(item['runningSince']), moment)}" if item["isIdle"] else "",
+            f"idle, running for {table.age(str(item['runningSince']), moment)}" if item["isIdle"] else "",
         ]
         for item in items
     ]

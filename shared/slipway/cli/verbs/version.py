@@ -10,7 +10,9 @@ from slipway.installed import installed_version, mismatch
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("--client", action="store_true", help="of this command only; asks no server (also --version)")
+    parser.add_argument(
+        "--client", action="store_true", help="only of this command, without a request to the server (also --version)"
+    )
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:

@@ -17,22 +17,36 @@ _WORDS = ("ls", "create", "show", "set", "test", "rm")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("word", nargs="?", choices=_WORDS, default="ls")
-    parser.add_argument("name", nargs="?", default="", metavar="NAME|URL", help="of create: the URL; else the name")
-    parser.add_argument("--name", dest="called", metavar="NAME", default="", help="of create (default: made up)")
-    parser.add_argument("--url", metavar="URL", help="of set: another receiver")
-    parser.add_argument("--event", metavar="TYPE", action="append", help="only such events, as running (repeatable)")
-    parser.add_argument("-n", "--workspace", metavar="W", action="append", help="only of this workspace (repeatable)")
-    parser.add_argument("--result", metavar="R", action="append", help="only such ends, as Failed (repeatable)")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        default="",
+        metavar="NAME|URL",
+        help="of create: URL of the receiver; else name of the webhook",
+    )
+    parser.add_argument(
+        "--name", dest="called", metavar="NAME", default="", help="of create: name of the webhook (default: generated)"
+    )
+    parser.add_argument("--url", metavar="URL", help="of set: new URL of the receiver")
+    parser.add_argument(
+        "--event", metavar="TYPE", action="append", help="only events of this type, such as running (repeat)"
+    )
+    parser.add_argument("-n", "--workspace", metavar="W", action="append", help="only of this workspace (repeat)")
+    parser.add_argument(
+        "--result", metavar="R", action="append", help="only ends with this result, such as Failed (repeat)"
+    )
     parser.add_argument("--description", metavar="TEXT")
     parser.add_argument(
-        "--format", choices=("cloudevents", "slack", "teams"), help="what the receiver reads (default: cloudevents)"
+        "--format",
+        choices=("cloudevents", "slack", "teams"),
+        help="format that the receiver reads (default: cloudevents)",
     )
-    parser.add_argument("--page-url", metavar="URL", help="where people open the pages: messages lead there")
-    parser.add_argument("--key-file", metavar="FILE", help="a signing key of yours; - reads standard input")
-    parser.add_argument("--rotate-secret", action="store_true", help="of set: make up another signing key")
+    parser.add_argument("--page-url", metavar="URL", help="address of the pages, for links in messages")
+    parser.add_argument("--key-file", metavar="FILE", help="file with your own signing key; -: standard input")
+    parser.add_argument("--rotate-secret", action="store_true", help="of set: generate a new signing key")
     switch = parser.add_mutually_exclusive_group()
-    switch.add_argument("--enable", dest="enabled", action="store_true", default=None, help="of set: send again")
-    switch.add_argument("--disable", dest="enabled", action="store_false", help="of set: send nothing")
+    switch.add_argument("--enable", dest="enabled", action="store_true", default=None, help="of set: send events again")
+    switch.add_argument("--disable", dest="enabled", action="store_false", help="of set: send no events")
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
@@ -44,7 +58,9 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         return listing.show(arguments, session, session.api.call("GET", "/webhooks"), _TABLE, empty=empty)
     if not arguments.name:
         what = "URL" if arguments.word == "create" else "NAME"
-        raise InvalidError(f"webhook {arguments.word}: say which: slipway webhook {arguments.word} {what}")
+        raise InvalidError(
+            f"webhook {arguments.word}: no webhook is named; write: slipway webhook {arguments.word} {what}"
+        )
     if arguments.word == "create":
         return _create(arguments, session)
     try:
@@ -93,7 +109,7 @@ def _set(arguments: argparse.Namespace, session: CliSession, path: str) -> None:
     if arguments.enabled is not None:
         body["enabled"] = arguments.enabled
     if not body:
-        raise InvalidError("webhook set: say what is to change, such as --url or --disable")
+        raise InvalidError("webhook set: nothing to change: give for example --url or --disable")
     _print(arguments, session, "PATCH", path, body)
 
 
@@ -123,7 +139,7 @@ def _print(arguments: argparse.Namespace, session: CliSession, method: str, path
         ("workspaces", " ".join(view["workspaces"]) or "all"),
         ("results", " ".join(view["results"])),
         ("enabled", "yes" if view["enabled"] else "no"),
-        ("waiting", "not known: Redis is away" if backlog is None else str(backlog)),
+        ("waiting", "unknown: Redis is unavailable" if backlog is None else str(backlog)),
         ("description", str(view["description"])),
         ("format", str(view["format"])),
         ("page url", str(view["pageUrl"])),

@@ -16,16 +16,16 @@ _COUNTS = ("count", "gpus", "pods")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `simulate --live`."""
     add = parser.add_argument
-    add("--live", action="store_true", help="ask about the cluster as it stands, instead of a scenario file")
+    add("--live", action="store_true", help="simulate the current cluster, instead of a scenario file")
     add("-f", "--filename", metavar="FILE", help="changes as YAML or JSON: the body of POST /api/v1/simulate")
     add("--pool", metavar="P", help="the pool (default: default)")
     add("--add-nodes", action="append", default=[], metavar="SPEC", help="name=big,count=2,cpu=64,memory=256Gi,gpus=8")
-    add("--remove-node", action="append", default=[], metavar="NODE", help="as if it were not there")
-    add("--cordon", action="append", default=[], metavar="NODE", help="as if it took nothing new")
+    add("--remove-node", action="append", default=[], metavar="NODE", help="as if this node did not exist")
+    add("--cordon", action="append", default=[], metavar="NODE", help="as if this node got no new ranks")
     add("--priority", action="append", default=[], metavar="ID=N", help="as if an allocation had this priority")
-    add("--queue", action="append", default=[], metavar="ID=Q", help="as if an allocation stood in this queue")
+    add("--queue", action="append", default=[], metavar="ID=Q", help="as if an allocation were in this queue")
     add("--hold", action="append", default=[], metavar="ID", help="as if an allocation were held")
-    add("--until", metavar="TIME", help="how far to look: 2h, 1d (default: 24h)")
+    add("--until", metavar="TIME", help="simulated time: 2h, 1d (default: 24h)")
     output.add_options(parser, "table", "json", "yaml")
 
 
@@ -111,7 +111,7 @@ def _seconds(text: str) -> float:
 
 def _show(terminal: Terminal, answer: Json, *, quiet: bool) -> None:
     if "differences" not in answer:
-        raise InvalidError("--filename: a scenario is no question about the cluster; slipway simulate FILE runs it")
+        raise InvalidError("--filename: a scenario is not a list of changes; slipway simulate FILE runs it")
     differences: list[Json] = answer["differences"]
     if quiet:
         terminal.raw("".join(f"{each['allocation']}\n" for each in differences))

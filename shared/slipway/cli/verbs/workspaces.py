@@ -18,31 +18,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their arguments."""
     words = parser.add_subparsers(dest="word", metavar="WORD")
     parser.set_defaults(word="ls", output="table", quiet=False)
-    output.add_options(words.add_parser("ls", help="all of them", allow_abbrev=False), "table", "json", "yaml", "name")
-    show = words.add_parser("show", help="one of them", allow_abbrev=False)
+    output.add_options(
+        words.add_parser("ls", help="list all workspaces", allow_abbrev=False), "table", "json", "yaml", "name"
+    )
+    show = words.add_parser("show", help="show one workspace", allow_abbrev=False)
     show.add_argument("name", metavar="NAME", type=object_name)
     output.add_options(show, "yaml", "json")
-    create = words.add_parser("create", help="make a namespace that one may launch into", allow_abbrev=False)
+    create = words.add_parser(
+        "create", help="create a workspace: a namespace that accepts launches", allow_abbrev=False
+    )
     create.add_argument("name", metavar="NAME", type=object_name)
-    create.add_argument("--adopt", action="store_true", help="of a namespace that exists")
+    create.add_argument("--adopt", action="store_true", help="make a workspace of an existing namespace")
     change = words.add_parser("set", help="change its defaults or its quota", allow_abbrev=False)
     change.add_argument("name", metavar="NAME", type=object_name)
     for each in (create, change):
-        each.add_argument("--pool", metavar="P", help="of launches that name none" + _or_none(each is change))
-        each.add_argument("--queue", metavar="Q", help="of launches that name none" + _or_none(each is change))
-        each.add_argument("--template", metavar="T", help="laid under every launch" + _or_none(each is change))
+        each.add_argument("--pool", metavar="P", help="default of launches that name none" + _or_none(each is change))
+        each.add_argument("--queue", metavar="Q", help="default of launches that name none" + _or_none(each is change))
+        each.add_argument(
+            "--template", metavar="T", help="template that every launch extends" + _or_none(each is change)
+        )
         each.add_argument(
             "--pull-secret",
             metavar="SECRET",
             action="append",
             default=[],
-            help="Secret of the namespace that the images of all pods are pulled with (repeat)"
+            help="Secret of the namespace with which the images of all pods are pulled (repeat)"
             + _or_none(each is change),
         )
         each.add_argument(
             "--home",
             metavar="SIZE[:CLASS[:MODE]]",
-            help="what home directories are made of, such as 10Gi or 10Gi:fast:ReadWriteMany"
+            help="size, storage class and access mode of home directories, such as 10Gi or 10Gi:fast:ReadWriteMany"
             + _or_none(each is change),
         )
         each.add_argument(
@@ -50,9 +56,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="NAME=AMOUNT",
             action="append",
             default=[],
-            help="all that may be asked for at once, such as nvidia.com/gpu=8 (repeat)" + _or_none(each is change),
+            help="limit of what all pods together may request, such as nvidia.com/gpu=8 (repeat)"
+            + _or_none(each is change),
         )
-    remove = words.add_parser("rm", help="remove one in which nothing goes on", allow_abbrev=False)
+    remove = words.add_parser("rm", help="remove a workspace without allocations", allow_abbrev=False)
     remove.add_argument("name", metavar="NAME", type=object_name)
 
 
@@ -71,13 +78,13 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         case "create":
             session.api.post("/workspaces", {"name": name, "adopt": arguments.adopt, **_fields(arguments)})
             terminal.line(
-                f"workspace {name} is there; launch into it with: {command_line('run', '-n', name)} -- COMMAND"
+                f"workspace {name} is ready; launch into it with: {command_line('run', '-n', name)} -- COMMAND"
             )
         case "set":
             fields = _fields(arguments)
             if not fields:
                 options = "--pool, --queue, --template, --pull-secret, --home or --quota"
-                raise InvalidError(f"workspace set: name what is to change: {options}")
+                raise InvalidError(f"workspace set: nothing to change: give {options}")
             session.api.patch(path, fields)
             terminal.line(f"workspace {name} is changed")
         case _:
@@ -121,7 +128,7 @@ def _quota(items: list[str]) -> dict[str, str]:
 
 
 def _or_none(is_change: bool) -> str:
-    return f"; {NONE} takes it away" if is_change else ""
+    return f"; {NONE} removes it" if is_change else ""
 
 
 def _row(item: Json) -> list[str]:
