@@ -38,10 +38,10 @@ _CLOUD = (
     *("creation_policy", "idle_duration", "spot_policy", "single_branch", "home_dir", "repos_dir"),
 )
 _LOST = {
-    "files": ("local files and folders", "bring them along: files, or context (docs/launching.md, Files)"),
-    "repos": ("a Git repository", "bring the folder along as context, or clone it in the command"),
+    "files": ("local files and folders", "send them: files, or context (docs/launching.md, Files)"),
+    "repos": ("a Git repository", "send the folder as context, or clone it in the command"),
     "registry_auth": ("the login of the registry", "a Secret: slipway workspace set NAME --pull-secret SECRET"),
-    "schedule": ("starts it by the clock", "Slipway starts nothing by the clock: launch it with cron"),
+    "schedule": ("starts it on a schedule", "Slipway has no schedules: launch it with cron"),
     "utilization_policy": ("ends it when its GPUs idle", "set idleTimeout, which looks at traffic and reports"),
     "tags": ("tags of the machines", "write labels"),
     "privileged": ("the container may do what its node may", "a pool with privilegedTemplates may allow it"),
@@ -169,7 +169,7 @@ def _dev_environment(launch: ImportedLaunch, root: ForeignField) -> None:
     root.get("ide").changed(
         "opens an editor on the machine", "VS Code over SSH: slipway ssh-config; the image needs sshd"
     )
-    root.get("version").unneeded("the editor is yours")
+    root.get("version").unneeded("you choose the editor")
     root.get("setup").unneeded("dstack ignores it")
     if lines := root.get("init").words():
         launch.put("setup", "\n".join(lines), root.get("init"))

@@ -78,9 +78,9 @@ OBJECTS: dict[tuple[str, str], tuple[str, str, str]] = {
 """{(API group, kind): (name for people, module, function)}"""
 
 _NEXT_STEPS = {
-    "CronJob": "Slipway starts nothing by the clock: import its jobTemplate as a Job, and launch that with cron",
-    "Allocation": "is Slipway's own already: slipway apply -f",
-    "RayCluster": "has no end and no work: write a RayJob, or a launch of kind shell",
+    "CronJob": "Slipway has no schedules: import its jobTemplate as a Job, and launch that with cron",
+    "Allocation": "is an object of Slipway: slipway apply -f",
+    "RayCluster": "has no end and no command: write a RayJob, or a launch of kind shell",
     "Notebook": "slipway notebook start --image IMAGE",
     "ClusterQueue": "write a Queue of Slipway: docs/tutorials/from-kubeflow.md",
     "LocalQueue": "write a Queue of Slipway: docs/tutorials/from-kubeflow.md",
@@ -108,7 +108,7 @@ def convert(text: str, name: str, options: ImportOptions) -> list[ImportedDocume
         raise InvalidError(f"{name}: {exc}{column}") from exc
     values = [item for value in documents if value is not None for item in _items(value)]
     if not values:
-        raise InvalidError(f"{name}: there is nothing in it")
+        raise InvalidError(f"{name}: it contains no document")
     if len(values) > ITEMS_MAX:
         raise InvalidError(f"{name}: {len(values)} documents; at most {ITEMS_MAX} are read from one file")
     return [_read(value, name, number, options) for number, value in enumerate(values, 1)]

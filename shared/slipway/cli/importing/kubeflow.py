@@ -62,7 +62,7 @@ def replica_job(document: ForeignDocument) -> list[ImportedLaunch]:
         does = "the job succeeds with its master, chief or first worker"
         does = does if success.is_set else f"absent: {does}"
         document.note(success.steps, Verdict.CHANGED, does, "all ranks that are no daemons must succeed")
-    spec.get("enableDynamicWorker").lost("workers come and go", "set minAvailable: a gang grows to its count")
+    spec.get("enableDynamicWorker").lost("workers are added and removed", "set minAvailable: a gang grows to its count")
     if root.get("kind").value == "TFJob":
         document.note(
             spec.get(replicas).steps,
@@ -225,7 +225,7 @@ def mpi_job(document: ForeignDocument) -> list[ImportedLaunch]:
         if role_["name"] == "worker" and len(launch.roles()) > 1:
             role_["daemon"] = True
             here = "daemon: true; the workers end when the launcher has ended"
-            replicas.get("Worker", "replicas").changed("so many workers, which wait for the launcher", here)
+            replicas.get("Worker", "replicas").changed("number of workers, which wait for the launcher", here)
     slots = spec.get("slotsPerWorker")
     if slots.is_set:
         slots.whole(1, least=1)

@@ -82,7 +82,7 @@ def job_role(
         here = f"count: {count}, all at once; for fewer, launch smaller allocations with --job"
         parallelism.changed(f"at most {at_once} pods at once", here)
         if not parallelism.is_set:
-            completions.changed("so many pods, one after the other", here)
+            completions.changed("number of pods, one after the other", here)
     else:
         parallelism.carried("ranks[].count")
     if not completions.is_set and at_once > 1:
@@ -149,7 +149,7 @@ def job_set(document: ForeignDocument) -> list[ImportedLaunch]:
         times = item.get("replicas").whole(1, least=1)
         item.get("replicas").carried("ranks[].count")
         if times > 1:
-            item.get("replicas").changed("so many Jobs", "their pods are ranks of one role")
+            item.get("replicas").changed("number of Jobs", "their pods are ranks of one role")
         template = item.get("template")
         template.get("metadata").unneeded("Slipway makes no Job")
         failing = failing_of(spec.get("failurePolicy"), name)
@@ -239,7 +239,7 @@ def _of_one_job(launch: ImportedLaunch, spec: ForeignField) -> None:
         launch.body.setdefault("maxRuntime", for_seconds(limit))
         limit.changed("seconds for this Job", "maxRuntime: one limit for all ranks; the first that is named")
     spec.get("backoffLimit").changed("retries of single pods", "maxRestarts: all ranks start again, as one")
-    spec.get("suspend").unneeded("the JobSet says it")
+    spec.get("suspend").unneeded("the JobSet sets it")
 
 
 def _failures(launch: ImportedLaunch, policy: ForeignField, names: Mapping[str, str], *, is_part: bool) -> None:

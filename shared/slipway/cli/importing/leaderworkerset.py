@@ -22,7 +22,10 @@ _LOST = {
 _LOST_OF_TEMPLATE = {
     "subGroupPolicy": ("groups within a group", "write a role for each, and set ranks[].topology"),
     "volumeClaimTemplates": ("makes a volume claim for each pod", "use an ephemeral volume, or make claims"),
-    "persistentVolumeClaimRetentionPolicy": ("when the claims go", "claims of ephemeral volumes go with the pod"),
+    "persistentVolumeClaimRetentionPolicy": (
+        "when the claims are deleted",
+        "claims of ephemeral volumes are deleted with the pod",
+    ),
 }
 
 
@@ -41,7 +44,7 @@ def leader_worker_set(document: ForeignDocument) -> list[ImportedLaunch]:
     port = _port(launch)
     if port and "name" in launch.body:
         address = replicate(launch, groups, port, replicas)
-        more = "apply it again with more to add groups, kill one to take it away"
+        more = "apply it again with more to add groups, kill one to remove it"
         replicas.changed(does, f"replicas: {groups}, and their leaders behind Service {address}; {more}")
         return [launch]
     replicas.changed(does, f"{groups} launches: no container of the leader names a port, so they have no address")

@@ -48,7 +48,7 @@ def frame(launch: ImportedLaunch, root: ForeignField) -> None:
     each(metadata, _SERVER_SET, lambda field: field.unneeded("the API server sets it"))
     if metadata.get("name").is_set or not metadata.get("generateName").is_set:
         name_allocation(launch.body, metadata.get("name"))
-        metadata.get("generateName").unneeded("the name says it")
+        metadata.get("generateName").unneeded("metadata.name is set")
     else:
         metadata.get("generateName").changed("a name is made up from it", "leave the name out: one is made up here")
     namespace = metadata.get("namespace")
@@ -60,7 +60,7 @@ def frame(launch: ImportedLaunch, root: ForeignField) -> None:
         if name == _LAST_APPLIED:
             note.unneeded("kubectl wrote it")
         else:
-            note.lost("a note, or an order to a controller", "a launch has labels only; write it into labels")
+            note.lost("a note, or an instruction to a controller", "a launch has labels only; write it into labels")
 
 
 def _labels(launch: ImportedLaunch, field: ForeignField) -> None:

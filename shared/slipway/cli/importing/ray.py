@@ -31,7 +31,7 @@ _LOST = {
     "metadata": ("notes on the Ray job", "write labels of the launch"),
     "ttlSecondsAfterFinished": ("deletes the cluster later", "the ranks end with the entrypoint"),
     "deletionStrategy": ("what is deleted after the end", "the ranks end with the entrypoint"),
-    "schedule": ("starts it by the clock", "Slipway starts nothing by the clock: launch it with cron"),
+    "schedule": ("starts it on a schedule", "Slipway has no schedules: launch it with cron"),
     "preRunningDeadlineSeconds": ("how long it may take to start", "set pendingTimeout"),
 }
 _CLUSTER = {
@@ -75,7 +75,7 @@ def ray_job(document: ForeignDocument) -> list[ImportedLaunch]:
     mode.unneeded("the head runs the entrypoint itself")
     cluster.get("rayVersion").unneeded("the image has it")
     cluster.get("enableInTreeAutoscaling").lost("adds and removes workers by load", "a gang grows to its count")
-    each(cluster, ("managedBy", "suspend"), lambda field: field.unneeded("the RayJob says it"))
+    each(cluster, ("managedBy", "suspend"), lambda field: field.unneeded("the RayJob sets it"))
     lose(cluster, _CLUSTER)
     lose(head, {"serviceType": ("how the head is reached from outside", "slipway open, or slipway port-forward")})
     lose(head, {"headService": ("the Service of the head", "Slipway makes the Service")})
@@ -105,7 +105,7 @@ def _workers(launch: ImportedLaunch, group: ForeignField, number: int) -> None:
     _run(made, f"until {start}; do sleep 2; done")
     group.get("numOfHosts").lost("several pods for one worker, such as of a TPU", "write count as the number of pods")
     group.get("scaleStrategy").unneeded("the autoscaler's own")
-    group.get("suspend").unneeded("the RayJob says it")
+    group.get("suspend").unneeded("the RayJob sets it")
     group.get("idleTimeoutSeconds").lost("removes idle workers", "set idleTimeout, which ends all")
 
 

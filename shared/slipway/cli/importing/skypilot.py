@@ -120,7 +120,7 @@ def _resources(launch: ImportedLaunch, field: ForeignField, container: Json, opt
     spot = field.get("use_spot")
     if spot.truth():
         launch.put("preemptible", value=True, source=spot)
-    spot.changed("a machine that the cloud may take back", "preemptible: others may need the room")
+    spot.changed("a machine that the cloud may reclaim", "preemptible: other work may evict it")
     _ports(launch, field.get("ports"))
     labels = {name: item.text() for name, item in field.get("labels").fields().items()}
     if labels:
@@ -139,7 +139,7 @@ def _resources(launch: ImportedLaunch, field: ForeignField, container: Json, opt
     each(field, _CLOUD, lambda item: item.unneeded("the pool has the machines"))
     field.get("autostop").unneeded("ranks end with their command")
     for name in ("any_of", "ordered"):
-        field.get(name).lost("other machines that will do", "write flavors: [..] of the pool, the best first")
+        field.get(name).lost("other machines that are also accepted", "write flavors: [..] of the pool, the best first")
     field.get("network_tier").lost(
         "a faster network", "choose a pool of such nodes, or ask for its devices in resources"
     )
@@ -203,7 +203,7 @@ def _ports(launch: ImportedLaunch, field: ForeignField) -> None:
     if len(kept) < len(numbers):
         field.lost(f"{len(numbers)} ports or more", f"the first {PORTS_MAX} of them; more are not possible")
     else:
-        field.changed("ports that are open to the internet", "ports: through the API, to whom it knows: slipway open")
+        field.changed("ports that are open to the internet", "ports: through the API, for its users: slipway open")
 
 
 def _secrets(launch: ImportedLaunch, field: ForeignField, container: Json) -> None:
@@ -230,7 +230,7 @@ def _mounts(root: ForeignField, container: Json) -> Json:
         elif item.is_object or "://" in item.text():
             item.lost("a bucket, copied or mounted", "mount it with a CSI driver, or fetch it in the script")
         else:
-            item.lost("a local file or folder", "bring it along: files, or context (docs/launching.md, Files)")
+            item.lost("a local file or folder", "send it: files, or context (docs/launching.md, Files)")
     volumes: list[Json] = []
     mounts: list[Json] = []
     for path, item in root.get("volumes").fields().items():

@@ -69,7 +69,7 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
         if is_completing:
             completes.append(made)
         task.get("maxRetry").changed("retries of a task", "maxRestarts: all ranks start again, as one")
-        task.get("topologyPolicy").lost("how devices lie on the node", "a node's own topology manager decides")
+        task.get("topologyPolicy").lost("how devices are placed on the node", "a node's own topology manager decides")
         _depends(made, task.get("dependsOn"), [str(each["name"]) for each in launch.roles()[:-1]])
         task.get("partitionPolicy").lost("parts of a task", "write a role for each part")
     # Policies of a task have precedence over policies of the Job.
@@ -115,7 +115,7 @@ def _volumes(launch: ImportedLaunch, field: ForeignField) -> None:
         if not _CLAIM.fullmatch(name):
             claim.refuse("must be the name of a volume claim")
         claims[folder] = name
-        item.get("volumeClaim").unneeded("the claim has a name, so it is there")
+        item.get("volumeClaim").unneeded("the claim has a name, so it exists")
         path.changed("mounted in all containers", "volumes: mounted in the main container of every role")
         claim.carried("volumes")
     if claims:
@@ -150,14 +150,14 @@ def _minimum(launch: ImportedLaunch, field: ForeignField) -> None:
         return
     launch.put("minAvailable", minimum, field)
     keep_leaders(launch)
-    field.changed("the Job starts with so many", "minAvailable: and it is torn down when fewer are left")
+    field.changed("the Job starts with this number of pods", "minAvailable: the launch also ends when fewer are left")
 
 
 def _success(launch: ImportedLaunch, field: ForeignField) -> None:
     if field.is_set:
         add_target(launch, field, count=field.whole(least=1))
         field.changed(
-            "so many pods are enough", "successPolicy: count; a failed rank ends the others, if no rule says else"
+            "this number of pods is enough", "successPolicy: count; a failed rank ends the others, if no rule says else"
         )
 
 

@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             help="limit of what all pods together may request, such as nvidia.com/gpu=8 (repeat)"
             + _or_none(each is change),
         )
-    remove = words.add_parser("rm", help="remove a workspace without allocations", allow_abbrev=False)
+    remove = words.add_parser("rm", help="remove a workspace in which all allocations have ended", allow_abbrev=False)
     remove.add_argument("name", metavar="NAME", type=object_name)
 
 
