@@ -35,7 +35,11 @@ def outcome(**changes: Any) -> Outcome:
         "starts": 234_567,
         "bystanders_s": [123.4] * 1234,
         "took_s": 4321.0,
-        "unknown": ["samples of sizes", "planted strings of workspaces", "when all of us were restarted"],
+        "unknown": [
+            "samples of sizes",
+            "the strings that the test planted in workspaces",
+            "the times of restarts of all services",
+        ],
     }
     return Outcome(**(values | changes))
 

@@ -40,7 +40,7 @@ def test_what_is_lost_comes_back(system: System, tmp_path: Path) -> None:
     taken = slipway(system, "backup", "-o", str(file))
     assert taken.code == 0, taken.err
     refused = slipway(system, "restore", "-f", str(file))
-    assert (refused.code, "services run here" in refused.err) == (2, True), refused.err
+    assert (refused.code, "services are running" in refused.err) == (2, True), refused.err
     for view in before.values():
         system.operator.delete(f"{ALLOCATIONS}/{view['name']}")
     wait_until(lambda: all(system.is_gone(id_) for id_ in ids.values()), "all of it is gone", timeout_s=60)

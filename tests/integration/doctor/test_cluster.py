@@ -222,7 +222,7 @@ async def test_nothing_to_launch_with(cluster: Cluster) -> None:
     found = await cluster.failures()
     assert set(found) == {"pools", "queues", "workspaces", "nodes"}
     assert found["workspaces"].mend == "kubectl label namespace NAME slipway.dev/workspace=true"
-    assert "of a pool that is not there: default" in found["queues"].found
+    assert "of a pool that does not exist: default" in found["queues"].found
 
 
 async def test_services_that_are_away_or_too_old(cluster: Cluster) -> None:

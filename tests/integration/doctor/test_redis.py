@@ -88,7 +88,7 @@ async def test_an_account_that_may_not(name: str, account: Account) -> None:
         mine = url.replace("://", "://ours:s3cret@")
         found = await findings(mine)
         assert found["redis account"].state is FindingState.OK
-        assert found["redis account"].found == f"may do all that the {account.name} needs"
+        assert found["redis account"].found == f"has all permissions that the {account.name} needs"
         await operator.command(*set_user, "clearselectors", "(~slipway:* +@all -xadd)")
         found = await findings(mine)
         assert found["redis account"].state is FindingState.FAILED
@@ -127,7 +127,7 @@ async def test_what_piled_up(name: str) -> None:
         queue = streams.work_queue("gone")
         claimed = await queue.claim(limit=10, block_s=1)
         first, second = claimed if len(claimed) == 2 else [*claimed, *await queue.claim(limit=10, block_s=1)]
-        assert (await findings(url))["consumers"].found == "none is stale; 2 hints being worked off"
+        assert (await findings(url))["consumers"].found == "none is stale; 2 hints are waiting"
         await queue.dead_letter(first, cause="x")
         key = keys.work(second.shard)
         an_hour = ("IDLE", "3600000", "JUSTID")

@@ -112,7 +112,7 @@ def writes_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
         most = (WRITES_MAX + RANK_WRITES_MAX * ranks_of(end)) * tries + RANK_WRITES_MAX * again
         most += GROWTH_WRITES_MAX * _growths(history) + RESTART_WRITES_MAX * _rank_restarts(history)
         if count > most:
-            message = f"took {count} of our writes in {end.status.attempt} attempts, {most} are granted"
+            message = f"had {count} writes by Slipway in {end.status.attempt} attempts; {most} are allowed"
             yield InvariantViolation(invariant="I24", subject=end.metadata.name, message=message)
 
 
@@ -125,7 +125,7 @@ def streams_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]
     }
     for sample in evidence.measures:
         if sample.kind == STREAM_BYTES and sample.value > STREAM_BYTES_MAX and sample.subject in live:
-            message = f"takes {sample.value:.0f} bytes in Redis, {STREAM_BYTES_MAX} are granted"
+            message = f"takes {sample.value:.0f} bytes in Redis; {STREAM_BYTES_MAX} are allowed"
             yield InvariantViolation(invariant="I24", subject=sample.subject, message=message)
 
 

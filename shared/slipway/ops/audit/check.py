@@ -74,7 +74,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "I2",
-        "the same Idempotency-Key gives one allocation; another body is refused with 422",
+        "the same Idempotency-Key gives one allocation; a launch with the same key and another body gets 422",
         (InvariantCheck(clients.keys_launch_once, (_N.ANSWERS,)),),
     ),
     Invariant(
@@ -89,27 +89,27 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "I5",
-        "no pod is bound before all exist and the release record lists their uids",
+        "no pod is bound before all pods exist and the release record lists their uids",
         (InvariantCheck(gangs.release_before_bind, (_N.EVERY_VERSION,)),),
     ),
     Invariant(
         "I6",
-        "at rest no rank runs, or at least the minimum",
+        "at rest either no rank runs, or at least the minimum",
         (InvariantCheck(rest.gangs_are_whole), InvariantCheck(rest.lost_ranks_end_their_attempt)),
     ),
     Invariant(
         "I7",
-        "an end is an end; seq, attempt and epoch never fall; results are written once",
+        "an ended allocation stays ended; seq, attempt and epoch never decrease; results are written once",
         (InvariantCheck(lives.terminal_is_absorbing), InvariantCheck(lives.rules_are_installed, (_N.RULES,))),
     ),
     Invariant(
         "I8",
-        "only legal transitions",
+        "all transitions are legal",
         (InvariantCheck(lives.transitions_are_legal), InvariantCheck(flows.writes_are_allowed, (_N.REQUESTS,))),
     ),
     Invariant(
         "I9",
-        "the epochs of a ledger rise, and every admission is a decision that stood in a ledger before it",
+        "the epochs of a ledger increase, and every admission is a decision that was in a ledger before",
         (
             InvariantCheck(ledgers.epochs_rise),
             InvariantCheck(ledgers.admissions_come_from_decisions),
@@ -120,7 +120,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "I10",
-        "no node and no quota is given twice",
+        "no capacity of a node and no quota is given twice",
         (
             InvariantCheck(capacity.nothing_is_given_twice, (_N.EVERY_VERSION,)),
             InvariantCheck(capacity.quotas_hold, (_N.EVERY_VERSION,)),
@@ -133,7 +133,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "I12",
-        "nothing runs longer than its grace after its allocation ended",
+        "no container runs longer than its grace after its allocation has ended",
         (
             InvariantCheck(gangs.nothing_outlives_its_end),
             InvariantCheck(gangs.what_is_deleted_has_its_grace, (_N.WRITERS,)),
@@ -166,7 +166,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "I17",
-        "what cannot be done is a dead letter after five deliveries, and delays nobody",
+        "a hint that always fails is a dead letter after five deliveries, and delays no other hint",
         (
             InvariantCheck(hints.poison_is_set_aside, (_N.DELIVERIES,)),
             InvariantCheck(hints.poison_delays_nobody, (_N.DELIVERIES,)),
@@ -174,7 +174,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "I18",
-        "60 s after the last fault everything is as desired, and then nobody writes anything but leases",
+        "60 s after the last fault every object has its desired state, and from then on only leases are written",
         (
             InvariantCheck(quiet.everything_is_as_desired),
             InvariantCheck(quiet.nobody_writes_at_rest, (_N.SILENCE, _N.WRITERS)),
@@ -182,7 +182,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "I19",
-        "no client sees an older state than it has seen, and what was answered holds at every replica",
+        "no client sees an older state than before, and every answer is valid at every replica",
         (
             InvariantCheck(clients.time_runs_forward, (_N.ANSWERS,)),
             InvariantCheck(clients.cancels_are_seen, (_N.ANSWERS,)),
@@ -191,7 +191,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "I20",
-        "recorded exits are the containers' own",
+        "recorded exits are the exits of the containers",
         (InvariantCheck(exits.exits_are_true), InvariantCheck(exits.failures_have_an_exit)),
     ),
     Invariant(
@@ -207,7 +207,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "I22",
-        "no answer to one workspace holds anything of another",
+        "no answer to one workspace contains data of another",
         (
             InvariantCheck(disclosure.workspaces_keep_apart, (_N.TENANTS,)),
             InvariantCheck(disclosure.objects_stay_at_home),
@@ -223,7 +223,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "I24",
-        "objects, writes, streams and memory are bounded",
+        "the sizes of objects and streams, the number of writes, and the memory are bounded",
         (
             InvariantCheck(bounds.objects_are_bounded),
             InvariantCheck(bounds.writes_are_bounded, (_N.WRITERS, _N.BEGINNING)),
@@ -233,12 +233,12 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "I25",
-        "restarting all of us writes nothing to any pod and moves no phase",
+        "a restart of all services writes to no pod and changes no phase",
         (InvariantCheck(quiet.restarts_change_nothing, (_N.RESTARTS,)),),
     ),
     Invariant(
         "I26",
-        "the daily totals hold each ended allocation once, to the millisecond",
+        "the daily totals contain each ended allocation once, to the millisecond",
         (InvariantCheck(usage.usage_is_exact, (_N.REST, _N.BEGINNING, _N.EVERY_VERSION)),),
     ),
     Invariant(
@@ -258,7 +258,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "FENCE",
-        "every bind and delete names a uid, every replacement a version",
+        "every bind and delete request has a uid, every replacement has a version",
         (InvariantCheck(flows.writes_carry_fences, (_N.REQUESTS,)),),
     ),
 )

@@ -38,7 +38,7 @@ def acknowledged_launches_last(evidence: AuditEvidence) -> Iterator[InvariantVio
             and not was_told
             and end.allocation.status.phase != Phase.TERMINATED
         ):
-            message = "is gone although nobody deleted it and it had not ended"
+            message = "no longer exists, although no client deleted it and it had not ended"
             yield InvariantViolation(invariant="I1", subject=_name(end), message=message, version=end.version.number)
 
 
@@ -69,10 +69,10 @@ def keys_launch_once(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
         told = [answer for answer in answers if _is_yes(answer)]
         uids = {answer.uid for answer in told if answer.uid}
         if len(uids) > 1 and not _are_successors(evidence, uids):
-            yield _broken("I2", subject, f"one key was answered with {sorted(uids)}")
+            yield _broken("I2", subject, f"one key got the answers {sorted(uids)}")
         bodies = {answer.body_hash for answer in told}
         if len(bodies) > 1:
-            yield _broken("I2", subject, "two bodies of one key were both taken")
+            yield _broken("I2", subject, "two bodies with one key were both accepted")
         yield from _refused(evidence, subject, answers)
 
 
@@ -90,7 +90,7 @@ def time_runs_forward(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
             yield _broken("I19", answer.allocation or answer.uid, message)
         elif before.phase == Phase.TERMINATED and answer.phase not in ("", Phase.TERMINATED):
             yield _broken(
-                "I19", answer.allocation or answer.uid, f"{answer.client} saw it end, and then {answer.phase}"
+                "I19", answer.allocation or answer.uid, f"{answer.client} saw it ended, and then {answer.phase}"
             )
 
 
@@ -126,7 +126,7 @@ def launches_are_found(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
         if begun is None or answer.verb == LAUNCH or answer.status not in _GONE or answer.asked_at < begun:
             continue
         if gone.get(uids.get(answer.allocation, ""), answer.at + 1) > answer.at:
-            yield _broken("I19", answer.allocation, f"{answer.replica} tells {answer.client} that there is none")
+            yield _broken("I19", answer.allocation, f"{answer.replica} tells {answer.client} that it does not exist")
 
 
 def _by_key(evidence: AuditEvidence) -> dict[tuple[str, str, str], list[Answered]]:

@@ -24,12 +24,12 @@ def workspaces_keep_apart(evidence: AuditEvidence) -> Iterator[InvariantViolatio
     for answer in evidence.answers:
         for canary in planted if answer.workspace else ():
             if canary.workspace != answer.workspace and canary.text in answer.text:
-                message = f"{answer.verb} {answer.url} tells {answer.workspace} what is of {canary.workspace}"
+                message = f"{answer.verb} {answer.url} discloses data of {canary.workspace} to {answer.workspace}"
                 yield _broken("I22", answer.client, message)
     for spoken in evidence.spoken:
         for canary in planted if spoken.workspace else ():
             if canary.workspace != spoken.workspace and canary.text in spoken.text:
-                message = f"{spoken.place} of {spoken.workspace} holds what is of {canary.workspace}"
+                message = f"{spoken.place} of {spoken.workspace} contains data of {canary.workspace}"
                 yield _broken("I22", spoken.name, message)
 
 
@@ -70,7 +70,7 @@ def _told(secrets: Sequence[Canary], text: str, place: str, version: int = 0) ->
     for canary in secrets:
         if canary.text in text:
             digest = hashlib.sha256(canary.text.encode()).hexdigest()[:12]
-            message = f"holds the secret {digest} that was planted in {canary.planted or 'it'}"
+            message = f"contains the secret {digest} that was planted in {canary.planted or 'it'}"
             yield InvariantViolation(
                 invariant="I23", subject=place.replace(canary.text, digest), message=message, version=version
             )

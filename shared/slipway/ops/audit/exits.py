@@ -45,7 +45,9 @@ def exits_are_true(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
             continue
         is_dropped = change.version.is_deletion or TRACKING_FINALIZER not in after.metadata.finalizers
         if is_dropped and _has_exit(before) and not _is_recorded(evidence, before, change.version.number, told_in):
-            message = f"pod {before.metadata.name} is let go before its exit is on record{_known(evidence, change)}"
+            message = (
+                f"pod {before.metadata.name} lost its finalizer before its exit was recorded{_known(evidence, change)}"
+            )
             yield InvariantViolation(
                 invariant="I20", subject=owner_of(before), message=message, version=change.version.number
             )
@@ -117,7 +119,9 @@ def failures_have_an_exit(evidence: AuditEvidence) -> Iterator[InvariantViolatio
         recorded = [rank.exit_code for rank in end.ranks or () if rank.exit_code]
         is_unknown = (evidence.is_sampled or evidence.starts_late) and not evidence.containers
         if not recorded or not (is_unknown or any(code for code in ended)):
-            yield _broken("I20", history[-1], f"is said to have failed ({end.reason}), its containers ended {ended}")
+            yield _broken(
+                "I20", history[-1], f"is recorded as failed ({end.reason}), but its containers ended with {ended}"
+            )
 
 
 def _broken(invariant: str, item: AllocationVersion, message: str) -> InvariantViolation:

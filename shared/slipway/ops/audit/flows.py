@@ -39,7 +39,7 @@ def streams_are_ordered(evidence: AuditEvidence) -> Iterator[InvariantViolation]
         if said is None and (evidence.is_sampled or evidence.starts_late):
             continue
         if said is None:
-            yield _broken("I14", event.allocation_id, f"seq {event.seq} {event.type} was never a transition")
+            yield _broken("I14", event.allocation_id, f"seq {event.seq} {event.type} is not a transition of the object")
         elif said != bare:
             yield _broken("I14", event.allocation_id, f"seq {event.seq} says {bare!r}, the object {said!r}")
     for name, events in evidence.streams.items():

@@ -116,7 +116,7 @@ def what_is_deleted_has_its_grace(evidence: AuditEvidence) -> Iterator[Invariant
         given = pod.metadata.deletion_grace_period_seconds or 0
         is_running = before.status.phase == "Running" and pod.spec.node_name not in lost
         if is_running and given < (DEFAULT_GRACE_S if wanted is None else wanted):
-            yield _broken("I12", change, f"{pod.metadata.name} has {given} s to end, its grace is {wanted} s")
+            yield _broken("I12", change, f"{pod.metadata.name} has {given} s to end; its grace is {wanted} s")
 
 
 def lost_nodes(evidence: AuditEvidence) -> set[str]:
@@ -182,10 +182,10 @@ def _growth(item: AllocationVersion, before: Allocation | None, existing: set[st
     known = set(old.pod_uids) if old is not None else set[str]()
     fresh = [uid for uid in growth.pod_uids if uid not in known]
     if fresh and item.allocation.spec.desired == "Stopped":
-        yield _wrong(item, "ranks are added to what is stopped")
+        yield _wrong(item, "ranks are added to a stopped allocation")
     ranks = [member.rank for member in members(item.allocation)]
     if len(set(ranks)) != len(ranks):
-        yield _wrong(item, f"a rank has two places: {sorted(ranks)}")
+        yield _wrong(item, f"a rank has two placements: {sorted(ranks)}")
     if len(growth.pod_uids) > len(growth.placements):
         yield _wrong(item, f"growth of {len(growth.pod_uids)} pods for {len(growth.placements)} placements")
     missing = set(fresh) - existing
@@ -204,13 +204,13 @@ def _rank_restarts(
     begun = sum(each.n - (old[each.rank].n if each.rank in old else 0) for each in status.restarted_ranks)
     counted = status.restarts + status.uncounted_restarts - before.status.restarts - before.status.uncounted_restarts
     if begun != counted:
-        yield _wrong(item, f"{begun} restarts of ranks, of which {counted} are counted")
+        yield _wrong(item, f"{begun} restarts of ranks, but only {counted} are counted")
     if begun and status.restarts > spec.max_restarts:
         yield _wrong(item, f"{status.restarts} restarts, and maxRestarts is {spec.max_restarts}")
     known = {each.pod_uid for each in old.values()}
     fresh = {each.pod_uid for each in status.restarted_ranks if each.pod_uid and each.pod_uid not in known}
     if fresh and spec.desired == "Stopped":
-        yield _wrong(item, "a rank of what is stopped starts again")
+        yield _wrong(item, "a rank of a stopped allocation starts again")
     if missing := fresh - existing:
         yield _wrong(item, f"restart with pods that do not exist: {sorted(missing)}")
 
@@ -226,7 +226,7 @@ def _binding(change: PodVersion, allocation: Allocation | None) -> Iterator[Inva
         return
     place = next((each.placement for each in members(allocation) if each.pod_uid == pod.metadata.uid), None)
     if place is not None and place.node and place.node != pod.spec.node_name:
-        yield _broken("I5", change, f"{pod.metadata.name} is bound to another node than it was given")
+        yield _broken("I5", change, f"{pod.metadata.name} is bound to another node than the admission names")
 
 
 def _is_strangers(change: PodVersion, evidence: AuditEvidence) -> bool:

@@ -27,7 +27,7 @@ def nothing_is_lost(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I16: at rest, each sent hint was delivered, and is done or a dead letter."""
     for hint in evidence.deliveries:
         if hint.done_at is None and hint.dead_at is None:
-            what = f"was delivered {hint.times} times and is forgotten" if hint.times else "was never delivered"
+            what = f"was delivered {hint.times} times and then lost" if hint.times else "was never delivered"
             yield _broken("I16", hint.allocation, f"hint {hint.hint} {what}")
 
 
@@ -52,7 +52,11 @@ def dead_letters_are_named(evidence: AuditEvidence) -> Iterator[InvariantViolati
             named.add(name)
     for hint in evidence.deliveries:
         if hint.dead_at is not None and not hint.is_poison and hint.allocation in known - named:
-            yield _broken("I16", hint.allocation, f"hint {hint.hint} is a dead letter, and no condition says why")
+            yield _broken(
+                "I16",
+                hint.allocation,
+                f"hint {hint.hint} is a dead letter, but no condition of the allocation explains it",
+            )
 
 
 def poison_is_set_aside(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
@@ -80,7 +84,9 @@ def poison_delays_nobody(evidence: AuditEvidence) -> Iterator[InvariantViolation
         return
     usual, now = _slowest(else_), _slowest(during)
     if now > max(DELAY_MIN_S, 2 * usual):
-        yield _broken("I17", "work", f"beside poison the slowest hints take {now:.2f} s, otherwise {usual:.2f} s")
+        yield _broken(
+            "I17", "work", f"next to failing hints the slowest hints take {now:.2f} s, otherwise {usual:.2f} s"
+        )
 
 
 def hints_are_acked_after_their_effect(evidence: AuditEvidence) -> Iterator[InvariantViolation]:

@@ -88,7 +88,7 @@ class Holds:
             free = self._nodes.get(node)
             if free is not None and not amount.fits(free) and (what, node) not in self._said:
                 self._said.add((what, node))
-                yield node, f"{what} {amount.quantities()}, it has {free.quantities()}"
+                yield node, f"{what} {amount.quantities()}; it has {free.quantities()}"
 
     def allocation(self, uid: str) -> Allocation | None:
         """Return the current state of an allocation; None when it does not exist."""

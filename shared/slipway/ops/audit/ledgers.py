@@ -53,7 +53,7 @@ def admissions_come_from_decisions(evidence: AuditEvidence) -> Iterator[Invarian
             if not found and (evidence.is_sampled or evidence.starts_late):
                 continue
             if not found:
-                yield _wrong("I9", item, f"admitted by {known}, which no ledger held before")
+                yield _wrong("I9", item, f"admitted by {known}, which was in no ledger before")
                 continue
             _, decision, nodes = found[-1]
             wanted = {rank: nodes[index] for rank, index in enumerate(decision.placements) if index >= 0}
@@ -61,7 +61,7 @@ def admissions_come_from_decisions(evidence: AuditEvidence) -> Iterator[Invarian
             if (decision.uid, decision.epoch, decision.attempt) != (uid, admission.epoch, admission.attempt):
                 yield _wrong("I9", item, f"admitted by {known}, which is of another object, epoch or attempt")
             elif placed != wanted:
-                yield _wrong("I9", item, f"admitted to {placed}, decided {wanted}")
+                yield _wrong("I9", item, f"admitted to {placed}, but the decision names {wanted}")
 
 
 def admissions_wait_for_dependencies(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
@@ -91,7 +91,11 @@ def decisions_are_finished(evidence: AuditEvidence) -> Iterator[InvariantViolati
         kept = {item.id for item in pool.status.decisions}
         for item in before.status.decisions:
             if item.id not in kept and item.kind == ADMIT and not _is_settled(evidence, item, version.number):
-                yield _broken("I9", version, f"decision {item.id} for {item.allocation} is dropped unfinished")
+                yield _broken(
+                    "I9",
+                    version,
+                    f"decision {item.id} for {item.allocation} is removed from the ledger before it was carried out",
+                )
 
 
 def _is_settled(evidence: AuditEvidence, decision: WireDecision, version: int) -> bool:
@@ -138,7 +142,7 @@ def growths_come_from_decisions(evidence: AuditEvidence) -> Iterator[InvariantVi
             if not found and (evidence.is_sampled or evidence.starts_late):
                 continue
             if not found or any(found[-1].get(rank) != node for rank, node in fresh.items()):
-                yield _wrong("I9", item, f"grows by {fresh}, which decision {growth.decision_id} does not say")
+                yield _wrong("I9", item, f"grows by {fresh}, which decision {growth.decision_id} does not contain")
 
 
 def _wrong(invariant: str, item: AllocationVersion, message: str) -> InvariantViolation:

@@ -26,11 +26,11 @@ def terminal_is_absorbing(evidence: AuditEvidence) -> Iterator[InvariantViolatio
             old.attempt,
             old.result,
         ):
-            yield _broken("I7", after, f"leaves its end: {old.result} -> {new.phase} {new.result}")
+            yield _broken("I7", after, f"changes after its end: {old.result} -> {new.phase} {new.result}")
         if new.seq < old.seq or new.attempt < old.attempt:
             yield _broken("I7", after, f"goes back: seq {old.seq} -> {new.seq}, attempt {old.attempt} -> {new.attempt}")
         if old.admission is not None and (new.admission is None or new.admission.epoch < old.admission.epoch):
-            yield _broken("I7", after, "the epoch of its admission falls")
+            yield _broken("I7", after, "the epoch of its admission decreases")
         if old.result is not None and new.result != old.result:
             yield _broken("I7", after, f"its result is rewritten: {old.result} -> {new.result}")
         if new.attempt != old.attempt:
@@ -52,7 +52,7 @@ def rules_are_installed(evidence: AuditEvidence) -> Iterator[InvariantViolation]
     for rule in RULES:
         if rule.kind == Allocation.__name__ and rule.rule not in held:
             yield InvariantViolation(
-                invariant="I7", subject=ALLOCATIONS, message=f"the API server does not hold: {rule.rule}"
+                invariant="I7", subject=ALLOCATIONS, message=f"the API server does not enforce: {rule.rule}"
             )
 
 
@@ -121,9 +121,9 @@ def _ring_is_legal(
         if entry.phase is not phase:
             yield _broken("I8", after, f"ring entry {entry.seq} {entry.type} says {entry.phase}, the table {phase}")
     if new.seq and ring[-1].seq != new.seq:
-        yield _broken("I8", after, "the ring does not end with seq")
+        yield _broken("I8", after, "the ring does not end with status.seq")
     if phase is not new.phase:
-        yield _broken("I8", after, f"the phase {new.phase} is not that of the ring, {phase}")
+        yield _broken("I8", after, f"the phase is {new.phase}, but the ring says {phase}")
 
 
 def cancels_win(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
@@ -166,7 +166,7 @@ def cancels_are_carried_out(evidence: AuditEvidence) -> Iterator[InvariantViolat
         for ran in evidence.runs:
             ended_at = ran.ended_at if ran.ended_at is not None else evidence.end_at
             if ran.allocation_uid == uid and ended_at > since + graces.get(ran.pod_uid, DEFAULT_GRACE_S) + ORPHAN_RUN_S:
-                yield _broken("I13", stopped, f"rank {ran.rank} runs {ended_at - since:.0f} s longer than the cancel")
+                yield _broken("I13", stopped, f"rank {ran.rank} runs {ended_at - since:.0f} s after the cancel")
 
 
 def _is_cancelled(allocation: Allocation) -> bool:

@@ -51,7 +51,7 @@ def lines_come_once(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
                 yield _broken(log, f"line {passage.number} is stored after line {last}")
             last = passage.last_number
         if log.is_ended and log.passages and last != log.end and not may_begin_again:
-            yield _broken(log, f"the last stored line is {last}, and the log is said to end with {log.end}")
+            yield _broken(log, f"the last stored line is {last}, but the log is marked as ended with line {log.end}")
 
 
 def holes_are_counted(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
@@ -82,7 +82,7 @@ def holes_are_counted(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
                 yield _broken(log, f"line {passage.printed} of the rank is stored again, as number {passage.number}")
             elif not jump <= said <= jump + more:
                 where = f"before line {passage.printed} of the rank"
-                yield _broken(log, f"{jump - 1} lines are missing {where}, and {said - 1} are counted")
+                yield _broken(log, f"{jump - 1} lines are missing {where}, but {said - 1} are counted")
             number, printed, was_state = passage.last_number, passage.last_printed, passage.is_state
 
 
@@ -95,7 +95,7 @@ def holes_are_marked(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
             continue
         holes = holes_between(log.passages)
         if holes != list(log.marks):
-            yield _broken(log, f"it has the holes {holes[:3]}, and readers are told of {list(log.marks)[:3]}")
+            yield _broken(log, f"it has the holes {holes[:3]}, but readers are shown {list(log.marks)[:3]}")
 
 
 def holes_of(log: Logged) -> int:
@@ -125,7 +125,7 @@ def logs_are_whole(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
             # The store lost the lines, and the pod was gone before they could be read again. No reader misses them,
             # because the allocation is deleted.
             if not (is_excused and evidence.store_losses and _is_gone(evidence, ran)):
-                yield _missing(ran, f"nothing of its {ran.lines} lines is stored")
+                yield _missing(ran, f"none of its {ran.lines} lines is stored")
             continue
         numbered = [passage for passage in log.passages if passage.printed]
         last = numbered[-1].last_printed if numbered else 0
@@ -134,9 +134,9 @@ def logs_are_whole(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
         if last != ran.lines:
             yield _missing(ran, f"its log ends with line {last} of {ran.lines}")
         elif not log.is_ended:
-            yield _missing(ran, "its log is not said to be stored to its end")
+            yield _missing(ran, "its log is not marked as complete")
         elif ran.fits and not is_troubled and sum(passage.count for passage in numbered) < ran.lines:
-            yield _missing(ran, f"lines are left out of a log that fits: {numbered[:3]}")
+            yield _missing(ran, f"lines are left out of a log that is within the limit: {numbered[:3]}")
 
 
 def judged(evidence: AuditEvidence) -> Iterator[Printed]:

@@ -45,9 +45,9 @@ def preemptions_are_decided(evidence: AuditEvidence) -> Iterator[InvariantViolat
                     if number < after.version.number and (not ranks or set(ranks) <= set(item.ranks))
                 ]
                 if not stood:
-                    yield _broken(after, f"makes room for {by or 'nobody'}, which no ledger had decided")
+                    yield _broken(after, f"is preempted for {by or 'no allocation'}, without a decision in a ledger")
                 elif not by:
-                    yield _broken(after, "makes room for nobody")
+                    yield _broken(after, "is preempted for no allocation")
 
 
 def nobody_else_makes_room(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
@@ -71,7 +71,7 @@ def nobody_else_makes_room(evidence: AuditEvidence) -> Iterator[InvariantViolati
         if pod.metadata.uid in recorded(known) and is_replaced(pod.metadata.uid, known):
             continue
         if rank_of(pod) not in leaving_ranks(history[at - 1].allocation):
-            message = f"{change.version.writer} deletes rank {rank_of(pod)}, which was not told to make room"
+            message = f"{change.version.writer} deletes rank {rank_of(pod)}, which was not preempted"
             yield InvariantViolation(
                 invariant="I21", subject=pod.metadata.name, message=message, version=change.version.number
             )
@@ -85,7 +85,7 @@ def preemptions_have_a_beneficiary(evidence: AuditEvidence) -> Iterator[Invarian
         known |= {item.id for item in fresh}
         for item in fresh:
             if item.kind == _EVICT and item.by and not _is_nominated(pool, item):
-                message = f"{item.allocation} is evicted for {item.by}, for whom no place is held"
+                message = f"{item.allocation} is evicted for {item.by}, for which no place is reserved"
                 yield InvariantViolation(invariant="I21", subject=version.name, message=message, version=version.number)
 
 
@@ -100,7 +100,7 @@ def preemptions_have_their_grace(evidence: AuditEvidence) -> Iterator[InvariantV
                 if entry.type is Event.PREEMPTING:
                     deadline = parse_time(str(entry.data.get("deadline") or entry.time))
                     if grace and entry.seq not in seen and deadline < parse_time(entry.time) + stored_duration(grace):
-                        yield _broken(item, f"has until {entry.data.get('deadline')}, which is not all of its grace")
+                        yield _broken(item, f"has until {entry.data.get('deadline')}, which is less than its grace")
                     seen.add(entry.seq)
                     until = told.setdefault(entry.seq, item.version.at) + deadline - parse_time(entry.time)
                 is_end = entry.type is Event.TERMINATING and entry.seq not in seen
@@ -122,7 +122,7 @@ def preemptions_are_rare(evidence: AuditEvidence) -> Iterator[InvariantViolation
         )
         for (first, _), (last, _) in zip(told, told[HOURLY_MAX:], strict=False):
             if last - first < _HOUR_S:
-                message = f"made room {HOURLY_MAX + 1} times in {last - first:.0f} s"
+                message = f"was preempted {HOURLY_MAX + 1} times in {last - first:.0f} s"
                 yield _broken(history[-1], message)
 
 

@@ -29,11 +29,11 @@ def everything_is_as_desired(evidence: AuditEvidence) -> Iterator[InvariantViola
             continue
         waited = evidence.end_at - max(end.version.at, evidence.last_fault_at or 0.0)
         if _is_to_stop(end) and phase is not Phase.TERMINATED and _is_overdue(evidence, end, waited):
-            yield _broken(end, f"is to stop and is {phase}")
+            yield _broken(end, f"must stop, but is still {phase}")
         elif phase is Phase.ASSIGNED and status.release is None:
-            yield _broken(end, "has its place and is not launched")
+            yield _broken(end, "is placed but not launched")
         elif phase is Phase.TERMINATING and _is_overdue(evidence, end, waited):
-            yield _broken(end, "does not come to its end")
+            yield _broken(end, "does not end")
 
 
 def nobody_writes_at_rest(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
@@ -62,7 +62,9 @@ def restarts_change_nothing(evidence: AuditEvidence) -> Iterator[InvariantViolat
                 old, new = before.allocation.status, after.allocation.status
                 is_within = span.begun_at <= after.version.at <= span.ended_at
                 if is_within and (old.phase, old.attempt) != (new.phase, new.attempt):
-                    yield _broken(after, f"a restart moves it from {old.phase} to {new.phase}", invariant="I25")
+                    yield _broken(
+                        after, f"a restart changes its phase from {old.phase} to {new.phase}", invariant="I25"
+                    )
 
 
 def _is_to_stop(item: AllocationVersion) -> bool:

@@ -73,7 +73,7 @@ class Quotas:
             bounds = [_bound(name, form, facts, resource) for form in self._recent(name, number)]
             if wants[resource] and all(bound is not None and used.get(resource, 0) > bound for bound in bounds):
                 most = max(bound for bound in bounds if bound is not None)
-                yield name, f"{used[resource]} of {resource} are given, it may use {most}"
+                yield name, f"{used[resource]} of {resource} are allocated; it may use {most}"
 
     def _recent(self, name: str, number: int) -> list[QueueFact | None]:
         """Return the versions of the queue that the scheduler may have used."""

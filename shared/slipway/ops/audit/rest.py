@@ -39,7 +39,7 @@ def gangs_are_whole(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
         if not any(ranks.values()) or not evidence.is_settled(end.version):
             continue
         for who, count, minimum in _short(end.allocation, set(ranks)):
-            message = f"{count} ranks {who}run at rest, its minimum is {minimum}"
+            message = f"{count} ranks {who}run at rest; its minimum is {minimum}"
             yield InvariantViolation(invariant="I6", subject=end.allocation.metadata.name, message=message)
 
 
@@ -95,7 +95,7 @@ def leftovers(
         elif owner.status.phase is Phase.TERMINATED:
             yield name, f"{resource} of an allocation that has ended"
         elif attempt != str(owner.status.attempt):
-            yield name, f"{resource} of attempt {attempt}, the current one is {owner.status.attempt}"
+            yield name, f"{resource} of attempt {attempt}; the current attempt is {owner.status.attempt}"
 
 
 def _owner(version: Version) -> str:

@@ -25,7 +25,7 @@ def usage_is_exact(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     for key in sorted(expected.keys() | found.keys()):
         if expected.get(key) != found.get(key):
             day, whose = key
-            message = f"{day}: the totals say {found.get(key)}, the allocations {expected.get(key)}"
+            message = f"{day}: the totals say {found.get(key)}, but the allocations say {expected.get(key)}"
             yield InvariantViolation(invariant="I26", subject="/".join(whose), message=message)
 
 

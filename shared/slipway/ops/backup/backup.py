@@ -64,7 +64,7 @@ class Taker:
             if _versions(again) == _versions(maps):
                 return maps, allocations
             maps = again
-        raise UnavailableError("usage is being added faster than it can be read; try again")
+        raise UnavailableError("the usage records change faster than they can be read; try again")
 
     async def _our_secrets(self) -> list[BackupObject]:
         hooks = await self._list(kinds.HOOKS)

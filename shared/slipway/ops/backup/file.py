@@ -79,10 +79,12 @@ def read(path: Path) -> tuple[Header, list[BackupLine]]:
         try:
             header = _decoded(next(lines, (1, b"")), Header)
             if header.slipway_backup != FORMAT:
-                raise InvalidError(f"{path}: a backup of form {header.slipway_backup}; this command reads {FORMAT}")
+                raise InvalidError(
+                    f"{path}: a backup of format {header.slipway_backup}; this command reads format {FORMAT}"
+                )
             return header, [_decoded(each, BackupLine) for each in lines]
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InvalidError(f"{path}: it is cut off, damaged, or no gzip: {error}") from error
+            raise InvalidError(f"{path}: the file is incomplete, damaged, or not gzip: {error}") from error
 
 
 def _numbered(file: Any) -> Iterator[tuple[int, bytes]]:
@@ -97,4 +99,4 @@ def _decoded(numbered: tuple[int, bytes], type_: type[Any]) -> Any:
     try:
         return msgspec.json.decode(line, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidError(f"line {number} is not of a backup: {error}") from error
+        raise InvalidError(f"line {number} does not belong to a backup: {error}") from error

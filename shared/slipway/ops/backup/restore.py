@@ -136,7 +136,7 @@ class Giver:
             lost = _lost_values(line.object)
             if not self._is_dry:
                 await self._finish(line.object, found, is_cancelled=bool(lost))
-            return _outcome(line, Done.RESTORED, lost or "an earlier restore had left it without its status")
+            return _outcome(line, Done.RESTORED, lost or "an earlier restore created it without its status")
         is_unlabelled = found.metadata.labels.get(LABEL_WORKSPACE) != "true"
         if line.kind != kinds.WORKSPACES.kind or not is_unlabelled:
             return _outcome(line, Done.PRESENT)

@@ -84,14 +84,14 @@ def inside_of(answer: object) -> Inside:
     try:
         return msgspec.convert(answer, Inside)
     except msgspec.ValidationError as error:
-        raise InvalidError(f"the api answers something else: {error}") from error
+        raise InvalidError(f"the api sent an unexpected answer: {error}") from error
 
 
 async def examine(place: DoctorTarget, clock: Clock, random: Random) -> list[Finding]:
     """Return every finding, with these clocks."""
     findings: list[Finding] = []
     if place.kubeconfig is None:
-        findings.append(skipped("kubernetes", "not looked at", "set KUBECONFIG, or give --kubeconfig FILE"))
+        findings.append(skipped("kubernetes", "not checked", "set KUBECONFIG, or give --kubeconfig FILE"))
     else:
         findings += await _kubernetes(place, clock, random)
     findings += await _redis(place, clock, random)
@@ -110,7 +110,7 @@ async def _kubernetes(place: DoctorTarget, clock: Clock, random: Random) -> list
             ahead_s = await _server(kube, clock, findings)
             await _cluster(kube, place, clock, ahead_s, findings)
     except (ControlPlaneError, TimeoutError) as error:
-        said = str(error) or f"not done within {WITHIN_S:.0f} s"
+        said = str(error) or f"not finished within {WITHIN_S:.0f} s"
         findings.append(failed("kubernetes", said, "kubectl cluster-info; is the kubeconfig the right one?"))
     return findings
 
@@ -151,8 +151,9 @@ async def _cluster(
         findings += await installed.services()
         findings += await installed.policies()
     elif not place.is_local:
-        said = f"none of ours in namespace {place.namespace}: the services run by a kubeconfig, or elsewhere"
-        findings.append(warning("accounts", said, "name the right one: slipway doctor --namespace NAME"))
+        said = f"no service account of Slipway in namespace {place.namespace}: the services use a kubeconfig, or run "
+        "elsewhere"
+        findings.append(warning("accounts", said, "name the right namespace: slipway doctor --namespace NAME"))
     findings += await running.furnished()
     findings += await running.autoscaling(elastic)
     findings += await running.leases()
@@ -163,9 +164,21 @@ async def _redis(place: DoctorTarget, clock: Clock, random: Random) -> list[Find
     if place.redis_url:
         return await _own_redis(place.redis_url, clock, random)
     if inside is None:
-        return [skipped("redis", "not looked at", "set SLIPWAY_REDIS_URL, or let the api be reached: it tells")]
+        return [
+            skipped(
+                "redis",
+                "not checked",
+                "set SLIPWAY_REDIS_URL, or make the api reachable: it reports the state of Redis",
+            )
+        ]
     if not inside.has_redis:
-        return [warning("redis", "none: everything works by LISTs, slower and without logs", "set SLIPWAY_REDIS_URL")]
+        return [
+            warning(
+                "redis",
+                "none: everything works with LISTs, but slower and without stored logs",
+                "set SLIPWAY_REDIS_URL",
+            )
+        ]
     if inside.redis is None:
         return [failed("redis", f"the api: {inside.redis_error}", "is it up, and is SLIPWAY_REDIS_URL right?")]
     return list(redis.judge(inside.redis))
@@ -212,13 +225,13 @@ def _inside(inside: Inside, clock: Clock) -> Iterator[Finding]:
 def judge_issuer(issuer: InsideIssuer) -> Iterator[Finding]:
     """Check that the api reaches the issuer, can use its published keys, and agrees with it on the time."""
     if issuer.error:
-        known = f" ({issuer.keys} keys are known from before)" if issuer.keys else ""
+        known = f" ({issuer.keys} keys are cached)" if issuer.keys else ""
         mend = "can the api's pods reach it, and is SLIPWAY_OIDC_ISSUER_URL what its discovery document names?"
         yield failed("issuer", f"{issuer.issuer}: {issuer.error}{known}", mend)
     else:
         yield ok("issuer", f"{issuer.issuer}, keys: {issuer.keys}")
     if issuer.ahead_s is not None:
         said = f"{abs(issuer.ahead_s):.1f} s {'ahead of' if issuer.ahead_s > 0 else 'behind'} the api's"
-        mend = "on the api's nodes: timedatectl set-ntp true; tokens are refused beyond 30 s"
+        mend = "on the api's nodes: timedatectl set-ntp true; tokens are refused when it is more than 30 s wrong"
         off = abs(issuer.ahead_s) > ISSUER_SKEW_S
         yield warning("clock of the issuer", said, mend) if off else ok("clock of the issuer", said)

@@ -54,7 +54,7 @@ class Installed:
             except NotFoundError:
                 findings.append(failed(f"crd {name}", "is not installed", f"{APPLY}/{name}.yaml"))
             except DeniedError:
-                findings.append(skipped(f"crd {name}", "you may not read it", _as_admin("get", "crds")))
+                findings.append(skipped(f"crd {name}", "you have no permission to read it", _as_admin("get", "crds")))
         return findings
 
     def _definition(self, name: str, manifest: Mapping[str, Any], found: Plain) -> Finding:
@@ -71,7 +71,7 @@ class Installed:
         if others:
             return warning(check, f"objects may be stored as {', '.join(others)}", f"kubectl get crd {name} -o yaml")
         if _shape(ours) != _shape(manifest["spec"]["versions"][0]):
-            return failed(check, "its schema is of another version than this command", mend)
+            return failed(check, "its schema is not the schema of this command", mend)
         return ok(check, f"serves and stores {API_VERSION}, schema of {self._own_version}")
 
     async def accounts(self) -> dict[str, str]:
@@ -99,7 +99,9 @@ class Installed:
             wanted += [right for setting in own for right in optional_rights(setting)]
             held = await self._held(limit, accounts[service], wanted, places)
             if held is None:
-                findings.append(skipped(check, "you may not ask", _as_admin("create", "subjectaccessreviews")))
+                findings.append(
+                    skipped(check, "you have no permission to check them", _as_admin("create", "subjectaccessreviews"))
+                )
                 continue
             missing = [str(right) for right, has in zip(wanted, held, strict=True) if not has]
             findings.append(self._judged(check, missing, len(wanted)))
@@ -122,7 +124,7 @@ class Installed:
         if not missing:
             return ok(check, f"all {count}")
         more = f" and {len(missing) - SHOWN_MAX} more" if len(missing) > SHOWN_MAX else ""
-        return failed(check, f"may not {', '.join(missing[:SHOWN_MAX])}{more}", self._upgrade())
+        return failed(check, f"lacks permission to {', '.join(missing[:SHOWN_MAX])}{more}", self._upgrade())
 
     async def _has(self, limit: asyncio.Semaphore, account: str, right: Right, workspaces: list[str]) -> bool:
         own = {
@@ -166,7 +168,7 @@ class Installed:
     def _service(self, name: str, found: Plain | None) -> Finding:
         check, where = f"service {name}", f"--namespace {self._namespace}"
         if found is None:
-            mend = f"{self._upgrade()}   (nothing to do where it runs as a CronJob)"
+            mend = f"{self._upgrade()}   (nothing to do when it runs as a CronJob)"
             return warning(check, f"no Deployment in namespace {self._namespace}", mend)
         title = f"deployment/{found.metadata.name}"
         wanted, there = int(found.spec.get("replicas", 1)), int(found.status.get("availableReplicas", 0))
@@ -184,12 +186,14 @@ class Installed:
             found = (await self._kube.list(POLICIES, label_selector=OURS)).items
             bound = {item.spec.get("policyName") for item in (await self._kube.list(POLICY_BINDINGS)).items}
         except NotFoundError:
-            return [skipped("admission policies", "this API server knows none")]
+            return [skipped("admission policies", "this API server does not support them")]
         except DeniedError:
-            return [skipped("admission policies", "you may not list them", _as_admin("list", POLICIES.plural))]
+            return [
+                skipped("admission policies", "you have no permission to list them", _as_admin("list", POLICIES.plural))
+            ]
         if not found:
             mend = f"{self._upgrade()} --set admissionPolicies.enabled=true"
-            return [warning("admission policies", "none: only RBAC holds our accounts", mend)]
+            return [warning("admission policies", "none: only RBAC restricts the accounts of Slipway", mend)]
         loose = [item.metadata.name for item in found if item.metadata.name not in bound]
         if loose:
             return [failed("admission policies", f"without a binding: {', '.join(loose)}", self._upgrade())]
@@ -206,7 +210,7 @@ def judge_version(check: str, found: str, own: str, mend: str, *, more: str = ""
         return warning(check, f"version {found or 'unknown'}{more}", mend)
     older, newer = sorted((int(each[1]), int(each[2])) for each in (theirs, ours))
     if older != newer and newer not in ((older[0], older[1] + 1), (older[0] + 1, 0)):
-        return failed(check, f"version {found}, this command is {own}: more than one apart", mend)
+        return failed(check, f"version {found}, this command is {own}: more than one minor version apart", mend)
     if older != newer:
         return warning(check, f"version {found}, this command is {own}", mend)
     return ok(check, f"version {found}{more}")
@@ -218,4 +222,4 @@ def _shape(version: Mapping[str, Any]) -> RawObject:
 
 
 def _as_admin(verb: str, what: str) -> str:
-    return f"ask as somebody for whom `kubectl auth can-i {verb} {what}` says yes"
+    return f"run it as a user for whom `kubectl auth can-i {verb} {what}` says yes"

@@ -51,7 +51,7 @@ class RunningSystem:
             pools = [item.metadata.name for item in (await self._kube.list(RESOURCE_POOLS)).items]
             queues = {item.metadata.name: item.spec.pool for item in (await self._kube.list(QUEUES)).items}
         except NotFoundError:
-            return [skipped("pools and queues", "the definitions are not there")]
+            return [skipped("pools and queues", "the definitions are not installed")]
         names = await self.workspaces()
         nodes = len((await self._kube.list(NODES)).items)
         findings = [
@@ -63,8 +63,8 @@ class RunningSystem:
         if not queues:
             findings.append(failed("queues", "none", "kubectl apply of a Queue (docs/install.md)"))
         elif lost:
-            mend = f"kubectl edit queue.slipway.dev {lost[0]}   (or make its pool)"
-            findings.append(failed("queues", f"of a pool that is not there: {', '.join(lost)}", mend))
+            mend = f"kubectl edit queue.slipway.dev {lost[0]}   (or create its pool)"
+            findings.append(failed("queues", f"of a pool that does not exist: {', '.join(lost)}", mend))
         else:
             findings.append(ok("queues", ", ".join(sorted(queues))))
         label = f"kubectl label namespace NAME {LABEL_WORKSPACE}=true"
@@ -97,11 +97,13 @@ class RunningSystem:
         try:
             await self._kube.list(PROVISIONING_REQUESTS, namespace=self._namespace, limit=1)
         except NotFoundError:
-            said = f"pools ask by ProvisioningRequests ({asking}), and the kind is not installed"
+            said = f"pools use ProvisioningRequests ({asking}), but the kind is not installed"
             mend = "install it with the Cluster Autoscaler, or set spec.autoscaling.mode: PlaceholderPods"
             return [failed("autoscaling", said, mend)]
         except DeniedError:
-            return [skipped("autoscaling", "you may not list ProvisioningRequests", "ask as somebody who may")]
+            return [
+                skipped("autoscaling", "you have no permission to list ProvisioningRequests", "ask as somebody who may")
+            ]
         return [ok("autoscaling", f"ProvisioningRequests: {asking}")]
 
     async def leases(self) -> list[Finding]:
@@ -110,9 +112,9 @@ class RunningSystem:
             pools = [item.metadata.name for item in (await self._kube.list(RESOURCE_POOLS)).items]
             found = await self._leases()
         except DeniedError:
-            return [skipped("leases", "you may not list them", "ask as somebody who may list leases")]
+            return [skipped("leases", "you may not list them", "run it as a user who may list leases")]
         except NotFoundError:
-            return [skipped("leases", "the definitions are not there")]
+            return [skipped("leases", "the definitions are not installed")]
         wanted = {FEED_LEASE: "watcher", **{f"{POOL_LEASE}{pool}": "scheduler" for pool in pools}}
         old = [name for name in wanted if name in found and abs(self._age_s(found[name])) > DURATION_S]
         later: dict[str, Lease] = {}
@@ -125,7 +127,7 @@ class RunningSystem:
         check = f"lease {name}"
         logs = f"kubectl --namespace {self._namespace} logs deployment/slipway-{service} --tail 50"
         if lease is None or not lease.spec.holder_identity or not lease.spec.renew_time:
-            return failed(check, f"nobody holds it: does a {service} run in namespace {self._namespace}?", logs)
+            return failed(check, f"no process holds it: does a {service} run in namespace {self._namespace}?", logs)
         age_s = self._age_s(lease)
         if abs(age_s) <= DURATION_S:
             skew = judge_skew(f"clock of the {service}", -min(age_s, 0.0), f"the {service}'s node", margin_s=1.5)
@@ -154,9 +156,9 @@ def judge_door(listen: str, answers: bool | None) -> Finding:
     if not listen:
         return warning(
             "tasks' door",
-            "none: ranks get no help (preemption signals, all-gather)",
+            "none: ranks cannot use the task API (preemption signals, all-gather)",
             "set api.settings.taskListen, or SLIPWAY_TASK_LISTEN",
         )
     if answers is False:
-        return failed("tasks' door", f"nobody answers at {listen}", "read the log of the api")
+        return failed("tasks' door", f"no answer at {listen}", "read the log of the api")
     return ok("tasks' door", f"the api listens at {listen}")

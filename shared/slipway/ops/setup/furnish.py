@@ -70,5 +70,7 @@ class Furnisher:
         try:
             await self._kube.patch(NAMESPACES, name, {"metadata": {"labels": {LABEL_WORKSPACE: "true"}}})
         except NotFoundError as error:
-            raise UnavailableError(f"there is no namespace {name} to make a workspace of: create it") from error
+            raise UnavailableError(
+                f"namespace {name} does not exist, so it cannot become a workspace: create it"
+            ) from error
         _log.info("is a workspace", kind=NAMESPACES.kind, name=name)

@@ -61,7 +61,9 @@ class ClusterRemover:
                 while await self._is_left(lets_go=self._clock.monotonic() >= until):
                     await self._clock.sleep(ROUND_S)
         except TimeoutError as error:
-            raise UnavailableError(f"something is left after {WITHIN_S:.0f} s; is it held by somebody else?") from error
+            raise UnavailableError(
+                f"some objects still exist after {WITHIN_S:.0f} s; is it held by somebody else?"
+            ) from error
 
     async def _is_left(self, *, lets_go: bool) -> bool:
         """Do one round; return whether something may be left. After a temporary failure the next round continues."""

@@ -12,32 +12,32 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
 
     setup_pools: Annotated[
         dict[str, dict[str, Any]],
-        Meta(description="ResourcePools to create where they are missing: a JSON object from name to spec."),
+        Meta(description="ResourcePools to create when they are missing: a JSON object from name to spec."),
     ] = {}
     setup_queues: Annotated[
         dict[str, dict[str, Any]],
-        Meta(description="Queues to create where they are missing: a JSON object from name to spec."),
+        Meta(description="Queues to create when they are missing: a JSON object from name to spec."),
     ] = {}
     setup_workspaces: Annotated[
-        tuple[str, ...], Meta(description="Namespaces to make workspaces of, by their label; they must exist.")
+        tuple[str, ...], Meta(description="Namespaces to label as workspaces; they must exist.")
     ] = ()
 
 
 class TrialSettings(CommonSettings, kw_only=True, frozen=True):
     """The settings of a trial, from `SLIPWAY_*`."""
 
-    trial_workspace: Annotated[str, Meta(description="Workspace that the trial launches in.")] = "default"
-    trial_pool: Annotated[str, Meta(description="ResourcePool that it runs on.")] = "default"
-    trial_queue: Annotated[str, Meta(description="Queue that it waits in.")] = "default"
-    trial_image: Annotated[str, Meta(min_length=1, description="Image of its container; it needs a Python 3.")] = (
-        "python:3.11"
-    )
+    trial_workspace: Annotated[str, Meta(description="Workspace of the trial launch.")] = "default"
+    trial_pool: Annotated[str, Meta(description="ResourcePool of the trial launch.")] = "default"
+    trial_queue: Annotated[str, Meta(description="Queue of the trial launch.")] = "default"
+    trial_image: Annotated[
+        str, Meta(min_length=1, description="Image of the trial's container; it must contain Python 3.")
+    ] = "python:3.11"
     trial_timeout_s: Annotated[
         float,
         Meta(
             gt=0,
             le=3600,
-            description="How long it may take until its end, with the time that it waits and its image is pulled.",
+            description="Time limit of the trial, including the wait in the queue and the pull of the image.",
             extra={"unit": "seconds"},
         ),
     ] = 120.0
@@ -46,7 +46,5 @@ class TrialSettings(CommonSettings, kw_only=True, frozen=True):
 class MoveSettings(CommonSettings, kw_only=True, frozen=True):
     """The settings of the move of webhooks from an older release, from `SLIPWAY_*`."""
 
-    move_to: Annotated[
-        str, Meta(min_length=1, max_length=63, description="Namespace that webhooks are kept in from now on.")
-    ]
-    move_release: Annotated[str, Meta(min_length=1, description="Helm's name of the release that has that namespace.")]
+    move_to: Annotated[str, Meta(min_length=1, max_length=63, description="Namespace to which webhooks are moved.")]
+    move_release: Annotated[str, Meta(min_length=1, description="Name of the Helm release in that namespace.")]

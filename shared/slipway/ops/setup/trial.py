@@ -102,7 +102,9 @@ class TrialLaunch:
         if seen is None:
             return f"the API server did not answer {after}"
         said = [f"{item.type}: {item.message}" for item in seen.status.conditions if item.message]
-        return f"it is {seen.status.phase} {after}; " + ("; ".join(said) or "no service has said why: do they run?")
+        return f"it is {seen.status.phase} {after}; " + (
+            "; ".join(said) or "no service has written a reason: are the services running?"
+        )
 
     async def _remove(self, uid: str) -> None:
         where = self._settings.trial_workspace
@@ -115,7 +117,8 @@ class TrialLaunch:
                         await self._clock.sleep(POLL_S)
         except TimeoutError as error:
             raise UnavailableError(
-                f"{where}/{self._name} is deleted and not gone after {GOES_WITHIN_S:g} s: do podworker and watcher run?"
+                f"{where}/{self._name} was deleted and still exists after {GOES_WITHIN_S:g} s: are podworker and "
+                "watcher running?"
             ) from error
 
     def _manifest(self) -> RawObject:

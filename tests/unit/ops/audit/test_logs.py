@@ -112,7 +112,10 @@ def test_states_of_a_line_that_goes_on_have_more_than_one_number() -> None:
         ((Passage(number=1, printed=1, count=5), Passage(number=8, printed=7, count=4)), "2 are counted"),
         ((Passage(number=1, printed=2, count=9),), "0 are counted"),
         ((Passage(number=1, printed=1, count=9),), "ends with line 9 of 10"),
-        ((Passage(number=1, printed=1, count=4), Passage(number=8, printed=8, count=3)), "left out of a log that fits"),
+        (
+            (Passage(number=1, printed=1, count=4), Passage(number=8, printed=8, count=3)),
+            "left out of a log that is within the limit",
+        ),
         ((), "ends with line 0 of 10"),
         (None, "nothing of its 10 lines"),
     ],

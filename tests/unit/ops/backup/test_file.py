@@ -42,7 +42,7 @@ def test_a_damaged_file_is_refused_in_words(damage: str, tmp_path: Path) -> None
         case _:
             content[-8:-4] = b"\0" * 4
     path.write_bytes(content)
-    with pytest.raises(InvalidError, match=r"backup\.jsonl\.gz: it is cut off, damaged, or no gzip"):
+    with pytest.raises(InvalidError, match=r"backup\.jsonl\.gz: the file is incomplete, damaged, or not gzip"):
         file.read(path)
 
 

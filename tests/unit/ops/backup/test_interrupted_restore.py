@@ -116,6 +116,6 @@ async def test_a_second_restore_completes_an_allocation_that_the_first_left_with
         assert (await given(world, lines))[ALLOCATIONS_KIND, "ended"].done is Done.FAILED
         assert (await world.kube.get(ALLOCATIONS, "ended", namespace="default")).status.phase == Phase.PENDING
         outcome = (await given(world, lines))[ALLOCATIONS_KIND, "ended"]
-        assert (outcome.done, outcome.why) == (Done.RESTORED, "an earlier restore had left it without its status")
+        assert (outcome.done, outcome.why) == (Done.RESTORED, "an earlier restore created it without its status")
         assert (await world.stored("ended")).status.phase == Phase.TERMINATED
         assert (await given(world, lines))[ALLOCATIONS_KIND, "ended"].done is Done.PRESENT

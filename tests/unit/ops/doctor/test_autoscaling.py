@@ -38,7 +38,7 @@ def test_pools_that_need_no_kind_are_no_finding(mode: str | None) -> None:
 def test_a_kind_that_is_missing_is_named_with_what_to_do() -> None:
     """A missing kind is reported with the fix, because requests of the pool have no effect."""
     (found,) = findings("ProvisioningRequest", has_kind=False)
-    assert "pools ask by ProvisioningRequests (default), and the kind is not installed" in str(found)
+    assert "pools use ProvisioningRequests (default), but the kind is not installed" in str(found)
     assert "install it with the Cluster Autoscaler" in str(found)
 
 
