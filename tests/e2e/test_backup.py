@@ -90,7 +90,7 @@ def restored(backup: tuple[Path, Before], tmp_path_factory: pytest.TempPathFacto
         assert stack.kubernetes("GET", ALLOCATION)["items"] == []
         ran = stack.command("restore", *where)
         assert ran.code == 0, ran.err + ran.out
-        assert "there already: ResourcePool.slipway.dev default" in ran.out
+        assert "already exists: ResourcePool.slipway.dev default" in ran.out
         again = stack.command("restore", *where)
         assert "0 of " in again.err, again.err
         stack.resume(*SERVICES)

@@ -32,7 +32,7 @@ def whole_url(url: str, *, user: str = "", password: str = "", ca_file: str = ""
         authority = f"{quote(user, safe='')}:{quote(password, safe='')}@{authority.rpartition('@')[2]}"
     if ca_file:
         if not scheme.lower().startswith("rediss"):
-            raise InvalidError(f"{CA_FILE}: {URL} is not TLS; begin it with rediss")
+            raise InvalidError(f"{CA_FILE}: {URL} is not a TLS URL; begin it with rediss")
         kept = [each for each in query.split("&") if each and not each.startswith("ssl_ca_certs=")]
         query = "&".join([*kept, f"ssl_ca_certs={quote(ca_file)}"])
     return f"{scheme}{separator}{authority}{slash}{path}{'?' if query else ''}{query}"

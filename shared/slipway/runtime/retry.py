@@ -126,7 +126,7 @@ def _delay_s(policy: RetryPolicy, attempt: int, error: ControlPlaneError, random
 def _error(state: tenacity.RetryCallState) -> ControlPlaneError:
     error = state.outcome.exception() if state.outcome is not None else None
     if not isinstance(error, ControlPlaneError):
-        raise TypeError(f"retried on {error!r}, which is none of ours")
+        raise TypeError(f"retried on {error!r}, which is not an error of Slipway")
     return error
 
 

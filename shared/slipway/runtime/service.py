@@ -378,7 +378,7 @@ def _signals(begin_drain: Callable[[], None]) -> Generator[None]:
     def on_signal(number: int) -> None:
         seen.append(number)
         if len(seen) > 1:
-            _log.warning("second signal, ending at once", signal=signal.Signals(number).name)
+            _log.warning("second signal received, ending at once", signal=signal.Signals(number).name)
             os._exit(128 + number)
         _log.info("stopping", signal=signal.Signals(number).name)
         begin_drain()
@@ -386,7 +386,7 @@ def _signals(begin_drain: Callable[[], None]) -> Generator[None]:
     handled = (signal.SIGTERM, signal.SIGINT)
     for number in handled:
         running.add_signal_handler(number, on_signal, number)
-    running.add_signal_handler(signal.SIGUSR1, stacks.log_stacks, "asked for by SIGUSR1")
+    running.add_signal_handler(signal.SIGUSR1, stacks.log_stacks, "requested by SIGUSR1")
     # If the event loop hangs, only the stack of its thread is available; this handler writes it.
     with contextlib.suppress(ValueError, OSError):
         faulthandler.register(signal.SIGUSR1, file=sys.__stderr__ or sys.stderr, all_threads=True, chain=True)

@@ -79,35 +79,35 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="Where Redis or Valkey is: redis://, rediss:// (TLS) or unix:// for one server, "
             "redis+cluster:// or redis+sentinel:// (rediss+... with TLS) with comma-separated nodes for many. Empty: "
-            "no Redis; everything still works from consistent LISTs every few seconds, only slower."
+            "no Redis; everything still works with consistent LISTs every few seconds, but slower."
         ),
     ] = ""
     redis_user: Annotated[
         str,
         Meta(
-            description="The account of this service on Redis, in the place of the one in the URL. What it has to be "
-            "allowed: docs/reference/redis-accounts.md."
+            description="The Redis account of this service; it replaces the account in the URL. The rights that it "
+            "needs: docs/reference/redis-accounts.md."
         ),
     ] = ""
     redis_password: Annotated[
         str,
         Meta(
-            description="Its password. Without a user it is the one of the user `default`.",
+            description="Password of the Redis account. Without a user: password of the user `default`.",
             extra={"secret": True},
         ),
     ] = ""
     redis_ca_file: Annotated[
         str,
         Meta(
-            description="File with the certificates of the authorities that may have signed the server's; for "
-            "rediss:// and the like. Empty: those of the system."
+            description="File with the CA certificates that verify the Redis server; for the URLs with TLS. Empty: "
+            "the CA certificates of the system."
         ),
     ] = ""
     listen: Annotated[
         str,
         Meta(
-            description="host:port of the HTTP server (health, metrics; the API of the api service). Port 0 takes any "
-            "free one. Loopback by default, because nothing here should be reachable before it is secured.",
+            description="host:port of the HTTP server (health, metrics; the API of the api service). Port 0: any free "
+            "port. Loopback by default, because the server should not be reachable before it is secured.",
             extra={"check": parse_listen},
         ),
     ] = "127.0.0.1:0"
@@ -116,7 +116,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
             max_length=63,
-            description="Namespace of leases and of our own objects. Default: the pod's own, else slipway-system.",
+            description="Namespace of leases and of our own objects. Default: the namespace of the pod, else "
+            "slipway-system.",
         ),
     ] = msgspec.field(default_factory=in_cluster_namespace)
     kubeconfig: Annotated[
@@ -128,7 +129,7 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Meta(description="Least severe level that is written. info: one line per request, message or tick."),
+        Meta(description="Lowest log level that is written. info: one line per request, message or tick."),
     ] = "info"
     log_format: Annotated[
         Literal["json", "text"],
@@ -139,23 +140,24 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=3600,
-            description="How long a stopping process may finish what it has begun. Below the 30 s that Kubernetes "
-            "grants by default, so that we end by ourselves.",
+            description="Time that a stopping process has to finish its work. Below the 30 s that Kubernetes grants "
+            "by default, so that the process ends before it is killed.",
             extra={"unit": "seconds"},
         ),
     ] = 25.0
     otel_endpoint: Annotated[
         str,
         Meta(
-            description="Base URL of an OTLP collector, http:// or https://. Empty: spans are exported nowhere; the "
-            "waterfall needs none. Headers, certificates and compression: OTEL_EXPORTER_OTLP_*, as of OpenTelemetry.",
+            description="Base URL of an OTLP collector, http:// or https://. Empty: spans are not exported; the "
+            "waterfall needs no collector. Headers, certificates and compression: OTEL_EXPORTER_OTLP_*, as in "
+            "OpenTelemetry.",
             extra={"env": "OTEL_EXPORTER_OTLP_ENDPOINT"},
         ),
     ] = ""
     otel_protocol: Annotated[
         Literal["http/protobuf", "grpc"],
         Meta(
-            description="How the collector is spoken to; its usual ports are 4318 and 4317.",
+            description="Protocol of the collector; the usual ports are 4318 and 4317.",
             extra={"env": "OTEL_EXPORTER_OTLP_PROTOCOL"},
         ),
     ] = "http/protobuf"
@@ -164,7 +166,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=100_000,
-            description="Connections to one listener. What is above is closed at once, before its TLS handshake.",
+            description="Maximum of connections to one listener. A further connection is closed at once, before its "
+            "TLS handshake.",
         ),
     ] = CONNECTIONS_MAX
     connections_per_address_max: Annotated[
@@ -172,8 +175,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=100_000,
-            description="Those of one IPv4 address, or of one IPv6 network of 64 bits. Behind an Ingress all users "
-            "have the addresses of its pods.",
+            description="Maximum of connections from one IPv4 address, or from one IPv6 network of 64 bits. Behind an "
+            "Ingress all users have the addresses of its pods.",
         ),
     ] = CONNECTIONS_PER_ADDRESS_MAX
     trace_ratio: Annotated[
@@ -181,7 +184,7 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=1,
-            description="Part of new traces that is recorded. 1, because one launch makes only a few dozen spans.",
+            description="Fraction of new traces that is recorded. 1, because one launch makes only a few dozen spans.",
             extra={"unit": "ratio"},
         ),
     ] = 1.0
@@ -189,8 +192,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_token_file: Annotated[
         str,
         Meta(
-            description="File with the bearer token that /metrics asks for, where other accounts of the machine can "
-            "reach it. Empty: it asks for none, as in a cluster, where a NetworkPolicy says who may."
+            description="File with the bearer token that /metrics requires, for a machine whose other accounts can "
+            "reach it. Empty: no token, as in a cluster, where a NetworkPolicy limits the access."
         ),
     ] = ""
 

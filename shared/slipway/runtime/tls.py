@@ -42,6 +42,6 @@ class Certificate:
                 context.load_cert_chain(*self._files)
         except (OSError, ssl.SSLError) as error:
             where = self._files[0].parent
-            raise InvalidError(f"{where} has no {CERTIFICATE} and {KEY} that fit each other: {error}") from error
+            raise InvalidError(f"{where} has no {CERTIFICATE} and {KEY} that belong together: {error}") from error
         self._seen = found
         return True

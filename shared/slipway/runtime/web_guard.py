@@ -57,7 +57,7 @@ def check_page(header: Header) -> HttpRefusal | None:
     origin = header("origin")
     if not is_foreign(origin, header("host")) and header("sec-fetch-site") in _OWN_SITES:
         return None
-    return HttpRefusal(FORBIDDEN, f"a page of {origin[:_SHOWN_CHARS] or 'another site'} may not do this")
+    return HttpRefusal(FORBIDDEN, f"requests from a page of {origin[:_SHOWN_CHARS] or 'another site'} are not allowed")
 
 
 def is_navigation(header: Header) -> bool:

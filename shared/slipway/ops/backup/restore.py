@@ -48,7 +48,7 @@ class Done(StrEnum):
     """The result for one object."""
 
     RESTORED = "restored"
-    PRESENT = "there already"
+    PRESENT = "already exists"
     LABELLED = "labelled as a workspace"
     LEFT_OUT = "left out"
     FAILED = "failed"

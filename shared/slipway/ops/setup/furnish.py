@@ -60,7 +60,7 @@ class Furnisher:
                         # A definition is served only some moments after it was created.
                         await self._clock.sleep(POLL_S)
         except AlreadyExistsError:
-            _log.info("there already", kind=resource.kind, name=name)
+            _log.info("already exists", kind=resource.kind, name=name)
         except TimeoutError as error:
             raise UnavailableError(f"the API server does not know {resource.plural}.{resource.group}") from error
         else:

@@ -42,7 +42,7 @@ async def move(kube: Kube, *, source: str, target: str, release: str) -> int:
     try:
         await kube.create(NAMESPACES, namespace)
     except AlreadyExistsError:
-        _log.info("there already", kind=NAMESPACES.kind, name=target)
+        _log.info("already exists", kind=NAMESPACES.kind, name=target)
     listed = await kube.list(SECRETS, namespace=source, label_selector=LABEL_WEBHOOK)
     waiting = [each for each in listed.items if ANNOTATION_MOVED not in each.metadata.annotations]
     for secret in waiting:
@@ -51,7 +51,7 @@ async def move(kube: Kube, *, source: str, target: str, release: str) -> int:
             await kube.create(SECRETS, _copy(secret, target), namespace=target)
             _log.info("copied", kind=SECRETS.kind, name=name, to=target)
         except AlreadyExistsError:
-            _log.info("there already", kind=SECRETS.kind, name=name)
+            _log.info("already exists", kind=SECRETS.kind, name=name)
         await kube.patch(SECRETS, name, {"metadata": {"annotations": {ANNOTATION_MOVED: target}}}, namespace=source)
     return len(waiting)
 
