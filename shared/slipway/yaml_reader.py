@@ -80,7 +80,7 @@ def read_text(name: str, limits: TextLimits) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         line = data[: exc.start].count(b"\n") + 1
-        raise InvalidError(f"{name}, line {line}: cannot be read as text in UTF-8; save it so") from exc
+        raise InvalidError(f"{name}, line {line}: is not UTF-8 text; save it as UTF-8") from exc
 
 
 def parse(text: str, limits: TextLimits) -> Any:
@@ -114,11 +114,11 @@ def _json(text: str) -> Any:
     def paired(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if len(made) < len(pairs):
-            raise ValueError("a key stands twice; reading as YAML says where")
+            raise ValueError("a key is given twice; the YAML reader reports the line")
         return made
 
     def constant(word: str) -> NoReturn:
-        raise InvalidError(f"{word} is no number that JSON has; put it in quotes if it is a word")
+        raise InvalidError(f"{word} is not a JSON number; put it in quotes if it is a word")
 
     if not text.lstrip().startswith("{"):
         return None
@@ -207,7 +207,7 @@ class _Reading:
     def _begin(self, event: Any) -> None:
         is_map = isinstance(event, yaml.MappingStartEvent)
         if event.tag not in (None, "!", f"{_TAG}{'map' if is_map else 'seq'}"):
-            self._refuse(event, f"{_plain(event.tag)} is no plain value")
+            self._refuse(event, f"{_plain(event.tag)} is not a plain value")
         if self._stack and isinstance(self._stack[-1].value, dict) and self._stack[-1].key is None:
             self._refuse(event, "a key must be a word")
         if len(self._stack) >= DEPTH_MAX:
@@ -226,7 +226,7 @@ class _Reading:
 
     def _alias(self, event: Any) -> None:
         if event.anchor in self._open:
-            self._refuse(event, "an anchor holds itself; write it out")
+            self._refuse(event, "an anchor contains itself; write its value out")
         if event.anchor not in self._anchors:
             self._refuse(event, f"there is no anchor {event.anchor}")
         value, size = self._anchors[event.anchor]
@@ -235,7 +235,7 @@ class _Reading:
     def _scalar(self, event: Any) -> None:
         frame = self._stack[-1] if self._stack else None
         if _HALF.search(event.value):
-            self._refuse(event, "half of a character, which an escape such as \\ud83d alone is")
+            self._refuse(event, "half of a character: an escape such as \\ud83d needs its second half")
         tag = event.tag
         if tag is None or tag == "!":
             tag = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
@@ -252,9 +252,9 @@ class _Reading:
             except (ValueError, KeyError, OverflowError):
                 self._refuse(event, f"{event.value[:40]} is no {tag.removeprefix(_TAG)}")
             if isinstance(value, float) and not math.isfinite(value):
-                self._refuse(event, f"{event.value} is no number that JSON has; put it in quotes if it is a word")
+                self._refuse(event, f"{event.value} is not a JSON number; put it in quotes if it is a word")
         else:
-            self._refuse(event, f"{_plain(tag)} is no plain value")
+            self._refuse(event, f"{_plain(tag)} is not a plain value")
         self._put(value, 1, event.anchor, event.start_mark.line)
 
     def _key(self, frame: _Frame, event: Any, tag: str) -> None:
@@ -267,7 +267,7 @@ class _Reading:
             )
         if event.value in frame.value:
             frame.key = event.value
-            self._refuse(event, f"stands twice (before in line {frame.lines[event.value]}); leave one out")
+            self._refuse(event, f"is given twice (first in line {frame.lines[event.value]}); leave one out")
         frame.key = event.value
         frame.lines[event.value] = event.start_mark.line + 1
 
@@ -280,7 +280,9 @@ class _Reading:
         frame = self._stack[-1]
         frame.size += size
         if frame.size > self._limits.values:
-            raise InvalidError(f"{self._path()}: more than {self._limits.values} values, with what anchors repeat")
+            raise InvalidError(
+                f"{self._path()}: more than {self._limits.values} values, including those that anchors repeat"
+            )
         if isinstance(frame.value, list):
             frame.value.append(value)
             return
@@ -314,6 +316,6 @@ def _said(error: yaml.MarkedYAMLError, text: str) -> str:
     mark: Any = error.problem_mark or error.context_mark
     problem = error.problem or error.context or "it cannot be read"
     if "cannot start any token" in problem:
-        problem = "a character that begins no value; where lines are indented, only blanks may stand"
+        problem = "a character that cannot begin a value; indent lines with spaces only"
     lines = text.count("\n") + (not text.endswith("\n"))
     return f"line {min(mark.line + 1, max(lines, 1))}: {problem}" if mark is not None else problem

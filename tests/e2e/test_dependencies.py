@@ -35,7 +35,7 @@ def test_one_after_the_other(stack: RunningStack, marks: Path) -> None:
     ended = {id_: stack.wait_for(id_, "Terminated") for id_ in (first, then, last, repair)}
     assert [view["result"] for view in ended.values()] == ["Failed", "Canceled", "Canceled", "Succeeded"]
     assert ended[then]["reason"] == ended[last]["reason"] == "DependencyNotMet"
-    assert ended[last]["message"] == f"{then} ended with Canceled; this allocation was to start only if it succeeded"
+    assert ended[last]["message"] == f"{then} ended with Canceled; this allocation starts only if it succeeded"
     assert sorted(path.name for path in marks.iterdir()) == ["go", "repair"]
     refused = stack.command("run", *SMALL, "--after", first, "--", "true")
     assert refused.code != 0

@@ -346,7 +346,7 @@ class Stack:
         pause_s = RESTART_S
         while True:
             code = await child.ended()
-            self._say(f"{child.name} ended ({_how(code)}); starting it again")
+            self._say(f"{child.name} ended ({_how(code)}); restarting it")
             await self._clock.sleep(pause_s)
             pause_s = min(RESTARTS_MAX_S, pause_s * 2)
             await child.start()
@@ -360,7 +360,7 @@ class Stack:
             code = valkey.fell_with
             if code is None:
                 continue
-            self._say(f"redis ended ({_how(code)}); starting it again")
+            self._say(f"redis ended ({_how(code)}); restarting it")
             await self._clock.sleep(pause_s)
             pause_s = min(RESTARTS_MAX_S, pause_s * 2)
             if valkey.fell_with is None:
@@ -368,7 +368,10 @@ class Stack:
             try:
                 await valkey.start()
             except UnavailableError as error:
-                self._say(f"redis: {error}; the services go on without it. `slipway down` and `slipway up` start anew")
+                self._say(
+                    f"redis: {error}; the services continue without it. Restart everything with `slipway down` and "
+                    "`slipway up`"
+                )
                 return
             self._write_state()
 
@@ -399,7 +402,7 @@ def _free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((LOCALHOST, port))
             return port
-    raise UnavailableError(f"no free port between {PORTS_FIRST} and {PORTS_END}: end what listens there")
+    raise UnavailableError(f"no free port between {PORTS_FIRST} and {PORTS_END}: stop a process that listens there")
 
 
 def _port(wanted: int) -> int:

@@ -52,7 +52,7 @@ class Watchdog:
         if not is_over or child.pid != self._pid or not child.is_running:
             return
         self._failures = 0
-        self._say(f"{child.name} is not alive ({why}); restarting it. Where it stands is in {child.log}")
+        self._say(f"{child.name} is not alive ({why}); restarting it. Its stacks are in {child.log}")
         child.signal(signal.SIGUSR1)
         await self._clock.sleep(DUMP_S)
         if child.pid == self._pid:

@@ -159,7 +159,7 @@ class SlipwayRunOperator(BaseOperator):
         workspace = {"workspace": self.launch["workspace"]} if "workspace" in self.launch else {}
         for view in client.list(active=True, label_selector=f"{LABEL_TRIES}={self._tries(task)}", **workspace):
             if view.id != but:
-                self.log.warning("ending %s, which an earlier wait or try left", view.id)
+                self.log.warning("ending %s, which an earlier wait or try left running", view.id)
                 client.kill(view.id)
 
     def _end(self, client: Client, event: Json) -> str:
@@ -170,7 +170,7 @@ class SlipwayRunOperator(BaseOperator):
         except ControlPlaneError as error:
             self.log.warning("its log cannot be read: %s", error)
         if result != "Succeeded":
-            raise AirflowException(f"{id_}: {result or 'its end is not known'}: {event['message']}")
+            raise AirflowException(f"{id_}: {result or 'its result is not known'}: {event['message']}")
         return id_
 
     def _tries(self, task: Any) -> str:

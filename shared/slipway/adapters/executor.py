@@ -267,7 +267,7 @@ class SlipwayExecutor(Executor):
             Path(folder).mkdir(parents=True)
             Path(folder, "call").write_bytes(call)
         elif len(call) > CALL_BYTES_MAX:
-            detail = f"the call has {len(call)} bytes pickled, and a launch takes {CALL_BYTES_MAX}"
+            detail = f"the call has {len(call)} bytes pickled, and a launch accepts at most {CALL_BYTES_MAX}"
             raise InvalidError(f"{detail}; give SlipwayExecutor a shared folder, or pass where the data are")
         else:
             files = [{"path": _CALL, "content": base64.b64encode(call).decode()}]

@@ -41,9 +41,9 @@ class SlipwaySpawner(Spawner):
 
     server_url = Unicode(help="URL of the api; empty: SLIPWAY_SERVER, as the command finds it").tag(config=True)
     token = Unicode(help="token of the api; empty: SLIPWAY_API_TOKEN").tag(config=True)
-    hub_name = Unicode("hub", help="tells the servers of several hubs apart").tag(config=True)
+    hub_name = Unicode("hub", help="name of the hub; it distinguishes the servers of several hubs").tag(config=True)
     image = Unicode(help="image of the servers, with the package jupyterhub in it; empty: the pool's").tag(config=True)
-    launch = Dict(help="more fields of a launch: queue, gpus, cpus, memory, workspace, idle_timeout, ...").tag(
+    launch = Dict(help="further fields of the launch: queue, gpus, cpus, memory, workspace, idle_timeout, ...").tag(
         config=True
     )
     allowed_options = List(
@@ -103,7 +103,7 @@ class SlipwaySpawner(Spawner):
             return UNKNOWN_FAILURE
         except ControlPlaneError as error:
             # After any error the hub would forget the server, which may still run.
-            self.log.warning("%s is taken to run: %s", self.allocation_id, error)
+            self.log.warning("%s is assumed to run: %s", self.allocation_id, error)
             return None
         if view.phase is not Phase.TERMINATED:
             return None
@@ -174,7 +174,7 @@ class SlipwaySpawner(Spawner):
         selector = ",".join(f"{name}={value}" for name, value in self._labels().items())
         workspace = {"workspace": self.launch["workspace"]} if "workspace" in self.launch else {}
         async for view in client.list(active=True, label_selector=selector, **workspace):
-            self.log.warning("ending %s: a start before this one lost it", view.id)
+            self.log.warning("ending %s: it was left by an earlier start", view.id)
             await client.kill(view.id)
 
 

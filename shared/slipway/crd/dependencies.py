@@ -53,13 +53,13 @@ def unmet(allocation: Allocation) -> str:
         result = each.result or (known.result if known else None)
         if not is_met(each.when, result):
             name = known.id if known else each.allocation
-            return f"{ending(name, result)}; this allocation was to start only if it {each.when}"
+            return f"{ending(name, result)}; this allocation starts only if it {each.when}"
     return ""
 
 
 def ending(name: str, result: Result | None) -> str:
     """Return how an allocation ended, as the beginning of a sentence."""
-    return f"{name} ended with {result}" if result else f"{name} was deleted, and how it ended is not known"
+    return f"{name} ended with {result}" if result else f"{name} was deleted, and its result is not known"
 
 
 def met_at(allocation: Allocation) -> float | None:

@@ -362,9 +362,7 @@ def window_fact(spec: WindowSpec) -> WindowFact:
         try:
             times |= {field: parse_time(text)} if text else {}
         except ValueError:
-            return WindowFact(
-                name=spec.name, invalid=f"{field}: {text!r} is no day of the calendar; write another date"
-            )
+            return WindowFact(name=spec.name, invalid=f"{field}: {text!r} is not a valid date; write another date")
     fact = WindowFact(
         name=spec.name,
         start=times["start"],

@@ -100,7 +100,7 @@ def check_secrets(spec: Json, at: str, released: ReleasedSecrets | None, finding
     for part in _attributes(spec, _NAMESPACE_OF_SECRET):
         findings.refuse(
             at + part.at,
-            "leave it out: a CSI driver is told no namespace of Secrets, and finds those of the pod's own",
+            "leave it out: a CSI driver may read only Secrets in the namespace of the pod",
         )
     for part in secrets_of(spec):
         if part.value.startswith(VALUES_PREFIX):
@@ -130,7 +130,7 @@ def check_audiences(spec: Json, at: str, audiences: Collection[str] | None, find
         if part.value not in audiences:
             findings.refuse(
                 at + part.at,
-                f"tokens of ranks may be for {', '.join(sorted(audiences)) or 'nobody'} only, not for "
+                f"tokens of ranks may have the audience {', '.join(sorted(audiences)) or '(none)'} only, not "
                 f"{part.value[:80]!r}; an administrator lists others in admissionPolicies.tokenAudiences of the chart",
             )
 
@@ -249,7 +249,7 @@ def workspace_policy() -> dict[str, Any]:
         "validations": [
             {
                 "expression": f"{_attributes_in_cel(_NAMESPACE_OF_SECRET)}.all(some, some.all(n, n == ''))",
-                "message": "it tells a CSI driver in which namespace to look for a Secret",
+                "message": "it sets the namespace in which a CSI driver looks for a Secret",
                 "reason": "Forbidden",
             },
             {
@@ -534,7 +534,7 @@ RULES: tuple[PodRule, ...] = (
     PodRule(
         field="allowedCsiDrivers",
         judges="`csi.driver` of volumes",
-        says="CSI drivers of inline volumes; absent: every one; empty: none. Volume claims are not meant",
+        says="CSI drivers of inline volumes; absent: every one; empty: none. Volume claims are not affected",
         what="the CSI driver",
         allowed=lambda pool: pool.allowed_csi_drivers,
         parts=_csi_drivers,
@@ -588,7 +588,7 @@ RULES: tuple[PodRule, ...] = (
     ),
     PodRule(
         field="allowedTokenAudiences",
-        judges="`audience` of projected `serviceAccountToken` sources of volumes. It has to be set",
+        judges="`audience` of projected `serviceAccountToken` sources of volumes. It must be set",
         says="audiences; absent: every one that `admissionPolicies.tokenAudiences` of the chart lists; empty: none. "
         "Slipway's own token is not meant",
         what="the audience of a token",
@@ -628,8 +628,8 @@ RULES: tuple[PodRule, ...] = (
     ),
     PodRule(
         field="templateAnnotations",
-        judges="annotations of the claims of volumes (`ephemeral.volumeClaimTemplate`). Those of pods are judged too, "
-        "but not by the API server",
+        judges="annotations of the claims of volumes (`ephemeral.volumeClaimTemplate`). Annotations of pods are "
+        "checked too, but not by the API server",
         says="annotations beyond a few harmless ones and names without dots and slashes: names, or `PREFIX/*`. With "
         "`privilegedTemplates`: every one",
         what="the annotation of a claim",
@@ -655,8 +655,8 @@ RULES: tuple[PodRule, ...] = (
     ),
     PodRule(
         field="allowedUsers",
-        judges="`runAsUser` of the pod and of its containers. It has to be set",
-        says="uids, or ranges such as `1000-1999`; empty or absent: every uid. Root takes `allowedPrivileges` too",
+        judges="`runAsUser` of the pod and of its containers. It must be set",
+        says="uids, or ranges such as `1000-1999`; empty or absent: every uid. Root also needs `allowedPrivileges`",
         what="the user",
         allowed=lambda pool: pool.allowed_users or None,
         parts=_users,
@@ -668,7 +668,7 @@ RULES: tuple[PodRule, ...] = (
     ),
     PodRule(
         field="allowedGroups",
-        judges="`runAsGroup` of the pod and of its containers, which has to be set; `fsGroup`; `supplementalGroups`",
+        judges="`runAsGroup` of the pod and of its containers, which must be set; `fsGroup`; `supplementalGroups`",
         says="groups, or ranges such as `2000-2999`; empty or absent: every group",
         what="the group",
         allowed=lambda pool: pool.allowed_groups or None,

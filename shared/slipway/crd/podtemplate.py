@@ -75,7 +75,7 @@ _POD_REFUSED: Mapping[str, str] = {
     "activeDeadlineSeconds": "use the allocation's maxRuntime",
     "schedulingGates": "leave it out: Slipway places the pods",
     "schedulingGroup": "leave it out: the ranks are the gang, see minAvailable",
-    "readinessGates": "leave it out: a rank tells its readiness through the API",
+    "readinessGates": "leave it out: a rank reports its readiness through the API",
     "resources": "set resources on the ranks or on the containers",
     "overhead": "leave it out: the runtime class sets it",
     "ephemeralContainers": "leave it out: they belong to running pods",
@@ -202,7 +202,7 @@ def _check_metadata(metadata: Mapping[str, Any], at: str, findings: Findings, *,
         here = at + pointer(field)
         if field not in ("labels", "annotations"):
             if value not in (None, "", {}, []):
-                findings.refuse(here, "set labels and annotations only: pods and claims are named for you")
+                findings.refuse(here, "set labels and annotations only: Slipway names pods and claims")
             continue
         for key, text in findings.mapping(value, here).items():
             is_ours = key.split("/")[0].endswith(API_GROUP) or key == LABEL_MANAGED_BY
@@ -215,7 +215,7 @@ def _check_metadata(metadata: Mapping[str, Any], at: str, findings: Findings, *,
 def _check_checkpoints(metadata: Mapping[str, Any], at: str, findings: Findings) -> None:
     folder = object_of(metadata.get("annotations")).get(ANNOTATION_CHECKPOINTS)
     if isinstance(folder, str) and not folder.startswith("/"):
-        findings.refuse(at + pointer(ANNOTATION_CHECKPOINTS), "must be a whole path, such as /checkpoints/llm")
+        findings.refuse(at + pointer(ANNOTATION_CHECKPOINTS), "must be an absolute path, such as /checkpoints/llm")
 
 
 def _check_annotations(metadata: Mapping[str, Any], at: str, findings: Findings, named: Collection[str]) -> None:
@@ -277,7 +277,7 @@ def _check_graces(spec: Mapping[str, Any], at: str, findings: Findings, most: in
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= GRACE_MAX_S:
             findings.refuse(where, f"must be whole seconds from 0 to {most}")
         elif value > most:
-            findings.refuse(where, f"must be at most {most}: the pool gives pods no more to end (terminationGraceMax)")
+            findings.refuse(where, f"must be at most {most}: this is the limit of the pool (terminationGraceMax)")
 
 
 def _check_name(name: Any, at: str, names: set[str], findings: Findings) -> None:
@@ -399,8 +399,8 @@ def _check_ephemeral(ephemeral: Any, at: str, findings: Findings) -> None:
                 elif name not in _CLAIM_FIELDS and said not in (None, ""):
                     findings.refuse(
                         here,
-                        f"an ephemeral volume begins empty; set {', '.join(_CLAIM_FIELDS)} only, or have a claim made "
-                        "in the workspace and use persistentVolumeClaim",
+                        f"an ephemeral volume begins empty; set {', '.join(_CLAIM_FIELDS)} only, or create a claim in "
+                        "the workspace and use persistentVolumeClaim",
                     )
         else:
             findings.refuse(at + pointer(field), "a volume claim template has metadata and spec only")
@@ -422,10 +422,10 @@ def _check_projected(projected: Any, at: str, findings: Findings) -> None:
         if not audience:
             findings.refuse(
                 f"{here}/serviceAccountToken/audience",
-                "must name whom the token is for: without an audience it would be one for the Kubernetes API",
+                "must name the audience of the token: without it, the token would be valid for the Kubernetes API",
             )
         elif not isinstance(audience, str) or _OF_KUBERNETES.fullmatch(audience):
             findings.refuse(
                 f"{here}/serviceAccountToken/audience",
-                "must not be the Kubernetes API: no rank gets a token for it; name whom else the token is for",
+                "must not be the Kubernetes API: no rank gets a token for it; name another audience",
             )

@@ -51,7 +51,9 @@ def _check_failures(policy: FailurePolicy, roles: Mapping[str, RoleSpec], findin
             names = " and ".join(f"rules[{position}]" for position in taken)
             match = "match" if len(taken) > 1 else "matches"
             findings.refuse(
-                at, f"can never match, because {names} {match} all of it before; move it up, or leave it out"
+                at,
+                f"can never match, because {names} {match} everything that this rule matches; move it up, or leave it "
+                "out",
             )
         before.append((index, matched))
 
@@ -64,7 +66,7 @@ def _check_rule(rule: FailureRule, at: str, roles: Mapping[str, RoleSpec], findi
             findings.refuse(f"{at}/roles/{position}", _no_role(name, roles))
             is_right = False
     for name in _twice(rule.roles):
-        findings.refuse(f"{at}/roles", f"{name} stands here twice; each must be different")
+        findings.refuse(f"{at}/roles", f"{name} is listed twice; each must be different")
     for position, entry in enumerate(rule.exit_codes):
         try:
             code_range(entry)
@@ -129,7 +131,7 @@ def _check_target(target: SuccessTarget, at: str, roles: Mapping[str, RoleSpec],
         if index >= count:
             findings.refuse(f"{at}/indexes/{position}", f"{index} is no rank of the role; write 0 to {count - 1}")
     for index in _twice(target.indexes):
-        findings.refuse(f"{at}/indexes", f"{index} stands here twice; each must be different")
+        findings.refuse(f"{at}/indexes", f"{index} is listed twice; each must be different")
     most = len(target.indexes) or count
     if target.count is not None and target.count > most:
         which = "indexes" if target.indexes else "ranks"

@@ -151,7 +151,7 @@ def _check_devices(role: RoleSpec, at: str, findings: Findings) -> None:
     """Refuse a rank that requests both whole GPUs and a part of one."""
     asked = object_of(role.resources.get("requests"))
     if any(str(asked.get(name, "0")) != "0" for name in GPU_NAMES) and str(asked.get(GPU_MILLI, "0")) != "0":
-        findings.refuse(at, "is a part of one GPU, and whole GPUs are asked for too: leave one of them out")
+        findings.refuse(at, "requests a part of one GPU, but whole GPUs are requested too: leave one of them out")
 
 
 def _check_work(template: Json, at: str, findings: Findings) -> None:
@@ -192,7 +192,9 @@ def _check_setup(setup: str, template: Json, findings: Findings) -> None:
     elif "\0" in setup:
         findings.refuse("/setup", "must not contain a NUL character")
     elif containers and not containers[main_container(template)].get("command"):
-        detail = "runs before the command, and there is none: the image's own program cannot be started after it"
+        detail = (
+            "runs before the command, but there is no command: Slipway cannot start the image's own program after it"
+        )
         findings.refuse("/setup", f"{detail}. Set command, or do the setup in the image")
 
 

@@ -54,7 +54,7 @@ def check(asked: str, at: str, findings: Findings) -> None:
     try:
         size = parse_quantity(asked)
     except ValueError:
-        findings.refuse(at, f"{asked[:80]!r} is no size; write a quantity of bytes such as 8Gi")
+        findings.refuse(at, f"{asked[:80]!r} is not a size; write a quantity of bytes such as 8Gi")
         return
     if size < SIZE_MIN:
         findings.refuse(at, f"{asked} is {size} bytes; write a size of at least 1Mi, with its unit, such as 8Gi")

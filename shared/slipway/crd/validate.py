@@ -47,10 +47,10 @@ def check_spec(spec: AllocationSpec, findings: Findings, *, slots_per_pod_max: i
     try:
         size = len(msgspec.json.encode(spec))
     except RecursionError:
-        findings.refuse("", "the spec is nested far deeper than any pod template")
+        findings.refuse("", "the spec is nested too deeply")
         return
     if size > SPEC_BYTES_MAX:
-        findings.refuse("", f"the spec has {size} bytes, at most {SPEC_BYTES_MAX} are allowed; move files to a volume")
+        findings.refuse("", f"the spec has {size} bytes; at most {SPEC_BYTES_MAX} are allowed; move files to a volume")
     _check_gang(spec, findings)
     for index, role in enumerate(spec.ranks):
         _check_role(role, pointer("ranks", index), findings, slots_per_pod_max)
@@ -150,7 +150,7 @@ def _check_unique(values: Sequence[str | int], at: Callable[[int], str], finding
     seen = Counter[str | int]()
     for index, value in enumerate(values):
         if seen[value]:
-            findings.refuse(at(index), f"{value} stands here twice; each must be different")
+            findings.refuse(at(index), f"{value} is listed twice; each must be different")
         seen[value] += 1
 
 
@@ -168,7 +168,7 @@ def _check_role(role: RoleSpec, at: str, findings: Findings, slots_per_pod_max: 
     if role.topology is not None:
         _check_label_key(role.topology.key, f"{at}/topology/key", findings)
     if slots_per_pod_max is not None and (slots := _slots(role)) > slots_per_pod_max:
-        findings.refuse(f"{at}/resources", f"{slots} slots in one rank; the pool takes at most {slots_per_pod_max}")
+        findings.refuse(f"{at}/resources", f"{slots} slots in one rank; the pool allows at most {slots_per_pod_max}")
 
 
 def _slots(role: RoleSpec) -> int:

@@ -93,7 +93,7 @@ def written_run_as(run_as: RunAs | None) -> str | None:
 def no_homes(workspace: str) -> str:
     """Return the refusal of a launch that requests a home directory in a workspace without them."""
     return (
-        f"workspace {workspace} keeps no home directories; leave home out, or ask an administrator for them: "
+        f"workspace {workspace} has no home directories; leave home out, or ask an administrator to enable them: "
         f"slipway workspace set {workspace} --home 10Gi"
     )
 

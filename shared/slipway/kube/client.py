@@ -219,7 +219,9 @@ class _HttpTransport:
         except aiohttp.ConnectionTimeoutError as error:
             raise _unreachable(request, error) from error
         except TimeoutError as error:
-            raise UnavailableError(f"{request.verb} of {request.resource} went silent") from error
+            raise UnavailableError(
+                f"{request.verb} of {request.resource} received nothing within its time limit"
+            ) from error
         except _FAULTS as error:
             raise _unreachable(request, error) from error
 
@@ -359,7 +361,7 @@ class _Account:
         # A token file that a person wrote usually ends with a newline.
         token = token.strip() if token else ""
         if not (token.isascii() and token.isprintable()):
-            raise InvalidError("the token of the account cannot stand in a header")
+            raise InvalidError("the token of the account has characters that are not allowed in a header")
         return {"Authorization": token} if token else {}
 
     async def renew(self) -> bool:

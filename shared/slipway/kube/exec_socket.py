@@ -130,5 +130,5 @@ async def open_channels(
         raise ConnectionError(f"no WebSocket: {error}") from error
     if socket.subprotocol != PROTOCOL:
         await socket.close()
-        raise ConnectionError(f"the server speaks another protocol than {PROTOCOL}: {socket.subprotocol}")
+        raise ConnectionError(f"the server uses another protocol than {PROTOCOL}: {socket.subprotocol}")
     return SocketChannels(socket)

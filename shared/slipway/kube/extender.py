@@ -55,7 +55,7 @@ class ExtenderClient:
         except aiohttp.ClientConnectorError as error:
             raise ExtenderFault("it accepts no connection") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise ExtenderFault(f"the exchange broke ({type(error).__name__})") from error
+            raise ExtenderFault(f"the connection failed ({type(error).__name__})") from error
 
     async def _post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes:
         url = f"{extender.url.rstrip('/')}/{verb}"

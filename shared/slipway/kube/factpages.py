@@ -68,7 +68,7 @@ class PageReader:
         """
         page = _unpacked(data)
         if page.kind not in FEED_KINDS:
-            raise msgspec.ValidationError(f"a page of {page.kind[:64]!r}, which the feed does not carry")
+            raise msgspec.ValidationError(f"a page of {page.kind[:64]!r}, which the feed does not contain")
         roles = [self._known(text) for text in page.roles]
         told: list[Told] = []
         for key, version, number, text in page.told:
@@ -96,7 +96,7 @@ def _unpacked(data: bytes) -> _Page:
     try:
         text = unpacking.decompress(data, BYTES_MAX)
         if not unpacking.eof:
-            raise msgspec.ValidationError("a page that is cut off, or too large")
+            raise msgspec.ValidationError("a page that is incomplete or too large")
         return _page.decode(text)
     except (zlib.error, msgspec.DecodeError, RecursionError) as exc:
         raise msgspec.ValidationError(f"not a page of facts: {exc}") from exc

@@ -421,9 +421,9 @@ class LeaseElector:
         """Whether loops of this process stand still; logs the start and the end of a standstill once."""
         why = self._health.standstill() if self._health is not None else None
         if why is not None and not self._was_still:
-            _log.error("no leader while loops stand still", lease=self.name, leads=self.leadership is not None, why=why)
+            _log.error("not leading: a loop is stalled", lease=self.name, leads=self.leadership is not None, why=why)
         elif why is None and self._was_still:
-            _log.info("may lead again: its loops move", lease=self.name)
+            _log.info("may lead again: its loops make progress", lease=self.name)
         self._was_still = why is not None
         return self._was_still
 

@@ -38,7 +38,7 @@ async def run_until(stop: StopSignal, work: Coroutine[Any, Any, T]) -> T | None:
     if not working.cancelled():
         return working.result()
     if not stop.is_set():
-        raise asyncio.CancelledError("what it waited for was cancelled")
+        raise asyncio.CancelledError("the awaited task was cancelled")
     return None
 
 

@@ -38,7 +38,7 @@ def server_facts(body: bytes, date: str) -> ServerFacts:
     try:
         version = msgspec.json.decode(body, type=_Version).gitVersion
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidError(f"what answers is no API server: {error}") from error
+        raise InvalidError(f"the address is not a Kubernetes API server: {error}") from error
     return ServerFacts(version=version, time=http_date(date))
 
 

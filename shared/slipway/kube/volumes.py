@@ -51,7 +51,7 @@ async def read_volume(kube: Gets, namespace: str, name: str, *, is_home: bool = 
     if claim.metadata.deletion_timestamp is not None:
         return waiting(namespace, name, "is being deleted; create it again or name another one")
     if claim.status.phase == "Lost":
-        text = f"has lost its volume {claim.spec.volume_name}, which does not exist any more; name another claim"
+        text = f"has lost its volume {claim.spec.volume_name}, which no longer exists; name another claim"
         return waiting(namespace, name, text)
     if claim.status.phase == "Bound":
         return await _bound(kube, claim)

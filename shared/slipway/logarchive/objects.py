@@ -34,7 +34,7 @@ _ENDPOINTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 """{scheme: (variable that allows plain HTTP, variables from which the library reads an endpoint)}"""
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
 """Parts of server messages about a missing bucket: a missing archive must not be treated as an empty one."""
-_NO_PLACE: Final = "there is no bucket for the archive of logs; create it, or mend SLIPWAY_LOG_ARCHIVE_URL"
+_NO_PLACE: Final = "there is no bucket for the archive of logs; create it, or correct SLIPWAY_LOG_ARCHIVE_URL"
 T = TypeVar("T")
 
 
@@ -91,8 +91,8 @@ def _may_be_plain(url: str, env: Mapping[str, str]) -> bool:
     if env.get(allows, "").lower() in ("true", "1") or all(_is_here(env[name]) for name in plain):
         return True
     raise PermanentError(
-        f"SLIPWAY_LOG_ARCHIVE_URL: {plain[0]} is without TLS, so that logs travel in plain text; use https://, or set "
-        f"{allows}=true where that network is trusted"
+        f"SLIPWAY_LOG_ARCHIVE_URL: {plain[0]} has no TLS, so logs would be sent in plain text; use https://, or set "
+        f"{allows}=true if the network is trusted"
     )
 
 
@@ -126,7 +126,7 @@ class StoredObjects:
         async def read() -> bytes:
             found = await self._api.get_async(self._store, path)
             if found.meta["size"] > OBJECT_BYTES_MAX:
-                raise TooLargeError(f"the object {path} of the archive is too large to be ours")
+                raise TooLargeError(f"the object {path} of the archive is too large for a log of Slipway")
             return bytes(await found.bytes_async())
 
         try:

@@ -134,7 +134,7 @@ def decode_piece(data: bytes) -> list[StoredLine]:
     except zlib.error as error:
         raise InvalidError("not a piece of an archived log") from error
     if inflate.unconsumed_tail or not inflate.eof:
-        raise InvalidError("a piece of an archived log that is too large, or cut short")
+        raise InvalidError("a piece of an archived log that is too large or incomplete")
     return [_decoded(raw) for raw in text.decode("utf-8", "replace").split("\n")[:-1]]
 
 

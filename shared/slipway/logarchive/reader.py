@@ -195,7 +195,7 @@ class ArchivedLogs:
                 if not isinstance(error, InvalidError):
                     raise
                 # Readers see from the numbers that its lines are missing.
-                _log.error("piece of an archived log not readable", allocation=allocation, start=start)
+                _log.error("piece of an archived log cannot be read", allocation=allocation, start=start)
                 held = []
             if not held:
                 # The piece was deleted, or cannot be read, so the record is read again.
@@ -240,8 +240,8 @@ def _dropped(record: ArchiveRecord | None) -> list[StoredLine]:
     if record is None or not record.dropped_at:
         return []
     text = (
-        f"what was archived of this log was deleted on {record.dropped_at}, before its time: the archive has a bound "
-        "of bytes (SLIPWAY_LOG_ARCHIVE_BYTES_MAX), and the logs that ended first go"
+        f"the archived part of this log was deleted early, on {record.dropped_at}: the archive has a bound "
+        "of bytes (SLIPWAY_LOG_ARCHIVE_BYTES_MAX), and the logs that ended first are deleted"
     )
     named = [logpacks.source_of(name) for name, number in record.logs.items() if number]
     known = sorted(source for source in named if source is not None)

@@ -126,7 +126,7 @@ def decode(name: str, raw: bytes) -> TokenRecord:
     try:
         record = msgspec.json.decode(raw, type=TokenRecord)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{name} is no record of a token: {error}") from error
+        raise ValueError(f"{name} is not the record of a token: {error}") from error
     if file_of(record.id) != name:
         raise ValueError(f"{name} holds the record of {record.id}; a file is named after its token")
     return record
@@ -144,5 +144,5 @@ def read(files: Mapping[str, bytes]) -> tuple[dict[str, TokenRecord], list[str]]
         else:
             found[record.id] = record
     if len(files) > RECORDS_MAX:
-        wrong.append(f"there are {len(files)} tokens; only the first {RECORDS_MAX} count")
+        wrong.append(f"there are {len(files)} tokens; only the first {RECORDS_MAX} are valid")
     return found, wrong

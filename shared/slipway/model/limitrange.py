@@ -102,7 +102,7 @@ def _giver(name: str, limit: int, ranges: Ranges) -> LimitRangeFact | None:
 def _too_little(subject: _Subject, least: Mapping[str, str], where: str) -> Iterable[str]:
     for name in sorted(least):
         wanted = parse_quantity(least[name], scale=scale_of(name))
-        says = f"{where} wants at least {least[name]} of {name} per {subject.kind}, and {subject.words}"
+        says = f"{where} requires at least {least[name]} of {name} per {subject.kind}, but {subject.words}"
         if name not in subject.requests:
             yield f"{says} requests none"
         elif subject.requests[name] < wanted:
@@ -114,7 +114,7 @@ def _too_little(subject: _Subject, least: Mapping[str, str], where: str) -> Iter
 def _too_much(subject: _Subject, most: Mapping[str, str], where: str) -> Iterable[str]:
     for name in sorted(most):
         allowed = parse_quantity(most[name], scale=scale_of(name))
-        says = f"{where} allows at most {most[name]} of {name} per {subject.kind}, and {subject.words}"
+        says = f"{where} allows at most {most[name]} of {name} per {subject.kind}, but {subject.words}"
         if name not in subject.limits:
             yield f"{says} states no limit"
         elif subject.limits[name] > allowed:
@@ -126,7 +126,7 @@ def _too_much(subject: _Subject, most: Mapping[str, str], where: str) -> Iterabl
 def _too_far_apart(subject: _Subject, ratios: Mapping[str, str], where: str) -> Iterable[str]:
     for name in sorted(ratios):
         ratio = Decimal(parse_quantity(ratios[name], scale=MILLI)) / MILLI
-        says = f"{where} allows a limit of at most {ratios[name]} times the request of {name} per {subject.kind}, and"
+        says = f"{where} allows a limit of at most {ratios[name]} times the request of {name} per {subject.kind}, but"
         request, limit = subject.requests.get(name, 0), subject.limits.get(name, 0)
         if not request:
             yield f"{says} {subject.words} requests none"

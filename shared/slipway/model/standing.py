@@ -37,7 +37,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 STANDINGS: tuple[Standing, ...] = (
     Standing(HELD, Tone.WAITS, "It does not start before it is resumed."),
-    Standing(Phase.PENDING, Tone.WAITS, "It waits for a place."),
+    Standing(Phase.PENDING, Tone.WAITS, "It waits to be placed."),
     Standing(Phase.ASSIGNED, Tone.STARTS, "It has its nodes; its pods are being created."),
     Standing(Phase.PULLING, Tone.STARTS, "Its nodes are pulling the image."),
     Standing(Phase.STARTING, Tone.STARTS, "Its containers are starting."),
@@ -49,21 +49,21 @@ STANDINGS: tuple[Standing, ...] = (
     Standing(Result.SUCCEEDED, Tone.GOOD, "All its ranks ended with exit code 0."),
     Standing(Result.FAILED, Tone.BAD, "A rank failed."),
     Standing(Result.CANCELED, Tone.NEUTRAL, "A user ended it."),
-    Standing(Result.PREEMPTED, Tone.NEUTRAL, "It made room for others."),
+    Standing(Result.PREEMPTED, Tone.NEUTRAL, "It was preempted for other work."),
     Standing(Result.EVICTED, Tone.BAD, "The cluster ended its pods."),
-    Standing(Result.TIMED_OUT, Tone.BAD, "It reached a limit of its time."),
+    Standing(Result.TIMED_OUT, Tone.BAD, "It reached a time limit."),
     Standing(Result.INVALID, Tone.BAD, "Its spec cannot be run."),
 )
 
 
 RANK_STANDINGS: tuple[Standing, ...] = (
-    Standing(RankState.PENDING, Tone.WAITS, "It waits for a place."),
-    Standing(RankState.BOUND, Tone.STARTS, "It has its node; its containers do not run yet."),
+    Standing(RankState.PENDING, Tone.WAITS, "It waits to be placed."),
+    Standing(RankState.BOUND, Tone.STARTS, "Its pod is bound to a node; its containers do not run yet."),
     Standing(RankState.RUNNING, Tone.RUNS, "Its containers run."),
     Standing(RankState.RELEASING, Tone.ENDS, "Its pod is being ended."),
     Standing(RankState.SUCCEEDED, Tone.GOOD, "It ended with exit code 0."),
     Standing(RankState.FAILED, Tone.BAD, "It failed."),
-    Standing(RankState.UNKNOWN, Tone.BAD, "Its node does not say how it is."),
+    Standing(RankState.UNKNOWN, Tone.BAD, "Its node does not report its state."),
 )
 
 
@@ -93,12 +93,14 @@ def _phases_of(state: JobState) -> str:
 
 
 JOB_STANDINGS: tuple[Standing, ...] = (
-    Standing(JobState.IDLE, Tone.NEUTRAL, "No workload of it is left that has not ended."),
-    Standing(JobState.QUEUED, Tone.WAITS, f"All of it that has not ended is {_phases_of(JobState.QUEUED)}."),
+    Standing(JobState.IDLE, Tone.NEUTRAL, "All its workloads have ended."),
+    Standing(JobState.QUEUED, Tone.WAITS, f"All its workloads that have not ended are {_phases_of(JobState.QUEUED)}."),
     Standing(
-        JobState.SCHEDULED, Tone.STARTS, f"A workload of it is {_phases_of(JobState.SCHEDULED)}; none is further yet."
+        JobState.SCHEDULED,
+        Tone.STARTS,
+        f"One of its workloads is {_phases_of(JobState.SCHEDULED)}; none is in a later phase.",
     ),
-    Standing(JobState.RUNNING, Tone.RUNS, f"A workload of it is {_phases_of(JobState.RUNNING)}."),
+    Standing(JobState.RUNNING, Tone.RUNS, f"One of its workloads is {_phases_of(JobState.RUNNING)}."),
 )
 
 

@@ -117,7 +117,7 @@ def fault_of(window: WindowFact) -> tuple[str, str] | None:
         what = f"a window that repeats {window.every}" if window.every else "a window"
         return "duration", f"{what} lasts at most {format_duration(longest)}; shorten it, or write several windows"
     if window.until is not None and window.until < window.start:
-        return "repeat/until", "is before start, so that the window never occurs; write a later time"
+        return "repeat/until", "is before start: the window would never occur; write a later time"
     return None
 
 

@@ -185,7 +185,7 @@ class AsyncClient:
         `types` (`running,terminated`) filter the transitions of all allocations.
         """
         if id_ and (workspace or types):
-            raise InvalidError("events: workspace and types choose among the events of all; leave the id away")
+            raise InvalidError("events: workspace and types filter the events of all allocations; leave the id out")
         if id_ and not follow:
             return AsyncEntryStream[AllocationEvent].paged(after, lambda cursor: self._event_page(id_, cursor))
         query = {"workspace": workspace, "type": types}

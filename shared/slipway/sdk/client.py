@@ -189,7 +189,7 @@ class Client:
         `types` (`running,terminated`) filter the transitions of all allocations.
         """
         if id_ and (workspace or types):
-            raise InvalidError("events: workspace and types choose among the events of all; leave the id away")
+            raise InvalidError("events: workspace and types filter the events of all allocations; leave the id out")
         if id_ and not follow:
             return EntryStream[AllocationEvent].paged(after, lambda cursor: self._event_page(id_, cursor))
         query = {"workspace": workspace, "type": types}

@@ -83,7 +83,7 @@ def checked(text: str) -> str:
     """Return the token without surrounding white space. Raises InvalidError when the text cannot be a token."""
     token = text.strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise InvalidError("that is no token: one word of printable ASCII characters is wanted")
+        raise InvalidError("invalid token: it must be one word of printable ASCII characters")
     return token
 
 
@@ -134,8 +134,8 @@ def _of_kubeconfig(config: Json) -> str:
     plugin = cast("Json | None", user.get("exec"))
     if plugin is None:
         raise InvalidError(
-            "this kubeconfig logs in with no token (a certificate, say), which only the Kubernetes API takes; name an "
-            "account: slipway login --kubernetes --account NAMESPACE/NAME"
+            "this kubeconfig has no token, only for example a certificate, which only the Kubernetes API accepts; "
+            "name an account:  slipway login --kubernetes --account NAMESPACE/NAME"
         )
     info = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
     named = cast("list[dict[str, str]]", plugin.get("env") or [])

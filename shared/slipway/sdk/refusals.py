@@ -29,8 +29,8 @@ Json = dict[str, Any]
 NEXT_STEPS = {
     "unauthorized": "log in with `slipway login URL`, set SLIPWAY_API_TOKEN, or give the client a token",
     "forbidden": "ask an administrator of the workspace for a role; client.me() says which ones you have",
-    "not-found": "list what there is; an id may be shortened while it fits one allocation",
-    "ambiguous-id": "write more of the id",
+    "not-found": "list the existing objects; an id may be shortened as long as it matches only one allocation",
+    "ambiguous-id": "write more characters of the id",
     "already-exists": "choose another name",
     "idempotency-key-reused": "use another key for another launch",
     "page-expired": "begin the list again",

@@ -66,7 +66,7 @@ def offered(server: str) -> Oidc:
             f"{server} has no single sign-on; log in with a token: slipway login {server} --token-file FILE"
         )
     if status != 200 or not isinstance(told.get("issuer"), str) or not isinstance(told.get("clientId"), str):
-        raise UnavailableError(f"{server}/login/client answers {status}, and not what its issuer is")
+        raise UnavailableError(f"{server}/login/client answers {status} and does not name its issuer")
     return Oidc(str(told["issuer"]), str(told["clientId"]), str(told.get("scopes") or "openid"))
 
 
@@ -94,14 +94,14 @@ def by_browser(asked: Oidc, note: Note, opened: Callable[[str], bool]) -> Oidc:
         endpoint = _endpoint(document, "authorization_endpoint", asked.issuer)
         there = f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
         if opened(there):
-            note("a browser shows the sign-in; if it does not, open this address in one of this machine:")
+            note("the sign-in opens in a browser; if it does not, open this address in a browser of this machine:")
         else:
-            note("open this address in a browser of this machine (--device: of any machine):")
+            note("open this address in a browser of this machine (for a browser of another machine: --device):")
         note(there)
         answer = listener.answer()
         if answer.get("error") or not answer.get("code"):
-            told = answer.get("error_description") or answer.get("error") or "it gives no code"
-            raise DeniedError(f"{asked.issuer} does not sign you in: {_shown(told)}")
+            told = answer.get("error_description") or answer.get("error") or "it returned no code"
+            raise DeniedError(f"{asked.issuer} refused the sign-in: {_shown(told)}")
         if answer.get("iss", asked.issuer) != asked.issuer:
             raise DeniedError("the answer is of another issuer")
         grant = {"code": answer["code"], "redirect_uri": listener.url, "code_verifier": verifier}
@@ -138,13 +138,13 @@ def by_device(asked: Oidc, note: Note) -> Oidc:
                 raise
         except UnavailableError:
             continue
-    raise DeadlineError("nobody has signed in while the code was good; run the command again")
+    raise DeadlineError("the code expired before the sign-in was complete; run the command again")
 
 
 def renewed(kept: Oidc) -> Oidc:
     """Return the sign-on with a new token. Raises DeniedError when the issuer has ended it; UnavailableError."""
     if not kept.refresh_token:
-        raise DeniedError(f"the sign-in at {kept.issuer} has ended, and it gives no refresh token; {AGAIN}")
+        raise DeniedError(f"the sign-in at {kept.issuer} has ended, and the issuer gave no refresh token; {AGAIN}")
     try:
         grant = {"grant_type": "refresh_token", "refresh_token": kept.refresh_token}
         return _taken(kept, _discovered(kept.issuer), grant)
@@ -227,7 +227,7 @@ class _Listener:
     def answer(self) -> dict[str, str]:
         """Return the query of the redirect. Raises DeadlineError."""
         if not self._has_answer.wait(BROWSER_S):
-            raise DeadlineError(f"nobody has signed in within {BROWSER_S:.0f} s; run the command again")
+            raise DeadlineError(f"the sign-in was not complete within {BROWSER_S:.0f} s; run the command again")
         return self._found[0]
 
     def _serve(self) -> None:
@@ -277,7 +277,7 @@ def _checked(address: str) -> str:
     parts = urlsplit(address)
     if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in HERE):
         return address
-    raise InvalidError(f"{address[:200]!r}: an issuer is asked over https:// only, or on this machine")
+    raise InvalidError(f"{address[:200]!r}: an issuer must have an https:// address, or be on this machine")
 
 
 def _exchange(address: str, form: Mapping[str, str] | None = None) -> tuple[int, Json]:

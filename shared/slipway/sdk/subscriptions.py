@@ -254,7 +254,7 @@ def _url_of(named: str) -> str:
     state = Layout(default_folder()).read_state()
     if state is not None and state.redis_url:
         return state.redis_url
-    raise _invalid("redis", f'say where Redis is: redis="redis://HOST", or set {redis_url.URL}')
+    raise _invalid("redis", f'the address of Redis is missing: write redis="redis://HOST", or set {redis_url.URL}')
 
 
 def _checked_group(group: str) -> str:
@@ -269,7 +269,7 @@ def _event_type(name: Event | str) -> Event:
     try:
         return Event(str(name).removeprefix(TYPE_PREFIX))
     except ValueError as error:
-        raise _invalid("types", f"{name!r} is none; there are {', '.join(Event)}") from error
+        raise _invalid("types", f"{name!r} is not an event; write one of {', '.join(Event)}") from error
 
 
 def _settings_of(options: dict[str, Any]) -> "EventConsumerSettings":
@@ -278,7 +278,7 @@ def _settings_of(options: dict[str, Any]) -> "EventConsumerSettings":
     known = EventConsumerSettings.__struct_fields__
     for name in options:
         if name not in known:
-            raise _invalid(name, f"there is no such option; there are {', '.join(known)}")
+            raise _invalid(name, f"there is no such option; write one of {', '.join(known)}")
     return EventConsumerSettings(**options)
 
 

@@ -94,13 +94,13 @@ class Watch(Generic[T]):
         if self._deadline is None:
             return False
         if now >= self._deadline:
-            raise DeadlineError("the time is up")
+            raise DeadlineError("the timeout was reached")
         return self._silence_s > self._deadline - now + REOPEN_S
 
     def pause_after(self, broken: Exception, now: float) -> float:
         """Return the seconds until the stream is reopened. Raises `broken`, or a DeadlineError after the deadline."""
         if self._deadline is not None and now >= self._deadline:
-            raise DeadlineError("the time is up") from broken
+            raise DeadlineError("the timeout was reached") from broken
         pause_s = self._course.pause_after(broken, now)
         return pause_s if self._deadline is None else min(pause_s, self._deadline - now)
 
@@ -167,7 +167,7 @@ def late(view: AllocationView, goal: str, timeout_s: float | None) -> DeadlineEr
     """Return the error for a wait that took too long."""
     done = "has not ended" if goal == "ended" else f"is not {goal}"
     error = DeadlineError(f"{view.id} {done} after {timeout_s or 0:g} s: it is {view.phase.value}")
-    error.next_step = "ask explain() what it waits for, or wait for longer"
+    error.next_step = "ask explain() what it waits for, or wait longer"
     error.add_note(f"next step: {error.next_step}")
     return error
 

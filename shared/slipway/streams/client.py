@@ -187,7 +187,7 @@ class RedisClient:
                 address = await self._route.find(key)
         except TimeoutError as exc:
             self._discovery.failed(at_once=True)
-            raise DeadlineError("nobody says in time which server to ask") from exc
+            raise DeadlineError("no server answered in time with the address of the key's server") from exc
         except UnavailableError as exc:
             if not isinstance(exc, UncoveredError):
                 self._discovery.failed(at_once=True)
@@ -265,7 +265,7 @@ class RedisClient:
         except (library.RedisError, OSError) as exc:
             circuit.failed(at_once=isinstance(exc, library.BusyLoadingError))
             self._route.forget()
-            raise UnavailableError(f"the exchange with redis broke: {type(exc).__name__}") from exc
+            raise UnavailableError(f"the connection to redis failed during a call: {type(exc).__name__}") from exc
         finally:
             _count(commands, outcome)
         circuit.succeeded()
@@ -348,7 +348,7 @@ class RedisClient:
         except (library.ConnectionError, library.TimeoutError, OSError, RuntimeError) as exc:
             if isinstance(exc.__cause__, library.AuthenticationError):  # on a socket file, the error is wrapped
                 raise DeniedError("redis refuses our account") from exc
-            raise UnavailableError(f"redis is away: {type(exc).__name__}") from exc
+            raise UnavailableError(f"redis is unavailable: {type(exc).__name__}") from exc
         finally:
             if not connected:
                 await connection.disconnect(nowait=True)

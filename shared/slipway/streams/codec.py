@@ -193,7 +193,7 @@ def decode_feed(fields: Fields, macs: Macs | None = None) -> list[FeedEntry]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidError("not entries of the feed") from exc
     if not said:
-        raise InvalidError("a feed entry says nothing")
+        raise InvalidError("a feed entry is empty")
     return [
         FeedEntry(epoch=epoch, number=first + place, kind=kind, op=op, key=key, rv=rv, data=data)
         for place, (kind, op, key, rv, data) in enumerate(said)

@@ -328,7 +328,7 @@ class WorkConsumer:
         try:
             await call
         except TransientError as exc:
-            _log.debug("the work queue did not take an answer", extra={"error": str(exc)})
+            _log.debug("the work queue did not accept an acknowledgement", extra={"error": str(exc)})
 
     async def _until_done(self) -> None:
         while self._running:

@@ -200,12 +200,12 @@ class EventConsumer:
         if self._away_since is None:
             self._away_since, self._lag = self._clock.monotonic(), None
             self._told(self.status)
-        _log.warning("redis is away: %s; trying again in %.1f s", error, pause_s)
+        _log.warning("redis is unavailable: %s; retrying in %.1f s", error, pause_s)
         await self._first(self._stop, pause_s)
 
     def _is_back(self) -> None:
         if self._away_since is not None:
-            _log.warning("redis is back after %.1f s", self._clock.monotonic() - self._away_since)
+            _log.warning("redis is available again after %.1f s", self._clock.monotonic() - self._away_since)
             self._away_since = None
             self._told(self.status)
 
@@ -248,7 +248,9 @@ class EventConsumer:
             self._duplicates += 1
             return True
         if deliveries > settings.deliveries_max:
-            return await self._bury(each, deliveries, f"delivered {deliveries} times, and no consumer came to its end")
+            return await self._bury(
+                each, deliveries, f"delivered {deliveries} times, and no consumer finished handling it"
+            )
         for tries in itertools.count():
             async with self._slots:
                 [error] = await asyncio.gather(self._call(event, deliveries), return_exceptions=True)
@@ -267,7 +269,7 @@ class EventConsumer:
             if isinstance(error, TransientError) and error.retry_after_s is not None:
                 pause_s = error.retry_after_s
             _log.warning(
-                "the handler failed for event %s (delivery %d of %d); trying again in %.1f s: %s",
+                "the handler failed for event %s (delivery %d of %d); retrying in %.1f s: %s",
                 event.event_id,
                 deliveries,
                 settings.deliveries_max,
@@ -377,6 +379,6 @@ class EventConsumer:
         try:
             await call
         except TransientError as exc:
-            _log.debug("redis did not take an answer", extra={"error": str(exc)})
+            _log.debug("redis did not accept an acknowledgement", extra={"error": str(exc)})
             return False
         return True

@@ -129,7 +129,7 @@ class MemoryServer:
     def check(self) -> None:
         """Raise `UnavailableError` while the server is absent or loading its file."""
         if self._absent:
-            raise UnavailableError("redis is away")
+            raise UnavailableError("redis is unavailable")
         if self.refuses is ServerRefusal.LOADING:
             raise UnavailableError("redis does not answer for now: LOADING")
 

@@ -32,7 +32,7 @@ class Circuit:
         """Raise `UnavailableError` while the circuit is open."""
         remaining_s = self._closed_at_s - self._clock.monotonic()
         if remaining_s > 0:
-            raise UnavailableError("redis is away", retry_after_s=remaining_s)
+            raise UnavailableError("redis is unavailable", retry_after_s=remaining_s)
 
     def succeeded(self) -> None:
         """Record that the server answered."""

@@ -34,7 +34,7 @@ class RedisEventGroup:
                 return await self._claim(max(1, limit // keys.SHARDS), block_s)
             except GroupMissingError as exc:
                 if attempt:
-                    raise UnavailableError("the consumer group vanishes as it is created") from exc
+                    raise UnavailableError("the consumer group is deleted while it is created") from exc
                 await self._create()
         return []
 

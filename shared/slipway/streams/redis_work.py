@@ -77,7 +77,7 @@ class RedisWorkQueue:
                 return await self._claim(limit, block_s)
             except GroupMissingError as exc:
                 if attempt:
-                    raise UnavailableError("the consumer group vanishes as it is created") from exc
+                    raise UnavailableError("the consumer group is deleted while it is created") from exc
                 await self._create_groups()
         return []
 

@@ -79,7 +79,7 @@ async def test_the_program_of_the_page(tmp_path: Path) -> None:
             assert process.stderr is not None
             assert await process.stdout.readline() == b"default/train: 60 GPU seconds\n"
             await server.stop()
-            assert b"redis is away" in await process.stderr.readline()
+            assert b"redis is unavailable" in await process.stderr.readline()
             await server.start()
             await operator.everywhere("ACL", "SETUSER", READER.name, "on", f">{PASSWORD}", *READER.arguments())
             await publish(streams, an_event(1, name="tune", type=Event.TERMINATED, data=USED))

@@ -597,7 +597,7 @@ async def test_a_launch_names_the_flavors_that_it_accepts(
     [
         ({"gpuType": "h200"}, "/gpuType", "pool default has no flavor 'h200'; it has h100, a100"),
         ({"flavors": ["h100", "h200"]}, "/flavors/1", "pool default has no flavor 'h200'; it has h100, a100"),
-        ({"flavors": ["h100", "h100"]}, "/flavors/1", "h100 stands here twice; each must be different"),
+        ({"flavors": ["h100", "h100"]}, "/flavors/1", "h100 is listed twice; each must be different"),
         ({"gpuType": "h100", "flavors": ["a100"]}, "/gpuType", "flavors says which flavors it accepts"),
     ],
 )

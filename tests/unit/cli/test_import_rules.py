@@ -110,7 +110,7 @@ def test_roles_of_one_name_are_named_where_the_second_stands() -> None:
     """Two roles of one name are refused with the path of the second in the file, not in the launch."""
     task = "{name: a, template: {spec: {containers: [{name: c, image: i}]}}}"
     document = _imported(f"apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nspec: {{tasks: [{task}, {task}]}}")
-    assert document.error.startswith("spec.tasks[1].name: a stands here twice")
+    assert document.error.startswith("spec.tasks[1].name: a is listed twice")
 
 
 def test_a_configuration_that_does_not_say_its_kind_is_asked_back() -> None:

@@ -185,7 +185,7 @@ async def test_the_setup_is_an_option(world: ApiWorld, desk: Desk) -> None:
     assert "Setup:      pip install $X\n" in (await desk.run("describe", "train")).out
     refused = await desk.run("run", "--image", "own", "--setup", "true")
     assert refused.code == main.USAGE
-    assert "--setup: runs before the command, and there is none" in refused.err
+    assert "--setup: runs before the command, but there is no command" in refused.err
 
 
 async def test_what_it_waits_for_is_an_option(world: ApiWorld, desk: Desk) -> None:

@@ -64,12 +64,12 @@ def test_what_had_ended_at_the_launch_is_not_waited_for() -> None:
         ("ended", Result.TIMED_OUT, ""),
         ("ended", None, ""),
         ("failed", Result.CANCELED, ""),
-        ("succeeded", Result.FAILED, f"{FIRST} ended with Failed; this allocation was to start only if it succeeded"),
-        ("failed", Result.SUCCEEDED, f"{FIRST} ended with Succeeded; this allocation was to start only if it failed"),
+        ("succeeded", Result.FAILED, f"{FIRST} ended with Failed; this allocation starts only if it succeeded"),
+        ("failed", Result.SUCCEEDED, f"{FIRST} ended with Succeeded; this allocation starts only if it failed"),
         (
             "succeeded",
             None,
-            f"{FIRST} was deleted, and how it ended is not known; this allocation was to start only if it succeeded",
+            f"{FIRST} was deleted, and its result is not known; this allocation starts only if it succeeded",
         ),
     ],
 )

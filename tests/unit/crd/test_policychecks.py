@@ -66,7 +66,7 @@ def test_every_form_of_a_rule_and_a_target_passes() -> None:
             "roles/0",
             "no role is named 'drive'; write driver or worker or server, or add the role",
         ),
-        ({"roles": ["driver", "driver"]}, "roles", "driver stands here twice"),
+        ({"roles": ["driver", "driver"]}, "roles", "driver is listed twice"),
         ({"exitCodes": [0]}, "exitCodes/0", "0 is no failure; write exit codes from 1 to 255"),
         ({"exitCodes": [1, "300-301"]}, "exitCodes/1", "301 is no exit code; write 1 to 255"),
         ({"disruption": True, "exitCodes": [1]}, "exitCodes", "leave exitCodes out, or write two rules"),
@@ -131,7 +131,7 @@ def test_a_retry_without_retries_is_a_warning() -> None:
         ({"role": "worker", "count": 2, "indexes": [1]}, "count", "2 is above 1, the number of indexes"),
         ({"count": 5}, "count", "5 is above 4, the number of ranks"),
         ({"role": "worker", "indexes": [3]}, "indexes/0", "3 is no rank of the role; write 0 to 2"),
-        ({"role": "worker", "indexes": [1, 1]}, "indexes", "1 stands here twice"),
+        ({"role": "worker", "indexes": [1, 1]}, "indexes", "1 is listed twice"),
         ({"indexes": [0]}, "indexes", "indexes count within a role; name it, such as role: driver"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_pod_in_the_ipc_namespace_of_its_node_has_that_of_the_node() -> None:
     ("asked", "words"),
     [
         ("17Gi", "above the memory limit 16Gi of role worker"),
-        ("lots", "is no size; write a quantity of bytes such as 8Gi"),
+        ("lots", "is not a size; write a quantity of bytes such as 8Gi"),
         ("-1Gi", "is no size"),
         ("8", "8 is 8 bytes; write a size of at least 1Mi"),
         ("0", "at least 1Mi"),

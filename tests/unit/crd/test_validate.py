@@ -222,7 +222,7 @@ def test_a_pool_bounds_the_grace_of_pods(at: str, of_role: bool) -> None:
 
     (error,) = resolve(asked(301), pool).errors
     assert error.pointer == f"{'/ranks/0/template' if of_role else '/template'}/spec/{at}"
-    assert error.detail.startswith("must be at most 300: the pool gives pods no more to end")
+    assert error.detail.startswith("must be at most 300: this is the limit of the pool")
     assert resolve(asked(300), pool).errors == ()
     assert resolve(asked(86_400), a_pool()).errors == ()
 

@@ -73,7 +73,7 @@ def test_what_a_range_refuses_is_in_the_fact() -> None:
     item = {"type": "Container", "max": {"memory": "2Gi"}, "default": {"memory": "2Gi"}}
     fact = _fact(an_allocation(kind="command", template=TEMPLATE, ranks=two), a_limit_range(item))
     assert fact.out_of_range == (
-        f"role b: LimitRange bounds of namespace {NAMESPACE} allows at most 2Gi of memory per container, and container "
+        f"role b: LimitRange bounds of namespace {NAMESPACE} allows at most 2Gi of memory per container, but container "
         "main has a limit of 4Gi"
     )
 

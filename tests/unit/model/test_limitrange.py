@@ -59,17 +59,17 @@ _WHERE = "LimitRange bounds of namespace team"
         (
             a_range(max={"memory": "2Gi"}, default={"memory": "2Gi"}),
             asks(None, {"memory": "4Gi"}),
-            f"{_WHERE} allows at most 2Gi of memory per container, and container main has a limit of 4Gi",
+            f"{_WHERE} allows at most 2Gi of memory per container, but container main has a limit of 4Gi",
         ),
         (
             a_range(min={"cpu": "100m"}),
             asks({"cpu": "50m"}),
-            f"{_WHERE} wants at least 100m of cpu per container, and container main requests 50m",
+            f"{_WHERE} requires at least 100m of cpu per container, but container main requests 50m",
         ),
         (
             a_range(max_ratio={"cpu": "2"}),
             asks({"cpu": "1"}, {"cpu": "5"}),
-            f"{_WHERE} allows a limit of at most 2 times the request of cpu per container, and container main "
+            f"{_WHERE} allows a limit of at most 2 times the request of cpu per container, but container main "
             "requests 1 with a limit of 5: request at least 2500m, or lower the limit to 2",
         ),
         (
@@ -81,7 +81,7 @@ _WHERE = "LimitRange bounds of namespace team"
         (
             a_range(pod=RangeBounds(max={"cpu": "1"})),
             asks({"cpu": "2"}),
-            f"{_WHERE} allows at most 1 of cpu per pod, and the pod states no limit",
+            f"{_WHERE} allows at most 1 of cpu per pod, but the pod states no limit",
         ),
     ],
 )
@@ -111,5 +111,5 @@ def test_many_refusals_are_cut_short() -> None:
     ranges = (a_range(min={"cpu": "1"}),)
     pod = PodAsk(tuple(asks({"cpu": "1m"}, name=f"c{number}") for number in range(5)))
     told = refusal(pod, ranges)
-    assert told.count("wants at least") == 3
+    assert told.count("requires at least") == 3
     assert told.endswith("; and 2 more")

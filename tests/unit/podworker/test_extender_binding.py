@@ -144,7 +144,7 @@ def test_a_pool_has_one_binder_at_most() -> None:
 
     async def story(desk: Desk) -> None:
         two = [{"urlPrefix": f"http://binder-{index}", "bindVerb": "bind"} for index in range(2)]
-        with pytest.raises(InvalidError, match="one extender at most may bind"):
+        with pytest.raises(InvalidError, match="at most one extender may bind"):
             await desk.kube.patch(RESOURCE_POOLS, "default", {"spec": {"extenders": two}})
 
     at_a_desk(story)

@@ -155,7 +155,7 @@ async def test_an_event_that_ended_all_its_consumers_is_a_dead_letter() -> None:
     async with post.running(post.consumer()):
         await wait_until(lambda: not post.pending(), "it is buried")
     assert post.handled == []
-    assert await post.causes() == ["delivered 7 times, and no consumer came to its end"]
+    assert await post.causes() == ["delivered 7 times, and no consumer finished handling it"]
 
 
 async def test_what_a_dead_consumer_had_in_hand_is_handled() -> None:

@@ -229,7 +229,7 @@ def test_who_is_launched_after_the_end_learns_it_too() -> None:
         await launch(post.kube, "b", after=[{"allocation": id_of(first)}])
         gone = await post.until(lambda found: found.status.result, "the end", name="b")
         assert ending(gone) == (Phase.TERMINATED, Result.CANCELED, Reason.DEPENDENCY)
-        assert "how it ended is not known" in gone.status.message
+        assert "its result is not known" in gone.status.message
 
     play(story)
 

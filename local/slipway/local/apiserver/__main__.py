@@ -70,26 +70,28 @@ def _token(path: Path) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m slipway.local.apiserver", description=__doc__)
     parser.add_argument("--listen", default="127.0.0.1:6443", help="host:port; keep it on loopback")
-    parser.add_argument("--data", type=Path, help="folder to keep the cluster in; without it, in memory only")
+    parser.add_argument("--data", type=Path, help="folder in which the cluster is stored (default: only in memory)")
     parser.add_argument(
         "--token-file",
         type=Path,
         required=True,
         metavar="FILE",
-        help="holds the administrator's bearer token; made when it is not there",
+        help="file with the administrator's bearer token; created when it does not exist",
     )
-    parser.add_argument(
-        "--host-name", action="append", default=[], metavar="NAME", help="one more name that it is reached under"
-    )
+    parser.add_argument("--host-name", action="append", default=[], metavar="NAME", help="one more name of this server")
     parser.add_argument(
         "--authorization",
         choices=("open", "rbac"),
         default="open",
         help="rbac: roles and bindings decide; open: every token may do everything",
     )
-    parser.add_argument("--tls-cert-file", type=Path, help="serve over TLS; kubectl sends tokens in no other way")
-    parser.add_argument("--tls-private-key-file", type=Path, help="the key, when it is not in the certificate's file")
-    parser.add_argument("--allow-unknown-rules", action="store_true", help="ignore CEL rules that have no twin")
+    parser.add_argument("--tls-cert-file", type=Path, help="serve over TLS; kubectl sends tokens only over TLS")
+    parser.add_argument(
+        "--tls-private-key-file", type=Path, help="file with the key, when it is not in the certificate's file"
+    )
+    parser.add_argument(
+        "--allow-unknown-rules", action="store_true", help="ignore CEL rules that this server does not implement"
+    )
     options = parser.parse_args(argv)
     try:
         token = _token(options.token_file)

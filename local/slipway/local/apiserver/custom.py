@@ -147,7 +147,7 @@ class DefinitionStrategy(Strategy):
                 words = "oldSelf cannot be used on the uncorrelatable portion of the schema"
                 causes.append(bad_value(field, rule.text, words))
             elif rule.text not in self._twins and not self._allow_unknown_rules:
-                causes.append(not_allowed(field, f"this server has no twin of the rule: {rule.text}"))
+                causes.append(not_allowed(field, f"this server does not implement the rule: {rule.text}"))
         return causes
 
 

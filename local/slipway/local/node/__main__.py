@@ -25,16 +25,14 @@ FILES_MAX = 65_536
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m slipway.local.node", description=__doc__)
     parser.add_argument("--state", type=Path, required=True, help="folder of the pods and their logs")
-    parser.add_argument("--nodes", type=int, default=2, help="how many nodes there are")
-    parser.add_argument("--prefix", default=PREFIX, help="they are named PREFIX-0 and so on")
+    parser.add_argument("--nodes", type=int, default=2, help="number of nodes")
+    parser.add_argument("--prefix", default=PREFIX, help="name of the nodes: PREFIX-0, PREFIX-1, ...")
     parser.add_argument("--cpus", type=int, default=4, help="cpus of each node (nothing is enforced)")
     parser.add_argument("--memory", default="16Gi", help="memory of each node")
-    parser.add_argument("--gpus", type=int, default=0, help="pretended nvidia.com/gpu of each node")
+    parser.add_argument("--gpus", type=int, default=0, help="simulated nvidia.com/gpu of each node")
     parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG"), help="default: KUBECONFIG")
     parser.add_argument("--certificate", type=Path, help="serve logs over TLS, as a kubelet: certificate and key, PEM")
-    parser.add_argument(
-        "--client-ca", type=Path, help="with --certificate: who may read them has one of its certificates"
-    )
+    parser.add_argument("--client-ca", type=Path, help="with --certificate: CA of the clients that may read the logs")
     options = parser.parse_args(argv)
     if (options.certificate is None) != (options.client_ca is None):
         parser.error("--certificate and --client-ca go together")

@@ -88,7 +88,7 @@ class PodVerdict(msgspec.Struct, frozen=True, kw_only=True):
 def exited(code: int | None, *, started_at: float, finished_at: float, pid: int = 0) -> Terminated:
     """Return the state after a process ended. `code` is None when the exit code is unknown."""
     if code is None:
-        message = "the node process was gone when the container ended; its exit is not known"
+        message = "the node process was not running when the container ended; its exit code is not known"
         return Terminated(
             exit_code=KILLED_CODE, started_at=started_at, finished_at=finished_at, reason=UNKNOWN_END, message=message
         )

@@ -101,7 +101,7 @@ class Shim:
         """Wait for the end; all output has been passed on by then."""
         await self._over.wait()
         if self.exit is None:
-            raise InvariantError("a process is over without an exit")
+            raise InvariantError("a process has ended without an exit")
         return self.exit
 
     def follow(self) -> None:

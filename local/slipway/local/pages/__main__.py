@@ -22,8 +22,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m slipway.local.pages", description=__doc__)
     parser.add_argument("page", choices=("notebook", "tensorboard"))
     parser.add_argument("--host", default=os.environ.get("SLIPWAY_POD_IP", "127.0.0.1"))
-    parser.add_argument("--port", type=int, default=0, help="default: the one that this kind of workload has")
-    parser.add_argument("--prefix", default=os.environ.get("SLIPWAY_PROXY_PREFIX", ""), help="path of all pages")
+    parser.add_argument("--port", type=int, default=0, help="default: the port of this kind of workload")
+    parser.add_argument("--prefix", default=os.environ.get("SLIPWAY_PROXY_PREFIX", ""), help="path prefix of all pages")
     parser.add_argument("--logdir", type=Path, default=Path(os.environ.get("TENSORBOARD_LOGDIR", ".")))
     options = parser.parse_args(argv)
     is_notebook = options.page == "notebook"

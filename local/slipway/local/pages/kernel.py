@@ -148,7 +148,7 @@ def run_cell(code: str, names: dict[str, Any], out: io.FileIO, *, count: int = 1
         except BaseException as error:  # noqa: BLE001 - whatever a cell raises is its output
             tell(out, {"type": "error", "text": _told(error)})
             if isinstance(error, SystemExit):
-                tell(out, {"type": "stderr", "text": "(the kernel goes on)\n"})
+                tell(out, {"type": "stderr", "text": "(the kernel continues)\n"})
 
 
 def main(argv: list[str]) -> None:

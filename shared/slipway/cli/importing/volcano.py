@@ -111,7 +111,7 @@ def _volumes(launch: ImportedLaunch, field: ForeignField) -> None:
             continue
         folder, name = path.text(), claim.text()
         if not is_mount_path(folder):
-            path.refuse("must be a whole path, such as /data")
+            path.refuse("must be an absolute path, such as /data")
         if not _CLAIM.fullmatch(name):
             claim.refuse("must be the name of a volume claim")
         claims[folder] = name

@@ -82,7 +82,7 @@ ONE = "nodes: [{name: n, cpu: 4, gpus: 2}]\nallocations: [{name: a, "
         ),
         ("nodes: [{name: n, cpu: .inf}]", "nodes[0].cpu: "),
         ("nodes: [{name: n, count: 1000000}]", "nodes[0].count: "),
-        ("nodes: []\nuntil: .nan", "until: .nan is no number that JSON has"),
+        ("nodes: []\nuntil: .nan", "until: .nan is not a JSON number"),
         ("nodes: []\nuntil: -1", "until: -1 is before the beginning"),
         ("nodes: []\nqueues: [{name: a, parent: b}, {name: b, parent: a}]", "queues[0].parent: a circle: a -> b -> a"),
         ("nodes: []\nqueues: [{name: a, nominal: {cpu: 1, memory: [1]}}]", "queues[0].nominal.memory: "),
