@@ -174,8 +174,8 @@ def _add_surroundings(what: argparse._ArgumentGroup) -> None:  # pyright: ignore
 def add_resources(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
     """Add the options about the resources of a rank; `resources_of` reads them."""
     parser.add_argument("--gpus", metavar="N", type=whole_number, help="number of whole GPUs")
-    parser.add_argument("--cpus", metavar="N", help="such as 2 or 500m")
-    parser.add_argument("--memory", metavar="SIZE", help="such as 4Gi")
+    parser.add_argument("--cpus", metavar="N", help="CPUs, such as 2 or 500m")
+    parser.add_argument("--memory", metavar="SIZE", help="memory, such as 4Gi")
 
 
 def resources_of(arguments: argparse.Namespace) -> Json:

@@ -42,7 +42,7 @@ GROUPS: dict[str, dict[str, VerbEntry]] = {
     },
     "Who and where": {
         "login": VerbEntry("login", "log in at a server: single sign-on, token or Kubernetes"),
-        "logout": VerbEntry("login", "forget a login, and end its sign-on at the issuer"),
+        "logout": VerbEntry("login", "remove a login, and end its sign-on at the issuer"),
         "whoami": VerbEntry("login", "show your user, your roles and the end of your login"),
         "context": VerbEntry("login", "manage your logins at servers: ls, use, rm"),
         "config": VerbEntry("config", "show and set the server, the user and the workspace in effect"),

@@ -29,7 +29,7 @@ def streams(stage: DemoStage, launched: DemoLaunch, redis_url: str) -> None:
     if len(entries) > 2:
         rest = stage.api.get(f"/allocations/{launched.id}/events", {"after": entries[1][0]})["items"]
         ids = [str(item["id"]) for item in rest]
-        stage.check("a reader that comes back gets the rest", ids == [fields["id"] for _, fields in entries[2:]], ids)
+        stage.check("a reader that reconnects gets the rest", ids == [fields["id"] for _, fields in entries[2:]], ids)
 
 
 def xrange(url: str, key: str) -> list[tuple[str, dict[str, str]]]:

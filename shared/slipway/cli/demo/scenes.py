@@ -112,14 +112,14 @@ def failing(stage: DemoStage) -> DemoLaunch:
     stage.check("it Failed", view.get("result") == "Failed", labels.summary_of(view))
     stage.check("with exit code 3", codes == [3], codes)
     lines = stage.until(lambda: _lines(stage, launched))
-    stage.check(f"its last words are kept: {said}", lines == [(0, said)], lines)
+    stage.check(f"its last output is stored: {said}", lines == [(0, said)], lines)
     return launched
 
 
 def too_large(stage: DemoStage) -> DemoLaunch:
     """Launch a command that can never fit; its explanation says why."""
     body = {"kind": "command", "command": ["true"], "ranks": [{"resources": {**SMALL, GPU: 64}}]}
-    launched = stage.launch(body, "one too large")
+    launched = stage.launch(body, "a command too large")
     why = _waiting(stage, launched)
     stage.say(explain_text(why))
     stage.check("it waits, and nothing was made for it", not stage.look(launched, "pods")["items"], why["phase"])
@@ -136,14 +136,14 @@ def killed(stage: DemoStage) -> DemoLaunch:
         "command": ["python", "-c", "print('this never runs')"],
         "ranks": [{"name": "worker", "count": 16, "resources": {**SMALL, GPU: 1}}],
     }
-    launched = stage.launch(body, "one killed waiting")
+    launched = stage.launch(body, "a gang that waits")
     why = _waiting(stage, launched)
     stage.say(explain_text(why))
     stage.check("15 of 16 ranks would fit, so none starts", "15 of 16" in why["message"], why["message"])
     view = _kill(stage, launched)
     events = cast("list[Json]", stage.look(launched, "events")["items"])
     kinds = [str(event["type"]).rpartition(".")[2] for event in events]
-    stage.check("its life was: requested, terminated", kinds == ["requested", "terminated"], kinds)
+    stage.check("its events were: requested, terminated", kinds == ["requested", "terminated"], kinds)
     stage.check("no pod was ever made for it", "release" not in view["status"] and not _pods(stage, launched), view)
     return launched
 

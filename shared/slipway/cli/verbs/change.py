@@ -266,13 +266,13 @@ def limit(arguments: argparse.Namespace, session: CliSession) -> int:
 def configure_update(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `update`."""
     parser.add_argument("id", metavar="ID", type=allocation_id)
-    parser.add_argument("--image", metavar="I", help="another container image")
+    parser.add_argument("--image", metavar="I", help="new container image")
     equivalents.add_option(parser)
     launch.add_resources(parser)
     launch.add_variables(parser)
     parser.add_argument("--unset-env", metavar="NAME", action="append", default=[], help="remove a variable (repeat)")
     parser.add_argument(
-        "--command", nargs=argparse.REMAINDER, default=[], metavar="WORD", help="another command: all words that follow"
+        "--command", nargs=argparse.REMAINDER, default=[], metavar="WORD", help="new command: all words that follow"
     )
 
 
@@ -292,7 +292,7 @@ def update(arguments: argparse.Namespace, session: CliSession) -> int:
         equivalents.show_change(session, arguments, arguments.id, asked, None)
         return main.OK
     view: Json = session.api.patch(f"/allocations/{arguments.id}", asked)
-    session.terminal.line(f"{view['id']} has another {', '.join(asked)}; `slipway resume` lets it start")
+    session.terminal.line(f"{view['id']} has a new {', '.join(asked)}; `slipway resume` lets it start")
     return main.OK
 
 

@@ -104,10 +104,12 @@ def move(arguments: argparse.Namespace, session: CliSession) -> int:
         # A running allocation does not move, so there is none to interrupt.
         values = {name: value for name, value in beside.items() if name != "interrupt"}
         where = _where(arguments)
-        return batch.send(session, "move", ids, values, done=lambda _: f" stands {where}", done_to_all=f"stand {where}")
+        return batch.send(
+            session, "move", ids, values, done=lambda _: f" is now {where}", done_to_all=f"are now {where}"
+        )
     view: Json = session.api.post(f"/allocations/{ids[0]}/move", beside)
     priority = "" if view["job"] else f", with priority {view['priority']}"
-    session.terminal.line(f"{view['id']} stands {_where(arguments)}{priority}")
+    session.terminal.line(f"{view['id']} is now {_where(arguments)}{priority}")
     return main.OK
 
 
@@ -181,7 +183,7 @@ def _update(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def _move_job(arguments: argparse.Namespace, session: CliSession, name: str) -> int:
     changed: Json = _call(arguments, session, "POST", "/move", _beside(arguments)).json()
-    session.terminal.line(f"job {name} stands {_where(arguments)}")
+    session.terminal.line(f"job {name} is now {_where(arguments)}")
     _report(session, changed)
     return main.OK
 

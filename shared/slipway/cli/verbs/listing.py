@@ -171,7 +171,7 @@ def _watch(arguments: argparse.Namespace, session: CliSession, query: Json) -> i
 def configure_named(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pool`."""
     parser.add_argument("word", nargs="?", choices=("ls", "show"), default="ls")
-    parser.add_argument("name", nargs="?", type=optional_name, default="", help="show: which")
+    parser.add_argument("name", nargs="?", type=optional_name, default="", help="show: name of the pool")
     output.add_options(parser, "table", "json", "yaml", "name")
 
 

@@ -238,7 +238,7 @@ def down(arguments: argparse.Namespace, session: CliSession) -> int:
     state = layout.read_state()
     if state is None or not _lives(state):
         layout.state.unlink(missing_ok=True)
-        terminal.note(f"nothing runs in {layout.folder}")
+        terminal.note(f"no stack runs in {layout.folder}")
         return main.OK
     terminal.live("stopping...")
     if _is_supervisor(state.supervisor):

@@ -64,7 +64,7 @@ def login(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def configure_logout(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("name", nargs="?", default="", help="the context to forget (default: the current one)")
+    parser.add_argument("name", nargs="?", default="", help="the context to remove (default: the current one)")
 
 
 def logout(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -135,7 +135,7 @@ def context(arguments: argparse.Namespace, session: CliSession) -> int:
         return main.OK
     rest = {other: each for other, each in known.all.items() if other != name}
     contexts.write(known._replace(current="" if known.current == name else known.current, all=rest))
-    session.terminal.line(f"context {name} is forgotten")
+    session.terminal.line(f"context {name} is removed")
     return main.OK
 
 

@@ -73,4 +73,4 @@ class Furnisher:
             raise UnavailableError(
                 f"namespace {name} does not exist, so it cannot become a workspace: create it"
             ) from error
-        _log.info("is a workspace", kind=NAMESPACES.kind, name=name)
+        _log.info("labelled as a workspace", kind=NAMESPACES.kind, name=name)

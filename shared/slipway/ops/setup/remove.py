@@ -62,7 +62,7 @@ class ClusterRemover:
                     await self._clock.sleep(ROUND_S)
         except TimeoutError as error:
             raise UnavailableError(
-                f"some objects still exist after {WITHIN_S:.0f} s; is it held by somebody else?"
+                f"some objects still exist after {WITHIN_S:.0f} s; check them for finalizers that are not of Slipway"
             ) from error
 
     async def _is_left(self, *, lets_go: bool) -> bool:
