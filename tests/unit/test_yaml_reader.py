@@ -60,7 +60,7 @@ def test_plain_values(text: str, value: Any) -> None:
         ("a: 1\n---\nb: 1", "^line 3: a second document"),
         ("a: {<<: 3}", "<< takes an object"),
         ("a: [", "^neither YAML nor JSON: line 1"),
-        ("a:\n\t- b", "^neither YAML nor JSON: line 2: a character that begins no value"),
+        ("a:\n\t- b", "^neither YAML nor JSON: line 2: a character that cannot begin a value"),
         ("a: \x00", "^neither YAML nor JSON"),
         ("a: " + "9" * 5000, "is no int"),
     ],

@@ -115,7 +115,7 @@ async def test_use_is_shown_beside_who_holds_and_the_idle_are_named(
             lines = (await desk.run("usage", "--gpu-use")).out.splitlines()
             assert lines[0].split()[:4] == ["ID", "USER", "QUEUE", "GPUS"]
             assert lines[1].split()[:4] == [idle, "bob", "default", "2"]
-            assert "idle, runs for 1m" in lines[1]
+            assert "idle, running for 1m" in lines[1]
             page = (await desk.run("top", "--once", "--owner", "*")).out
             assert "(2 of them idle)" in page
             assert "GPUs idle for 5.0s" in page

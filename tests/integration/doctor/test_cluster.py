@@ -142,7 +142,7 @@ async def test_a_definition_of_another_version(cluster: Cluster) -> None:
     version = there["spec"]["versions"][0]
     del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["priority"]
     cluster.replace(path, there)
-    assert "of another version" in (await cluster.failures())["crd jobs.slipway.dev"].found
+    assert "is not the schema of this command" in (await cluster.failures())["crd jobs.slipway.dev"].found
     there = cluster.get(path)
     there["spec"]["versions"][0]["served"] = False
     cluster.replace(path, there)

@@ -42,7 +42,7 @@ async def test_what_is_wrong_with_a_template_is_named(desk: Desk, tmp_path: Path
     """The error of a bad template names the cause: a missing file, a missing name, an unknown field, or a field that
     belongs to a launch."""
     for words, said in (
-        (("template", "set", "team"), "--filename: say what is in it"),
+        (("template", "set", "team"), "--filename: no file is given"),
         (("template", "show"), "no template is named; write: slipway template show NAME"),
         (("template", "set", "team", "-f", f"{tmp_path}/none.yaml"), "cannot be read"),
     ):

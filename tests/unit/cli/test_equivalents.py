@@ -189,11 +189,11 @@ async def test_changes_that_are_one_field_are_patches_of_kubectl(world: ApiWorld
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("ps", "--owner", "ann"), "--owner: kubectl cannot choose by it"),
-        (("ps", "--sort", "name"), "--sort: kubectl cannot choose by it"),
-        (("ps", "--phase", "Pending,Running"), "--phase: kubectl cannot choose by it"),
-        (("kill", "a", "--grace", "5s"), "--grace: kubectl cannot say it"),
-        (("kill", "a", "--force"), "--force: kubectl cannot say it"),
+        (("ps", "--owner", "ann"), "--owner: kubectl cannot filter by it"),
+        (("ps", "--sort", "name"), "--sort: kubectl cannot filter by it"),
+        (("ps", "--phase", "Pending,Running"), "--phase: kubectl cannot filter by it"),
+        (("kill", "a", "--grace", "5s"), "--grace: kubectl has no such option"),
+        (("kill", "a", "--force"), "--force: kubectl has no such option"),
         (("hold", "a"), "--as: kubectl cannot do this as the API does; use --as curl"),
         (("pause", "a"), "--as: kubectl cannot do this"),
         (("preempt", "a"), "--as: kubectl cannot do this"),
@@ -231,7 +231,7 @@ async def test_a_name_that_is_none_is_not_printed(field: str, bad: str) -> None:
     async with serve(answer) as stub:
         for words in (("get", "a"), ("kill", "a")):
             done = await Desk(stub.url).run(*words, "--as", "kubectl")
-            assert (done.code, done.out, "no name of Kubernetes" in done.err) == (main.FAILED, "", True), done
+            assert (done.code, done.out, "not a valid Kubernetes name" in done.err) == (main.FAILED, "", True), done
 
 
 async def test_a_field_that_is_none_is_not_printed() -> None:

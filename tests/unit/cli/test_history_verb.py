@@ -30,7 +30,7 @@ async def test_an_option_that_a_moment_does_not_have(desk: Desk, option: str, va
 async def test_what_has_ended_is_listed_newest_first(world: ApiWorld, desk: Desk) -> None:
     """Ended allocations are listed newest first with their result; running ones are not listed; `-q` prints ids
     alone."""
-    assert "nothing has ended" in (await desk.run("history")).err
+    assert "no ended allocation is still stored" in (await desk.run("history")).err
     for number, name in enumerate(("first", "second")):
         await world.launch(name=name)
         now = world.clock.now() + number

@@ -61,7 +61,7 @@ async def test_what_is_wrong_with_a_filter_is_said(world: ApiWorld, desk: Desk) 
         (("--regex", "(a"), "missing )"),
         (("--rank", "x"), "such as 3, 0,2 or 4-7"),
         (("--regex", "a", "--search", "b"), "--search and --regex: leave one of them out"),
-        (("-f", "--reverse"), "--follow goes by itself"),
+        (("-f", "--reverse"), "leave out --reverse and --head"),
     ):
         ran = await desk.run("logs", id_, *words)
         assert (ran.code, said in ran.err) == (main.USAGE, True), ran.err

@@ -56,7 +56,7 @@ async def test_a_filter_beside_an_id_is_refused(world: ApiWorld, desk: Desk, opt
     workspace."""
     id_ = (await world.launch(name="prep"))["id"]
     refused = await desk.run("kill", id_, option, "other")
-    assert (refused.code, f"{option}: has no effect beside IDs" in refused.err) == (main.USAGE, True)
+    assert (refused.code, f"{option}: has no effect together with IDs" in refused.err) == (main.USAGE, True)
     assert (await world.get(f"/allocations/{id_}")).json()["desired"] != "Stopped"
 
 

@@ -370,9 +370,11 @@ def test_the_rank_that_failed_is_named_before_those_that_were_stopped_for_it() -
     failed = {"phase": "Failed", "exitCode": 1, "reason": "RankFailed"}
     view = {"id": "run-a-12345678", "phase": "Terminated", "result": "Failed", "reason": "RankFailed"}
     gang = view | {"status": {"ranks": [stopped, stopped, stopped, failed]}}
-    assert labels.summary_of(gang).endswith("(RankFailed): rank 3 exited with 1; 3 other ranks were stopped for it")
+    assert labels.summary_of(gang).endswith(
+        "(RankFailed): rank 3 exited with 1; 3 other ranks were stopped because of it"
+    )
     pair = view | {"status": {"ranks": [stopped, failed]}}
-    assert labels.note_of(pair) == "rank 1 exited with 1; 1 other rank was stopped for it"
+    assert labels.note_of(pair) == "rank 1 exited with 1; 1 other rank was stopped because of it"
     lost = view | {"reason": "NodeLost", "status": {"ranks": [stopped, stopped]}}
     assert labels.failures_of(lost) == ["rank 0 exited with 143 (SIGTERM)", "rank 1 exited with 143 (SIGTERM)"]
 

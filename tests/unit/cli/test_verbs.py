@@ -629,7 +629,7 @@ async def test_what_is_held_is_given_other_work(world: ApiWorld, desk: Desk) -> 
     await desk.run("hold", "train")
     options = ("--image", "b", "--cpus", "3", "--env", "B=2", "--unset-env", "A", "--command", "echo", "--image")
     done = await desk.run("update", "train", *options)
-    assert (done.code, "another image, command, env, resources" in done.out) == (0, True), done.err
+    assert (done.code, "a new image, command, env, resources" in done.out) == (0, True), done.err
     spec = (await world.stored("train")).spec
     (main,) = spec.template["spec"]["containers"]
     assert (main["image"], main["command"], spec.env) == ("b", ["echo", "--image"], {"B": "2"})

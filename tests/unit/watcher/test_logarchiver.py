@@ -456,7 +456,7 @@ async def test_a_reader_that_knew_a_log_is_told_that_it_went() -> None:
     await scene.archiver(bytes_max=1).expire()
     await reader.read(id_)
     (mark,) = await reader.read(id_)
-    assert "was deleted on" in mark.line.text
+    assert "was deleted early, on" in mark.line.text
 
 
 async def test_what_had_ended_before_is_looked_at_at_a_bounded_rate() -> None:

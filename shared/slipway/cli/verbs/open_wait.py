@@ -180,7 +180,7 @@ def forward(arguments: argparse.Namespace, session: CliSession) -> int:
     pairs = [_pair(text) for text in arguments.ports]
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     if labels.has_ended(view):
-        session.terminal.note(f"{labels.summary_of(view)}: it has no port to reach")
+        session.terminal.note(f"{labels.summary_of(view)}: there is nothing to reach")
         return main.FAILED
     ports: list[Json] = view["spec"].get("ports") or []
     declared = {int(port["port"]) for port in ports}

@@ -117,7 +117,7 @@ def test_states_of_a_line_that_goes_on_have_more_than_one_number() -> None:
             "left out of a log that is within the limit",
         ),
         ((), "ends with line 0 of 10"),
-        (None, "nothing of its 10 lines"),
+        (None, "none of its 10 lines"),
     ],
     ids=["out of order", "doubled", "uncounted", "miscounted", "late", "end missing", "left out", "empty", "absent"],
 )
