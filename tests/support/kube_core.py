@@ -365,7 +365,7 @@ def _sent(body: Any) -> Any:
     """Return the body as the server would read it: plain JSON that shares nothing with the caller."""
     encoded = msgspec.json.encode(body)
     if len(encoded) > BODY_BYTES_MAX:
-        raise TooLargeError(f"a body of {len(encoded)} B; the API server takes {BODY_BYTES_MAX} B")
+        raise TooLargeError(f"a body of {len(encoded)} B; the API server accepts at most {BODY_BYTES_MAX} B")
     return msgspec.json.decode(encoded)
 
 

@@ -299,7 +299,7 @@ class SlipwayExecutor(Executor):
         if view.result is not Result.SUCCEEDED or len(told) < self._ranks:
             how = view.result.value if view.result is not None else view.phase.value
             why = f" ({view.reason})" if view.reason else ""
-            said = view.message or "its result did not come back"
+            said = view.message or "its result was not received"
             raise CallFailedError(f"{id_}: {how}{why}: {said}; see: slipway logs {id_}")
         results = [pickle.loads(told[rank][1]) for rank in range(self._ranks)]  # noqa: S301 - see the head of the module
         return results if "ranks" in self._launch else results[0]

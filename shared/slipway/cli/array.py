@@ -74,7 +74,10 @@ def job_of(body: Json, array: Array) -> Json:
         roles: list[Json] = body.get("ranks") or []
         gpus = sum(int(role.get("resources", {}).get(GPU, 0)) * int(role.get("count", 1)) for role in roles)
         if not gpus:
-            raise InvalidError(f"--array: %{array.at_once} counts by GPUs; add --gpus, or leave %{array.at_once} out")
+            raise InvalidError(
+                f"--array: %{array.at_once} limits the launches by their GPUs; add --gpus, or leave %{array.at_once} "
+                "out"
+            )
         job["maxSlots"] = gpus * array.at_once
     return job
 

@@ -260,11 +260,11 @@ def _check(end: CommandEnd | None, place: RankPath, said: str) -> None:
                 f"with: {command_line('exec', place.id, '--rank', place.rank)} -- cat FILE > FILE"
             )
         case _Code.NO_FOLDER:
-            raise NotFoundError(f"{place}: there is no such folder in the rank; make it first with slipway exec")
+            raise NotFoundError(f"{place}: there is no such folder in the rank; create it first with slipway exec")
         case _Code.NO_WRITE:
             raise PermanentError(f"{place} cannot be written{why}")
         case _Code.OTHER_KIND:
-            raise InvalidError(f"{place} exists, and one of both is a folder and the other is a file")
+            raise InvalidError(f"{place} exists, but one of the two is a folder and the other is a file")
         case _:
             raise PermanentError(
                 f"the copy is not whole, and nothing was put under its name{why} (exit code {end.code})"
@@ -284,7 +284,7 @@ def placed(staging: Path, target: Path, *, is_folder: bool) -> Path:
     found = list(staging.iterdir())
     if len(found) != 1 or not stat.S_ISREG(found[0].lstat().st_mode):
         # A link in the copy could lead to files outside of the copy after the rename.
-        raise PermanentError("the rank sent something other than the one requested file; nothing of it was kept")
+        raise PermanentError("the rank sent something other than the one requested file; nothing of it was stored")
     (file,) = found
     if target.is_dir():
         raise InvalidError(f"{target} exists and is a folder; the copy is a file")

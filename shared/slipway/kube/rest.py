@@ -350,7 +350,7 @@ def _encode(body: Patch) -> bytes:
     would look transient."""
     encoded = msgspec.json.encode(body)
     if len(encoded) > BODY_BYTES_MAX:
-        raise TooLargeError(f"a body of {len(encoded)} B; the API server takes {BODY_BYTES_MAX} B")
+        raise TooLargeError(f"a body of {len(encoded)} B; the API server accepts at most {BODY_BYTES_MAX} B")
     return encoded
 
 

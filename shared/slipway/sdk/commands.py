@@ -40,7 +40,7 @@ class RankCommand(NamedTuple):
             raise InvalidError("command: a word, the container or the id is not UTF-8 text") from None
         if len(encoded) > exec_channels.QUERY_BYTES_MAX:
             most = exec_channels.QUERY_BYTES_MAX
-            raise InvalidError(f"command: is too long: {most} bytes as it stands in an address; send more as input")
+            raise InvalidError(f"command: is too long: {most} bytes in an address; send more as input")
         path = f"/api/v1/allocations/{id_}/ranks/{self.rank}/exec"
         return f"{path}?{encoded}" if query else path
 
@@ -107,4 +107,4 @@ def late(wanted: RankCommand, timeout_s: float | None) -> DeadlineError:
 
 def lost() -> UnavailableError:
     """Return the error for a connection that broke before the command had ended."""
-    return UnavailableError("the connection to the rank was lost; whether the command goes on is not known")
+    return UnavailableError("the connection to the rank was lost; whether the command still runs is not known")

@@ -44,7 +44,7 @@ def change(name: str, value: str | None) -> None:
         InvalidError: there is no such setting, or the value is not valid.
     """
     if name not in NAMES:
-        raise InvalidError(f"{name}: there is no such setting; there are {' and '.join(NAMES)}")
+        raise InvalidError(f"{name}: there is no such setting; the settings are {' and '.join(NAMES)}")
     if value is not None:
         _check(name, value)
     known = contexts.read()
@@ -54,7 +54,9 @@ def change(name: str, value: str | None) -> None:
 
 def _check(name: str, value: str) -> None:
     if name == "workspace" and _WORKSPACE.fullmatch(value) is None:
-        raise InvalidError(f"workspace: {value[:64]!r} is no name of a workspace: lower-case letters, digits and -")
+        raise InvalidError(
+            f"workspace: {value[:64]!r} is not a valid workspace name: write lower-case letters, digits and -"
+        )
     if not value or len(value) > USER_MAX or not value.isprintable() or not value.isascii():
         raise InvalidError(f"{name}: must be 1 to {USER_MAX} printable ASCII characters")
 

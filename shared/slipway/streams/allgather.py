@@ -151,14 +151,14 @@ def seats_of(
             macs.check(code, place, seat.data)
     # No code signs that the gathering is complete. So the seats are counted, and the hash's own mark is not trusted.
     if are_all and found and len(found) != peers:
-        raise ForgedError(f"Redis says that a gathering of {peers} peers is complete, and has {len(found)} of them")
+        raise ForgedError(f"Redis says that a gathering of {peers} peers is complete, but has {len(found)} of them")
     return in_order(found)
 
 
 def _seat(request_id: str, raw: bytes, fields: Mapping[str, bytes]) -> Seat:
     rank = raw.rpartition(b" ")[2]
     if not token_of(raw) or not rank.removeprefix(b"-").isdigit() or len(rank) > _RANK_DIGITS:
-        raise ForgedError(f"what Redis holds as the seat of {request_id[:64]!r} is none")
+        raise ForgedError(f"the value in Redis for the seat of {request_id[:64]!r} is not a seat")
     data = fields.get(DATA_FIELD + request_id, b"null")
     return Seat(request_id=request_id, token=token_of(raw), rank=int(rank), data=data)
 

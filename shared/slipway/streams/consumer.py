@@ -52,7 +52,10 @@ ends before.
 
 _STILL_S: Final = 120.0
 CLAIM = Loop(
-    name="consumer", bound_s=_STILL_S, moves="each claim of hints, also of none", rests="a free place, all being taken"
+    name="consumer",
+    bound_s=_STILL_S,
+    moves="each claim of hints, also of none",
+    rests="a free place, while all places are in use",
 )
 HEARTBEATS = Loop(name="consumer-heartbeats", bound_s=_STILL_S, moves="each heartbeat of the hints in hand")
 SWEEPS = Loop(name="consumer-sweeps", bound_s=_STILL_S, moves="each look for hints that others have abandoned")

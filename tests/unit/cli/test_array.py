@@ -77,8 +77,8 @@ async def test_an_array_joins_a_job_that_is_there(world: ApiWorld, desk: Desk) -
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--array", "0-4%2"), "%2 counts by GPUs; add --gpus, or leave %2 out"),
-        (("--array", "0-4%2", "--gpus", "1", "--job", "mine"), "job mine says how many run"),
+        (("--array", "0-4%2"), "%2 limits the launches by their GPUs; add --gpus, or leave %2 out"),
+        (("--array", "0-4%2", "--gpus", "1", "--job", "mine"), "job mine limits how many run"),
         (("--array", "0-4", "--wait"), "--array: cannot be combined with --follow, --wait"),
         (("--array", "0-4", "--follow"), "--array: cannot be combined with --follow, --wait"),
         (("--array", "0-4", "--dry-run"), "--array: cannot be combined with --follow, --wait, --dry-run"),

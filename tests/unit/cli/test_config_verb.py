@@ -72,7 +72,7 @@ def test_what_goes_before_a_setting_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     """A setting that another origin overrides is stored, with a message that says so."""
     monkeypatch.setenv("SLIPWAY_WORKSPACE", "team-blue")
     done = run_here("config", "set", "workspace", "team-red")
-    assert (done.code, done.err) == (main.OK, "$SLIPWAY_WORKSPACE goes before what was set\n")
+    assert (done.code, done.err) == (main.OK, "$SLIPWAY_WORKSPACE overrides the stored value\n")
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_what_goes_before_a_setting_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     [
         (("set", "workspace"), "write slipway config set NAME VALUE"),
         (("unset", "workspace", "x"), "write slipway config unset NAME"),
-        (("set", "workspce", "x"), "workspce: there is no such setting; there are user and workspace"),
-        (("set", "workspace", "Team Red"), "workspace: 'Team Red' is no name of a workspace"),
+        (("set", "workspce", "x"), "workspce: there is no such setting; the settings are user and workspace"),
+        (("set", "workspace", "Team Red"), "workspace: 'Team Red' is not a valid workspace name"),
         (("set", "user", "a\nb"), "user: must be 1 to 253 printable ASCII characters"),
         (("set", "server", "http://a"), "log in with `slipway login URL`"),
         (("set", "token", "x"), "log in again with `slipway login URL --token -`"),

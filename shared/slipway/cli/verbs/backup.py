@@ -23,8 +23,9 @@ WIDTH = 80
 def configure_backup(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `backup`."""
     parser.description = (
-        "Writes allocations, jobs, queues, pools, templates, workspaces, usage, uploaded files, claims of keys, and "
-        "the Secrets with webhooks and tokens into one file. Slipway may go on running."
+        "Writes allocations, jobs, queues, pools, templates, workspaces, usage, uploaded files, claims of "
+        "Idempotency-Keys, and "
+        "the Secrets with webhooks and tokens into one file. Slipway may keep running."
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="gzip when it ends in .gz; mode 0600")
     _common(parser)

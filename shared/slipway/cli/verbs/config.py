@@ -10,7 +10,7 @@ from slipway.sdk import address, contexts, preferences
 
 _ELSEWHERE = {
     "server": "log in with `slipway login URL`, or choose a login with `slipway context use NAME`",
-    "token": "log in again with `slipway login URL --token -`; it is kept with its server",
+    "token": "log in again with `slipway login URL --token -`; it is stored with its server",
 }
 """{value that is shown but not set by this verb: how to set it}"""
 
@@ -40,7 +40,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     now = getattr(preferences, name)()
     session.terminal.line(f"{name} is {now.value} (from {now.origin})")
     if word == "set" and now.value != value:
-        session.terminal.note(f"{now.origin} goes before what was set")
+        session.terminal.note(f"{now.origin} overrides the stored value")
     return main.OK
 
 

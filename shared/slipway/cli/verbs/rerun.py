@@ -49,7 +49,9 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     given = {name for field in ("env", "secrets", "secretValues") for name in changes.get(field, {})}
     if missing := [name for name in secret_variables(view) if name not in given]:
         options = " ".join(f"--secret {name}" for name in missing)
-        raise InvalidError(f"--secret: its secret values are not kept; set {', '.join(missing)} here and add {options}")
+        raise InvalidError(
+            f"--secret: its secret values are not stored; set {', '.join(missing)} here and add {options}"
+        )
     body = changed(body_again(view), changes)
     if view["kind"] in SERVICES:
         arguments.detach = True

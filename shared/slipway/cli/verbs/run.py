@@ -124,7 +124,9 @@ def _launch_array(session: CliSession, body: launch.Json, arguments: argparse.Na
         raise InvalidError(f"--array: {detail}")
     wanted = array.array_of(arguments.array)
     if arguments.job and wanted.at_once:
-        raise InvalidError(f"--array: job {arguments.job} says how many run; leave %{wanted.at_once} or --job out")
+        raise InvalidError(
+            f"--array: job {arguments.job} limits how many run at once; leave %{wanted.at_once} or --job out"
+        )
     body.setdefault("name", launch.made_up_name("training"))
     new_job = None if arguments.job else array.job_of(body, wanted)
     upload.bring(session, body, arguments)

@@ -45,7 +45,7 @@ def body_of(arguments: argparse.Namespace) -> Json:
     if arguments.filename:
         documents = yamlfile.of_file(arguments.filename)
         if len(documents) != 1:
-            raise InvalidError(f"--filename: {arguments.filename} holds {len(documents)} documents; one is needed")
+            raise InvalidError(f"--filename: {arguments.filename} has {len(documents)} documents; write exactly one")
         body = dict(documents[0])
     if arguments.pool:
         body["pool"] = arguments.pool
@@ -99,7 +99,7 @@ def _number(text: str, option: str) -> int:
     try:
         return int(text)
     except ValueError as exc:
-        raise InvalidError(f"{option}: {text!r} is no whole number") from exc
+        raise InvalidError(f"{option}: {text!r} is not a whole number") from exc
 
 
 def _seconds(text: str) -> float:

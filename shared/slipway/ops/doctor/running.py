@@ -102,7 +102,11 @@ class RunningSystem:
             return [failed("autoscaling", said, mend)]
         except DeniedError:
             return [
-                skipped("autoscaling", "you have no permission to list ProvisioningRequests", "ask as somebody who may")
+                skipped(
+                    "autoscaling",
+                    "you have no permission to list ProvisioningRequests",
+                    "run it as a user who may list them",
+                )
             ]
         return [ok("autoscaling", f"ProvisioningRequests: {asking}")]
 
