@@ -41,7 +41,7 @@ def streams_are_ordered(evidence: AuditEvidence) -> Iterator[InvariantViolation]
         if said is None:
             yield _broken("I14", event.allocation_id, f"seq {event.seq} {event.type} is not a transition of the object")
         elif said != bare:
-            yield _broken("I14", event.allocation_id, f"seq {event.seq} says {bare!r}, the object {said!r}")
+            yield _broken("I14", event.allocation_id, f"seq {event.seq} says {bare!r}, but the object says {said!r}")
     for name, events in evidence.streams.items():
         expected = 1 if len(events) < ALLOCATION.length_max else events[0].seq
         for event in events:
