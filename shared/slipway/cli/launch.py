@@ -45,7 +45,10 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
             "--ranks", metavar="N", type=whole_number, help="number of ranks; they start together or not at all"
         )
         ask.add_argument(
-            "--min-available", metavar="N", type=whole_number, help="ranks that it needs to start (default: all)"
+            "--min-available",
+            metavar="N",
+            type=whole_number,
+            help="number of ranks that it needs to start (default: all)",
         )
     what = parser.add_argument_group("what it runs")
     what.add_argument("--image", metavar="I", help="container image")

@@ -135,7 +135,7 @@ def _of_kubeconfig(config: Json) -> str:
     if plugin is None:
         raise InvalidError(
             "this kubeconfig has no token, only for example a certificate, which only the Kubernetes API accepts; "
-            "name an account:  slipway login --kubernetes --account NAMESPACE/NAME"
+            "name an account: slipway login --kubernetes --account NAMESPACE/NAME"
         )
     info = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
     named = cast("list[dict[str, str]]", plugin.get("env") or [])

@@ -26,7 +26,7 @@ SHOWN_MAX = 20
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `audit`."""
     parser.description = (
-        "Reads all of Slipway's data in Kubernetes and Redis, and checks the invariants of docs/reliability.md.  "
+        "Reads all of Slipway's data in Kubernetes and Redis, and checks the invariants of docs/reliability.md. "
         "Needs a kubeconfig whose user may list the objects; Redis is $SLIPWAY_REDIS_URL; both are found where "
         "`slipway up` runs."
     )

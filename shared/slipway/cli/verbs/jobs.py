@@ -22,11 +22,11 @@ _FIELDS = {"priority": "priority", "weight": "weight", "max-slots": "maxSlots", 
 _NUMBERS = ("priority", "weight", "maxSlots")
 _USAGE = """\
 slipway job ls                              list jobs, in their order
-slipway job show NAME                       show a job, its members and their places
-slipway job create NAME --max-slots 4       create a job; launch into it with --job NAME
-slipway job update NAME --priority 70       set priority, weight, max slots or queue
+slipway job show NAME                       a job, its members and places
+slipway job create NAME --max-slots 4       create it; then run --job NAME
+slipway job update NAME --priority 70       set priority, weight, queue...
 slipway job update-batch a.priority=70 b.max-slots=none
-slipway job move NAME --ahead-of OTHER      or --behind; OTHER may be the id of an allocation
+slipway job move NAME --ahead-of OTHER      or --behind; also an AllocationID
 slipway job kill NAME                       end all its allocations
 slipway job rm NAME                         remove it when no allocation uses it"""
 

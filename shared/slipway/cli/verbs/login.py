@@ -83,7 +83,7 @@ def logout(arguments: argparse.Namespace, session: CliSession) -> int:
             sign_on.ended(kept.oidc)
         except ControlPlaneError as error:
             session.terminal.note(
-                f"the issuer could not revoke the refresh token, which stays valid until it expires: {error}"
+                f"the issuer was not notified; its refresh token stays valid until it expires: {error}"
             )
     return main.OK
 

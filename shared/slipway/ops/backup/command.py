@@ -72,7 +72,7 @@ def give(place: BackupTarget, path: Path, *, is_dry: bool) -> tuple[Header, list
         giver = Giver(kube, SystemClock(), place.namespace, is_dry=is_dry)
         if not is_dry and (held := await giver.running()):
             raise InvalidError(
-                f"services are running ({', '.join(held)}) and would treat restored work as new; stop them first:  "
+                f"services are running ({', '.join(held)}) and would treat restored work as new; stop them first: "
                 f"kubectl --namespace {place.namespace} scale deployment --replicas 0 --selector "
                 "'app.kubernetes.io/component in (api,scheduler,podworker,watcher)'"
             )
