@@ -189,6 +189,6 @@ def test_a_file_that_is_no_backup(restored: RunningStack, tmp_path: Path) -> Non
     other = tmp_path / "other.jsonl"
     other.write_text(json.dumps({"kind": "List"}) + "\n")
     ran = restored.command("restore", "-f", str(other), "--kubeconfig", restored.stack.kubeconfig)
-    assert (ran.code, "line 1 is not of a backup" in ran.err) == (2, True)
+    assert (ran.code, "line 1 does not belong to a backup" in ran.err) == (2, True)
     ran = restored.command("restore", "-f", str(tmp_path / "none"), "--kubeconfig", restored.stack.kubeconfig)
     assert (ran.code, "cannot be read" in ran.err) == (2, True)

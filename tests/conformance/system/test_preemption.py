@@ -111,7 +111,7 @@ def test_surplus_ranks_go_and_the_gang_stays(system: System, narrow: str) -> Non
     taken_back: Json = {**found, "status": {**found["status"], "shrink": {"ranks": [], "attempt": 1}}}
     code, why = system.operator.refusal(lambda: system.operator.replace(path, taken_back))
     assert code == 422, why
-    assert "not called back" in why
+    assert "stay there until the gang grows again" in why
     # End the gang first: with the free resources of the other one it would grow again, by a second pod of the evicted
     # rank.
     end(system, gang)

@@ -84,7 +84,7 @@ def test_a_key_that_does_not_fit_is_not_taken(tmp_path: Path) -> None:
     certificate = Certificate(str(tmp_path))
     assert not certificate.look()
     trustme.CA().issue_cert("localhost").private_key_pem.write_to_path(tmp_path / KEY)
-    with pytest.raises(InvalidError, match="fit each other"):
+    with pytest.raises(InvalidError, match="belong together"):
         certificate.look()
     issue(trustme.CA(), tmp_path)
     assert certificate.look()

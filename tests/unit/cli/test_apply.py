@@ -59,7 +59,7 @@ async def test_a_dry_run(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "nothing in it"),
+        ("", "contains no document"),
         ("[1, 2]", "must be an object"),
         ("{unclosed", "neither YAML nor JSON"),
         ("apiVersion: v1\nkind: Pod\n", "v1 Pod is not launched here"),

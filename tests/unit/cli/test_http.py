@@ -368,7 +368,7 @@ def test_an_answer_that_is_none_of_ours_says_so(body: bytes) -> None:
     with (
         scripted(lambda n, _: answer) as server,
         closing(server.api) as api,
-        pytest.raises(PermanentError, match="no JSON of Slipway"),
+        pytest.raises(PermanentError, match="not JSON of Slipway"),
     ):
         api.get("/x")
 

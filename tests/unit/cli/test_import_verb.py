@@ -97,7 +97,7 @@ def test_a_folder_gets_a_file_for_each_launch(tmp_path: Path) -> None:
         ("- a", "a document must be an object"),
         ("resources: [a.yaml, b.yaml]\nnamespace: x", "it is of no known kind"),
         ("name: a\nsearcher: {name: single}\nentrypoint: model_def:Trial", "entrypoint: names a trial class"),
-        ("", "there is nothing in it"),
+        ("", "it contains no document"),
         ("apiVersion: v1\nkind: ConfigMap", "kubectl apply it"),
         ("apiVersion: batch/v1\nkind: CronJob", "import its jobTemplate"),
         ("apiVersion: slipway.dev/v1alpha1\nkind: Allocation", "slipway apply -f"),

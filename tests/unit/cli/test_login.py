@@ -233,7 +233,7 @@ def test_tokens_in_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (("token", "create", "--for", "a", "--role", "owner", "--dir", "x"), "viewer, editor, admin"),
         (("token", "create", "--for", "a", "--role", "admin"), "--dir FOLDER, or --secret NAME"),
         (("token", "create", "--for", "a", "--role", "admin", "--dir", "x", "--expires", "9999d"), "at most 365d"),
-        (("token", "revoke", "zz", "--dir", "x"), "no id of a token"),
+        (("token", "revoke", "zz", "--dir", "x"), "not the id of a token"),
         (("context", "use", "nowhere"), "there is no context"),
         (("login", "http://127.0.0.1:9", "--account", "a/b"), "--account needs --kubernetes"),
     ],

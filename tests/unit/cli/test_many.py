@@ -314,6 +314,6 @@ async def test_many_moves_keep_their_order(world: ApiWorld, desk: Desk) -> None:
         (("x", "b", "--behind", "y"), ["a", "y", "x", "b"]),
     ):
         done = await desk.run("move", *words)
-        assert (done.code, done.out.count(" stands ")) == (main.OK, len(words) - 2), done.err
+        assert (done.code, done.out.count(" is now ")) == (main.OK, len(words) - 2), done.err
         shown = (await desk.run("queue", "show")).out.splitlines()[1:]
         assert [line.split()[1].rpartition("-")[0] for line in shown] == order

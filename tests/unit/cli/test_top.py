@@ -160,11 +160,11 @@ async def test_a_server_that_is_away_is_waited_for(world: ApiWorld) -> None:
     await world.launch(name="first")
     port = free_port()
     with on_a_terminal("top", "--server", f"http://127.0.0.1:{port}", "--owner", "*", columns=120) as command:
-        seen = await asyncio.to_thread(command.wait_for, "trying again: no Slipway answers")
+        seen = await asyncio.to_thread(command.wait_for, "retrying: no Slipway answers")
         assert "GPUs" not in command.written
         async with serve_app(world.app, before_stop=world.stop.set, port=port):
             seen = await asyncio.to_thread(command.wait_for, "first-", after=seen)
-        seen = await asyncio.to_thread(command.wait_for, "trying again; the tables are ", after=seen)
+        seen = await asyncio.to_thread(command.wait_for, "retrying; the tables are ", after=seen)
         await asyncio.to_thread(command.wait_for, "first-", after=seen)
         command.type("q")
         assert await asyncio.to_thread(command.end) == main.OK

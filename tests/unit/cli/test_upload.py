@@ -61,7 +61,7 @@ async def test_what_the_api_refuses_is_said(world: ApiWorld, desk: Desk, tmp_pat
 async def test_an_empty_folder(desk: Desk, tmp_path: Path) -> None:
     """An empty folder is refused, because there is nothing to send."""
     ran = await desk.run(*RUN, "-c", str(tmp_path), "--", "true")
-    assert (ran.code, "it is empty" in ran.err) == (2, True)
+    assert (ran.code, "the folder is empty" in ran.err) == (2, True)
 
 
 async def test_a_server_that_takes_less(tmp_path: Path) -> None:

@@ -829,7 +829,7 @@ def test_a_list_that_is_watched_survives_a_restart_of_the_server(
     with pytest.raises(KeyboardInterrupt):
         listing.ps(arguments, cast("CliSession", session))
     shown = capsys.readouterr()
-    assert (shown.out.splitlines(), shown.err.count("trying again")) == (["a-1  Pending  0/1"], 2)
+    assert (shown.out.splitlines(), shown.err.count("retrying")) == (["a-1  Pending  0/1"], 2)
 
 
 async def test_one_pool(desk: Desk) -> None:

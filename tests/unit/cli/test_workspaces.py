@@ -36,7 +36,7 @@ async def test_secrets_for_images_from_the_command(world: ApiWorld, desk: Desk) 
         (("create", "team", "--pool", "nope"), main.USAGE, "there is no pool nope"),
         (("create", "team", "--quota", "gpu"), main.USAGE, "is not NAME=AMOUNT"),
         (("create", "default"), main.FAILED, "exists"),
-        (("set", "team"), main.USAGE, "name what is to change"),
+        (("set", "team"), main.USAGE, "nothing to change"),
         (("show", "nope"), main.NOT_FOUND, "there is no workspace"),
         (("rm", "default"), main.FAILED, "stays"),
     ],

@@ -18,8 +18,8 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "there is nothing in it"),
-        ("# only words\n---\n", "there is nothing in it"),
+        ("", "it contains no document"),
+        ("# only words\n---\n", "it contains no document"),
         ("- a\n- b\n", "line 1: a document must be an object (name: value), not a list"),
         ("just words\n", "line 1: a document must be an object (name: value), not a word"),
         ("42\n", "not a number"),

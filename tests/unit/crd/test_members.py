@@ -167,7 +167,7 @@ def test_no_rank_is_added_to_what_is_stopped() -> None:
 def test_only_a_growth_takes_back_who_made_room() -> None:
     """Only a growth removes ranks from the list of those that made room; otherwise the list only gets longer."""
     story = a_gang().with_status(shrink=Shrink(ranks=[2], attempt=1, told=1))
-    assert any("make room" in message for message in messages(a_gang(), story))
+    assert any("ranks in shrink stay there" in message for message in messages(a_gang(), story))
     assert messages(grown(a_gang(), 2, left=(2,)), story) == []
 
 

@@ -82,10 +82,10 @@ def test_a_rule_that_is_wrong_by_itself(rule: dict[str, Any], at: str, said: str
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        ([{}, {"exitCodes": [3]}], "because rules[0] matches all of it before"),
+        ([{}, {"exitCodes": [3]}], "because rules[0] matches everything that this rule matches"),
         (
             [{"exitCodes": ["1-99"]}, {"exitCodes": ["100-255"]}, {"exitCodes": ["90-110"]}],
-            "because rules[0] and rules[1] match all of it before",
+            "because rules[0] and rules[1] match everything that this rule matches",
         ),
         ([{"roles": ["worker"]}, {"roles": ["driver"]}, {"roles": ["worker"]}], "rules[0] matches"),
         ([{"disruption": True}, {"disruption": True, "roles": ["driver"]}], "rules[0] matches"),

@@ -79,10 +79,10 @@ def test_a_pod_in_the_ipc_namespace_of_its_node_has_that_of_the_node() -> None:
     [
         ("17Gi", "above the memory limit 16Gi of role worker"),
         ("lots", "is not a size; write a quantity of bytes such as 8Gi"),
-        ("-1Gi", "is no size"),
+        ("-1Gi", "is not a size"),
         ("8", "8 is 8 bytes; write a size of at least 1Mi"),
         ("0", "at least 1Mi"),
-        ("50%", "is no size"),
+        ("50%", "is not a size"),
     ],
 )
 def test_a_size_that_cannot_be_is_refused_with_what_to_write(asked: str, words: str) -> None:

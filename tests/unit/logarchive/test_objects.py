@@ -11,7 +11,7 @@ def test_an_endpoint_without_tls_is_refused_by_its_variable(name: str) -> None:
     """An endpoint without TLS is refused with its variable and what to write instead, because logs would be sent in
     plain text."""
     env = {name: "http://minio.storage.svc:9000", "AWS_REGION": "us-east-1"}
-    with pytest.raises(PermanentError, match=rf"{name} is without TLS.*AWS_ALLOW_HTTP=true"):
+    with pytest.raises(PermanentError, match=rf"{name} has no TLS.*AWS_ALLOW_HTTP=true"):
         open_archive("s3://logs/slipway", env=env)
 
 

@@ -478,7 +478,7 @@ def test_of_two_who_make_a_home_at_once_one_does() -> None:
 
 @pytest.mark.parametrize(
     ("marks", "user", "why"),
-    [({}, "ada", "keeps no home directories"), (HOMES, "", "set the annotation slipway.dev/user")],
+    [({}, "ada", "has no home directories"), (HOMES, "", "set the annotation slipway.dev/user")],
 )
 def test_a_home_that_cannot_be_is_refused(marks: dict[str, str], user: str, why: str) -> None:
     """A home that is not possible is refused with the field and the next step, also in an allocation that did not pass

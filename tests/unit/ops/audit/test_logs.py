@@ -128,8 +128,8 @@ def test_a_log_that_is_not_true_is_told(passages: Sequence[Passage] | None, what
 
 def test_a_log_that_is_not_said_to_be_whole_is_told() -> None:
     """A log that is not marked as complete is a violation, because a follower would wait for ever."""
-    assert "not said" in " ".join(told(is_ended=False))
-    assert "is said to end with 12" in " ".join(told(end=12))
+    assert "not marked as complete" in " ".join(told(is_ended=False))
+    assert "is marked as ended with line 12" in " ".join(told(end=12))
 
 
 def test_a_reader_who_is_not_told_of_a_hole_is_told() -> None:
@@ -145,7 +145,7 @@ def test_what_the_store_has_lost_is_not_asked_for() -> None:
     assert told(None, ended_at=BEGUN + 10.0, store_losses=LOST) == []
     assert told((Passage(number=6, printed=6, count=5),), ended_at=BEGUN + 10.0, store_losses=LOST) == []
     assert "is missing" not in " ".join(told((Passage(number=1, printed=1),), store_losses=LOST))
-    assert "nothing of" in " ".join(told(None, ended_at=BEGUN + 12.0, store_losses=LOST))
+    assert "none of" in " ".join(told(None, ended_at=BEGUN + 12.0, store_losses=LOST))
     assert "stored again" in " ".join(
         told(
             (Passage(number=1, printed=1, count=5), Passage(number=6, printed=1, count=5)),
@@ -160,9 +160,9 @@ def test_nothing_is_asked_of_a_log_that_the_store_lost_and_nobody_can_read() -> 
     lost = ((0.0, BEGUN + 5.0),)
     was_killed: dict[str, Any] = {"passages": None, "interruptions": 1}
     assert told(**was_killed, store_losses=lost, is_deleted=True) == []
-    assert "nothing of" in " ".join(told(**was_killed, is_deleted=True))
-    assert "nothing of" in " ".join(told(**was_killed, store_losses=lost))
-    assert "nothing of" in " ".join(told(**was_killed, store_losses=lost, is_deleted=True, ended_first=True))
+    assert "none of" in " ".join(told(**was_killed, is_deleted=True))
+    assert "none of" in " ".join(told(**was_killed, store_losses=lost))
+    assert "none of" in " ".join(told(**was_killed, store_losses=lost, is_deleted=True, ended_first=True))
 
 
 def test_a_log_whose_place_was_lost_is_stored_again_and_read_once() -> None:

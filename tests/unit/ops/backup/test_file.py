@@ -61,5 +61,5 @@ def test_bytes_that_were_changed_are_no_traceback(at: int, tmp_path: Path) -> No
 def test_an_empty_file_is_no_backup(tmp_path: Path) -> None:
     path = tmp_path / "empty.jsonl.gz"
     path.write_bytes(gzip.compress(b""))
-    with pytest.raises(InvalidError, match="line 1 is not of a backup"):
+    with pytest.raises(InvalidError, match="line 1 does not belong to a backup"):
         file.read(path)

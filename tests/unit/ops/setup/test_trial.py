@@ -103,7 +103,7 @@ def test_what_does_not_end_is_told_with_what_it_waits_for() -> None:
 
 def test_services_that_are_away_are_suspected() -> None:
     """Without any status the message suspects that the services are away."""
-    with pytest.raises(UnavailableError, match="do they run"):
+    with pytest.raises(UnavailableError, match="are the services running"):
         _tried(None, TrialSettings(trial_timeout_s=5))
 
 
