@@ -97,7 +97,10 @@ async def test_a_browser_signs_the_command_in(desk: SignOnDesk, teams: Teams) ->
         assert secret
         assert secret not in ran.out + ran.err
     who = await desk.run("whoami")
-    assert (who.code, "oidc:ada at" in who.out, "until" in who.out, "renewed automatically" in who.out) == (0, *[True] * 3)
+    assert (who.code, "oidc:ada at" in who.out, "until" in who.out, "renewed automatically" in who.out) == (
+        0,
+        *[True] * 3,
+    )
     assert (await desk.run("get", teams.ids["red"], "-o", "json")).code == 0
     assert "sign-on at" in (await desk.run("context", "ls")).out
 

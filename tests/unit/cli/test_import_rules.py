@@ -173,7 +173,10 @@ def test_claims_of_a_volcano_job_are_volumes_of_the_launch() -> None:
     document = _imported(text % ("/data", "set"))
     assert document.bodies[0]["volumes"] == {"/data": "set"}
     assert _verdicts(document)["spec.volumes[1]"] is Verdict.LOST
-    for path, claim, wrong in (("data", "set", "must be an absolute path"), ("/data", "A_B", "the name of a volume claim")):
+    for path, claim, wrong in (
+        ("data", "set", "must be an absolute path"),
+        ("/data", "A_B", "the name of a volume claim"),
+    ):
         assert wrong in str(_imported(text % (path, claim)).error)
 
 
