@@ -196,8 +196,8 @@ async def test_a_refused_account_is_an_error_that_says_so() -> None:
     [
         ({"group": "a b"}, "/group", "letters, digits"),
         ({"group": "webhooks"}, "/group", "a group of Slipway itself"),
-        ({"types": ["done"]}, "/types", "there are requested"),
-        ({"prefetc": 9}, "/prefetc", "there are concurrency"),
+        ({"types": ["done"]}, "/types", "write one of requested"),
+        ({"prefetc": 9}, "/prefetc", "write one of concurrency"),
     ],
 )
 def test_bad_options_name_the_field(options: dict[str, Any], field: str, said: str) -> None:

@@ -124,7 +124,7 @@ class Installed:
         if not missing:
             return ok(check, f"all {count}")
         more = f" and {len(missing) - SHOWN_MAX} more" if len(missing) > SHOWN_MAX else ""
-        return failed(check, f"lacks permission to {', '.join(missing[:SHOWN_MAX])}{more}", self._upgrade())
+        return failed(check, f"may not {', '.join(missing[:SHOWN_MAX])}{more}", self._upgrade())
 
     async def _has(self, limit: asyncio.Semaphore, account: str, right: Right, workspaces: list[str]) -> bool:
         own = {
